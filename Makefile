@@ -1,0 +1,22 @@
+# `make train` and `make test` do everything on a machine that has only Python 3.11 or newer.
+# Take another interpreter with `make train PYTHON=python3.12`, another place with VENV=...
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+RUN := OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python
+
+train: $(VENV)/ready ## train the embedded default; ARGS="algorithm=dapo seed=1" for another
+	$(RUN) train.py $(ARGS)
+
+test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the long ones
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(RUN) -m pytest $(ARGS)
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $@
+
+.PHONY: train test

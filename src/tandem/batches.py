@@ -1,0 +1,114 @@
+"""How an iteration's rows are cut: updates by whole groups, micro-batches by memory alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from tandem import draws
+from tandem.types import Rollout, Scores, check_shapes, take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """Rows that are ready to be trained on."""
+
+    rollout: Rollout
+    scores: Scores
+    advantages: Tensor  # [B, T]
+    weights: Mapping[str, Tensor] = field(default_factory=dict)  # of one update: term -> [B, T]
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.rollout.mask.shape)
+        check_shapes("Experience", {"advantages": self.advantages, **self.weights}, shape)
+
+    def weighed(self, weights: Mapping[str, Tensor]) -> Experience:
+        return replace(self, weights=weights)
+
+    def weightless(self) -> Experience:
+        """The same rows, counting for nothing."""
+        return self.weighed({name: 0 * weight for name, weight in self.weights.items()})
+
+
+def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tensor]:
+    """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly.
+
+    `rollout` holds the rows of all ranks, so every rank finds the same cut.
+    """
+    ids = rollout.group[rollout.mask.any(1)].unique().cpu()
+    if num_minibatches > len(ids):
+        raise ValueError(
+            f"num_minibatches={num_minibatches} leaves less than one of {len(ids)} groups to each; "
+            "lower num_minibatches or raise prompts_per_step"
+        )
+    return list(ids[draws.permutation(key, len(ids))].tensor_split(num_minibatches))
+
+
+def rows_in(rollout: Rollout, ids: Tensor) -> Tensor:
+    """Indices of the rows of these groups; the first row if this rank has none of them."""
+    rows = torch.isin(rollout.group, ids.to(rollout.group.device)).nonzero()[:, 0]
+    return rows if len(rows) else rows.new_zeros(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What one forward pass may hold: steps (rows times the longest row), or rows."""
+
+    max_tokens: int | None = None
+    rows: int | None = None
+
+    def cut(self, cost: Tensor) -> list[Tensor]:
+        """Row indices of each micro-batch, similar lengths together. cost: [N] steps of a row."""
+        order = cost.argsort(descending=True, stable=True).cpu()
+        parts, start = [], 0
+        while start < len(order):
+            size = self._fits(int(cost[order[start]]), len(order) - start)
+            parts.append(order[start : start + size])
+            start += size
+        return parts
+
+    def _fits(self, longest: int, left: int) -> int:
+        limits = [left]
+        if self.rows is not None:
+            limits.append(self.rows)
+        if self.max_tokens is not None:
+            limits.append(max(1, self.max_tokens // max(longest, 1)))
+        size = min(limits)
+        # Even parts, not full ones and a rest: a rest of one row takes another code path in BLAS.
+        return math.ceil(left / math.ceil(left / size))
+
+
+def with_signal(experience: Experience) -> Tensor:
+    """Indices of the rows that have a non-zero advantage anywhere."""
+    return experience.advantages.ne(0).any(1).nonzero()[:, 0]
+
+
+def unmasked(rollout: Rollout) -> Rollout:
+    """The same rows without a trained step: they weigh nothing and join no group's cut."""
+    return replace(rollout, mask=torch.zeros_like(rollout.mask))
+
+
+def rows_of(experience: Experience, rows: Tensor) -> Experience:
+    """The chosen rows, without the steps that none of them has."""
+    return trim(take(experience, rows))
+
+
+def trim(experience: Experience) -> Experience:
+    """Drop the steps right of the longest sample."""
+    steps = max(int(experience.rollout.length.max()), 1)
+    rollout = experience.rollout
+    if steps >= rollout.mask.shape[1]:
+        return experience
+    names = ("mask", "behaviour_logp", "entropy", "old_logp", "ref_logp")
+    cut = {name: getattr(rollout, name) for name in names}
+    shorter = {name: value[:, :steps] for name, value in cut.items() if value is not None}
+    return replace(
+        experience,
+        rollout=replace(rollout, **shorter),
+        advantages=experience.advantages[:, :steps],
+        weights={name: weight[:, :steps] for name, weight in experience.weights.items()},
+    )

@@ -1,0 +1,120 @@
+"""Where the rows of an iteration come from: (Source, prompts) -> (Rollout, Scores)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tandem import ranks
+from tandem.advantages.group import group_sum
+from tandem.batches import unmasked
+from tandem.metrics import Metric, Sum
+from tandem.types import Prompt, Rollout, Scores, concat, needs, take
+
+Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
+
+
+class Source(Protocol):
+    """What a training step offers to a way of collecting."""
+
+    def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """Sample a group for each prompt and score it."""
+
+    def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """The demonstrations that come with the prompts, each with score 1."""
+
+    def more(self, round: int) -> Slots:
+        """Fresh prompts for a further round."""
+
+    def note(self, metrics: Mapping[str, Metric]) -> None:
+        """Log beside the metrics of this iteration."""
+
+
+@needs()
+def on_policy(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """One group for each prompt."""
+    return source.act(prompts)
+
+
+@needs("demonstrations")
+def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Nothing is sampled: the rows are demonstrations."""
+    return source.show(prompts)
+
+
+@needs()
+def dynamic_sampling(
+    source: Source,
+    prompts: Slots,
+    *,
+    metric: str | None = None,
+    max_rounds: int,
+    tolerance: float = 1e-6,
+) -> tuple[Rollout, Scores]:
+    """Groups whose scores differ, as many as there were prompts (DAPO, arXiv:2503.14476).
+
+    Draws again until there are enough or `max_rounds` were drawn; surplus groups are dropped.
+    `metric` names the reward part that must differ, before any shaping; None is the first one.
+    """
+    wanted = int(ranks.total(torch.tensor(len(prompts))))
+    kept: list[tuple[Rollout, Scores]] = []
+    drawn = found = 0
+    while found < wanted and len(kept) < max_rounds:
+        rollout, scores = source.act(source.more(len(kept)) if kept else prompts)
+        rows = differing(part(scores, metric), rollout.group, tolerance).nonzero()[:, 0]
+        kept.append((take(rollout, rows), take(scores, rows)))
+        drawn, found = drawn + wanted, found + _groups(rollout.group[rows])
+    source.note(_acceptance(found, drawn, len(kept)))
+    if found == 0:
+        return rollout, scores  # no group carries a signal; the guard counts such iterations
+    first = torch.zeros(1, dtype=torch.int64)
+    kept.append((unmasked(take(rollout, first)), take(scores, first)))  # no rank is left empty
+    rollout, scores = (concat(records) for records in zip(*kept, strict=True))
+    return _first_groups(rollout, scores, wanted)
+
+
+def _acceptance(found: int, drawn: int, rounds: int) -> dict[str, Metric]:
+    counts = {"acceptance": (found, drawn), "rounds": (rounds, 1)}
+    return {
+        f"dynamic_sampling/{name}": Sum(torch.tensor(total), torch.tensor(count))
+        for name, (total, count) in counts.items()
+    }
+
+
+def _first_groups(rollout: Rollout, scores: Scores, wanted: int) -> tuple[Rollout, Scores]:
+    """The first `wanted` groups of all ranks, and the rows without a trained step."""
+    trained = rollout.mask.any(1)
+    ids = ranks.gather(torch.where(trained, rollout.group, -1)).unique()
+    last = ids[ids >= 0][:wanted][-1].to(rollout.group.device)
+    rows = ((rollout.group <= last) | ~trained).nonzero()[:, 0]
+    return take(rollout, rows), take(scores, rows)
+
+
+def part(scores: Scores, metric: str | None) -> Tensor:
+    """One named reward part, [B]; the first one if there is no name."""
+    name = next(iter(scores.parts)) if metric is None else metric
+    if name not in scores.parts:
+        raise ValueError(f"no reward is called {name!r}; there are {', '.join(scores.parts)}")
+    return scores.parts[name]
+
+
+def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:
+    """True for every row of a group whose known scores are not all alike. [B] -> [B] bool."""
+    known = score.isfinite()
+    count = group_sum(known, group).clamp(min=1)
+    mean = group_sum(torch.where(known, score, 0), group) / count
+    deviation = torch.where(known, (score - mean).abs(), 0)
+    return group_sum((deviation > tolerance).float(), group) > 0
+
+
+def _groups(group: Tensor) -> int:
+    return int(ranks.total(torch.tensor(len(group.unique()))))
+
+
+def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, Prompt]:
+    """Every world-size-th prompt; slots count from `first`."""
+    own = range(ranks.rank(), len(prompts), ranks.world_size())
+    return {first + i: prompts[i] for i in own}

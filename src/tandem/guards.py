@@ -1,0 +1,107 @@
+"""What ends a run that would only waste time or tell lies, and what it leaves behind to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from tandem.batches import Experience
+
+
+class Stop(RuntimeError):
+    """A guard ends the run; the message says what was seen and what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """Limits of a healthy run."""
+
+    first_update_ratio: float = 1e-4  # largest |logp - old_logp| before anything was updated, nats
+    max_mismatch: float = 0.05  # mean |logp of the trainer - logp of the sampler|, nats
+    non_finite: str = "stop"  # or skip:k, which tolerates k in a row
+    no_signal: int = 5  # iterations in a row in which every group ties
+    max_missing_rewards: float = 0.1  # fraction of an iteration's samples
+
+    def __post_init__(self) -> None:
+        kind, _, number = self.non_finite.partition(":")
+        if self.non_finite != "stop" and not (kind == "skip" and number.isdigit()):
+            raise ValueError(
+                f"guards.non_finite is stop or skip:k (skip:3), not {self.non_finite!r}"
+            )
+
+    @property
+    def tolerated(self) -> int:
+        """Non-finite updates in a row that are skipped before the run ends."""
+        return int(self.non_finite.partition(":")[2] or 0)
+
+    def check_fresh(self, gap: float) -> None:
+        if not gap <= self.first_update_ratio:
+            raise Stop(
+                f"before the first update the trainer's log-probabilities differ from the sampling "
+                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}): "
+                "temperature, truncation (rollout.top_p, rollout.top_k), weights or dtype differ"
+            )
+
+    def check_mismatch(self, gap: float) -> None:
+        if not gap <= self.max_mismatch:
+            raise Stop(
+                f"sampler and trainer disagree by {gap:.2g} nats per step on average "
+                f"(guards.max_mismatch={self.max_mismatch:g}). Usual causes, in this order: "
+                "another temperature, top_p or top_k on one side; stale weights in the engine; "
+                "token ids shifted by one; a lower dtype"
+            )
+
+    def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
+        if fraction > self.max_missing_rewards:
+            seen = ", ".join(f"{count} x {reason}" for reason, count in reasons.items())
+            raise Stop(
+                f"{fraction:.0%} of the samples have no reward ({seen}); repair the reward "
+                f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}"
+            )
+
+    def check_signal(self, flat_iterations: int) -> None:
+        if flat_iterations >= self.no_signal:
+            raise Stop(
+                f"in {flat_iterations} iterations in a row every group scored alike, so nothing "
+                "can be learnt: raise group_size or rollout.temperature, give easier or harder "
+                "prompts, start from a better model (warm_start, continue_from), or use "
+                "algorithm=dapo; guards.no_signal is the patience"
+            )
+
+
+def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
+    """Write the rows of a failed update and the draws that made them, to be replayed."""
+    folder = folder / f"iteration_{facts['iteration']:06d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    rollout = batch.rollout
+    tensors = {
+        "advantages": batch.advantages,
+        "mask": rollout.mask,
+        "group": rollout.group,
+        "old_logp": rollout.old_logp,
+        "behaviour_logp": rollout.behaviour_logp,
+        "ref_logp": rollout.ref_logp,
+    }
+    known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}
+    save_file(known, folder / "batch.safetensors")
+    rows = [
+        {"prompt_id": p.id, "slot": int(g), "output": output, "score": score}
+        for p, g, output, score in zip(
+            rollout.prompts,
+            rollout.group,
+            rollout.outputs,
+            batch.scores.total.tolist(),
+            strict=True,
+        )
+    ]
+    (folder / "batch.json").write_text(json.dumps(facts | {"rows": rows}, indent=1))
+    return folder
+
+
+def finite(*values: torch.Tensor) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in values)

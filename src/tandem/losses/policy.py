@@ -1,0 +1,55 @@
+"""Policy losses: (CoupledBatch, *, numbers) -> loss per step [B, T], to be minimised."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.types import CoupledBatch, needs
+
+MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32; a policy that far off is lost anyway
+
+
+def ratio_of(logp: Tensor, old_logp: Tensor) -> Tensor:
+    return (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def clipped_surrogate(ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
+    """min(r A, clip(r, 1 - low, 1 + high) A); to be maximised (PPO, arXiv:1707.06347 eq. 7)."""
+    return torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+
+
+@needs()
+def nll(batch: CoupledBatch) -> Tensor:
+    """-log p of the steps that were shown, each times the score its row brought."""
+    return -batch.logp * batch.advantages
+
+
+@needs(vanishes=True)
+def reinforce(batch: CoupledBatch) -> Tensor:
+    """-A log p; its gradient is the policy gradient only while the samples are fresh."""
+    return -batch.logp * batch.advantages
+
+
+def clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> dict[str, Metric]:
+    """Fractions of steps: whose gradient the clip removed, and outside the band at all."""
+    ratio = ratio_of(batch.logp, batch.old_logp)
+    low = (ratio < 1 - clip_low) & (batch.advantages < 0)
+    high = (ratio > 1 + clip_high) & (batch.advantages > 0)
+    outside = (ratio < 1 - clip_low) | (ratio > 1 + clip_high)
+    fractions = {
+        "clip_frac": low | high,
+        "clip_frac_low": low,
+        "clip_frac_high": high,
+        "ratio_outside": outside,
+    }
+    return {f"actor/{name}": masked_mean(where, batch.mask) for name, where in fractions.items()}
+
+
+@measured_by(clipping)
+@needs("old_logp", vanishes=True)
+def ppo(batch: CoupledBatch, *, clip_low: float = 0.2, clip_high: float = 0.2) -> Tensor:
+    """PPO, GRPO, Dr. GRPO and DAPO: they differ in advantage, clip numbers and weights alone."""
+    ratio = ratio_of(batch.logp, batch.old_logp)
+    return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)

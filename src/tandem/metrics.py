@@ -1,0 +1,167 @@
+"""What is logged, carried as sums, maxima and minima: any cut of the batch gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem import ranks
+from tandem.kl import k2_of, k3_of
+from tandem.types import CoupledBatch, Rollout, Scores, unbound
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A mean in the making: total / count."""
+
+    total: Tensor
+    count: Tensor
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(self.total + other.total, self.count + other.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    most: Tensor
+
+    def __add__(self, other: Max) -> Max:
+        return Max(torch.maximum(self.most, other.most))
+
+
+@dataclass(frozen=True, slots=True)
+class Min:
+    least: Tensor
+
+    def __add__(self, other: Min) -> Min:
+        return Min(torch.minimum(self.least, other.least))
+
+
+Metric = Sum | Max | Min
+
+
+def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """The numbers over all ranks. Two collectives and two copies from the device, however many."""
+    sums = {name: m for name, m in metrics.items() if isinstance(m, Sum)}
+    edges = {
+        name: m.most if isinstance(m, Max) else -m.least
+        for name, m in metrics.items()
+        if name not in sums
+    }
+    totals = ranks.total(_column([m.total for m in sums.values()])).tolist()
+    counts = ranks.total(_column([m.count for m in sums.values()])).tolist()
+    means = [
+        total / count if count else float("nan")
+        for total, count in zip(totals, counts, strict=True)
+    ]
+    most = ranks.largest(_column(edges.values())).tolist()
+    signs = [1 if isinstance(metrics[name], Max) else -1 for name in edges]
+    settled = dict(zip(sums, means, strict=True))
+    settled |= {n: s * x for n, s, x in zip(edges, signs, most, strict=True)}
+    return {name: settled[name] for name in metrics}
+
+
+def _column(values: Iterable[Tensor]) -> Tensor:
+    values = [value.double() for value in values]
+    return torch.stack(values) if values else torch.zeros(0)
+
+
+def merge(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
+    for name, metric in more.items():
+        into[name] = into[name] + metric if name in into else metric
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Sum:
+    """Mean over the steps of the mask."""
+    return Sum(torch.where(mask, x, 0).sum(), mask.sum())
+
+
+def measured_by(metrics: Callable[..., dict[str, Metric]]) -> Callable:
+    """Give a loss its own metrics: (record, *, the loss's numbers) -> {name: Metric}."""
+
+    def declare(loss: Callable) -> Callable:
+        loss.metrics = metrics
+        return loss
+
+    return declare
+
+
+def own_metrics(loss: Callable, batch: CoupledBatch) -> dict[str, Metric]:
+    """The metrics a loss declared with `measured_by`, under the numbers bound to the loss."""
+    function, numbers = unbound(loss)
+    metrics = getattr(function, "metrics", None)
+    return {} if metrics is None else metrics(batch, **numbers)
+
+
+def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
+    """How far the policy has moved from the sampling weights, over the steps that were trained."""
+    log_ratio = batch.logp - batch.old_logp
+    means = {
+        "actor/nll": -batch.logp,
+        "actor/ratio_mean": log_ratio.exp(),
+        "actor/approx_kl_k1": -log_ratio,
+        "actor/approx_kl_k2": k2_of(batch.logp, batch.old_logp),
+        "actor/approx_kl_k3": k3_of(batch.old_logp, batch.logp),
+    }
+    # The KL that a coefficient multiplies; without a reference, the drift of this update.
+    means["actor/grpo_kl"] = means["actor/approx_kl_k3"]
+    if batch.ref_logp is not None:
+        means["actor/grpo_kl"] = means["actor/ref_kl"] = k3_of(batch.logp, batch.ref_logp)
+    metrics = {name: masked_mean(x, batch.mask) for name, x in means.items()}
+    metrics["actor/ratio_max"] = Max(torch.where(batch.mask, log_ratio, -torch.inf).max().exp())
+    metrics["actor/log_ratio_max"] = Max(torch.where(batch.mask, log_ratio.abs(), 0).max())
+    return metrics
+
+
+def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
+    """How far the sampler's log-probabilities are from the trainer's for the same weights."""
+    gap = batch.old_logp - batch.behaviour_logp
+    return {
+        "rollout_corr/abs_logp_diff": masked_mean(gap.abs(), batch.mask),
+        "rollout_corr/k1": masked_mean(-gap, batch.mask),
+        "rollout_corr/k3": masked_mean(k3_of(batch.behaviour_logp, batch.old_logp), batch.mask),
+    }
+
+
+def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
+    """Over the steps of the mask; the standard deviation is the population's."""
+    kept = advantages[mask].double()
+    if not len(kept):
+        return {}
+    return {"actor/adv_mean": kept.mean().item(), "actor/adv_std": kept.std(correction=0).item()}
+
+
+def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
+    """Over all that was sampled, before any filter: [B] rows of all ranks."""
+    metrics = {"reward/missing": 1 - scores.scored.double().mean().item()}
+    for name, part in {"": scores.total, **scores.parts}.items():
+        known = part[scores.scored & part.isfinite()].double()
+        if len(known):
+            prefix = f"reward/{name}/" if name else "reward/"
+            metrics[f"{prefix}mean"] = known.mean().item()
+            metrics[f"{prefix}std"] = known.std(correction=0).item()
+    return metrics | _group_metrics(scores, rollout.group)
+
+
+def _group_metrics(scores: Scores, group: Tensor) -> dict[str, float]:
+    spreads = [scores.total[(group == g) & scores.scored] for g in group.unique()]
+    if all(len(spread) < 2 for spread in spreads):
+        return {}
+    flat = [not len(spread) or (spread.max() - spread.min()).item() < 1e-6 for spread in spreads]
+    return {"reward/frac_zero_std": sum(flat) / len(flat)}
+
+
+def response_metrics(rollout: Rollout) -> dict[str, float]:
+    """Lengths in steps, entropy in nats per step of the distribution that was sampled from."""
+    length, truncated = rollout.length.double(), rollout.truncated
+    metrics = {
+        "response/length_mean": length.mean().item(),
+        "response/length_max": length.max().item(),
+        "response/truncated": truncated.double().mean().item(),
+    }
+    if rollout.entropy is not None:
+        metrics["actor/entropy"] = rollout.entropy[rollout.mask].double().mean().item()
+    return metrics

@@ -1,0 +1,258 @@
+"""One training step, written as the papers write it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from tandem import draws, ranks
+from tandem.algorithm import Algorithm
+from tandem.batches import Budget, Experience, rows_in, rows_of, split_groups, with_signal
+from tandem.collect import Slots, part, slots_of_this_rank
+from tandem.guards import Guards, Stop, finite, save_failure
+from tandem.metrics import (
+    Metric,
+    Sum,
+    advantage_metrics,
+    merge,
+    response_metrics,
+    reward_metrics,
+    settle,
+)
+from tandem.objectives import Outcome
+from tandem.types import Prompt, Rollout, Scores, concat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The batch arithmetic of a run."""
+
+    seed: int
+    iterations: int
+    prompts_per_step: int  # of all ranks together
+    group_size: int
+    num_minibatches: int
+    epochs: int
+    budget: Budget
+    max_grad_norm: float
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps per iteration."""
+        return self.num_minibatches * self.epochs
+
+
+class PostTraining(LightningModule):
+    """The only loop: collect, complete, compare, update. It never learns which algorithm."""
+
+    def __init__(
+        self,
+        *,
+        policy: torch.nn.Module,
+        algorithm: Algorithm,
+        rewards: Callable[..., Scores],
+        stream: torch.nn.Module,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        schedule: Callable[[int, int], float],
+        plan: Plan,
+        guards: Guards,
+        folder: Path,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False  # several updates per rollout
+        self.policy, self.algorithm, self.rewards, self.stream = policy, algorithm, rewards, stream
+        self.optimizer, self.schedule, self.plan = optimizer, schedule, plan
+        self.guards, self.folder = guards, folder
+        self.iteration = self.samples_seen = self.tokens_seen = 0
+        self.flat_iterations = self.skipped_in_a_row = 0
+        self.start_of_iteration()
+
+    def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
+        self.start_of_iteration()
+        rollout, scores = self.algorithm.collect(self, slots_of_this_rank(prompts))
+        with self.clock("complete"):
+            rollout = self.policy.complete(rollout, self.needs)
+        experience = self.algorithm.experience(scores, rollout)
+        with self.clock("train"):
+            for minibatch in self.minibatches(experience):
+                for rows in self.microbatches(minibatch):
+                    self.accumulate(self.algorithm.objective(self.policy, rows))
+                self.update(minibatch)
+        self.end_of_iteration(prompts, experience)
+
+    # What a way of collecting may ask for (collect.Source).
+
+    def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        key = draws.key(self.plan.seed, "rollout", self.iteration)
+        with self.clock("sample"):
+            rollout = self.policy.sample(
+                list(prompts.values()), self.plan.group_size, key=key, slots=list(prompts)
+            )
+        with self.clock("reward"):
+            scores = self.rewards(rollout.outputs, rollout.prompts)
+        self.drawn.append((rollout, scores))
+        return rollout, scores
+
+    def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        rollout = self.policy.encode(list(prompts.values()), slots=list(prompts))
+        one = torch.ones(len(rollout.mask))
+        scores = Scores(total=one, parts={}, scored=one.bool())
+        self.drawn.append((rollout, scores))
+        return rollout, scores
+
+    def more(self, round: int) -> Slots:
+        count = self.plan.prompts_per_step
+        prompts = self.stream.draw(self.iteration, count, round=round)
+        return slots_of_this_rank(prompts, first=round * count)
+
+    def note(self, metrics: Mapping[str, Metric]) -> None:
+        merge(self.metrics, metrics)
+
+    # The cut.
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """With one update per rollout, the old log-probabilities are those of the update itself."""
+        return self.algorithm.needs - ({"old_logp"} if self.plan.updates == 1 else set())
+
+    def minibatches(self, experience: Experience) -> Iterator[Experience]:
+        """One optimiser step each: whole groups, with the weights of every term."""
+        of_all_ranks = ranks.gather(experience.rollout)
+        for epoch in range(self.plan.epochs):
+            key = draws.key(self.plan.seed, "minibatches", self.iteration, epoch)
+            for ids in split_groups(of_all_ranks, self.plan.num_minibatches, key):
+                rows = rows_of(experience, rows_in(experience.rollout, ids))
+                yield rows.weighed(self.algorithm.objective.weigh(rows.rollout.mask))
+
+    def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
+        """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
+        rows = torch.arange(len(minibatch.advantages))
+        if self.algorithm.objective.vanishes:
+            rows = with_signal(minibatch)
+        parts = [
+            rows[i] for i in self.plan.budget.cut(self.policy.row_cost(minibatch.rollout)[rows])
+        ]
+        self.micro_steps = max(1, int(ranks.largest(torch.tensor(len(parts)))))
+        yield from (rows_of(minibatch, part) for part in parts)
+        idle = rows_of(minibatch, torch.zeros(1, dtype=torch.int64)).weightless()
+        yield from [idle] * (self.micro_steps - len(parts))
+
+    def accumulate(self, outcome: Outcome) -> None:
+        """Add one micro-batch to the gradient; only the last one talks to the other ranks."""
+        self.micro_steps -= 1
+        # DDP and FSDP average gradients over ranks; weights are already those of the whole update.
+        loss = outcome.loss * ranks.world_size()
+        with nullcontext() if self.micro_steps == 0 else self.no_sync():
+            self.manual_backward(loss)
+        for name, share in outcome.parts.items():
+            self.losses[name] = self.losses.get(name, 0) + share
+        merge(self.metrics, outcome.metrics)
+
+    def update(self, minibatch: Experience) -> None:
+        """Clip and step, unless something is not finite."""
+        self.check_first_update()
+        optimizer = self.optimizers()
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
+        if finite(norm, *self.losses.values()):
+            optimizer.step()
+            self.skipped_in_a_row = 0
+        else:
+            self.skip(minibatch, norm)
+        optimizer.zero_grad()
+        self.note({"optim/grad_norm": Sum(norm, torch.ones_like(norm))})
+        share = torch.tensor(1 / ranks.world_size())
+        self.note({f"loss/{name}": Sum(loss.cpu(), share) for name, loss in self.losses.items()})
+        self.losses, self.updates_done = {}, self.updates_done + 1
+
+    def skip(self, minibatch: Experience, norm: Tensor) -> None:
+        self.skipped_in_a_row += 1
+        facts = {
+            "iteration": self.iteration,
+            "update": self.updates_done,
+            "seed": self.plan.seed,
+            "grad_norm": str(norm.item()),
+            "losses": {name: str(float(loss)) for name, loss in self.losses.items()},
+        }
+        folder = save_failure(self.folder / "failures", minibatch, facts)
+        if self.skipped_in_a_row > self.guards.tolerated:
+            raise Stop(
+                f"iteration {self.iteration}: loss {facts['losses']} or gradient norm "
+                f"{facts['grad_norm']} is not finite; the weights were left as they were and the "
+                f"batch is in {folder}. "
+                "guards.non_finite=skip:3 would leave out up to 3 such updates in a row"
+            )
+
+    # What happens around the loop.
+
+    def start_of_iteration(self) -> None:
+        self.metrics: dict[str, Metric] = {}
+        self.losses: dict[str, Tensor] = {}
+        self.seconds: dict[str, float] = {}
+        self.drawn: list[tuple[Rollout, Scores]] = []
+        self.updates_done = 0
+
+    def end_of_iteration(self, prompts: Sequence[Prompt], experience: Experience) -> None:
+        self.rollout, self.scores = (concat(records) for records in zip(*self.drawn, strict=True))
+        rollout, scores = ranks.gather(self.rollout), ranks.gather(self.scores)
+        self.samples_seen += len(rollout.mask)
+        self.tokens_seen += int(rollout.length.sum())
+        self.report = settle(self.metrics) | response_metrics(rollout)
+        self.report |= advantage_metrics(
+            ranks.gather(experience.advantages), ranks.gather(experience.rollout.mask)
+        )
+        self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
+        if scores.parts:
+            self.learn_from(prompts, rollout, scores)
+        self.drawn = []
+        self.iteration += 1
+
+    def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
+        """The reward metrics, what they stop, and the curriculum."""
+        metrics = reward_metrics(scores, rollout)
+        self.report |= metrics
+        self.guards.check_missing(metrics["reward/missing"], self.rewards.pop_faults())
+        flat = metrics.get("reward/frac_zero_std", 0.0) == 1.0
+        self.flat_iterations = self.flat_iterations + 1 if flat else 0
+        self.guards.check_signal(self.flat_iterations)
+        first = rollout.group < len(
+            prompts
+        )  # the main stream alone: refills are drawn by other odds
+        success = part(scores, None)[first]
+        self.stream.observe(
+            [prompts[slot].source for slot in rollout.group[first].tolist()], success
+        )
+
+    def check_first_update(self) -> None:
+        if self.updates_done > 0:
+            return
+        if "rollout_corr/abs_logp_diff" in self.metrics:
+            self.guards.check_mismatch(settle(self.metrics)["rollout_corr/abs_logp_diff"])
+        if self.policy.exact:
+            self.guards.check_fresh(settle(self.metrics)["actor/log_ratio_max"])
+
+    @contextmanager
+    def clock(self, phase: str) -> Iterator[None]:
+        """Add the seconds of a phase to this iteration's account."""
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def no_sync(self):
+        wrapped = self.trainer.strategy.model
+        return wrapped.no_sync() if hasattr(wrapped, "no_sync") else nullcontext()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.optimizer(list(self.policy.trainable().values()))
+
+    def on_train_batch_start(self, batch: Sequence[Prompt], batch_idx: int) -> None:
+        factor = self.schedule(self.iteration, self.plan.iterations)
+        for group in self.optimizers().param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor

@@ -1,0 +1,107 @@
+"""What several ranks do together; with one rank every function here is the identity.
+
+Pure functions never know of ranks: `over_all` hands them the rows of all ranks and gives each rank
+its own rows of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from tandem.types import Record, Rollout, each, pad_steps
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def over_all(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`function` over the rows of all ranks; every rank gets its own rows of the result back.
+
+    The records must start with a tensor field of B rows; tuples (texts, prompts) do not travel.
+    """
+
+    def on_all_rows(*records: Record) -> Tensor:
+        if world_size() == 1:
+            return function(*records)
+        own = rows_of(records[0])
+        counts = gather(torch.tensor([own])).tolist()
+        start = sum(counts[: rank()])
+        result = function(*(gather(record) for record in records))
+        return _narrow(result[start : start + own], records)
+
+    return on_all_rows
+
+
+def gather(record: Record) -> Record:
+    """The rows of all ranks in rank order. Shorter T are padded with 0 on the right."""
+    if world_size() == 1:
+        return record
+    return each(_numbers(record), lambda value: () if isinstance(value, tuple) else _gather(value))
+
+
+def total(value: Tensor) -> Tensor:
+    """Sum over ranks."""
+    return _reduced(value, dist.ReduceOp.SUM)
+
+
+def largest(value: Tensor) -> Tensor:
+    """Maximum over ranks."""
+    return _reduced(value, dist.ReduceOp.MAX)
+
+
+def rows_of(record: Record) -> int:
+    """B of a tensor or a record."""
+    if isinstance(record, Tensor):
+        return len(record)
+    return len(record.mask) if isinstance(record, Rollout) else len(record.total)
+
+
+def _numbers(record: Record) -> Record:
+    return (
+        replace(record, sample=None, outputs=(), prompts=())
+        if isinstance(record, Rollout)
+        else record
+    )
+
+
+def _gather(value: Tensor) -> Tensor:
+    sizes = _all_gather(torch.tensor([*value.shape, 1][:2], device=value.device))
+    rows, steps = (int(n) for n in torch.stack(sizes).amax(0))
+    sent = value.to(torch.uint8) if value.dtype == torch.bool else value
+    if value.ndim == 2:
+        sent = pad_steps(sent, steps)
+    padded = sent.new_zeros(rows, *sent.shape[1:])
+    padded[: len(sent)] = sent
+    parts = [part[: int(size[0])] for part, size in zip(_all_gather(padded), sizes, strict=True)]
+    return torch.cat(parts).to(value.dtype)
+
+
+def _all_gather(value: Tensor) -> list[Tensor]:
+    parts = [torch.empty_like(value) for _ in range(world_size())]
+    dist.all_gather(parts, value.contiguous())
+    return parts
+
+
+def _reduced(value: Tensor, operation: dist.ReduceOp) -> Tensor:
+    if world_size() == 1:
+        return value
+    value = value.clone()
+    dist.all_reduce(value, operation)
+    return value
+
+
+def _narrow(result: Tensor, records: tuple[Record, ...]) -> Tensor:
+    """Drop the steps that other ranks' longer samples added."""
+    masks = [getattr(record, "mask", record) for record in records]
+    widths = [mask.shape[1] for mask in masks if isinstance(mask, Tensor) and mask.ndim == 2]
+    return result[:, : widths[0]] if widths and result.ndim == 2 else result

@@ -1,0 +1,178 @@
+"""The records that travel from sampling to the optimiser; shapes are written and checked here only.
+
+Axes: B samples, T steps of one sample (tokens, or denoising transitions).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A question to a policy. `text` is sent as it is; `messages` go through the chat template."""
+
+    id: int  # stable between runs
+    source: str  # the task it belongs to: evaluation and curriculum split by it
+    text: str | None = None
+    messages: tuple[Mapping[str, str], ...] | None = None
+    answer: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.messages is None):
+            raise ValueError(f"prompt {self.id} of {self.source}: give either text or messages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """What a policy did. Rows compared with one another share a `group`, unique over ranks."""
+
+    sample: Any  # opaque: only the policy that made it opens it
+    outputs: tuple[str, ...]  # what rewards and people see
+    prompts: tuple[Prompt, ...]  # the prompt of every row
+    mask: Tensor  # [B, T] bool, True where the policy chose the step
+    group: Tensor  # [B] int64
+    length: Tensor  # [B] int64 steps the policy took, trained or not
+    truncated: Tensor  # [B] bool: the step limit ended the sample, not the policy
+    behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
+    entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
+    old_logp: Tensor | None = (
+        None  # [B, T] training forward, sampling weights; None: nobody reads it
+    )
+    ref_logp: Tensor | None = None  # [B, T] under the frozen reference; None: nobody reads it
+
+    def __post_init__(self) -> None:
+        batch, steps = self.mask.shape
+        per_sample = {"group": self.group, "length": self.length, "truncated": self.truncated}
+        names = ("behaviour_logp", "entropy", "old_logp", "ref_logp")
+        per_step = {name: getattr(self, name) for name in names}
+        check_shapes("Rollout", per_sample, (batch,))
+        check_shapes("Rollout", per_step, (batch, steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What rewards said of each sample. A sample without a score leaves its group's statistics."""
+
+    total: Tensor  # [B] float32 weighted sum of the parts; 0 where not scored
+    parts: Mapping[str, Tensor]  # name -> [B] float32, NaN where that reward gave none
+    scored: Tensor  # [B] bool
+
+    def __post_init__(self) -> None:
+        check_shapes("Scores", {"scored": self.scored, **self.parts}, tuple(self.total.shape))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoupledBatch:
+    """All that a coupled loss may see. Outside the mask every tensor is 0."""
+
+    logp: Tensor  # [B, T] nats; carries the gradient
+    advantages: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    group: Tensor  # [B] int64
+    old_logp: Tensor | None = None  # [B, T]
+    behaviour_logp: Tensor | None = None  # [B, T]
+    ref_logp: Tensor | None = None  # [B, T]
+    entropy: Tensor | None = None  # [B, T] nats; carries the gradient
+
+
+def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None and tuple(tensor.shape) != want:
+            raise ValueError(f"{owner}.{name} is {tuple(tensor.shape)}, but it should be {want}")
+
+
+def take(record: Record, rows: Tensor) -> Record:
+    """The chosen rows of every tensor and tuple of a record. rows: [N] int64 -> B becomes N."""
+    return each(record, lambda value: _pick(value, rows))
+
+
+def _pick(value: Tensor | tuple, rows: Tensor) -> Tensor | tuple:
+    return (
+        value[rows.to(value.device)]
+        if isinstance(value, Tensor)
+        else tuple(value[i] for i in rows.tolist())
+    )
+
+
+def concat(records: Sequence[Record]) -> Record:
+    """Stack records along B; shorter T are padded with 0 on the right."""
+    if len(records) == 1:
+        return records[0]
+    first = records[0]
+    return each(first, lambda *values: _join(values), *records[1:])
+
+
+def _join(values: tuple) -> Tensor | tuple:
+    if isinstance(values[0], tuple):
+        return sum(values, ())
+    if values[0].ndim == 1:
+        return torch.cat(values)
+    width = max(value.shape[1] for value in values)
+    return torch.cat([pad_steps(value, width) for value in values])
+
+
+def pad_steps(value: Tensor, width: int) -> Tensor:
+    """[B, T] -> [B, width], zeros on the right."""
+    return torch.nn.functional.pad(value, (0, width - value.shape[1]))
+
+
+def each(record: Record, change: Callable, *others: Record) -> Record:
+    """Rebuild a record (nested ones too) with `change` applied to each tensor and tuple in it."""
+    if record is None:
+        return None
+    if isinstance(record, Tensor | tuple):
+        return change(record, *others)
+    if isinstance(record, Mapping):
+        return {
+            key: each(value, change, *(o[key] for o in others)) for key, value in record.items()
+        }
+    if not is_dataclass(record):
+        raise TypeError(f"a record holds tensors, tuples and records, not {type(record).__name__}")
+    parts = {
+        f.name: each(getattr(record, f.name), change, *(getattr(o, f.name) for o in others))
+        for f in fields(record)
+    }
+    return type(record)(**parts)
+
+
+def needs(*names: str, vanishes: bool = False) -> Callable:
+    """Declare what a function reads beyond the fields that are always there.
+
+    `vanishes`: the value of a row is 0, and so is its gradient, where its advantages are all 0.
+    """
+
+    def declare(function: Callable) -> Callable:
+        function.needs = frozenset(names)
+        function.vanishes = vanishes
+        return function
+
+    return declare
+
+
+def needs_of(component: Callable | None) -> frozenset[str]:
+    """What a component declared, through any number of `functools.partial`s."""
+    return getattr(unbound(component)[0], "needs", frozenset())
+
+
+def vanishes(component: Callable) -> bool:
+    """Whether a row without advantage adds nothing to this component."""
+    return getattr(unbound(component)[0], "vanishes", False)
+
+
+def unbound(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:
+    """The function inside any number of `functools.partial`s, and the numbers bound to it."""
+    numbers: dict[str, Any] = {}
+    while isinstance(component, functools.partial):
+        numbers = {**component.keywords, **numbers}
+        component = component.func
+    return component, numbers

@@ -1,0 +1,33 @@
+"""How much each step counts: mask [B, T] -> weight [B, T]. A loss is the weighted sum of its steps.
+
+The mask holds all rows of one update, on all ranks, so any cut of the update adds up exactly.
+A sample without a trained step counts for nothing, in the denominator neither.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def token_mean(mask: Tensor) -> Tensor:
+    """1 / N, N the trained steps of the update: all count the same (DAPO, arXiv:2503.14476)."""
+    return mask / mask.sum().clamp(min=1)
+
+
+def sequence_mean(mask: Tensor) -> Tensor:
+    """1 / (S n_i): every sample counts the same, however long (GRPO, arXiv:2402.03300)."""
+    return mask / (_samples(mask) * mask.sum(1, keepdim=True).clamp(min=1))
+
+
+def sequence_sum(mask: Tensor) -> Tensor:
+    """1 / S: the mean over samples of the sum over their steps (REINFORCE)."""
+    return mask / _samples(mask)
+
+
+def constant_length(mask: Tensor, *, length: int) -> Tensor:
+    """1 / (S L), L constant over the run: no length bias (Dr. GRPO, arXiv:2503.20783)."""
+    return mask / (_samples(mask) * length)
+
+
+def _samples(mask: Tensor) -> Tensor:
+    return mask.any(1).sum().clamp(min=1)
