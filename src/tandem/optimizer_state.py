@@ -1,0 +1,102 @@
+"""What an optimiser remembers, as named tensors and JSON, and back into its place.
+
+Tensors are keyed `field/parameter name` (`exp_avg/layers.0.weight`) or `group/index/field`;
+numbers, lists and names are JSON. Any optimiser fits whose state is tensors and JSON values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+GROUP = "group"
+
+Named = Mapping[str, Parameter]
+
+
+def optimizer_state(optimizer: Optimizer, names: Named) -> tuple[dict[str, Tensor], dict]:
+    """Tensors and JSON from which `load_optimizer_state` goes on to bit-identical updates."""
+    name_of = _name_of(optimizer, names)
+    tensors: dict[str, Tensor] = {}
+    state: dict[str, dict] = {}
+    groups: list[dict] = []
+    for parameter, fields in optimizer.state.items():
+        name = name_of[parameter]
+        tensors |= {f"{field}/{name}": x for field, x in fields.items() if isinstance(x, Tensor)}
+        state[name] = {field: x for field, x in fields.items() if not isinstance(x, Tensor)}
+    for index, group in enumerate(optimizer.param_groups):
+        numbers = {field: x for field, x in group.items() if field != "params"}
+        tensors |= {f"{GROUP}/{index}/{f}": x for f, x in numbers.items() if isinstance(x, Tensor)}
+        plain = {field: x for field, x in numbers.items() if not isinstance(x, Tensor)}
+        groups.append({"params": [name_of[p] for p in group["params"]], "fields": plain})
+    return tensors, {"state": state, "groups": groups}
+
+
+def load_optimizer_state(
+    optimizer: Optimizer, names: Named, tensors: Mapping[str, Tensor], state: Mapping
+) -> None:
+    """Put a saved state into an optimiser of the same groups, on the devices of its parameters."""
+    name_of = _name_of(optimizer, names)
+    _same_groups(optimizer, name_of, state["groups"])
+    for group, saved in zip(optimizer.param_groups, state["groups"], strict=True):
+        group |= {field: _like(group.get(field), x) for field, x in saved["fields"].items()}
+    optimizer.state.clear()
+    for name, fields in state["state"].items():
+        optimizer.state[names[name]] = dict(fields)
+    for key, value in tensors.items():
+        field, _, name = key.partition("/")
+        if field == GROUP:
+            _load_number(optimizer, name, value)
+        else:
+            optimizer.state[names[name]][field] = _beside(names[name], field, value, optimizer)
+
+
+def _name_of(optimizer: Optimizer, names: Named) -> dict[Parameter, str]:
+    name_of = {parameter: name for name, parameter in names.items()}
+    nameless = [p for group in optimizer.param_groups for p in group["params"] if p not in name_of]
+    if nameless:
+        shapes = ", ".join(str(tuple(p.shape)) for p in nameless[:3])
+        raise ValueError(
+            f"{len(nameless)} parameters of the optimizer have no name, of shapes {shapes}"
+        )
+    return name_of
+
+
+def _same_groups(optimizer: Optimizer, name_of: Mapping, saved: list[dict]) -> None:
+    have = [[name_of[p] for p in group["params"]] for group in optimizer.param_groups]
+    want = [group["params"] for group in saved]
+    if have != want:
+        raise ValueError(
+            f"the checkpoint's optimizer has groups of {[len(g) for g in want]} parameters, "
+            f"this one of {[len(g) for g in have]}, or their names differ; "
+            "resume with the configuration of the run"
+        )
+
+
+def _like(present: object, value: object) -> object:
+    """JSON knows no tuples; an optimiser does."""
+    return tuple(value) if isinstance(present, tuple) else value
+
+
+def _load_number(optimizer: Optimizer, key: str, value: Tensor) -> None:
+    index, _, field = key.partition("/")
+    optimizer.param_groups[int(index)][field].copy_(value)
+
+
+def _beside(parameter: Parameter, field: str, value: Tensor, optimizer: Optimizer) -> Tensor:
+    """A copy aligned as the optimiser would have made it: kernels round by alignment."""
+    if value.shape == parameter.shape and field != "step":
+        return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+    stays = field == "step" and not _steps_on_device(parameter, optimizer)
+    device = torch.device("cpu") if stays else parameter.device
+    return torch.empty(value.shape, dtype=value.dtype, device=device).copy_(value)
+
+
+def _steps_on_device(parameter: Parameter, optimizer: Optimizer) -> bool:
+    """torch counts steps on the CPU unless the update is one kernel (fused) or one graph."""
+    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+    return bool(group.get("fused") or group.get("capturable"))
