@@ -48,10 +48,14 @@ def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tenso
     return list(ids[draws.permutation(key, len(ids))].tensor_split(num_minibatches))
 
 
-def rows_in(rollout: Rollout, ids: Tensor) -> Tensor:
-    """Indices of the rows of these groups; the first row if this rank has none of them."""
-    rows = torch.isin(rollout.group, ids.to(rollout.group.device)).nonzero()[:, 0]
-    return rows if len(rows) else rows.new_zeros(1)
+def of_groups(experience: Experience, ids: Tensor) -> Experience:
+    """The rows of these groups; if this rank has none of them, one row without a trained step."""
+    group = experience.rollout.group
+    rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
+    if len(rows):
+        return rows_of(experience, rows)
+    first = rows_of(experience, rows.new_zeros(1))
+    return replace(first, rollout=unmasked(first.rollout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -70,10 +71,16 @@ def dynamic_sampling(
     source.note(_acceptance(found, drawn, len(kept)))
     if found == 0:
         return rollout, scores  # no group carries a signal; the guard counts such iterations
-    first = torch.zeros(1, dtype=torch.int64)
-    kept.append((unmasked(take(rollout, first)), take(scores, first)))  # no rank is left empty
+    kept.append(_bystander(rollout, scores))  # no rank is left without a row
     rollout, scores = (concat(records) for records in zip(*kept, strict=True))
     return _first_groups(rollout, scores, wanted)
+
+
+def _bystander(rollout: Rollout, scores: Scores) -> tuple[Rollout, Scores]:
+    """The first row, but neither trained nor in its group's statistics."""
+    first = torch.zeros(1, dtype=torch.int64)
+    scores = take(scores, first)
+    return unmasked(take(rollout, first)), replace(scores, scored=torch.zeros_like(scores.scored))
 
 
 def _acceptance(found: int, drawn: int, rounds: int) -> dict[str, Metric]:

@@ -44,7 +44,7 @@ Metric = Sum | Max | Min
 
 
 def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The numbers over all ranks. Two collectives and two copies from the device, however many."""
+    """The numbers over all ranks, in three collectives; a mean over nothing is left out."""
     sums = {name: m for name, m in metrics.items() if isinstance(m, Sum)}
     edges = {
         name: m.most if isinstance(m, Max) else -m.least
@@ -53,15 +53,12 @@ def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
     }
     totals = ranks.total(_column([m.total for m in sums.values()])).tolist()
     counts = ranks.total(_column([m.count for m in sums.values()])).tolist()
-    means = [
-        total / count if count else float("nan")
-        for total, count in zip(totals, counts, strict=True)
-    ]
     most = ranks.largest(_column(edges.values())).tolist()
     signs = [1 if isinstance(metrics[name], Max) else -1 for name in edges]
-    settled = dict(zip(sums, means, strict=True))
+    means = zip(sums, totals, counts, strict=True)
+    settled = {name: total / count for name, total, count in means if count}
     settled |= {n: s * x for n, s, x in zip(edges, signs, most, strict=True)}
-    return {name: settled[name] for name in metrics}
+    return {name: settled[name] for name in metrics if name in settled}
 
 
 def _column(values: Iterable[Tensor]) -> Tensor:
@@ -93,7 +90,8 @@ def own_metrics(loss: Callable, batch: CoupledBatch) -> dict[str, Metric]:
     """The metrics a loss declared with `measured_by`, under the numbers bound to the loss."""
     function, numbers = unbound(loss)
     metrics = getattr(function, "metrics", None)
-    return {} if metrics is None else metrics(batch, **numbers)
+    defaults = getattr(function, "__kwdefaults__", None) or {}
+    return {} if metrics is None else metrics(batch, **(defaults | numbers))
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:

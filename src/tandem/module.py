@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tandem import draws, ranks
 from tandem.algorithm import Algorithm
-from tandem.batches import Budget, Experience, rows_in, rows_of, split_groups, with_signal
+from tandem.batches import Budget, Experience, of_groups, rows_of, split_groups, with_signal
 from tandem.collect import Slots, part, slots_of_this_rank
 from tandem.guards import Guards, Stop, finite, save_failure
 from tandem.metrics import (
@@ -128,7 +128,7 @@ class PostTraining(LightningModule):
         for epoch in range(self.plan.epochs):
             key = draws.key(self.plan.seed, "minibatches", self.iteration, epoch)
             for ids in split_groups(of_all_ranks, self.plan.num_minibatches, key):
-                rows = rows_of(experience, rows_in(experience.rollout, ids))
+                rows = of_groups(experience, ids)
                 yield rows.weighed(self.algorithm.objective.weigh(rows.rollout.mask))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
@@ -139,17 +139,18 @@ class PostTraining(LightningModule):
         parts = [
             rows[i] for i in self.plan.budget.cut(self.policy.row_cost(minibatch.rollout)[rows])
         ]
-        self.micro_steps = max(1, int(ranks.largest(torch.tensor(len(parts)))))
-        yield from (rows_of(minibatch, part) for part in parts)
+        count = max(1, int(ranks.largest(torch.tensor(len(parts)))))
         idle = rows_of(minibatch, torch.zeros(1, dtype=torch.int64)).weightless()
-        yield from [idle] * (self.micro_steps - len(parts))
+        rows_of_parts = [rows_of(minibatch, part) for part in parts] + [idle] * (count - len(parts))
+        for left, rows in zip(reversed(range(count)), rows_of_parts, strict=True):
+            self.micro_steps_left = left
+            yield rows
 
     def accumulate(self, outcome: Outcome) -> None:
         """Add one micro-batch to the gradient; only the last one talks to the other ranks."""
-        self.micro_steps -= 1
         # DDP and FSDP average gradients over ranks; weights are already those of the whole update.
         loss = outcome.loss * ranks.world_size()
-        with nullcontext() if self.micro_steps == 0 else self.no_sync():
+        with nullcontext() if self.micro_steps_left == 0 else self.no_sync():
             self.manual_backward(loss)
         for name, share in outcome.parts.items():
             self.losses[name] = self.losses.get(name, 0) + share
@@ -233,10 +234,10 @@ class PostTraining(LightningModule):
     def check_first_update(self) -> None:
         if self.updates_done > 0:
             return
-        if "rollout_corr/abs_logp_diff" in self.metrics:
-            self.guards.check_mismatch(settle(self.metrics)["rollout_corr/abs_logp_diff"])
+        seen = settle(self.metrics)
+        self.guards.check_mismatch(seen.get("rollout_corr/abs_logp_diff", 0.0))
         if self.policy.exact:
-            self.guards.check_fresh(settle(self.metrics)["actor/log_ratio_max"])
+            self.guards.check_fresh(seen["actor/log_ratio_max"])
 
     @contextmanager
     def clock(self, phase: str) -> Iterator[None]:

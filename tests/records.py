@@ -1,0 +1,43 @@
+"""Records for tests, small enough to check by hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem.types import CoupledBatch, Prompt, Rollout, Scores
+
+
+def rollout(mask: Tensor, group: Tensor, **known) -> Rollout:
+    batch = len(mask)
+    prompts = tuple(Prompt(id=int(g), source="test", text="?") for g in group)
+    length = known.pop("length", mask.sum(1))
+    truncated = known.pop("truncated", torch.zeros(batch, dtype=torch.bool))
+    outputs = ("",) * batch
+    return Rollout(
+        sample=None, outputs=outputs, prompts=prompts, mask=mask, group=group,
+        length=length, truncated=truncated, **known,
+    )  # fmt: skip
+
+
+def scores(total: Tensor, scored: Tensor | None = None) -> Scores:
+    known = torch.ones(len(total), dtype=torch.bool) if scored is None else scored
+    part = torch.where(known, total, torch.nan)
+    return Scores(total=torch.where(known, total, 0), parts={"accuracy": part}, scored=known)
+
+
+def coupled(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> CoupledBatch:
+    """The reference fixture with garbage zeroed, as an objective writes it; logp has a gradient."""
+    mask = vectors["in/M"].bool()
+    inside = {
+        name: torch.where(mask, vectors[key].to(dtype), 0)
+        for name, key in {
+            "logp": "in/NEW",
+            "old_logp": "in/OLD",
+            "ref_logp": "in/REF",
+            "behaviour_logp": "in/ROLL",
+            "advantages": "in/ADV",
+        }.items()
+    }
+    inside["logp"].requires_grad_()
+    return CoupledBatch(mask=mask, group=torch.tensor([0, 0, 0, 1, 1, 1]), **inside)

@@ -1,0 +1,100 @@
+"""A policy that is a table of next-token logits: the contract of a policy without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from tandem import draws
+from tandem.objectives import Evidence
+from tandem.types import Prompt, Rollout, pad_steps
+
+STOP = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSample:
+    tokens: Tensor  # [B, T] what was drawn
+    before: Tensor  # [B, T] the token before each
+
+
+class TablePolicy(nn.Module):
+    """Token 0 ends a sample; a prompt is its id, the first token's predecessor."""
+
+    exact = True
+
+    def __init__(self, vocab: int = 6, steps: int = 5, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        noise = draws.normal(draws.key("table"), (vocab, vocab)).to(dtype)
+        self.table = nn.Parameter(0.5 * noise)
+        self.register_buffer("reference", 0.3 * noise.flip(0))
+        self.vocab, self.steps = vocab, steps
+        self.rows_seen: list[int] = []
+
+    @torch.no_grad()
+    def sample(
+        self, prompts: Sequence[Prompt], group_size: int, *, key: int, slots: Sequence[int]
+    ) -> Rollout:
+        group = torch.tensor(list(slots)).repeat_interleave(group_size)
+        rows = draws.key(key, group, torch.arange(group_size).repeat(len(prompts)))
+        last = torch.tensor([p.id % self.vocab for p in prompts]).repeat_interleave(group_size)
+        tokens, before = [], []
+        for step in range(self.steps):
+            noise = draws.gumbel(draws.at(draws.key(rows, step)[:, None], torch.arange(self.vocab)))
+            before.append(last)
+            last = (self.table[last] + noise).argmax(1)
+            tokens.append(last)
+        sample = TableSample(tokens=torch.stack(tokens, 1), before=torch.stack(before, 1))
+        owners = tuple(p for p in prompts for _ in range(group_size))
+        return self.rollout(sample, group, owners)
+
+    def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
+        answers = [[int(letter) for letter in p.answer] for p in examples]
+        tokens = torch.cat([pad_steps(torch.tensor([a]), self.steps) for a in answers])
+        first = torch.tensor([[p.id % self.vocab] for p in examples])
+        sample = TableSample(tokens=tokens, before=torch.cat([first, tokens[:, :-1]], 1))
+        return replace(
+            self.rollout(sample, torch.tensor(list(slots)), tuple(examples)), behaviour_logp=None
+        )
+
+    def rollout(self, sample: TableSample, group: Tensor, prompts: tuple[Prompt, ...]) -> Rollout:
+        ended = (sample.tokens == STOP).cumsum(1)
+        mask = ended - (sample.tokens == STOP).long() == 0
+        logp = torch.where(mask, self.logp(sample, self.table.detach()), 0)
+        outputs = tuple(
+            "".join(str(t) for t in row[keep].tolist())
+            for row, keep in zip(sample.tokens, mask, strict=True)
+        )
+        return Rollout(
+            sample=sample, outputs=outputs, prompts=prompts, mask=mask, group=group,
+            length=mask.sum(1), truncated=ended[:, -1] == 0, behaviour_logp=logp,
+        )  # fmt: skip
+
+    def logp(self, sample: TableSample, table: Tensor) -> Tensor:
+        return table[sample.before].log_softmax(-1).gather(-1, sample.tokens[..., None])[..., 0]
+
+    def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        known = {}
+        if "old_logp" in needs:
+            known["old_logp"] = self.logp(rollout.sample, self.table.detach())
+        if "ref_logp" in needs:
+            known["ref_logp"] = self.logp(rollout.sample, self.reference)
+        return replace(rollout, **known)
+
+    def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        self.rows_seen.append(len(rollout.mask))
+        steps = rollout.mask.shape[1]
+        logits = self.table[rollout.sample.before[:, :steps]].log_softmax(-1)
+        logp = logits.gather(-1, rollout.sample.tokens[:, :steps, None])[..., 0]
+        garbage = torch.full_like(logp, torch.nan)  # nobody may read outside the mask
+        entropy = -(logits.exp() * logits).sum(-1) if "entropy" in needs else None
+        return Evidence(logp=torch.where(rollout.mask, logp, garbage), entropy=entropy)
+
+    def row_cost(self, rollout: Rollout) -> Tensor:
+        return rollout.length + 1
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        return {"table": self.table}

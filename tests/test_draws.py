@@ -1,0 +1,61 @@
+"""Keyed draws: functions of their key alone, and distributed as they say."""
+
+import torch
+from torch.testing import assert_close
+
+from tandem import draws
+
+
+def test_bits_are_those_of_splitmix64():
+    # The first outputs of SplitMix64 seeded with 1234567 (Rosetta Code's published values).
+    want = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    got = [value % 2**64 for value in draws.bits(1234567, (3,)).tolist()]
+    assert got == want
+
+
+def test_a_tensor_of_names_gives_the_keys_of_its_numbers():
+    slots = torch.tensor([3, 0, 7])
+    rows = draws.key(0, "rollout", slots, 5)
+    one_by_one = [draws.key(0, "rollout", slot, 5) for slot in slots.tolist()]
+    assert [key % 2**64 for key in rows.tolist()] == one_by_one
+
+
+def test_no_name_can_be_moved_into_its_neighbour():
+    keys = {
+        draws.key(*names) for names in [(0, 1), (1, 0), (0, 0, 1), (1,), (0, 1, 0), ("1",), (-1,)]
+    }
+    assert len(keys) == 7
+
+
+def test_one_row_draws_the_same_alone_and_in_a_batch():
+    keys = draws.key(1, torch.arange(5))
+    assert_close(draws.normal(keys, (8,))[3], draws.normal(draws.key(1, 3), (8,)), atol=0, rtol=0)
+
+
+def test_a_longer_draw_begins_with_the_shorter_one():
+    assert_close(draws.uniform(9, (100,))[:10], draws.uniform(9, (10,)), atol=0, rtol=0)
+
+
+def test_uniform_and_normal_have_their_moments():
+    u, n = draws.uniform(0, (200_000,)), draws.normal(1, (200_000,)).double()
+    assert_close(u.mean().item(), 0.5, atol=0.003, rtol=0)
+    assert_close(u.var().item(), 1 / 12, atol=0.001, rtol=0)
+    assert_close(n.mean().item(), 0.0, atol=0.01, rtol=0)
+    assert_close(n.var().item(), 1.0, atol=0.015, rtol=0)
+    assert_close((n**4).mean().item(), 3.0, atol=0.1, rtol=0)
+    assert u.min() > 0 and u.max() < 1
+
+
+def test_argmax_of_logits_plus_gumbel_draws_from_the_softmax():
+    logits = torch.tensor([1.0, 0.0, -1.0, 2.0])
+    noise = draws.gumbel(draws.at(draws.bits(3, (40_000,))[:, None], torch.arange(4)))
+    counts = (logits + noise).argmax(1).bincount(minlength=4)
+    expected = 40_000 * logits.softmax(0)
+    chi_square = ((counts - expected) ** 2 / expected).sum().item()
+    assert chi_square < 16.3  # 99.9 % of a chi-square with 3 degrees of freedom
+
+
+def test_a_permutation_holds_every_index_once_and_depends_on_its_key():
+    first, second = draws.permutation(1, 50), draws.permutation(2, 50)
+    assert sorted(first.tolist()) == list(range(50))
+    assert first.tolist() != second.tolist()

@@ -1,0 +1,50 @@
+"""KL estimates: reference values, and the gradient each has in expectation, by enumeration."""
+
+import pytest
+import torch
+from records import coupled
+from torch.testing import assert_close
+
+from tandem.kl import k2, k3, k3_plus, k3_unbiased
+from tandem.types import CoupledBatch
+from tandem.weights import token_mean
+
+
+@pytest.mark.parametrize(
+    ("penalty", "name"),
+    [
+        (k2, "kl/k2/tokenmean"),
+        (k3, "kl/k3/tokenmean"),
+        (k3_plus, "kl/k3+"),
+        (k3_unbiased, "kl/k3_is(old)"),
+    ],
+)
+def test_value_and_gradient_are_the_reference_ones(vectors, penalty, name):
+    batch = coupled(vectors)
+    value = (penalty(batch) * token_mean(batch.mask)).sum()
+    (gradient,) = torch.autograd.grad(value, batch.logp)
+    assert_close(value.detach(), vectors[f"{name}/loss"], atol=1e-6, rtol=0)
+    assert_close(gradient, vectors[f"{name}/grad"], atol=1e-6, rtol=0)
+
+
+REVERSE = [0.149849, -0.187048, 0.037199]
+FORWARD = [0.169712, -0.238644, 0.068932]
+
+
+@pytest.mark.parametrize(
+    ("penalty", "gradient"),
+    [(k2, REVERSE), (k3, FORWARD), (k3_plus, REVERSE), (k3_unbiased, REVERSE)],
+)
+def test_expected_gradient_over_three_symbols(penalty, gradient):
+    logits = torch.tensor([0.5, -0.3, 0.1], dtype=torch.float64, requires_grad=True)
+    ref = torch.tensor([0.0, 0.4, -0.2], dtype=torch.float64).log_softmax(0)
+    logp = logits.log_softmax(0)
+    every_symbol = CoupledBatch(
+        logp=logp[:, None], old_logp=logp[:, None].detach(), ref_logp=ref[:, None],
+        advantages=torch.zeros(3, 1), mask=torch.ones(3, 1, dtype=torch.bool),
+        group=torch.arange(3),
+    )  # fmt: skip
+    expected = (penalty(every_symbol)[:, 0] * logp.exp().detach()).sum()
+    assert_close(
+        torch.autograd.grad(expected, logits)[0], torch.tensor(gradient).double(), atol=1e-6, rtol=0
+    )

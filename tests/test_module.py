@@ -1,0 +1,291 @@
+"""The training step on a policy without a network: cuts, ranks and skipped rows move nothing."""
+
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from table_policy import TablePolicy
+from torch import distributed as dist
+from torch import multiprocessing
+from torch.testing import assert_close
+
+from tandem import collect, draws, weights
+from tandem.advantages import shaping
+from tandem.advantages.group import given, group_relative, unbiased_std
+from tandem.algorithm import Algorithm, Penalty
+from tandem.batches import Budget
+from tandem.guards import Guards, Stop
+from tandem.kl import k3_unbiased
+from tandem.losses.policy import nll, ppo
+from tandem.module import Plan, PostTraining
+from tandem.objectives import entropy_bonus
+from tandem.types import Prompt, Scores
+
+PLAN = Plan(
+    seed=0, iterations=3, prompts_per_step=6, group_size=4, num_minibatches=2, epochs=2,
+    budget=Budget(), max_grad_norm=1.0,
+)  # fmt: skip
+GRPO = Algorithm(
+    collect=collect.on_policy,
+    truncated=shaping.train,
+    advantage=partial(group_relative, scale=unbiased_std),
+    loss=ppo,
+    weights=weights.sequence_mean,
+    kl=Penalty(coef=0.0, loss=k3_unbiased),
+    entropy=Penalty(coef=0.0, loss=entropy_bonus),
+    group_size=4,
+    num_minibatches=2,
+    epochs=2,
+)
+WITH_PENALTIES = replace(
+    GRPO, kl=Penalty(coef=0.1, loss=k3_unbiased), entropy=Penalty(coef=0.05, loss=entropy_bonus)
+)
+
+
+class ShareOfThrees:
+    """The share of token 3 in the output; a chosen output can be left without a score."""
+
+    def __init__(self, value=None) -> None:
+        self.value = value
+
+    def __call__(self, outputs, prompts) -> Scores:
+        share = self.value
+        if not isinstance(share, list):
+            share = [o.count("3") / max(len(o), 1) if share is None else share for o in outputs]
+        total = torch.tensor(share, dtype=torch.float64)
+        return Scores(
+            total=torch.where(total.isfinite(), total, 0), parts={"accuracy": total},
+            scored=total.isfinite(),
+        )  # fmt: skip
+
+    def pop_faults(self) -> dict[str, int]:
+        return {"not finite": 1}
+
+
+class EndsInTwo(ShareOfThrees):
+    """1 for few outputs, so that many groups tie."""
+
+    def __call__(self, outputs, prompts) -> Scores:
+        return ShareOfThrees([float(o.endswith("20")) for o in outputs])(outputs, prompts)
+
+
+class Stream(torch.nn.Module):
+    """Prompts by number."""
+
+    def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
+        first = 100 * iteration + 10 * round
+        return [
+            Prompt(id=i, source="table", text="?", answer="320")
+            for i in range(first, first + count)
+        ]
+
+    def observe(self, sources, success) -> None:
+        self.seen = (tuple(sources), success)
+
+
+class Loop(PostTraining):
+    """The module without a trainer: one optimiser, plain backward."""
+
+    def __init__(self, *, algorithm=GRPO, plan=PLAN, folder, rewards=None, guards=None) -> None:
+        super().__init__(
+            policy=TablePolicy(), algorithm=algorithm, rewards=rewards or ShareOfThrees(),
+            stream=Stream(), optimizer=partial(torch.optim.SGD, lr=1.0),
+            schedule=lambda iteration, iterations: 1.0, plan=plan, guards=guards or Guards(),
+            folder=folder,
+        )  # fmt: skip
+        self.only = self.configure_optimizers()
+        self.gradients: list[torch.Tensor] = []
+
+    def optimizers(self, use_pl_optimizer=True):
+        return self.only
+
+    def no_sync(self):
+        return nullcontext()
+
+    def manual_backward(self, loss, *args, **kwargs):
+        loss.backward()
+        if self.micro_steps_left == 0 and dist.is_initialized():  # what DDP does after the last one
+            dist.all_reduce(self.policy.table.grad)
+            self.policy.table.grad /= dist.get_world_size()
+
+    def update(self, minibatch) -> None:
+        self.gradients.append(self.policy.table.grad.clone())
+        super().update(minibatch)
+
+    def go(self, iterations: int = 1):
+        for _ in range(iterations):
+            prompts = self.stream.draw(self.iteration, self.plan.prompts_per_step)
+            self.training_step(prompts, 0)
+        return self
+
+
+@pytest.mark.parametrize("algorithm", [GRPO, WITH_PENALTIES], ids=["grpo", "with penalties"])
+@pytest.mark.parametrize("budget", [Budget(rows=5), Budget(rows=1), Budget(max_tokens=17)], ids=str)
+def test_any_cut_into_micro_batches_gives_the_same_gradient(algorithm, budget, tmp_path):
+    whole = Loop(algorithm=algorithm, folder=tmp_path).go(2)
+    cut = Loop(algorithm=algorithm, plan=replace(PLAN, budget=budget), folder=tmp_path).go(2)
+    assert max(cut.policy.rows_seen) < max(whole.policy.rows_seen)
+    assert len(whole.gradients) == 8
+    assert_close(cut.gradients, whole.gradients, rtol=1e-9, atol=1e-12)
+    assert_close(cut.report, whole.report, rtol=1e-9, atol=1e-12)
+
+
+def _on_rank(rank: int, port: int, algorithm: Algorithm, folder, result) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    # Five prompts: one rank has three groups and the other two, so their cuts differ in number.
+    plan = replace(PLAN, prompts_per_step=5, budget=Budget(rows=3))
+    loop = Loop(algorithm=algorithm, plan=plan, folder=folder, rewards=EndsInTwo()).go(2)
+    result[rank] = [gradient.numpy() for gradient in loop.gradients], loop.report
+    dist.destroy_process_group()
+
+
+DYNAMIC = replace(GRPO, collect=partial(collect.dynamic_sampling, max_rounds=3))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    "algorithm", [GRPO, WITH_PENALTIES, DYNAMIC], ids=["grpo", "with penalties", "dynamic sampling"]
+)
+def test_two_ranks_with_unequal_numbers_of_rows_give_the_gradient_of_one(
+    algorithm, tmp_path, free_port
+):
+    result = multiprocessing.get_context("spawn").Manager().dict()
+    multiprocessing.spawn(_on_rank, (free_port, algorithm, tmp_path, result), nprocs=2)
+    plan = replace(PLAN, prompts_per_step=5)
+    alone = Loop(algorithm=algorithm, plan=plan, folder=tmp_path, rewards=EndsInTwo()).go(2)
+    for gradients, report in result.values():
+        for got, want in zip(gradients, alone.gradients, strict=True):
+            assert_close(torch.tensor(got), want, rtol=1e-9, atol=1e-12)
+        assert_close(report, alone.report, rtol=1e-9, atol=1e-12)
+
+
+def test_rows_without_advantage_are_skipped_only_if_no_term_wants_them(tmp_path):
+    quiet = {"rewards": ShareOfThrees(value=1.0), "guards": Guards(no_signal=99)}
+    skipped = Loop(folder=tmp_path, **quiet).go()
+    kept = Loop(folder=tmp_path, algorithm=WITH_PENALTIES, **quiet).go()
+    assert set(skipped.policy.rows_seen) == {1}  # one idle row, at weight 0
+    assert set(kept.policy.rows_seen) == {12}
+    assert (skipped.gradients[0] == 0).all()
+    assert (kept.gradients[0] != 0).any()
+
+
+def test_skipping_rows_without_advantage_changes_no_gradient(tmp_path):
+    def unskippable(batch):
+        return ppo(batch)
+
+    unskippable.needs = frozenset({"old_logp"})
+    skipped = Loop(folder=tmp_path).go(2)
+    full = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=unskippable)).go(2)
+    assert sum(skipped.policy.rows_seen) < sum(full.policy.rows_seen)
+    assert_close(skipped.gradients, full.gradients, rtol=1e-9, atol=1e-12)
+
+
+def test_the_gradient_of_the_first_update_is_the_policy_gradient(tmp_path):
+    loop = Loop(folder=tmp_path, plan=replace(PLAN, num_minibatches=1, epochs=1))
+    prompts = loop.stream.draw(0, 6)
+    key = draws.key(0, "rollout", 0)
+    rollout = loop.policy.sample(prompts, 4, key=key, slots=range(6))
+    advantages = GRPO.advantage(loop.rewards(rollout.outputs, rollout.prompts), rollout)
+    logp = loop.policy.logp(rollout.sample, loop.policy.table)
+    surrogate = -(logp * advantages * weights.sequence_mean(rollout.mask)).sum()
+    (want,) = torch.autograd.grad(surrogate, loop.policy.table)
+    assert_close(loop.go().gradients[0], want)
+
+
+def test_dynamic_sampling_trains_the_wanted_number_of_varied_groups(tmp_path):
+    loop = Loop(algorithm=DYNAMIC, folder=tmp_path, rewards=EndsInTwo())
+    rollout, scores = DYNAMIC.collect(loop, dict(enumerate(loop.stream.draw(0, 6))))
+    trained = rollout.mask.any(1)
+    groups = rollout.group[trained].unique()
+    assert len(groups) == 6
+    assert all(scores.total[trained & (rollout.group == g)].std() > 0 for g in groups)
+    assert len(loop.drawn) == int(loop.metrics["dynamic_sampling/rounds"].total) >= 2
+
+
+def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):
+    stop_early = replace(GRPO, collect=partial(collect.dynamic_sampling, max_rounds=2))
+    loop = Loop(
+        algorithm=stop_early,
+        folder=tmp_path,
+        rewards=ShareOfThrees(0.0),
+        guards=Guards(no_signal=9),
+    ).go()
+    assert loop.report["dynamic_sampling/acceptance"] == 0.0
+    assert loop.report["dynamic_sampling/rounds"] == 2.0
+    assert loop.samples_seen == 48
+
+
+def test_demonstrations_are_trained_without_a_reward(tmp_path):
+    sft = replace(
+        GRPO, collect=collect.offline, advantage=given, loss=nll, weights=weights.token_mean
+    )
+    loop = Loop(algorithm=sft, folder=tmp_path).go(60)
+    assert loop.report["actor/nll"] < 0.5  # 3, then 2, then the end; 1.5 nats at first
+    assert "reward/mean" not in loop.report
+
+
+def test_missing_rewards_stop_the_run_with_their_reasons(tmp_path):
+    with pytest.raises(Stop, match=r"100% of the samples have no reward \(1 x not finite\)"):
+        Loop(folder=tmp_path, rewards=ShareOfThrees(float("nan"))).go()
+
+
+def test_iterations_without_signal_stop_the_run_with_advice(tmp_path):
+    loop = Loop(folder=tmp_path, rewards=ShareOfThrees(0.0), guards=Guards(no_signal=2)).go()
+    with pytest.raises(Stop, match="raise group_size"):
+        loop.go()
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at(tmp_path):
+    def poisoned(batch):
+        return batch.logp * torch.nan
+
+    poisoned.needs = frozenset()
+    loop = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=poisoned))
+    before = loop.policy.table.detach().clone()
+    with pytest.raises(Stop, match=r"guards\.non_finite=skip"):
+        loop.go()
+    assert_close(loop.policy.table.detach(), before, rtol=0, atol=0)
+    names = sorted(p.name for p in (tmp_path / "failures" / "iteration_000000").iterdir())
+    assert names == ["batch.json", "batch.safetensors"]
+
+
+def test_non_finite_updates_can_be_skipped_and_are_counted(tmp_path):
+    def poisoned(batch):
+        return batch.logp * torch.nan
+
+    poisoned.needs = frozenset()
+    guards = Guards(non_finite="skip:3")
+    loop = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=poisoned), guards=guards)
+    with pytest.raises(Stop):
+        loop.go(2)
+    assert loop.skipped_in_a_row == 4
+
+
+def test_wrong_old_log_probabilities_are_found_before_the_first_update(tmp_path):
+    loop = Loop(folder=tmp_path)
+    complete = loop.policy.complete
+    loop.policy.complete = lambda rollout, needs: replace(
+        complete(rollout, needs), old_logp=complete(rollout, needs).old_logp + 0.01
+    )
+    with pytest.raises(Stop, match=r"differ from the sampling ones by 0\.01 nats"):
+        loop.go()
+
+
+def test_a_sampler_that_disagrees_is_named_with_likely_causes(tmp_path):
+    loop = Loop(folder=tmp_path)
+    sample = loop.policy.sample
+    loop.policy.sample = lambda *args, **kw: replace(
+        sample(*args, **kw), behaviour_logp=sample(*args, **kw).behaviour_logp - 0.3
+    )
+    with pytest.raises(Stop, match=r"sampler and trainer disagree by 0\.3 nats"):
+        loop.go()
+
+
+def test_the_curriculum_hears_of_the_main_stream_only(tmp_path):
+    loop = Loop(algorithm=DYNAMIC, folder=tmp_path, rewards=EndsInTwo()).go()
+    sources, success = loop.stream.seen
+    assert len(sources) == len(success) == 24
