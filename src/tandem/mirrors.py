@@ -1,0 +1,140 @@
+"""Copies of the record for other viewers. A mirror may fail; the run goes on with its record."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tandem import durable, jsonl
+
+log = logging.getLogger(__name__)
+
+Rows = Sequence[Mapping]
+Choice = str | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a mirror learns when the run starts, or goes on."""
+
+    folder: Path
+    id: str  # the same for all starts of the run
+    iteration: int  # the first line to come
+    choices: Mapping[str, Choice]
+
+
+class Mirror(Protocol):
+    """Another place where numbers and samples go."""
+
+    def open(self, run: Run) -> None: ...
+
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
+
+    def samples(self, iteration: int, rows: Rows) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Mirrors:
+    """All mirrors of a run. One that fails is named in one line and left out from then on."""
+
+    def __init__(self, mirrors: Sequence[Mirror]) -> None:
+        self.alive = list(mirrors)
+
+    def open(self, run: Run) -> None:
+        self._each(lambda mirror: mirror.open(run))
+
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        self._each(lambda mirror: mirror.write(iteration, metrics))
+
+    def samples(self, iteration: int, rows: Rows) -> None:
+        self._each(lambda mirror: mirror.samples(iteration, rows))
+
+    def close(self) -> None:
+        self._each(lambda mirror: mirror.close())
+        self.alive = []
+
+    def _each(self, act: Callable[[Mirror], None]) -> None:
+        for mirror in tuple(self.alive):
+            try:
+                act(mirror)
+            except Exception as error:  # whatever it is, it is the mirror's and not the run's
+                self.alive.remove(mirror)
+                reason = " ".join(str(error).split()) or type(error).__name__
+                log.warning("mirror %s is off: %s", type(mirror).__name__, reason)
+
+
+class Csv:
+    """One wide table, metrics.csv, beside the logs it is made from."""
+
+    def __init__(self) -> None:
+        self.columns: list[str] = []
+
+    def open(self, run: Run) -> None:
+        self.path = run.folder / "metrics.csv"
+        self.path.unlink(missing_ok=True)
+        timing = {line["iteration"]: line for line in jsonl.read(run.folder / "timing.jsonl")}
+        for line in jsonl.read(run.folder / "metrics.jsonl"):
+            self.write(line["iteration"], {**line, **timing.get(line["iteration"], {})})
+
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        row = {"iteration": iteration, **metrics}
+        missing = [name for name in row if name not in self.columns]
+        if missing:
+            self._widen(missing)
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self.columns).writerow(row)
+
+    def samples(self, iteration: int, rows: Rows) -> None:
+        """They are a table in the record already."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _widen(self, names: list[str]) -> None:
+        """Write the table anew with more columns, empty where they were not known yet."""
+        text = self.path.read_text() if self.path.exists() else ""
+        old = list(csv.DictReader(io.StringIO(text, newline="")))
+        self.columns += names
+        wider = io.StringIO(newline="")
+        table = csv.DictWriter(wider, self.columns)
+        table.writeheader()
+        table.writerows(old)
+        durable.replace(self.path, wider.getvalue().encode())
+
+
+class TensorBoard:
+    """Event files in tensorboard/; a resumed run hides what lies after its checkpoint."""
+
+    def open(self, run: Run) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise RuntimeError("it needs a package: pip install 'tandem[tensorboard]'") from error
+        # 0 would hide the lines of a run that starts at 0.
+        self.writer = SummaryWriter(run.folder / "tensorboard", purge_step=run.iteration or None)
+
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, iteration)
+
+    def samples(self, iteration: int, rows: Rows) -> None:
+        kinds = dict.fromkeys(row["kind"] for row in rows)
+        for kind in kinds:
+            lines = [_markdown(row) for row in rows if row["kind"] == kind]
+            table = "\n".join(["|prompt|output|answer|reward|", "|-|-|-|-|", *lines])
+            self.writer.add_text(f"samples/{kind}", table, iteration)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def _markdown(row: Mapping) -> str:
+    cells = [str(row[name]) for name in ("prompt", "output", "answer", "reward")]
+    escaped = [cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells]
+    return f"|{'|'.join(escaped)}|"

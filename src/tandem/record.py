@@ -1,0 +1,127 @@
+"""The directory of a run: configuration, manifest, two logs, samples. Mirrors repeat it elsewhere.
+
+    config.yaml  manifest.json
+    metrics.jsonl   one line per iteration, a function of configuration and seed alone
+    timing.jsonl    the same iterations: seconds, tokens per second, memory
+    samples/iteration_000020.jsonl
+
+Line i describes the weights after i iterations: what evaluation found there, and the training
+metrics of iteration i. The last one, i = iterations, has the final evaluation only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tandem import durable, jsonl
+from tandem.manifest import new_manifest, scrub, start
+from tandem.mirrors import Choice, Mirror, Mirrors, Run
+
+METRICS, TIMING, MANIFEST, CONFIG = "metrics.jsonl", "timing.jsonl", "manifest.json", "config.yaml"
+SECONDS = "time/total"  # accumulated over restarts
+
+Numbers = Mapping[str, float]
+
+
+class RunRecord:
+    """What one process writes about its run; with several ranks, rank 0."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        mirrors: Sequence[Mirror] = (),
+        choices: Mapping[str, Choice] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.mirrors = Mirrors(mirrors)
+        self.choices = choices or {}  # what was chosen, flat: mirrors file the run under it
+        self.latest: dict[str, float] = {}  # of each number, the last one written
+        self._held: tuple[dict[str, float], dict[str, float]] = ({}, {})
+
+    def begin(self, config: str, *, seed: int, command: Sequence[str]) -> None:
+        """Write configuration and manifest; a run that is resumed only adds this start to it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / CONFIG).exists():
+            durable.replace(self.folder / CONFIG, scrub(config, os.environ).encode())
+        manifest = self._manifest() or new_manifest(seed)
+        manifest["starts"].append(start(command))
+        durable.replace(self.folder / MANIFEST, json.dumps(manifest, indent=2).encode())
+
+    @property
+    def id(self) -> str:
+        """The same for all starts of a run."""
+        return self._manifest()["id"]
+
+    @property
+    def seconds(self) -> float:
+        """Spent on the iterations that are in the record, by all starts of the run."""
+        lines = jsonl.read(self.folder / TIMING)
+        return lines[-1].get(SECONDS, 0.0) if lines else 0.0
+
+    def open(self, iteration: int) -> None:
+        """Start the mirrors at this iteration, after the logs were cut back to it."""
+        choices = {name: _clean(name, value) for name, value in self.choices.items()}
+        run = Run(folder=self.folder, id=self.id, iteration=iteration, choices=choices)
+        self.mirrors.open(run)
+
+    def hold(self, metrics: Numbers, timing: Numbers) -> None:
+        """Keep numbers for the line that is written next."""
+        self._held[0].update(metrics)
+        self._held[1].update(timing)
+
+    def write(self, iteration: int, metrics: Numbers, timing: Numbers) -> None:
+        """The line of an iteration in both logs, with what was held for it."""
+        metrics, timing = {**self._held[0], **metrics}, {**self._held[1], **timing}
+        self._held = ({}, {})
+        jsonl.append(self.folder / METRICS, _line(iteration, metrics))
+        jsonl.append(self.folder / TIMING, _line(iteration, timing))
+        self.latest |= {**metrics, **timing}
+        self.mirrors.write(iteration, {**metrics, **timing})
+
+    def samples(self, iteration: int, rows: Sequence[Mapping]) -> None:
+        """Rows of a table; those of the same kinds that were there for the iteration make way."""
+        path = self._samples_at(iteration)
+        path.parent.mkdir(exist_ok=True)
+        kinds = {row["kind"] for row in rows}
+        others = [row for row in jsonl.read(path) if row["kind"] not in kinds]
+        durable.replace(path, jsonl.encode([*others, *rows]))
+        self.mirrors.samples(iteration, rows)
+
+    def cut(self, iteration: int) -> None:
+        """Back to the moment before `iteration`: lines, torn lines and samples of later ones go."""
+        for name in (METRICS, TIMING):
+            jsonl.cut(self.folder / name, iteration)
+        for path in (self.folder / "samples").glob("iteration_*.jsonl"):
+            if int(path.stem.removeprefix("iteration_")) >= iteration:
+                path.unlink()
+
+    def sync(self) -> None:
+        """Both logs are on the disk: to be called before a checkpoint that counts on them."""
+        for name in (METRICS, TIMING):
+            if (self.folder / name).exists():
+                durable.sync(self.folder / name)
+
+    def close(self) -> None:
+        self.sync()
+        self.mirrors.close()
+
+    def _samples_at(self, iteration: int) -> Path:
+        return self.folder / "samples" / f"iteration_{iteration:06d}.jsonl"
+
+    def _manifest(self) -> dict | None:
+        path = self.folder / MANIFEST
+        return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def _clean(name: str, value: Choice) -> Choice:
+    return (
+        scrub(f"{name}={value}", os.environ).partition("=")[2] if isinstance(value, str) else value
+    )
+
+
+def _line(iteration: int, numbers: Numbers) -> dict:
+    return {"iteration": iteration} | dict(sorted(numbers.items()))

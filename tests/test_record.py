@@ -1,0 +1,227 @@
+import json
+import os
+
+import pytest
+import wandb
+
+from tandem import jsonl
+from tandem.mirrors import Csv, Run, TensorBoard
+from tandem.record import RunRecord
+from tandem.wandb_mirror import Wandb
+
+
+def record_of(folder, mirrors=()) -> RunRecord:
+    record = RunRecord(folder, mirrors=mirrors)
+    record.begin("seed: 0\n", seed=0, command=["train.py"])
+    return record
+
+
+def row(kind: str, output: str = "abc") -> dict:
+    facts = {"kind": kind, "source": "sort", "prompt": "cba>", "answer": "abc", "output": output}
+    return facts | {"reward": 1.0, "parts": {"exact": 1.0}, "length": 4, "truncated": False}
+
+
+def test_what_is_held_joins_the_next_line_only(tmp_path):
+    record = record_of(tmp_path)
+    record.hold({"eval/accuracy": 0.5}, {"time/evaluate": 2.0})
+    record.write(0, {"reward/mean": 0.1}, {"time/total": 3.0})
+    record.write(1, {"reward/mean": 0.2}, {"time/total": 4.0})
+    assert jsonl.read(tmp_path / "metrics.jsonl") == [
+        {"iteration": 0, "eval/accuracy": 0.5, "reward/mean": 0.1},
+        {"iteration": 1, "reward/mean": 0.2},
+    ]
+    assert jsonl.read(tmp_path / "timing.jsonl") == [
+        {"iteration": 0, "time/evaluate": 2.0, "time/total": 3.0},
+        {"iteration": 1, "time/total": 4.0},
+    ]
+    assert record.latest == {"eval/accuracy": 0.5, "reward/mean": 0.2} | {
+        "time/evaluate": 2.0,
+        "time/total": 4.0,
+    }
+
+
+def test_the_order_in_which_numbers_come_does_not_show(tmp_path):
+    forwards, backwards = record_of(tmp_path / "a"), record_of(tmp_path / "b")
+    forwards.write(0, {"x": 1.0, "y": 2.0}, {})
+    backwards.hold({"y": 2.0}, {})
+    backwards.write(0, {"x": 1.0}, {})
+    first, second = (tmp_path / name / "metrics.jsonl" for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_resumed_record_continues_as_if_nothing_had_happened(tmp_path):
+    straight, killed = record_of(tmp_path / "straight"), record_of(tmp_path / "killed")
+    for i in range(6):
+        straight.write(i, {"x": i / 3}, {"time/total": float(i)})
+    for i in range(5):
+        killed.write(i, {"x": i / 3}, {"time/total": 10.0 * i})
+    jsonl.append(killed.folder / "metrics.jsonl", {"iteration": 5, "x": 5 / 3})
+    os.truncate(
+        killed.folder / "metrics.jsonl", (killed.folder / "metrics.jsonl").stat().st_size - 3
+    )
+    resumed = RunRecord(killed.folder)
+    resumed.cut(3)
+    assert resumed.seconds == 20.0
+    for i in range(3, 6):
+        resumed.write(i, {"x": i / 3}, {"time/total": 20.0 + i})
+    want = (straight.folder / "metrics.jsonl").read_bytes()
+    assert (killed.folder / "metrics.jsonl").read_bytes() == want
+    assert [line["iteration"] for line in jsonl.read(killed.folder / "timing.jsonl")] == [*range(6)]
+
+
+def test_samples_written_again_replace_their_kind(tmp_path):
+    record = record_of(tmp_path)
+    record.samples(20, [row("eval", "first")])
+    record.samples(20, [row("best"), row("worst")])
+    record.samples(20, [row("eval", "again")])
+    rows = jsonl.read(tmp_path / "samples" / "iteration_000020.jsonl")
+    assert [(r["kind"], r["output"]) for r in rows] == [
+        ("best", "abc"),
+        ("worst", "abc"),
+        ("eval", "again"),
+    ]
+
+
+def test_samples_of_iterations_that_were_cut_go(tmp_path):
+    record = record_of(tmp_path)
+    for iteration in (0, 20, 40, 1_000_000):
+        record.samples(iteration, [row("eval")])
+    record.cut(20)
+    assert [p.name for p in (tmp_path / "samples").iterdir()] == ["iteration_000000.jsonl"]
+
+
+def test_a_second_start_keeps_the_id_and_the_configuration(tmp_path):
+    first = record_of(tmp_path)
+    second = RunRecord(tmp_path)
+    second.begin("seed: 1\n", seed=1, command=["train.py", "resume=x"])
+    assert first.id == second.id
+    assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"
+    starts = json.loads((tmp_path / "manifest.json").read_text())["starts"]
+    assert [s["command"] for s in starts] == ["train.py", "train.py resume=x"]
+
+
+class Failing:
+    """A mirror that fails when told to, and counts how often it was asked."""
+
+    def __init__(self, fails_at: str) -> None:
+        self.fails_at = fails_at
+        self.asked: list[str] = []
+
+    def _asked(self, name: str) -> None:
+        self.asked.append(name)
+        if name == self.fails_at:
+            raise OSError("the other end\nhung up")
+
+    def open(self, run) -> None:
+        self._asked("open")
+
+    def write(self, iteration, metrics) -> None:
+        self._asked("write")
+
+    def samples(self, iteration, rows) -> None:
+        self._asked("samples")
+
+    def close(self) -> None:
+        self._asked("close")
+
+
+@pytest.mark.parametrize("moment", ["open", "write", "samples", "close"])
+def test_a_mirror_that_fails_is_named_once_and_left_out(tmp_path, caplog, moment):
+    failing, healthy = Failing(moment), Failing("never")
+    record = record_of(tmp_path, [failing, healthy])
+    record.open(0)
+    for i in range(3):
+        record.write(i, {"x": 1.0}, {})
+        record.samples(i, [row("eval")])
+    record.close()
+    assert healthy.asked == ["open", *["write", "samples"] * 3, "close"]
+    assert failing.asked == healthy.asked[: healthy.asked.index(moment) + 1]
+    assert [r.message for r in caplog.records] == ["mirror Failing is off: the other end hung up"]
+    assert len(jsonl.read(tmp_path / "metrics.jsonl")) == 3
+
+
+def test_the_table_grows_columns_and_a_resumed_one_has_the_lines_of_the_record(tmp_path):
+    record = record_of(tmp_path, [Csv()])
+    record.open(0)
+    record.write(0, {"eval/accuracy": 0.5}, {})
+    record.write(1, {"reward/mean": 0.25}, {"time/total": 1.5})
+    want = "iteration,eval/accuracy,reward/mean,time/total\n0,0.5,,\n1,,0.25,1.5\n"
+    assert (tmp_path / "metrics.csv").read_text().replace("\r", "") == want
+    record.write(2, {"reward/mean": 0.75}, {"time/total": 2.5})
+    resumed = RunRecord(tmp_path, mirrors=[Csv()])
+    resumed.cut(2)
+    resumed.open(2)
+    assert (tmp_path / "metrics.csv").read_text().replace("\r", "") == want
+
+
+def test_tensorboard_hides_what_lies_after_the_resumed_checkpoint(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    record = record_of(tmp_path)
+    for start, values in ((0, [0.0, 0.25, 0.5]), (2, [0.75])):
+        mirror = TensorBoard()
+        mirror.open(Run(folder=tmp_path, id=record.id, iteration=start, choices={}))
+        for i, value in enumerate(values, start=start):
+            mirror.write(i, {"x": value})
+        mirror.samples(start, [row("eval", "a|b\nc")])
+        mirror.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("x")] == [(0, 0.0), (1, 0.25), (2, 0.75)]
+
+
+def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, caplog, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    record = record_of(tmp_path, [TensorBoard()])
+    record.open(0)
+    record.write(0, {"x": 1.0}, {})
+    (said,) = caplog.records
+    assert said.message == (
+        "mirror TensorBoard is off: it needs a package: pip install 'tandem[tensorboard]'"
+    )
+
+
+@pytest.fixture
+def fresh_wandb():
+    """The client reads its environment once; give every test one of its own."""
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+CANARIES = [f"canary{i:02d}x7f3a" for i in range(25)]
+
+
+def test_no_secret_reaches_the_run_directory(tmp_path, monkeypatch, fresh_wandb):
+    """25 secrets in variables, options, URLs, configuration; none in any file, W&B's included."""
+    held = [("A_KEY", 0), ("B_TOKEN", 1), ("C_SECRET", 2), ("D_PASSWORD", 3), ("hf_token", 4)]
+    for name, i in held:
+        monkeypatch.setenv(name, CANARIES[i])
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    options = ["logger.api_key", "token", "judge.password", "+x.client_secret", "x.hf_token"]
+    command = ["train.py", *(f"{name}={CANARIES[5 + i]}" for i, name in enumerate(options))]
+    command += [f"note={CANARIES[i]}" for i in range(5)]
+    command += [f"data.path=https://me:{CANARIES[10]}@example.org/x", f"u=ftp://{CANARIES[11]}@h"]
+    command += ["--auth-token", CANARIES[12], f"+j={{api_key:{CANARIES[13]}}}"]
+    lines = [f"a_{i}: https://u:{CANARIES[14 + i]}@example.org" for i in range(3)]
+    names = ("api_key", "password", "access_token", "secret_key", "credentials")
+    lines += [f"  {name}: {CANARIES[17 + i]}" for i, name in enumerate(names)]
+    choices = {
+        "judge.api_key": CANARIES[22],
+        "url": f"http://{CANARIES[23]}@h",
+        "note": CANARIES[0],
+    }
+    choices["db_password"] = CANARIES[24]
+    monkeypatch.setattr("sys.argv", command)
+
+    record = RunRecord(tmp_path, mirrors=[Wandb(project="p"), Csv()], choices=choices)
+    record.begin("\n".join(lines), seed=0, command=command)
+    record.open(0)
+    record.write(0, {"x": 1.0}, {})
+    record.samples(0, [row("eval")])
+    record.close()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in files)
+    leaks = {p.name: c for p in files for c in CANARIES if c.encode() in p.read_bytes()}
+    assert leaks == {}
