@@ -63,7 +63,8 @@ def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
 
 def _column(values: Iterable[Tensor]) -> Tensor:
     values = [value.double() for value in values]
-    return torch.stack(values) if values else torch.zeros(0)
+    device = next((value.device for value in values if value.device.type != "cpu"), None)
+    return torch.stack([value.to(device) for value in values]) if values else torch.zeros(0)
 
 
 def merge(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:

@@ -27,7 +27,7 @@ from tandem.metrics import (
     settle,
 )
 from tandem.objectives import Outcome
-from tandem.types import Prompt, Rollout, Scores, concat
+from tandem.types import Prompt, Rollout, Scores, concat, moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +97,13 @@ class PostTraining(LightningModule):
             )
         with self.clock("reward"):
             scores = self.rewards(rollout.outputs, rollout.prompts)
+            scores = moved(scores, rollout.mask.device)
         self.drawn.append((rollout, scores))
         return rollout, scores
 
     def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
         rollout = self.policy.encode(list(prompts.values()), slots=list(prompts))
-        one = torch.ones(len(rollout.mask))
+        one = torch.ones(len(rollout.mask), device=rollout.mask.device)
         scores = Scores(total=one, parts={}, scored=one.bool())
         self.drawn.append((rollout, scores))
         return rollout, scores
@@ -223,13 +224,10 @@ class PostTraining(LightningModule):
         flat = metrics.get("reward/frac_zero_std", 0.0) == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations)
-        first = rollout.group < len(
-            prompts
-        )  # the main stream alone: refills are drawn by other odds
-        success = part(scores, None)[first]
-        self.stream.observe(
-            [prompts[slot].source for slot in rollout.group[first].tolist()], success
-        )
+        # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
+        known = (rollout.group < len(prompts)) & part(scores, None).isfinite()
+        sources = [prompts[slot].source for slot in rollout.group[known].tolist()]
+        self.stream.observe(sources, part(scores, None)[known])
 
     def check_first_update(self) -> None:
         if self.updates_done > 0:

@@ -75,6 +75,7 @@ def _numbers(record: Record) -> Record:
 
 
 def _gather(value: Tensor) -> Tensor:
+    home, value = value.device, _travelling(value)
     sizes = _all_gather(torch.tensor([*value.shape, 1][:2], device=value.device))
     rows, steps = (int(n) for n in torch.stack(sizes).amax(0))
     sent = value.to(torch.uint8) if value.dtype == torch.bool else value
@@ -83,7 +84,7 @@ def _gather(value: Tensor) -> Tensor:
     padded = sent.new_zeros(rows, *sent.shape[1:])
     padded[: len(sent)] = sent
     parts = [part[: int(size[0])] for part, size in zip(_all_gather(padded), sizes, strict=True)]
-    return torch.cat(parts).to(value.dtype)
+    return torch.cat(parts).to(home, value.dtype)
 
 
 def _all_gather(value: Tensor) -> list[Tensor]:
@@ -95,9 +96,14 @@ def _all_gather(value: Tensor) -> list[Tensor]:
 def _reduced(value: Tensor, operation: dist.ReduceOp) -> Tensor:
     if world_size() == 1:
         return value
-    value = value.clone()
-    dist.all_reduce(value, operation)
-    return value
+    sent = _travelling(value).clone()
+    dist.all_reduce(sent, operation)
+    return sent.to(value.device)
+
+
+def _travelling(value: Tensor) -> Tensor:
+    """Where the backend can reach it: NCCL knows GPUs only."""
+    return value.cuda() if dist.get_backend() == "nccl" else value
 
 
 def _narrow(result: Tensor, records: tuple[Record, ...]) -> Tensor:

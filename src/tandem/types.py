@@ -104,6 +104,11 @@ def _pick(value: Tensor | tuple, rows: Tensor) -> Tensor | tuple:
     )
 
 
+def moved(record: Record, device: torch.device) -> Record:
+    """Every tensor of a record on that device."""
+    return each(record, lambda value: value.to(device) if isinstance(value, Tensor) else value)
+
+
 def concat(records: Sequence[Record]) -> Record:
     """Stack records along B; shorter T are padded with 0 on the right."""
     if len(records) == 1:

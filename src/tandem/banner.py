@@ -1,0 +1,41 @@
+"""What a run says before it starts: what was chosen, and how its batches come about."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from tandem.config.settings import Settings
+
+
+def banner(settings: Settings, run_dir: Path, world_size: int) -> str:
+    """Aligned lines for people. Every derived number stands beside what it was derived from."""
+    s = settings
+    samples = s.prompts_per_step * s.group_size
+    updates = s.num_minibatches * s.epochs
+    per_update = math.ceil(s.prompts_per_step / s.num_minibatches) * s.group_size
+    lines = {
+        "run": str(run_dir),
+        "chosen": ", ".join(f"{k}={s.choices[k]}" for k in CHOSEN if s.choices.get(k)),
+        "seed": str(s.seed),
+        "iteration": f"{s.prompts_per_step} prompts x {s.group_size} samples = {samples} samples"
+        + ("" if world_size == 1 else f", over {world_size} ranks by whole groups"),
+        "updates": f"{s.num_minibatches} minibatches x {s.epochs} epochs = {updates} per iteration, "
+        f"{per_update} samples each",
+        "length": f"{s.iterations} iterations = {s.iterations * updates} updates, "
+        f"{s.iterations * samples} samples",
+        "forward": _forward(s),
+    }
+    return "\n".join(f"{name:<11} {text}" for name, text in lines.items())
+
+
+CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "recipe")
+
+
+def _forward(settings: Settings) -> str:
+    limits = []
+    if settings.max_tokens_per_microbatch is not None:
+        limits.append(f"{settings.max_tokens_per_microbatch} tokens (max_tokens_per_microbatch)")
+    if settings.micro_batch_size is not None:
+        limits.append(f"{settings.micro_batch_size} rows (micro_batch_size)")
+    return f"at most {' and '.join(limits)}" if limits else "all rows of an update at once"
