@@ -1,0 +1,27 @@
+"""Hydra composes, `check` refuses what cannot run, `build` makes objects: in this order, once each.
+
+Composing imports no heavy library, so that a misspelt word is answered at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+
+from tandem.config.building import build
+from tandem.config.composition import compose
+from tandem.config.names import ConfigError
+from tandem.config.resume import configuration, resumed
+
+if TYPE_CHECKING:
+    from tandem.config.settings import Settings
+
+__all__ = ["ConfigError", "build", "check", "compose", "configuration", "resumed"]
+
+
+def check(cfg: DictConfig) -> Settings:
+    """The typed settings of a configuration in which every call binds and no rule is broken."""
+    from tandem.config.checks import checked  # imports the modules that the targets live in: torch
+
+    return checked(cfg)

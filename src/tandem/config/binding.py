@@ -1,0 +1,201 @@
+"""A node of the configuration bound to the signature of its target, its values to the annotations.
+
+Binding calls nothing: `check` stops here, and `build` makes what was bound.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import json
+import os
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from inspect import Parameter
+from pathlib import Path
+from typing import Any
+
+from tandem.config.names import ConfigError, unknown
+from tandem.config.signatures import ROWS, describe, is_callable, options, signature
+from tandem.config.targets import resolve
+
+MARKS = ("_target_", "_partial_")
+BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What will be called, with what. `partial`: its positional arguments come at call time."""
+
+    target: Callable
+    arguments: Mapping[str, Any]
+    partial: bool
+
+
+def bind(node: Mapping[str, Any], where: str) -> Call:
+    """The call that a node with `_target_` stands for."""
+    for name in node:
+        if name.startswith("_") and name not in MARKS:
+            raise ConfigError(f"{where}: {name} is not supported; write {' and '.join(MARKS)} only")
+    partial = convert(node.get("_partial_", False), bool, f"{where}._partial_")
+    given = {name: value for name, value in node.items() if name not in MARKS}
+    return bind_call(resolve(node["_target_"], where), given, where, partial=partial)
+
+
+def bind_call(target: Callable, given: Mapping[str, Any], where: str, *, partial: bool) -> Call:
+    """`given` as arguments of `target`: every name exists, nothing is missing, every value fits."""
+    parameters = signature(target).parameters.values()
+    accepted = {p.name: p for p in parameters if p.kind in BY_NAME}
+    if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters):
+        _refuse_unknown(given, accepted, where, partial)
+    for name in _unfilled(accepted, given, partial):
+        raise ConfigError(f"{_key(where, name)} is missing: {target.__qualname__} needs it")
+    arguments = {
+        name: convert(
+            value, accepted[name].annotation if name in accepted else Any, _key(where, name)
+        )
+        for name, value in given.items()
+    }
+    return Call(target, arguments, partial)
+
+
+def _refuse_unknown(
+    given: Mapping[str, Any], accepted: Mapping[str, Parameter], where: str, partial: bool
+) -> None:
+    keys = [_key(where, name) for name, p in accepted.items() if not (partial and _comes_later(p))]
+    for name in given:
+        if name not in accepted:
+            raise ConfigError(unknown("key", _key(where, name), keys))
+
+
+def _unfilled(
+    accepted: Mapping[str, Parameter], given: Mapping[str, Any], partial: bool
+) -> list[str]:
+    """Arguments that have no value and will get none at call time."""
+    return [
+        name
+        for name, parameter in accepted.items()
+        if parameter.default is Parameter.empty
+        and name not in given
+        and not (partial and _comes_later(parameter))
+    ]
+
+
+def _comes_later(parameter: Parameter) -> bool:
+    """What a partial takes by position."""
+    required = parameter.default is Parameter.empty
+    return required and parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
+
+
+def convert(value: object, annotation: object, where: str) -> Any:
+    """`value` as its annotation wants it: calls for nodes, tuples and records where it says so."""
+    wanted = options(annotation)
+    if isinstance(value, Mapping) and "_target_" in value:
+        call = bind(value, where)
+        fits = not wanted or any(_produces(call, option) for option in wanted)
+        return call if fits else _refuse(value["_target_"], annotation, where)
+    if not wanted:
+        return _untyped(value, where)
+    if isinstance(value, Mapping):
+        return _mapping(value, annotation, where)
+    if isinstance(value, list):
+        return _sequence(value, annotation, where)
+    if any(_admits(value, option) for option in wanted):
+        return _shaped(value, wanted)
+    return _refuse(value, annotation, where)
+
+
+def _untyped(value: object, where: str) -> Any:
+    if isinstance(value, Mapping):
+        return {name: convert(item, Any, _key(where, name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [convert(item, Any, _key(where, i)) for i, item in enumerate(value)]
+    return value
+
+
+def _mapping(value: Mapping[str, Any], annotation: object, where: str) -> Any:
+    """A mapping, or the record whose fields it names."""
+    for option in options(annotation):
+        kind = typing.get_origin(option) or option
+        if is_dataclass(kind):
+            return bind_call(kind, value, where, partial=False)
+        if kind in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
+            of_key, of_item = typing.get_args(option) or (Any, Any)
+            return {
+                convert(name, of_key, where): convert(item, of_item, _key(where, name))
+                for name, item in value.items()
+            }
+    return _refuse(dict(value), annotation, where)
+
+
+def _sequence(value: Sequence[Any], annotation: object, where: str) -> Any:
+    for option in options(annotation):
+        kind = typing.get_origin(option) or option
+        if kind in ROWS:
+            of_items = _item_annotations(option, len(value))
+            if len(of_items) != len(value):
+                continue
+            items = [
+                convert(item, of_item, _key(where, i))
+                for i, (item, of_item) in enumerate(zip(value, of_items, strict=True))
+            ]
+            return kind(items) if kind in (tuple, set, frozenset) else items
+    return _refuse(list(value), annotation, where)
+
+
+def _item_annotations(option: object, length: int) -> list[object]:
+    arguments = typing.get_args(option)
+    if typing.get_origin(option) is tuple and Ellipsis not in arguments:
+        return list(arguments)
+    return [arguments[0] if arguments else Any] * length
+
+
+def _admits(value: object, option: object) -> bool:
+    """Whether a scalar is one of what a single annotation means. A bool is no number."""
+    if typing.get_origin(option) is typing.Literal:
+        return any(type(value) is type(one) and value == one for one in typing.get_args(option))
+    if option is float:
+        return type(value) in (int, float)
+    if inspect.isclass(option) and issubclass(option, os.PathLike):
+        return isinstance(value, str)
+    return type(value) is option
+
+
+def _produces(call: Call, option: object) -> bool:
+    """Whether what a call gives can be what an annotation wants, as far as its own one tells."""
+    kind = typing.get_origin(option) or option
+    if call.partial:
+        return is_callable(option) or _is_protocol(kind)
+    made = call.target if inspect.isclass(call.target) else signature(call.target).return_annotation
+    made = typing.get_origin(made) or made
+    if not inspect.isclass(made) or made is Parameter.empty or _is_protocol(kind):
+        return True
+    if is_callable(option):
+        return any("__call__" in vars(owner) for owner in made.__mro__)
+    return inspect.isclass(kind) and issubclass(made, kind)
+
+
+def _is_protocol(kind: object) -> bool:
+    return inspect.isclass(kind) and typing.Protocol in kind.__mro__
+
+
+def _shaped(value: object, wanted: Sequence[object]) -> object:
+    """YAML writes 1 for 1.0, and a path as text."""
+    if type(value) is int and int not in wanted:
+        return float(value) if float in wanted else value
+    return Path(value) if type(value) is str and Path in wanted and str not in wanted else value
+
+
+def _refuse(value: object, annotation: object, where: str) -> None:
+    raise ConfigError(f"{where}: expected {describe(annotation)}, got {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"a mapping of {', '.join(map(str, value)) or 'nothing'}"
+    return repr(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _key(where: str, name: object) -> str:
+    return f"{where}.{name}" if where else str(name)

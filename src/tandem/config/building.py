@@ -1,0 +1,30 @@
+"""The only place that turns configuration into objects."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from omegaconf import DictConfig
+
+from tandem.config.binding import Call, convert
+from tandem.config.plain import plain
+
+
+def build(node: DictConfig | dict[str, Any], where: str = "config") -> Any:
+    """What the `_target_`s of a node make, innermost first. Constructors see plain values only."""
+    return make(convert(plain(node), Any, where))
+
+
+def make(value: Any) -> Any:
+    """Call what was bound, in a tree of calls, records, lists and mappings."""
+    if isinstance(value, Call):
+        arguments = {name: make(argument) for name, argument in value.arguments.items()}
+        if value.partial:
+            return functools.partial(value.target, **arguments)
+        return value.target(**arguments)
+    if isinstance(value, dict):
+        return {name: make(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(make(item) for item in value)
+    return value

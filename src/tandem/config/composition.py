@@ -1,0 +1,134 @@
+"""From a command line to one configuration, or to one line that says which word of it is wrong."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
+from hydra.core.utils import setup_globals
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from tandem.config.names import ConfigError, unknown
+from tandem.config.overrides import (
+    is_choice,
+    menu,
+    parse,
+    refuse_unknown_key,
+    refuse_wrong_choice,
+)
+from tandem.config.plugins import load_plugins
+
+
+def compose(overrides: Sequence[str] = ()) -> DictConfig:
+    """The configuration of a run; interpolations are still open. Imports no heavy library."""
+    given = parse(overrides)
+    source = loader(load_plugins(_plugins(given)))
+    options = menu(source)
+    choices = [part for part in given if is_choice(part, options)]
+    for choice in choices:
+        refuse_wrong_choice(choice, options)
+    base = _composed(source, choices)
+    for value in given:
+        if value not in choices:
+            refuse_unknown_key(value, base, options)
+    cfg = _composed(source, given)
+    with open_dict(cfg):
+        cfg.choices = choices_of(cfg.hydra.runtime.choices, source)
+        del cfg["hydra"]
+    return cfg
+
+
+def conf_folder() -> Path:
+    """`conf/` of the checkout, or of an installed package."""
+    package = Path(__file__).parents[1]
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parents[1] / "conf"
+
+
+def loader(plugin_folders: Sequence[Path] = ()) -> ConfigLoader:
+    """Reads conf/, what was registered, and the folders of plugins. Sets no global state."""
+    os.environ.setdefault("PROJECT_ROOT", str(conf_folder().parent))
+    hydra.version.setbase("1.3")
+    setup_globals()
+    path = create_config_search_path(str(conf_folder()))
+    for folder in plugin_folders:
+        path.prepend("plugin", f"file://{folder}", anchor="schema")
+    return ConfigLoaderImpl(config_search_path=path)
+
+
+def search_path(folders: Sequence[Path]) -> list[str]:
+    """The override that makes Hydra itself look into these folders too."""
+    if not folders:
+        return []
+    return [f"hydra.searchpath=[{','.join(repr(f'file://{folder}') for folder in folders)}]"]
+
+
+def _plugins(given: Sequence[Override]) -> object:
+    named = [part.value() for part in given if part.key_or_group == "plugins"]
+    return named[-1] if named else []
+
+
+def _composed(source: ConfigLoader, parts: Sequence[Override]) -> DictConfig:
+    try:
+        return source.load_configuration(
+            "config", [part.input_line for part in parts], run_mode=RunMode.RUN, from_shell=False
+        )
+    except MissingConfigException as error:
+        raise ConfigError(_missing_option(error)) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(one_line(error)) from error
+
+
+def _missing_option(error: MissingConfigException) -> str:
+    """A choice made inside a YAML; those of the command line were read before."""
+    group, _, option = str(error.missing_cfg_file).rpartition("/")
+    place = str(error).partition(":")[0].removeprefix("In ").strip("'")
+    return f"conf/{place}.yaml: {unknown(f'option of {group}', option, error.options or ())}"
+
+
+def one_line(error: Exception) -> str:
+    """What an error of Hydra or OmegaConf says, without its advice for programmers."""
+    said = re.sub(r"\n\s*(full_key|object_type|See|To append).*", "", str(error), flags=re.S)
+    return " ".join(said.split())
+
+
+def choices_of(raw: Mapping[str, str | None], source: ConfigLoader) -> dict[str, str | None]:
+    """The option of every group; the recipe is None where the pair has none."""
+    chosen = {group: raw[group] for group in sorted(raw) if "/" not in group}
+    folder, _, name = (chosen.get("recipe") or "").rpartition("/")
+    found = name in source.get_group_options(f"recipe/{folder}")
+    return chosen | {"recipe": chosen["recipe"] if found else None}
+
+
+def _choices_of_job() -> dict[str, str | None]:
+    source = GlobalHydra.instance().config_loader()
+    return choices_of(HydraConfig.get().runtime.choices, source)
+
+
+def _multiply(*factors: float) -> float:
+    return math.prod(factors)
+
+
+def _slug(text: str) -> str:
+    """Words that may be a folder's name."""
+    return re.sub(r"[^\w.,=+-]+", "_", text)[:100]
+
+
+OmegaConf.register_new_resolver("mul", _multiply, replace=True)
+OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
+OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
+OmegaConf.register_new_resolver("slug", _slug, replace=True)
+OmegaConf.register_new_resolver("choices", _choices_of_job, replace=True)

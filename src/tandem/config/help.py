@@ -1,0 +1,59 @@
+"""The page that `python train.py --help` prints, made from conf/ itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+EXAMPLES = """\
+  python train.py
+  python train.py algorithm=dapo seed=1 iterations=200
+  python train.py model=hf model.path=Qwen/Qwen3-0.6B data=jsonl data.path=prompts.jsonl
+  python train.py -m algorithm=grpo,dapo,rloo seed=0,1
+  python train.py resume=runs/2026-01-31/12-00-00-tiny_lm-grpo-seed0-4711"""
+
+NOTES = """\
+  group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe);
+  key=value sets a number (algorithm.loss.clip_high=0.28). The command line beats all.
+  --cfg job --resolve prints the whole configuration, -m runs a sweep, dry_run=true stops before
+  any weight is loaded."""
+
+
+def page(conf: Path) -> str:
+    """Five examples, the groups with their options, and the keys of the top level."""
+    parts = {
+        "Examples": EXAMPLES,
+        "How to write it": NOTES,
+        "Groups (* is the default)": "\n".join(_groups(conf)),
+        "Keys": "\n".join(_keys(conf / "config.yaml")),
+    }
+    body = "\n\n".join(f"{title}:\n{text}" for title, text in parts.items())
+    return f"Train a policy: python train.py [group=option] [key=value] ...\n\n{body}\n"
+
+
+def _groups(conf: Path) -> Iterator[str]:
+    defaults = dict(re.findall(r"^  - (\w+): (\w+)$", (conf / "config.yaml").read_text(), re.M))
+    for folder in sorted(path for path in conf.rglob("*") if path.is_dir()):
+        options = sorted(p for p in folder.glob("*.yaml") if not p.stem.startswith("_"))
+        group = folder.relative_to(conf).as_posix()
+        if options:
+            yield f"  {group}"
+        for option in options:
+            mark = "*" if defaults.get(group) == option.stem else " "
+            yield f"   {mark}{option.stem:<22} {description(option)}".rstrip()
+
+
+def description(path: Path) -> str:
+    """The first comment of a YAML file, if it opens with one."""
+    lines = (line for line in path.read_text().splitlines() if not line.startswith("# @package"))
+    first = next(lines, "")
+    return first.removeprefix("#").strip() if first.startswith("#") else ""
+
+
+def _keys(config: Path) -> Iterator[str]:
+    """The keys of config.yaml with their comments, without the defaults and Hydra's own."""
+    blocks = re.split(r"^(?=\w)", config.read_text(), flags=re.M)
+    for block in blocks[1:]:
+        if not block.startswith(("defaults:", "hydra:")):
+            yield from (f"  {line}" for line in block.splitlines() if line and "{}" not in line)

@@ -1,0 +1,105 @@
+"""The name that was meant: the nearest spelling, or what other libraries call the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run. The message is one line and names what to change."""
+
+
+# What the last part of a key is called elsewhere -> the keys and choices that hold it here.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "clip_ratio": ("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
+    "clip_range": ("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
+    "cliprange": ("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
+    "clip_eps": ("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
+    "clip_ratio_low": ("algorithm.loss.clip_low",),
+    "clip_ratio_high": ("algorithm.loss.clip_high",),
+    "epsilon": ("algorithm.loss.clip_low",),
+    "epsilon_high": ("algorithm.loss.clip_high",),
+    "beta": ("algorithm.kl.coef",),
+    "kl_coef": ("algorithm.kl.coef",),
+    "kl_penalty": ("algorithm.kl.coef",),
+    "kl_loss_coef": ("algorithm.kl.coef",),
+    "entropy_coef": ("algorithm.entropy.coef",),
+    "entropy_coeff": ("algorithm.entropy.coef",),
+    "normalize_by_std": ("algorithm.advantage.scale",),
+    "normalize_advantages": ("algorithm.advantage.scale",),
+    "scale_rewards": ("algorithm.advantage.scale",),
+    "baseline": ("algorithm/advantage=leave_one_out",),
+    "advantage_estimator": ("algorithm/advantage=group_relative",),
+    "adv_estimator": ("algorithm/advantage=group_relative",),
+    "dynamic_sampling": ("algorithm/collect=dynamic_sampling",),
+    "token_level_loss": ("algorithm/weights=token_mean",),
+    "loss_agg_mode": ("algorithm/weights=token_mean",),
+    "loss_type": ("algorithm=dr_grpo",),
+    "num_generations": ("group_size",),
+    "rollout_n": ("group_size",),
+    "num_samples": ("group_size",),
+    "batch_size": ("prompts_per_step",),
+    "train_batch_size": ("prompts_per_step",),
+    "gradient_accumulation_steps": ("micro_batch_size",),
+    "per_device_train_batch_size": ("micro_batch_size",),
+    "mini_batch_size": ("num_minibatches",),
+    "ppo_epochs": ("epochs",),
+    "num_ppo_epochs": ("epochs",),
+    "num_iterations": ("epochs", "iterations"),
+    "max_steps": ("iterations",),
+    "total_steps": ("iterations",),
+    "num_train_epochs": ("iterations",),
+    "max_epochs": ("iterations",),
+    "learning_rate": ("optimizer.lr",),
+    "lr": ("optimizer.lr",),
+    "warmup_steps": ("schedule.warmup",),
+    "lr_scheduler_type": ("schedule=cosine",),
+    "weight_decay": ("optimizer.weight_decay",),
+    "grad_clip": ("max_grad_norm",),
+    "gradient_clip_val": ("max_grad_norm",),
+    "max_length": ("rollout.max_new_tokens",),
+    "max_tokens": ("rollout.max_new_tokens",),
+    "max_completion_length": ("rollout.max_new_tokens",),
+    "max_response_length": ("rollout.max_new_tokens",),
+    "eval_steps": ("evaluation.every",),
+    "save_steps": ("checkpoints.every",),
+    "save_total_limit": ("checkpoints.keep",),
+    "output_dir": ("run_dir",),
+    "resume_from_checkpoint": ("resume",),
+    "report_to": ("logger=wandb",),
+}
+
+
+def unknown(what: str, name: str, names: Iterable[str]) -> str:
+    """The one line about a name that does not exist, with the one that was probably meant."""
+    names = list(names)
+    elsewhere = ALIASES.get(_last(name))
+    meant = nearest(name, names)
+    if meant is not None and _last(meant) == _last(name):
+        return f"unknown {what} {name!r}: did you mean {meant!r}?"
+    if elsewhere is not None:
+        return f"unknown {what} {name!r}: here it is {' and '.join(elsewhere)}"
+    if meant is not None:
+        return f"unknown {what} {name!r}: did you mean {meant!r}?"
+    listed = ", ".join(names) or "none yet"
+    hint = f"there are {listed}" if len(names) < 20 else "see `python train.py --help`"
+    return f"unknown {what} {name!r}: {hint}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The most alike of `names`; the last part of a key may also be right in another place."""
+    scored = [(_likeness(name, candidate), candidate) for candidate in names]
+    best = max(scored, default=(0.0, ""), key=lambda pair: (pair[0], -len(pair[1])))
+    return best[1] if best[0] >= 0.6 else None
+
+
+def _likeness(name: str, candidate: str) -> float:
+    return max(
+        SequenceMatcher(None, name, candidate).ratio(),
+        0.95 * SequenceMatcher(None, _last(name), _last(candidate)).ratio(),
+    )
+
+
+def _last(name: str) -> str:
+    return name.rsplit(".", 1)[-1]

@@ -1,0 +1,145 @@
+"""What a command line asks for, part by part, and which parts name things that do not exist.
+
+An override is a choice (`algorithm=grpo`: an option of a group) or a value (`seed=3`: a key).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config.names import ConfigError, unknown
+
+TOGETHER = ("reward", "logger", "callbacks")  # groups of which several options make one node
+
+Menu = Mapping[str, Sequence[str]]  # group, with slashes -> its options
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        form = "write key=value, e.g. seed=3; quote values that hold spaces, commas or brackets"
+        raise ConfigError(f"cannot read {error.override!r}: {form}") from error
+
+
+def menu(source: ConfigLoader) -> Menu:
+    """Every group of the project with its options, without those that start with `_`."""
+    options = {group: source.get_group_options(group) for group in _groups(source)}
+    shown = {g: sorted(o for o in names if not o.startswith("_")) for g, names in options.items()}
+    # Slots of config.yaml, whether or not anything stands in them.
+    return {"recipe": [], "experiment": [], **shown}
+
+
+def _groups(source: ConfigLoader, parent: str = "") -> Iterator[str]:
+    for name in source.list_groups(parent):
+        group = f"{parent}/{name}".lstrip("/")
+        if group != "hydra":
+            yield group
+            yield from _groups(source, group)
+
+
+def is_choice(override: Override, menu: Menu) -> bool:
+    return override.key_or_group in menu or "/" in override.key_or_group
+
+
+def refuse_wrong_choice(override: Override, menu: Menu) -> None:
+    """Raise if the group, or one of the options chosen from it, does not exist."""
+    group, text = override.key_or_group, override.input_line
+    if group.startswith("hydra/"):
+        return  # Hydra's own groups
+    if group not in menu:
+        raise ConfigError(unknown("group", group, menu))
+    if override.is_sweep_override():
+        raise ConfigError(f"{text}: several values need -m (a sweep), or {group}=[a,b] (together)")
+    if override.is_add():
+        raise ConfigError(f"{text}: {group} has a choice already; write {text.lstrip('+')}")
+    if not override.is_delete():
+        _refuse_wrong_options(group, override.value(), menu)
+
+
+def _refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
+    if chosen is None:
+        raise ConfigError(f"{group}=null: write ~{group} to leave it out")
+    options = [*menu[group], *(f"{sub}/{o}" for sub, o in _below(group, menu))]
+    if isinstance(chosen, list) and group not in TOGETHER:
+        raise ConfigError(f"{group}=[{','.join(map(str, chosen))}]: {group} takes one option")
+    for name in chosen if isinstance(chosen, list) else [chosen]:
+        if str(name) not in options:
+            raise ConfigError(unknown(f"option of {group}", str(name), options))
+
+
+def _below(group: str, menu: Menu) -> Iterator[tuple[str, str]]:
+    """Options one folder down, such as recipe/tiny_lm/grpo."""
+    for other, options in menu.items():
+        if other.startswith(f"{group}/"):
+            yield from ((other.removeprefix(f"{group}/"), option) for option in options)
+
+
+def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None:
+    """Raise if `base`, composed of the choices alone, has no such key."""
+    key, text = override.key_or_group, override.input_line
+    if override.is_sweep_override():
+        raise ConfigError(f"{text}: several values need -m (a sweep), or {key}=[a,b] (a list)")
+    keys = dotted(base)
+    if key in keys and override.is_add():
+        raise ConfigError(f"{text}: {key} exists already; write {text.lstrip('+')}")
+    value = None if override.is_delete() else override.value()
+    _refuse_dotted_choice(key, value, menu)
+    for name in (key, *_names_below(key, value, base)):
+        if name not in keys and not (_is_added(override) and _may_grow(base, name)):
+            _refuse_unchosen(name, menu)
+            near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
+            raise ConfigError(unknown("key", name, near))
+
+
+def _refuse_unchosen(key: str, menu: Menu) -> None:
+    group, option, *_ = [*key.split("."), ""]
+    if option in menu.get(group, ()):
+        raise ConfigError(f"unknown key {key!r}: it comes with {group}={option}")
+
+
+def _refuse_dotted_choice(key: str, value: object, menu: Menu) -> None:
+    """`algorithm.loss=ppo` would put the word where a function belongs."""
+    group = key.replace(".", "/")
+    if "." in key and group in menu and isinstance(value, str):
+        _refuse_wrong_options(group, value, menu)
+        raise ConfigError(f"{key}={value}: a choice takes a slash; write {group}={value}")
+
+
+def _names_below(key: str, value: object, base: DictConfig) -> list[str]:
+    """The keys that a mapping such as `evaluation={every:5}` sets in one that is there."""
+    node = OmegaConf.select(base, key)
+    if not isinstance(value, dict) or not isinstance(node, DictConfig) or "_target_" in node:
+        return []
+    return [f"{key}.{name}" for name in value]
+
+
+def _is_added(override: Override) -> bool:
+    return override.is_add() or override.is_force_add()
+
+
+def _may_grow(base: DictConfig, key: str) -> bool:
+    """An argument that its function has and its YAML leaves at the default: binding judges it."""
+    parent, _, _ = key.rpartition(".")
+    node = OmegaConf.select(base, parent) if parent else None
+    return key.startswith("hydra.") or (isinstance(node, DictConfig) and "_target_" in node)
+
+
+def dotted(cfg: DictConfig, prefix: str = "") -> list[str]:
+    """Every key of a configuration, groups of keys too, as it is written on the command line."""
+    found = []
+    for name in cfg:
+        key = f"{prefix}{name}"
+        if not str(name).startswith("_"):
+            found.append(key)
+        if not OmegaConf.is_interpolation(cfg, name) and isinstance(
+            node := cfg._get_node(name), DictConfig
+        ):
+            found += dotted(node, f"{key}.") if not node._is_none() else []
+    return found

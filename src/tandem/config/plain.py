@@ -1,0 +1,42 @@
+"""A configuration without OmegaConf: interpolations resolved, nothing left to be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from tandem.config.names import ConfigError
+
+
+def plain(node: DictConfig | ListConfig | Any) -> Any:
+    """Plain dicts, lists and scalars. Raises for what the user must still give."""
+    if not OmegaConf.is_config(node):
+        return node
+    for key in _missing(node):
+        raise ConfigError(f"{key} is not set: add {key}=...")
+    try:
+        return OmegaConf.to_container(node, resolve=True)
+    except OmegaConfBaseException as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{error.full_key}: {reason[:1].lower()}{reason[1:]}") from error
+
+
+def leaves(node: DictConfig | ListConfig) -> Iterator[tuple[str, Any]]:
+    """Every key with its value as written: interpolations stay text."""
+    raw = OmegaConf.to_container(node, resolve=False)
+    yield from _leaves(raw, node._get_full_key(None) or "")
+
+
+def _leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict | list):
+        yield where, value
+        return
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _leaves(item, f"{where}.{name}" if where else str(name))
+
+
+def _missing(node: DictConfig | ListConfig) -> list[str]:
+    return [key for key, value in leaves(node) if value == "???"]

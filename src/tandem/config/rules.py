@@ -1,0 +1,146 @@
+"""Contradictions between parts of a configuration that are each right by themselves.
+
+A rule is a function from what was composed to the one line that names the flag, or None. To add a
+rule, write it and put it into RULES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.config.binding import Call
+from tandem.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composed:
+    """A configuration after binding, before anything is built."""
+
+    settings: Settings
+    components: Mapping[str, Any]  # group -> a Call, or a mapping of Calls
+
+    def within(self, group: str, name: str) -> Call | None:
+        """The call that stands as an argument of a group's call."""
+        outer = self.components[group]
+        inner = outer.arguments.get(name) if isinstance(outer, Call) else None
+        return inner if isinstance(inner, Call) else None
+
+    @property
+    def is_offline(self) -> bool:
+        """Nothing is sampled to train on."""
+        collect = self.within("algorithm", "collect")
+        return collect is not None and collect.target.__name__ == "offline"
+
+
+Rule = Callable[[Composed], str | None]
+
+
+def sizes_are_positive(composed: Composed) -> str | None:
+    settings = composed.settings
+    parts = {"": settings, "evaluation.": settings.evaluation, "checkpoints.": settings.checkpoints}
+    for prefix, names in POSITIVE.items():
+        for name in names.split():
+            value = getattr(parts[prefix], name)
+            numbers = value if isinstance(value, tuple) else (value,)
+            if any(number is not None and number <= 0 for number in numbers):
+                shown = list(value) if isinstance(value, tuple) else value
+                return f"{prefix}{name}={shown}: must be positive"
+    return None
+
+
+POSITIVE = {
+    "": "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm "
+    "micro_batch_size max_tokens_per_microbatch",
+    "evaluation.": "every prompts samples temperatures pass_at",
+    "checkpoints.": "every keep",
+}
+
+
+def seed_is_not_negative(composed: Composed) -> str | None:
+    seed = composed.settings.seed
+    return f"seed={seed}: must not be negative" if seed < 0 else None
+
+
+def one_budget_of_memory(composed: Composed) -> str | None:
+    settings = composed.settings
+    if settings.micro_batch_size is None or settings.max_tokens_per_microbatch is None:
+        return None
+    return (
+        "micro_batch_size and max_tokens_per_microbatch both cut an update; set one of them to null"
+    )
+
+
+def minibatches_have_a_group_each(composed: Composed) -> str | None:
+    cuts, prompts = composed.settings.num_minibatches, composed.settings.prompts_per_step
+    if cuts <= prompts:
+        return None
+    return (
+        f"num_minibatches={cuts} needs as many groups, but prompts_per_step={prompts}; "
+        f"raise prompts_per_step or set num_minibatches={prompts} or less"
+    )
+
+
+COMPARING = ("group_relative", "leave_one_out")
+
+
+def groups_have_rivals(composed: Composed) -> str | None:
+    size, advantage = composed.settings.group_size, composed.within("algorithm", "advantage")
+    if size >= 2 or advantage is None or advantage.target.__name__ not in COMPARING:
+        return None
+    return (
+        f"group_size={size}: {advantage.target.__name__} compares the samples of a group; "
+        "set group_size=2 or more"
+    )
+
+
+def demonstrations_come_alone(composed: Composed) -> str | None:
+    size = composed.settings.group_size
+    if not composed.is_offline or size == 1:
+        return None
+    return (
+        f"group_size={size}: an offline algorithm has one demonstration a prompt; set group_size=1"
+    )
+
+
+def training_samples_are_whole(composed: Composed) -> str | None:
+    """A truncated sampler is another policy than the one whose log-probabilities are trained."""
+    rollout = composed.components["rollout"]
+    if composed.is_offline or not isinstance(rollout, Call):
+        return None
+    top_p, top_k = (rollout.arguments.get(name) for name in ("top_p", "top_k"))
+    if top_p is not None and top_p < 1:
+        return f"rollout.top_p={top_p} trains on samples of another policy; set rollout.top_p=1"
+    if top_k:
+        return f"rollout.top_k={top_k} trains on samples of another policy; set rollout.top_k=0"
+    return None
+
+
+def training_samples_are_random(composed: Composed) -> str | None:
+    rollout = composed.components["rollout"]
+    if composed.is_offline or not isinstance(rollout, Call):
+        return None
+    if (temperature := rollout.arguments.get("temperature")) is None or temperature > 0:
+        return None
+    return f"rollout.temperature={temperature} samples nothing to compare; set it above 0"
+
+
+def one_beginning(composed: Composed) -> str | None:
+    settings = composed.settings
+    if settings.resume is None or settings.continue_from is None:
+        return None
+    return "resume goes on with a run, continue_from starts a new one; give one of them"
+
+
+RULES: tuple[Rule, ...] = (
+    seed_is_not_negative,
+    sizes_are_positive,
+    one_budget_of_memory,
+    minibatches_have_a_group_each,
+    groups_have_rivals,
+    demonstrations_come_alone,
+    training_samples_are_whole,
+    training_samples_are_random,
+    one_beginning,
+)

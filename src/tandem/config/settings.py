@@ -1,0 +1,85 @@
+"""What is configured beside the components: every key of the top level, with its type.
+
+The values are those of conf/config.yaml: a key without one is missing, not defaulted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tandem.guards import Guards
+
+# Groups whose nodes name what to build.
+COMPONENTS = (
+    "algorithm",
+    "model",
+    "data",
+    "reward",
+    "rollout",
+    "optimizer",
+    "schedule",
+    "logger",
+    "callbacks",
+)
+
+Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    every: int  # iterations; also before the first and after the last one
+    prompts: int | None  # None: all that were held out
+    samples: int  # of each prompt at each temperature, for sampled accuracy
+    temperatures: tuple[float, ...]
+    pass_at: tuple[int, ...]  # at both ends of the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    every: int  # iterations
+    keep: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dynamics:
+    name: Literal["autoregressive"]
+    clip_unit: float
+    preference_unit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What of Lightning's Trainer a user may choose."""
+
+    accelerator: Literal["auto", "cpu", "gpu", "mps"]
+    devices: int | list[int] | Literal["auto"]
+    strategy: Literal["auto", "ddp", "ddp_fork"]
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    seed: int
+    iterations: int
+    prompts_per_step: int
+    group_size: int
+    num_minibatches: int
+    epochs: int
+    max_tokens_per_microbatch: int | None
+    micro_batch_size: int | None
+    max_grad_norm: float | None
+    evaluation: Evaluation
+    checkpoints: Checkpoints
+    guards: Guards
+    dynamics: Dynamics
+    trainer: Devices
+    warm_start: list[str] | None  # overrides of the run whose weights this one starts from
+    continue_from: str | None  # a run directory
+    resume: str | None  # a run directory
+    evaluate: bool
+    dry_run: bool
+    plugins: list[str]
+    run_dir: str
+    choices: Mapping[str, str | None]  # group -> the option that was composed

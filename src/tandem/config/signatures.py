@@ -1,0 +1,78 @@
+"""What a function or class takes, its annotations evaluated."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+ROWS = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
+
+
+def signature(target: Callable) -> Signature:
+    """As inspect's, but strings are evaluated. A name only type checkers import stands for Any."""
+    found = inspect.signature(target)
+    scope = _names_in_sight(target)
+    parameters = [
+        parameter.replace(annotation=_evaluated(parameter.annotation, scope))
+        for parameter in found.parameters.values()
+    ]
+    answer = _evaluated(found.return_annotation, scope)
+    return found.replace(parameters=parameters, return_annotation=answer)
+
+
+def options(annotation: object) -> tuple[object, ...]:
+    """The alternatives that an annotation lists; none at all if it admits anything."""
+    if annotation in (Any, object, Parameter.empty) or isinstance(annotation, typing.TypeVar):
+        return ()
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return options(arguments[0])
+    if origin not in (typing.Union, types.UnionType):
+        return (annotation,)
+    members = [options(argument) for argument in arguments]
+    return sum(members, ()) if all(members) else ()
+
+
+def describe(annotation: object) -> str:
+    """An annotation in the words of an error message."""
+    return " or ".join(_word(option) for option in options(annotation))
+
+
+def _word(option: object) -> str:
+    if option is type(None):
+        return "null"
+    if typing.get_origin(option) is typing.Literal:
+        return " or ".join(repr(choice) for choice in typing.get_args(option))
+    if is_callable(option):
+        return "a function (_target_, with _partial_: true)"
+    kind = typing.get_origin(option) or option
+    if kind in ROWS:
+        items = [describe(item) for item in typing.get_args(option) if item is not Ellipsis]
+        return f"a list of {', '.join(items) or 'anything'}"
+    return option.__name__ if inspect.isclass(option) else str(option).replace("typing.", "")
+
+
+def is_callable(option: object) -> bool:
+    return (typing.get_origin(option) or option) in (Callable, typing.Callable)
+
+
+def _names_in_sight(target: Callable) -> dict[str, Any]:
+    if not inspect.isclass(target):
+        return inspect.unwrap(target).__globals__
+    owners = [sys.modules[owner.__module__] for owner in reversed(target.__mro__)]
+    return {name: value for owner in owners for name, value in vars(owner).items()}
+
+
+def _evaluated(annotation: object, scope: Mapping[str, Any]) -> object:
+    if not isinstance(annotation, str):
+        return annotation
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return typing.get_type_hints(holder, globalns=dict(scope))["it"]
+    except NameError:
+        return Any

@@ -1,0 +1,32 @@
+"""The learning rate of an iteration as a share of the configured one, from the iteration alone."""
+
+from __future__ import annotations
+
+import math
+
+
+def constant(iteration: int, iterations: int, *, warmup: int = 0) -> float:
+    """1, after `warmup` iterations that rise to it in equal steps, the first above 0."""
+    return _risen(iteration, warmup)
+
+
+def linear(iteration: int, iterations: int, *, warmup: int = 0, final: float = 0.0) -> float:
+    """From 1 after the warm-up straight down to `final` in the last iteration."""
+    left = 1 - _passed(iteration, iterations, warmup)
+    return _risen(iteration, warmup) * (final + (1 - final) * left)
+
+
+def cosine(iteration: int, iterations: int, *, warmup: int = 0, final: float = 0.0) -> float:
+    """From 1 after the warm-up along half a cosine to `final` in the last iteration."""
+    left = (1 + math.cos(math.pi * _passed(iteration, iterations, warmup))) / 2
+    return _risen(iteration, warmup) * (final + (1 - final) * left)
+
+
+def _risen(iteration: int, warmup: int) -> float:
+    return min(1.0, (iteration + 1) / (warmup + 1))
+
+
+def _passed(iteration: int, iterations: int, warmup: int) -> float:
+    """The share of the decay that lies behind, in [0, 1]. Iterations count from 0."""
+    length = max(1, iterations - 1 - warmup)
+    return min(1.0, max(0.0, (iteration - warmup) / length))

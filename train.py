@@ -1,0 +1,30 @@
+"""Train a policy: `python train.py --help`."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("PROJECT_ROOT", str(Path(__file__).resolve().parent))
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from tandem.config import configuration
+from tandem.config.command_line import preflight, refusals
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(_: DictConfig) -> None:
+    from tandem.run import run  # heavy imports, once nothing can be refused any more
+
+    job = HydraConfig.get()
+    overrides, run_dir = list(job.overrides.task), Path(job.runtime.output_dir)
+    with refusals():
+        run(configuration(overrides), run_dir, overrides)
+
+
+if __name__ == "__main__":
+    with refusals():
+        sys.argv = preflight(sys.argv)
+    main()
