@@ -49,6 +49,9 @@ class Plan:
         return self.num_minibatches * self.epochs
 
 
+COUNTERS = ("iteration", "samples_seen", "tokens_seen", "flat_iterations", "skipped_in_a_row")
+
+
 class PostTraining(LightningModule):
     """The only loop: collect, complete, compare, update. It never learns which algorithm."""
 
@@ -237,6 +240,21 @@ class PostTraining(LightningModule):
         if self.policy.exact:
             self.guards.check_fresh(seen["actor/log_ratio_max"])
 
+    # What a checkpoint holds beside weights and optimiser.
+
+    def state(self) -> dict[str, Tensor]:
+        """Counters, and what the stream and the policy remember."""
+        counters = {name: torch.tensor(getattr(self, name)) for name in COUNTERS}
+        owners = {"stream": self.stream.state_dict(), "policy": self.policy.state()}
+        remembered = {f"{o}.{name}": x for o, state in owners.items() for name, x in state.items()}
+        return counters | remembered
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+        self.stream.load_state_dict(_owned(state, "stream."))
+        self.policy.load_state(_owned(state, "policy."))
+
     @contextmanager
     def clock(self, phase: str) -> Iterator[None]:
         """Add the seconds of a phase to this iteration's account."""
@@ -255,3 +273,12 @@ class PostTraining(LightningModule):
         factor = self.schedule(self.iteration, self.plan.iterations)
         for group in self.optimizers().param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+
+    def transfer_batch_to_device(self, batch: Sequence[Prompt], *_: object) -> Sequence[Prompt]:
+        return batch  # prompts are text
+
+
+def _owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }

@@ -1,0 +1,111 @@
+"""Metrics against the reference values, and the law that any cut of the rows gives the same."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from records import coupled, rollout, scores
+from torch.testing import assert_close
+
+from tandem.losses.policy import ppo, reinforce
+from tandem.metrics import (
+    Max,
+    Min,
+    Sum,
+    advantage_metrics,
+    merge,
+    mismatch_metrics,
+    own_metrics,
+    policy_metrics,
+    reward_metrics,
+    settle,
+)
+from tandem.types import take
+
+REFERENCE = {
+    "actor/approx_kl_k1": "metric/approx_kl_k1",
+    "actor/approx_kl_k2": "metric/approx_kl_k2",
+    "actor/approx_kl_k3": "metric/approx_kl_k3",
+    "actor/clip_frac": "metric/clip_frac_active",
+    "actor/clip_frac_low": "metric/clip_low",
+    "actor/clip_frac_high": "metric/clip_high",
+    "actor/ratio_outside": "metric/clip_frac_outside",
+    "actor/ratio_mean": "metric/ratio_mean",
+    "actor/ratio_max": "metric/ratio_max",
+    "actor/nll": "metric/neg_logp_mean",
+    "rollout_corr/k1": "op/k1_mismatch",
+    "rollout_corr/k3": "op/k3_mismatch",
+    "rollout_corr/abs_logp_diff": "op/abs_logp_diff",
+}
+
+
+def measured(batch):
+    return policy_metrics(batch) | mismatch_metrics(batch) | own_metrics(ppo, batch)
+
+
+@pytest.mark.parametrize(("name", "reference"), REFERENCE.items())
+def test_values_are_the_reference_ones(vectors, name, reference):
+    value = settle(measured(coupled(vectors)))[name]
+    assert value == pytest.approx(vectors[reference].item(), abs=1e-6)
+
+
+def test_grpo_kl_is_to_the_reference_and_without_one_to_the_old_policy(vectors):
+    batch = coupled(vectors)
+    alone = settle(policy_metrics(replace(batch, ref_logp=None)))
+    assert settle(policy_metrics(batch))["actor/grpo_kl"] == pytest.approx(0.047578, abs=1e-6)
+    assert alone["actor/grpo_kl"] == alone["actor/approx_kl_k3"]
+    assert "actor/ref_kl" not in alone
+
+
+def test_advantages_are_described_by_step(vectors):
+    mask = vectors["in/M"].bool()
+    got = advantage_metrics(vectors["in/ADV"], mask)
+    assert got["actor/adv_mean"] == pytest.approx(vectors["metric/adv_mean"].item(), abs=1e-6)
+    assert got["actor/adv_std"] == pytest.approx(vectors["metric/adv_std_pop"].item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "cut", [[[0, 1, 2, 3, 4, 5]], [[0], [1, 2, 3, 4, 5]], [[3, 1], [5], [0, 2, 4]]]
+)
+def test_any_cut_of_the_rows_gives_the_same(vectors, cut):
+    batch = coupled(vectors)
+    whole, parts = measured(batch), {}
+    for rows in cut:
+        merge(parts, measured(take(batch, torch.tensor(rows))))
+    assert settle(parts) == pytest.approx(settle(whole), abs=1e-12)
+
+
+def test_a_loss_is_measured_under_the_numbers_it_was_bound_with(vectors):
+    batch = coupled(vectors)
+    wide = settle(own_metrics(partial(ppo, clip_low=0.9, clip_high=9.0), batch))
+    assert set(wide.values()) == {0.0}
+    assert own_metrics(reinforce, batch) == {}
+
+
+def test_a_mean_over_nothing_is_left_out():
+    nothing, one, two = torch.zeros(()), torch.tensor(1.0), torch.tensor(2.0)
+    got = settle({"a": Sum(nothing, nothing), "b": Sum(one, two), "c": Max(two), "d": Min(one)})
+    assert got == {"b": 0.5, "c": 2.0, "d": 1.0}
+
+
+def test_missing_scores_are_counted_and_left_out_of_the_mean():
+    known = torch.tensor([True, True, True, False])
+    rows = rollout(torch.ones(4, 1, dtype=torch.bool), torch.tensor([0, 0, 1, 1]))
+    got = reward_metrics(scores(torch.tensor([1.0, 0.0, 0.5, 9.0]), known), rows)
+    assert got["reward/missing"] == 0.25
+    assert got["reward/mean"] == pytest.approx(0.5)
+    assert got["reward/accuracy/mean"] == pytest.approx(0.5)
+
+
+def test_a_group_with_one_known_score_carries_no_signal():
+    known = torch.tensor([True, True, True, False])
+    rows = rollout(torch.ones(4, 1, dtype=torch.bool), torch.tensor([0, 0, 1, 1]))
+    got = reward_metrics(scores(torch.tensor([1.0, 0.0, 0.5, 9.0]), known), rows)
+    assert got["reward/frac_zero_std"] == 0.5
+
+
+def test_the_norm_is_not_taken_in_one_pass():
+    advantages = torch.full((1000, 1), 1e4) + torch.arange(1000.0)[:, None] * 1e-3
+    got = advantage_metrics(advantages, torch.ones(1000, 1, dtype=torch.bool))
+    assert_close(got["actor/adv_std"], advantages.double().std(correction=0).item())
