@@ -1,0 +1,58 @@
+"""Rows of the sample tables: what was asked, what came, what it was worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from torch import Tensor
+
+from tandem.types import Prompt, Rollout, Scores
+
+Kind = Literal["greedy", "eval", "best", "worst"]
+Describe = Callable[[Prompt], str]  # the text of a prompt as the policy sees it
+
+
+def rows(
+    rollout: Rollout, scores: Scores, chosen: Iterable[int], *, kind: Kind, describe: Describe
+) -> list[dict]:
+    """One dictionary for each chosen row; a missing score is None."""
+    return [_row(rollout, scores, i, kind=kind, describe=describe) for i in chosen]
+
+
+def best_and_worst(
+    rollout: Rollout, scores: Scores, *, count: int, describe: Describe
+) -> list[dict]:
+    """The `count` highest and the `count` lowest of the scored samples, extremes first."""
+    order = _ranked(scores)
+    low, high = order[:count], order[::-1][:count]
+    return [
+        *rows(rollout, scores, high, kind="best", describe=describe),
+        *rows(rollout, scores, low, kind="worst", describe=describe),
+    ]
+
+
+def _ranked(scores: Scores) -> list[int]:
+    """Indices of the scored samples, worst first; ties in the order they were sampled."""
+    order: Tensor = scores.total.argsort(stable=True)
+    return [i for i in order.tolist() if scores.scored[i]]
+
+
+def _row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Describe) -> dict:
+    prompt = rollout.prompts[i]
+    return {
+        "kind": kind,
+        "source": prompt.source,
+        "prompt": describe(prompt),
+        "output": rollout.outputs[i],
+        "answer": prompt.answer,
+        "reward": scores.total[i].item() if scores.scored[i] else None,
+        "parts": {name: _known(part[i].item()) for name, part in scores.parts.items()},
+        "length": int(rollout.length[i]),
+        "truncated": bool(rollout.truncated[i]),
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
