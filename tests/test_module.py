@@ -16,11 +16,11 @@ from tandem import collect, draws, weights
 from tandem.advantages import shaping
 from tandem.advantages.group import given, group_relative, unbiased_std
 from tandem.algorithm import Algorithm, Penalty
-from tandem.batches import Budget
+from tandem.batches import Budget, Plan
 from tandem.guards import Guards, Stop
 from tandem.kl import k3_unbiased
 from tandem.losses.policy import nll, ppo
-from tandem.module import Plan, PostTraining
+from tandem.module import PostTraining
 from tandem.objectives import entropy_bonus
 from tandem.types import Prompt, Scores
 
@@ -198,12 +198,12 @@ def test_the_gradient_of_the_first_update_is_the_policy_gradient(tmp_path):
 
 def test_dynamic_sampling_trains_the_wanted_number_of_varied_groups(tmp_path):
     loop = Loop(algorithm=DYNAMIC, folder=tmp_path, rewards=EndsInTwo())
-    rollout, scores = DYNAMIC.collect(loop, dict(enumerate(loop.stream.draw(0, 6))))
+    rollout, scores = DYNAMIC.collect(loop.source, dict(enumerate(loop.stream.draw(0, 6))))
     trained = rollout.mask.any(1)
     groups = rollout.group[trained].unique()
     assert len(groups) == 6
     assert all(scores.total[trained & (rollout.group == g)].std() > 0 for g in groups)
-    assert len(loop.drawn) == int(loop.metrics["dynamic_sampling/rounds"].total) >= 2
+    assert len(loop.source.taken) == int(loop.source.metrics["dynamic_sampling/rounds"].total) >= 2
 
 
 def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):

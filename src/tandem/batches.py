@@ -54,7 +54,7 @@ def of_groups(experience: Experience, ids: Tensor) -> Experience:
     rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
     if len(rows):
         return rows_of(experience, rows)
-    first = rows_of(experience, rows.new_zeros(1))
+    first = first_row(experience)
     return replace(first, rollout=unmasked(first.rollout))
 
 
@@ -86,6 +86,25 @@ class Budget:
         return math.ceil(left / math.ceil(left / size))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The batch arithmetic of a run."""
+
+    seed: int
+    iterations: int
+    prompts_per_step: int  # of all ranks together
+    group_size: int
+    num_minibatches: int
+    epochs: int
+    budget: Budget
+    max_grad_norm: float
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps per iteration."""
+        return self.num_minibatches * self.epochs
+
+
 def with_signal(experience: Experience) -> Tensor:
     """Indices of the rows that have a non-zero advantage anywhere."""
     return experience.advantages.ne(0).any(1).nonzero()[:, 0]
@@ -99,6 +118,10 @@ def unmasked(rollout: Rollout) -> Rollout:
 def rows_of(experience: Experience, rows: Tensor) -> Experience:
     """The chosen rows, without the steps that none of them has."""
     return trim(take(experience, rows))
+
+
+def first_row(experience: Experience) -> Experience:
+    return rows_of(experience, torch.zeros(1, dtype=torch.int64))
 
 
 def trim(experience: Experience) -> Experience:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -14,8 +12,16 @@ from torch import Tensor
 
 from tandem import draws, ranks
 from tandem.algorithm import Algorithm
-from tandem.batches import Budget, Experience, of_groups, rows_of, split_groups, with_signal
-from tandem.collect import Slots, part, slots_of_this_rank
+from tandem.batches import (
+    Experience,
+    Plan,
+    first_row,
+    of_groups,
+    rows_of,
+    split_groups,
+    with_signal,
+)
+from tandem.collect import part, slots_of_this_rank
 from tandem.guards import Guards, Stop, finite, save_failure
 from tandem.metrics import (
     Metric,
@@ -27,27 +33,8 @@ from tandem.metrics import (
     settle,
 )
 from tandem.objectives import Outcome
-from tandem.types import Prompt, Rollout, Scores, concat, moved
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The batch arithmetic of a run."""
-
-    seed: int
-    iterations: int
-    prompts_per_step: int  # of all ranks together
-    group_size: int
-    num_minibatches: int
-    epochs: int
-    budget: Budget
-    max_grad_norm: float
-
-    @property
-    def updates(self) -> int:
-        """Optimiser steps per iteration."""
-        return self.num_minibatches * self.epochs
-
+from tandem.source import Clock, LiveSource
+from tandem.types import Prompt, Rollout, Scores
 
 COUNTERS = ("iteration", "samples_seen", "tokens_seen", "flat_iterations", "skipped_in_a_row")
 
@@ -73,51 +60,26 @@ class PostTraining(LightningModule):
         self.policy, self.algorithm, self.rewards, self.stream = policy, algorithm, rewards, stream
         self.optimizer, self.schedule, self.plan = optimizer, schedule, plan
         self.guards, self.folder = guards, folder
+        self.clock = Clock()
+        self.source = LiveSource(
+            policy=policy, rewards=rewards, stream=stream, plan=plan, clock=self.clock
+        )
         self.iteration = self.samples_seen = self.tokens_seen = 0
         self.flat_iterations = self.skipped_in_a_row = 0
         self.start_of_iteration()
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         self.start_of_iteration()
-        rollout, scores = self.algorithm.collect(self, slots_of_this_rank(prompts))
-        with self.clock("complete"):
+        rollout, scores = self.algorithm.collect(self.source, slots_of_this_rank(prompts))
+        with self.clock.phase("complete"):
             rollout = self.policy.complete(rollout, self.needs)
         experience = self.algorithm.experience(scores, rollout)
-        with self.clock("train"):
+        with self.clock.phase("train"):
             for minibatch in self.minibatches(experience):
                 for rows in self.microbatches(minibatch):
                     self.accumulate(self.algorithm.objective(self.policy, rows))
                 self.update(minibatch)
         self.end_of_iteration(prompts, experience)
-
-    # What a way of collecting may ask for (collect.Source).
-
-    def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        key = draws.key(self.plan.seed, "rollout", self.iteration)
-        with self.clock("sample"):
-            rollout = self.policy.sample(
-                list(prompts.values()), self.plan.group_size, key=key, slots=list(prompts)
-            )
-        with self.clock("reward"):
-            scores = self.rewards(rollout.outputs, rollout.prompts)
-            scores = moved(scores, rollout.mask.device)
-        self.drawn.append((rollout, scores))
-        return rollout, scores
-
-    def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        rollout = self.policy.encode(list(prompts.values()), slots=list(prompts))
-        one = torch.ones(len(rollout.mask), device=rollout.mask.device)
-        scores = Scores(total=one, parts={}, scored=one.bool())
-        self.drawn.append((rollout, scores))
-        return rollout, scores
-
-    def more(self, round: int) -> Slots:
-        count = self.plan.prompts_per_step
-        prompts = self.stream.draw(self.iteration, count, round=round)
-        return slots_of_this_rank(prompts, first=round * count)
-
-    def note(self, metrics: Mapping[str, Metric]) -> None:
-        merge(self.metrics, metrics)
 
     # The cut.
 
@@ -140,15 +102,12 @@ class PostTraining(LightningModule):
         rows = torch.arange(len(minibatch.advantages))
         if self.algorithm.objective.vanishes:
             rows = with_signal(minibatch)
-        parts = [
-            rows[i] for i in self.plan.budget.cut(self.policy.row_cost(minibatch.rollout)[rows])
-        ]
+        cost = self.policy.row_cost(minibatch.rollout)[rows]
+        parts = [rows[part.to(rows.device)] for part in self.plan.budget.cut(cost)]
         count = max(1, int(ranks.largest(torch.tensor(len(parts)))))
-        idle = rows_of(minibatch, torch.zeros(1, dtype=torch.int64)).weightless()
-        rows_of_parts = [rows_of(minibatch, part) for part in parts] + [idle] * (count - len(parts))
-        for left, rows in zip(reversed(range(count)), rows_of_parts, strict=True):
+        for left in reversed(range(count)):
             self.micro_steps_left = left
-            yield rows
+            yield rows_of(minibatch, parts.pop(0)) if parts else first_row(minibatch).weightless()
 
     def accumulate(self, outcome: Outcome) -> None:
         """Add one micro-batch to the gradient; only the last one talks to the other ranks."""
@@ -172,9 +131,9 @@ class PostTraining(LightningModule):
         else:
             self.skip(minibatch, norm)
         optimizer.zero_grad()
-        self.note({"optim/grad_norm": Sum(norm, torch.ones_like(norm))})
-        share = torch.tensor(1 / ranks.world_size())
-        self.note({f"loss/{name}": Sum(loss.cpu(), share) for name, loss in self.losses.items()})
+        one, share = torch.ones_like(norm), torch.full_like(norm, 1 / ranks.world_size())
+        per_update = {f"loss/{name}": Sum(loss, share) for name, loss in self.losses.items()}
+        merge(self.metrics, per_update | {"optim/grad_norm": Sum(norm, one)})
         self.losses, self.updates_done = {}, self.updates_done + 1
 
     def skip(self, minibatch: Experience, norm: Tensor) -> None:
@@ -198,25 +157,24 @@ class PostTraining(LightningModule):
     # What happens around the loop.
 
     def start_of_iteration(self) -> None:
+        self.source.begin(self.iteration)
+        self.clock.seconds.clear()
         self.metrics: dict[str, Metric] = {}
         self.losses: dict[str, Tensor] = {}
-        self.seconds: dict[str, float] = {}
-        self.drawn: list[tuple[Rollout, Scores]] = []
         self.updates_done = 0
 
     def end_of_iteration(self, prompts: Sequence[Prompt], experience: Experience) -> None:
-        self.rollout, self.scores = (concat(records) for records in zip(*self.drawn, strict=True))
+        self.rollout, self.scores = self.source.all_taken()
         rollout, scores = ranks.gather(self.rollout), ranks.gather(self.scores)
         self.samples_seen += len(rollout.mask)
         self.tokens_seen += int(rollout.length.sum())
-        self.report = settle(self.metrics) | response_metrics(rollout)
+        self.report = settle(self.metrics | self.source.metrics) | response_metrics(rollout)
         self.report |= advantage_metrics(
             ranks.gather(experience.advantages), ranks.gather(experience.rollout.mask)
         )
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.parts:
             self.learn_from(prompts, rollout, scores)
-        self.drawn = []
         self.iteration += 1
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
@@ -254,13 +212,6 @@ class PostTraining(LightningModule):
             setattr(self, name, int(state[name]))
         self.stream.load_state_dict(_owned(state, "stream."))
         self.policy.load_state(_owned(state, "policy."))
-
-    @contextmanager
-    def clock(self, phase: str) -> Iterator[None]:
-        """Add the seconds of a phase to this iteration's account."""
-        start = time.perf_counter()
-        yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
     def no_sync(self):
         wrapped = self.trainer.strategy.model
