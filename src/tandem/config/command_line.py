@@ -44,13 +44,13 @@ def preflight(argv: Sequence[str]) -> list[str]:
         _check_sweep(words.overrides)
     else:
         _check(configuration(words.overrides), words)
-    return _for_hydra(argv, words)
+    return [argv[0], *_for_hydra(words, argv[1:])]
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
     parser = get_args_parser()
     parser.error = _refuse
-    read, unread = parser.parse_known_args(words)
+    read, unread = parser.parse_known_intermixed_args(words)
     if unread:
         name, _, value = unread[0].lstrip("-").partition("=")
         raise ConfigError(
@@ -70,8 +70,9 @@ def _check(cfg: DictConfig, words: argparse.Namespace) -> None:
     from tandem.config.checks import checked  # imports torch
 
     checked(cfg)
-    if words.cfg and cfg.resume is not None:  # Hydra would print what it composes, not what runs
-        print(OmegaConf.to_yaml(cfg, resolve=words.resolve), end="")
+    if words.cfg == "job":  # Hydra knows neither the choices nor the configuration of a resumed run
+        shown = OmegaConf.select(cfg, words.package) if words.package else cfg
+        print(OmegaConf.to_yaml(shown, resolve=words.resolve), end="")
         sys.exit(0)
 
 
@@ -112,18 +113,17 @@ def _values(part: Override) -> list[str]:
     return [f"{part.get_key_element()}={name}" for name in names]
 
 
-def _for_hydra(argv: Sequence[str], words: argparse.Namespace) -> list[str]:
-    """A resumed run keeps its directory; what is new to the default configuration is forced in."""
-    folders = [
-        f
-        for part in parse(words.overrides)
-        if part.key_or_group == "plugins"
-        for f in load_plugins(part.value())
-    ]
-    if (folder := resumes(words.overrides)) is None:
-        return [*argv, *search_path(folders)]
-    changes = [_forced(part) for part in parse(words.overrides)]
-    return [argv[0], *changes, f"hydra.run.dir={_quoted(folder)}", "hydra.output_subdir=null"]
+def _for_hydra(words: argparse.Namespace, argv: Sequence[str]) -> list[str]:
+    """Overrides before options. A resumed run keeps its directory, and what is not in the default
+    configuration is forced into it: the configuration of the run is read later.
+    """
+    parts = parse(words.overrides)
+    overrides, options = words.overrides, [word for word in argv if word not in words.overrides]
+    if (folder := resumes(overrides)) is not None:
+        keep = [f"hydra.run.dir={_quoted(folder)}", "hydra.output_subdir=null"]
+        return [*(_forced(part) for part in parts), *keep, *options]
+    folders = [f for p in parts if p.key_or_group == "plugins" for f in load_plugins(p.value())]
+    return [*overrides, *search_path(folders), *options]
 
 
 def _forced(part: Override) -> str:

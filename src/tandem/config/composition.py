@@ -12,7 +12,6 @@ import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import setup_globals
@@ -113,9 +112,9 @@ def choices_of(raw: Mapping[str, str | None], source: ConfigLoader) -> dict[str,
     return chosen | {"recipe": chosen["recipe"] if found else None}
 
 
-def _choices_of_job() -> dict[str, str | None]:
-    source = GlobalHydra.instance().config_loader()
-    return choices_of(HydraConfig.get().runtime.choices, source)
+def _choice(group: str, _root_: DictConfig) -> str:
+    """The option of a group; `choices` is not filled in yet where Hydra names a job's folder."""
+    return (_root_.choices or HydraConfig.get().runtime.choices)[group]
 
 
 def _multiply(*factors: float) -> float:
@@ -131,4 +130,4 @@ OmegaConf.register_new_resolver("mul", _multiply, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
 OmegaConf.register_new_resolver("slug", _slug, replace=True)
-OmegaConf.register_new_resolver("choices", _choices_of_job, replace=True)
+OmegaConf.register_new_resolver("choice", _choice, replace=True)

@@ -53,7 +53,7 @@ def sizes_are_positive(composed: Composed) -> str | None:
 POSITIVE = {
     "": "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm "
     "micro_batch_size max_tokens_per_microbatch",
-    "evaluation.": "every prompts samples temperatures pass_at",
+    "evaluation.": "every prompts samples pass_at rows",
     "checkpoints.": "every keep",
 }
 

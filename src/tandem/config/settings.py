@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from tandem.evaluation import Evaluation
 from tandem.guards import Guards
 
 # Groups whose nodes name what to build.
@@ -25,15 +26,6 @@ COMPONENTS = (
 )
 
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    every: int  # iterations; also before the first and after the last one
-    prompts: int | None  # None: all that were held out
-    samples: int  # of each prompt at each temperature, for sampled accuracy
-    temperatures: tuple[float, ...]
-    pass_at: tuple[int, ...]  # at both ends of the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +61,7 @@ class Settings:
     epochs: int
     max_tokens_per_microbatch: int | None
     micro_batch_size: int | None
-    max_grad_norm: float | None
+    max_grad_norm: float
     evaluation: Evaluation
     checkpoints: Checkpoints
     guards: Guards
@@ -82,4 +74,5 @@ class Settings:
     dry_run: bool
     plugins: list[str]
     run_dir: str
+    cache_dir: str
     choices: Mapping[str, str | None]  # group -> the option that was composed

@@ -1,0 +1,76 @@
+"""Targets of every shape that a configuration may name: a plugin of the tests."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from nowhere import Unknown
+
+borrowed = os.system
+hidden_open = partial(open)
+instance = Path("canary")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    rows: int
+    columns: int = 1
+
+
+class Shape(Protocol):
+    def area(self) -> int: ...
+
+
+class Square:
+    def __init__(self, side: float = 1.0) -> None:
+        self.side = side
+
+
+class Scale:
+    def __init__(self, *, by: float) -> None:
+        self.by = by
+
+    def __call__(self, value: float) -> float:
+        return self.by * value
+
+
+def everything(
+    *,
+    whole: int = 0,
+    real: float = 0.0,
+    flag: bool = False,
+    word: str = "",
+    maybe: int | None = None,
+    mode: Literal["fast", "exact"] = "fast",
+    numbers: Sequence[float] = (),
+    pair: tuple[float, float] = (0.0, 0.0),
+    words: tuple[str, ...] = (),
+    table: Mapping[str, int] | None = None,
+    folder: Path | None = None,
+    size: Size | None = None,
+    square: Square | None = None,
+    shape: "Shape | None" = None,
+    call: Callable[[float], float] | None = None,
+    anything: Any = None,
+    unknown: "Unknown | None" = None,
+) -> dict[str, Any]:
+    return dict(locals())
+
+
+def weigh(values: list[float], *, factor: float, power: int = 1) -> list[float]:
+    return [factor * value**power for value in values]
+
+
+def a_square(*, side: float) -> Square:
+    return Square(side)
+
+
+def a_size() -> Size:
+    return Size(rows=2)
+
+
+def _private() -> None: ...
