@@ -83,9 +83,9 @@ def _unfilled(
 
 
 def _comes_later(parameter: Parameter) -> bool:
-    """What a partial takes by position."""
-    required = parameter.default is Parameter.empty
-    return required and parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
+    """What a partial takes by position; and a seed, which only the caller knows."""
+    by_position = parameter.kind is Parameter.POSITIONAL_OR_KEYWORD or parameter.name == "seed"
+    return by_position and parameter.default is Parameter.empty
 
 
 def convert(value: object, annotation: object, where: str) -> Any:

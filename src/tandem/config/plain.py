@@ -15,8 +15,10 @@ def plain(node: DictConfig | ListConfig | Any) -> Any:
     """Plain dicts, lists and scalars. Raises for what the user must still give."""
     if not OmegaConf.is_config(node):
         return node
-    for key in _missing(node):
-        raise ConfigError(f"{key} is not set: add {key}=...")
+    if missing := _missing(node):
+        are = "is" if len(missing) == 1 else "are"
+        flags = " ".join(f"{key}=..." for key in missing)
+        raise ConfigError(f"{' and '.join(missing)} {are} not set: add {flags}")
     try:
         return OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
