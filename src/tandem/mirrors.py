@@ -44,9 +44,11 @@ class Mirrors:
     """All mirrors of a run. One that fails is named in one line and left out from then on."""
 
     def __init__(self, mirrors: Sequence[Mirror]) -> None:
-        self.alive = list(mirrors)
+        self.mirrors = list(mirrors)
+        self.alive: list[Mirror] = []  # none before they are opened
 
     def open(self, run: Run) -> None:
+        self.alive = list(self.mirrors)
         self._each(lambda mirror: mirror.open(run))
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:

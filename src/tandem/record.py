@@ -21,7 +21,6 @@ from tandem.manifest import new_manifest, scrub, start
 from tandem.mirrors import Choice, Mirror, Mirrors, Run
 
 METRICS, TIMING, MANIFEST, CONFIG = "metrics.jsonl", "timing.jsonl", "manifest.json", "config.yaml"
-SECONDS = "time/total"  # accumulated over restarts
 
 Numbers = Mapping[str, float]
 
@@ -56,11 +55,15 @@ class RunRecord:
         """The same for all starts of a run."""
         return self._manifest()["id"]
 
-    @property
-    def seconds(self) -> float:
-        """Spent on the iterations that are in the record, by all starts of the run."""
+    def totals(self, names: Sequence[str]) -> dict[str, float]:
+        """What the last line of timing.jsonl says was spent so far, by all starts of the run."""
         lines = jsonl.read(self.folder / TIMING)
-        return lines[-1].get(SECONDS, 0.0) if lines else 0.0
+        return {name: lines[-1].get(name, 0.0) if lines else 0.0 for name in names}
+
+    @property
+    def held(self) -> Numbers:
+        """All that waits for the next line."""
+        return self._held[0] | self._held[1]
 
     def open(self, iteration: int) -> None:
         """Start the mirrors at this iteration, after the logs were cut back to it."""

@@ -1,0 +1,96 @@
+"""When a run publishes checkpoints, and how it goes on from one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from torch.optim import Optimizer
+
+from tandem import ranks
+from tandem.checkpoint import newest_whole, publish, read
+from tandem.module import PostTraining
+from tandem.optimizer_state import load_optimizer_state, optimizer_state
+from tandem.record import RunRecord
+
+log = logging.getLogger(__name__)
+
+FOLDER = "checkpoints"
+
+
+class Checkpoints(Callback):
+    """Publishes the weights after every `every`-th iteration and after the last one."""
+
+    def __init__(self, *, record: RunRecord, every: int, keep: int) -> None:
+        if every < 1 or keep < 1:
+            raise ValueError(
+                f"checkpoints.every={every} and checkpoints.keep={keep} are at least 1"
+            )
+        self.record, self.every, self.keep = record, every, keep
+
+    def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        if module.iteration % self.every == 0 or module.iteration == module.plan.iterations:
+            self.publish(trainer, module)
+
+    def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
+        self.publish(trainer, module)  # a run may end before its time
+
+    def publish(self, trainer: Trainer, module: PostTraining) -> None:
+        """All ranks meet here; the first one writes. A step that is there already stays."""
+        start = time.perf_counter()
+        if trainer.is_global_zero:
+            self.record.sync()  # a checkpoint counts on the lines before it
+            numbers, state = optimizer_state(trainer.optimizers[0], module.policy.trainable())
+            publish(
+                self.record.folder / FOLDER,
+                module.iteration,
+                {"policy": module.policy.weights(), "optimizer": numbers, "module": module.state()},
+                {"iteration": module.iteration, "run": self.record.id, "optimizer": state},
+                keep=self.keep,
+            )
+            self.record.hold({}, {"time/checkpoint": time.perf_counter() - start})
+        trainer.strategy.barrier("checkpoint")
+
+
+class Resume(Callback):
+    """Puts a run back to its newest whole checkpoint before anything else happens."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+
+    def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
+        restore(module, trainer.optimizers[0], self.record)
+        trainer.strategy.barrier("resume")
+
+
+def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> int:
+    """The iteration a run goes on with: weights, optimiser, memory and record are as at its start.
+
+    Tensors are copied into those that are there, which keeps their alignment, hence the bits of
+    what is computed with them. Without a whole checkpoint the run begins again.
+    """
+    found = newest_whole(record.folder / FOLDER)
+    for reason in found.skipped:
+        log.warning(reason)
+    if found.path is not None:
+        tensors, state = read(found.path)
+        module.policy.load_weights(tensors["policy"])
+        names = module.policy.trainable()
+        load_optimizer_state(optimizer, names, tensors["optimizer"], state["optimizer"])
+        module.load_state(tensors["module"])
+    if ranks.rank() == 0:
+        record.cut(found.step)
+    return found.step
+
+
+def newest_weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    """The policy's weights in the newest whole checkpoint of a run."""
+    found = newest_whole(run_dir / FOLDER)
+    for reason in found.skipped:
+        log.warning(reason)
+    if found.path is None:
+        raise ValueError(f"{run_dir} holds no whole checkpoint; give the directory of a run")
+    return read(found.path)[0]["policy"]

@@ -1,0 +1,73 @@
+"""When a run is evaluated: before training, every so many iterations, and after the last one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from lightning.pytorch import Callback, Trainer
+
+from tandem import draws
+from tandem.callbacks.interrupt import Interrupt
+from tandem.callbacks.recording import Recording
+from tandem.evaluation import Evaluation, evaluate, held_out
+from tandem.module import PostTraining
+from tandem.types import Prompt
+
+log = logging.getLogger(__name__)
+
+
+class Evaluating(Callback):
+    """Measures the weights a line describes, before they are trained further."""
+
+    def __init__(
+        self,
+        *,
+        recording: Recording,
+        interrupt: Interrupt,
+        settings: Evaluation,
+        prompts: Sequence[Prompt],
+    ) -> None:
+        self.recording, self.interrupt, self.settings = recording, interrupt, settings
+        self.prompts = held_out(prompts, settings.prompts)
+
+    def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
+        if module.iteration >= module.plan.iterations:  # Lightning skips a loop without iterations
+            self._finish(trainer, module)
+
+    def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        if module.iteration % self.settings.every == 0:
+            self.measure(trainer, module, full=module.iteration == 0)
+
+    def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
+        self._finish(trainer, module)
+
+    def measure(self, trainer: Trainer, module: PostTraining, *, full: bool) -> None:
+        """Evaluate on all ranks; the numbers wait for the line of this iteration."""
+        if not self.prompts:
+            return
+        start = time.perf_counter()
+        found = evaluate(
+            module.policy,
+            module.rewards,
+            self.prompts,
+            self.settings,
+            key=draws.key(module.plan.seed, "eval"),
+            full=full,
+            stop=self.interrupt,
+        )
+        if found is None:
+            self.interrupt.leave(trainer, module)
+        if found.faults:
+            reasons = ", ".join(f"{count} x {reason}" for reason, count in found.faults.items())
+            log.warning("evaluation %d: missing scores: %s", module.iteration, reasons)
+        if trainer.is_global_zero:
+            record = self.recording.record
+            record.hold(found.metrics, {"time/evaluate": time.perf_counter() - start})
+            record.samples(module.iteration, found.rows)
+
+    def _finish(self, trainer: Trainer, module: PostTraining) -> None:
+        self.measure(trainer, module, full=True)
+        if trainer.is_global_zero:
+            self.recording.write_last(module)

@@ -1,0 +1,73 @@
+"""What a person sees while a run goes on, and at its end."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from lightning.pytorch import Callback, Trainer
+from tqdm import tqdm
+
+from tandem.module import PostTraining
+from tandem.record import RunRecord
+from tandem.summary import amount, clock, summary
+
+SHOWN = {"reward/mean": "reward", "eval/accuracy": "accuracy", "actor/entropy": "entropy"}
+QUIET = 10.0  # seconds between two lines where there is no terminal
+
+
+class Progress(Callback):
+    """A bar on a terminal, else a line now and then; the closing table."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
+        self.bar: tqdm | None = None
+
+    def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
+        self.spoke = self.began = time.monotonic()
+        self.first = module.iteration
+        if trainer.is_global_zero and sys.stderr.isatty():
+            total = module.plan.iterations
+            self.bar = tqdm(total=total, initial=self.first, unit="it", dynamic_ncols=True)
+
+    def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        if not trainer.is_global_zero:
+            return
+        if self.bar is not None:
+            self.bar.set_postfix_str(self._numbers(), refresh=False)
+            self.bar.update()
+        elif self._is_due(module):
+            self.spoke = time.monotonic()
+            print(self._line(module), flush=True)
+
+    def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
+        self._close()
+
+    def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
+        self._close()
+
+    def on_fit_end(self, trainer: Trainer, module: PostTraining) -> None:
+        if trainer.is_global_zero:
+            print(summary(self.record.folder), flush=True)
+
+    def _close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+    def _is_due(self, module: PostTraining) -> bool:
+        ends = module.iteration in (self.first + 1, module.plan.iterations)
+        return ends or time.monotonic() - self.spoke > QUIET
+
+    def _line(self, module: PostTraining) -> str:
+        done, total = module.iteration, module.plan.iterations
+        each = (time.monotonic() - self.began) / (done - self.first)
+        left = f"{clock(each * (total - done))} left"
+        return f"{done:>{len(str(total))}}/{total}  {self._numbers()}  {left}"
+
+    def _numbers(self) -> str:
+        """Reward and accuracy as they were known last, and the speed."""
+        latest = self.record.latest
+        known = {short: latest[name] for name, short in SHOWN.items() if name in latest}
+        speed = f"{amount(latest['perf/tokens_per_second'])} tokens/s"
+        return "  ".join([*(f"{short} {value:.3f}" for short, value in known.items()), speed])

@@ -1,0 +1,216 @@
+"""Whole runs: what they write, and that ending one anywhere changes nothing in the end."""
+
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+from torch.multiprocessing import ProcessExitedException
+from toy_run import ITERATIONS, expected_table, often, run, share_of_threes
+
+from tandem import jsonl, ranks
+from tandem.callbacks import INTERRUPTED, Interrupted
+from tandem.checkpoint import newest_whole
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("straight")
+    run(folder)
+    return folder
+
+
+def metrics(folder) -> list[dict]:
+    return jsonl.read(folder / "metrics.jsonl")
+
+
+def assert_same_run(folder, straight) -> None:
+    assert (folder / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
+    assert torch.equal(expected_table(folder), expected_table(straight))
+    names = [sorted(p.name for p in (f / "samples").iterdir()) for f in (folder, straight)]
+    assert names[0] == names[1]
+    for name in names[0]:
+        assert (folder / "samples" / name).read_bytes() == (
+            straight / "samples" / name
+        ).read_bytes()
+
+
+def test_every_iteration_has_a_line_and_so_have_the_final_weights(straight):
+    assert [line["iteration"] for line in metrics(straight)] == [*range(ITERATIONS + 1)]
+    timing = jsonl.read(straight / "timing.jsonl")
+    assert [line["iteration"] for line in timing] == [*range(ITERATIONS + 1)]
+    totals = [line["time/total"] for line in timing]
+    assert totals == sorted(totals)
+    assert all(line["time/iteration"] > line["time/sample"] for line in timing[:-1])
+
+
+def test_a_line_counts_the_samples_that_led_to_its_weights(straight):
+    assert [line["samples"] for line in metrics(straight)] == [24 * i for i in range(7)]
+    assert metrics(straight)[0]["tokens"] == 0
+
+
+def test_evaluation_comes_before_training_every_so_often_and_at_the_end(straight):
+    lines = metrics(straight)
+    assert [line["iteration"] for line in lines if "eval/accuracy" in line] == [0, 2, 4, 6]
+    assert [line["iteration"] for line in lines if "eval/pass@4" in line] == [0, 6]
+    assert [line["iteration"] for line in lines if "reward/mean" in line] == [*range(6)]
+    samples = sorted(p.name for p in (straight / "samples").iterdir())
+    assert samples == [f"iteration_00000{i}.jsonl" for i in (0, 2, 4, 6)]
+    rows = jsonl.read(straight / "samples" / samples[0])
+    kinds = [row["kind"] for row in rows]
+    assert kinds == ["greedy"] * 2 + ["eval"] * 2 + ["best"] * 4 + ["worst"] * 4
+    assert rows[4]["reward"] > rows[-1]["reward"]
+
+
+def test_the_newest_checkpoints_stay(straight):
+    names = sorted(p.name for p in (straight / "checkpoints").iterdir())
+    assert names == ["step_000004", "step_000006"]
+
+
+def test_a_finished_run_can_be_resumed_and_evaluates_its_end_again(straight, tmp_path):
+    import shutil
+
+    again = tmp_path / "again"
+    shutil.copytree(straight, again)
+    module = run(again, resume=True)
+    assert module.iteration == ITERATIONS
+    assert_same_run(again, straight)
+
+
+def dies_at(call: int):
+    """A reward that raises what a user cannot catch, at its n-th call."""
+    calls = iter(range(10**6))
+
+    def reward(output, prompt) -> float:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return share_of_threes(output, prompt)
+
+    return reward
+
+
+# A full evaluation asks 6 + 24 + 12 times, one in between 6 + 12 + 12, an iteration 24 times.
+MOMENTS = {"first evaluation": 10, "first iteration": 50, "evaluation 2": 100, "iteration 3": 160}
+
+
+def signals_at(call: int, *numbers: signal.Signals):
+    """A reward during whose n-th call the process is sent signals."""
+    calls = iter(range(10**6))
+
+    def reward(output, prompt) -> float:
+        if next(calls) == call:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return share_of_threes(output, prompt)
+
+    return reward
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("call", "finished"), [(10, 0), (50, 1), (100, 2), (160, 4)], ids=MOMENTS.keys()
+)
+def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path, straight, number, call, finished):
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(Interrupted) as ended:
+        run(tmp_path, reward=signals_at(call, number))
+    assert ended.value.code == INTERRUPTED == 75
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+    assert newest_whole(tmp_path / "checkpoints").step == finished
+    assert [line["iteration"] for line in metrics(tmp_path)] == [*range(finished)]
+    run(tmp_path, resume=True)
+    assert_same_run(tmp_path, straight)
+
+
+def test_a_second_signal_changes_nothing(tmp_path, straight, capfd):
+    with pytest.raises(Interrupted):
+        run(tmp_path, reward=signals_at(50, signal.SIGINT, signal.SIGINT, signal.SIGTERM))
+    said = capfd.readouterr().err
+    assert said.count("ending after this iteration") == 1
+    assert f"stopped after iteration 1 of 6; go on with: python train.py resume={tmp_path}" in said
+    run(tmp_path, resume=True)
+    assert_same_run(tmp_path, straight)
+
+
+def test_a_run_without_a_whole_checkpoint_begins_again_and_says_why(tmp_path, straight, caplog):
+    with pytest.raises(Interrupted):
+        run(tmp_path, reward=signals_at(50, signal.SIGTERM))
+    (tmp_path / "checkpoints" / "step_000001" / "state.json").write_text("{}")
+    with caplog.at_level(logging.WARNING, logger="tandem"):
+        run(tmp_path, resume=True)
+    assert "skipped torn checkpoint step_000001: state.json has 2 bytes" in caplog.text
+    assert_same_run(tmp_path, straight)
+
+
+def test_an_error_closes_the_record_and_gives_the_signals_back(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        run(tmp_path, reward=dies_at(160))
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert [line["iteration"] for line in metrics(tmp_path)] == [0, 1, 2]
+
+
+def test_evaluating_more_often_does_not_touch_the_training(tmp_path, straight):
+    run(tmp_path, evaluation=often())
+    trained = [
+        [{k: v for k, v in line.items() if not k.startswith("eval/")} for line in metrics(folder)]
+        for folder in (tmp_path, straight)
+    ]
+    assert trained[0] == trained[1]
+    evaluated = [line for line in metrics(tmp_path) if line["iteration"] % 2 == 0]
+    assert evaluated == [line for line in metrics(straight) if line["iteration"] % 2 == 0]
+
+
+@pytest.mark.system
+def test_killed_at_any_moment_a_run_ends_as_if_nothing_had_happened(tmp_path, straight):
+    moments = random.Random(0)
+    start = time.monotonic()
+    child_of(tmp_path / "whole").join()
+    whole = time.monotonic() - start
+    kills = runs = 0
+    while kills < 20:
+        folder, starts, runs = tmp_path / str(runs), 0, runs + 1
+        while (child := child_of(folder, resume=starts > 0)) and starts < 100:
+            starts += 1
+            child.join(moments.uniform(0.2, 1.2) * whole)
+            if not child.is_alive():
+                break
+            os.kill(child.pid, signal.SIGKILL)
+            child.join()
+            kills += 1
+        assert child.exitcode == 0
+        assert_same_run(folder, straight)
+
+
+def child_of(folder, *, resume: bool = False):
+    child = FORK.Process(target=run, args=(folder,), kwargs={"resume": resume})
+    child.start()
+    return child
+
+
+@pytest.mark.system
+def test_two_ranks_write_one_record_and_end_together(tmp_path):
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    run(straight, devices=2)
+    with pytest.raises(ProcessExitedException, match="exit code 75"):
+        run(stopped, devices=2, reward=signals_second_rank)
+    assert newest_whole(stopped / "checkpoints").step in (1, 2)
+    run(stopped, devices=2, resume=True)
+    assert [line["iteration"] for line in metrics(straight)] == [*range(ITERATIONS + 1)]
+    assert_same_run(stopped, straight)
+
+
+seen = iter(range(10**6))
+
+
+def signals_second_rank(output, prompt) -> float:
+    if ranks.rank() == 1 and next(seen) == 40:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return share_of_threes(output, prompt)

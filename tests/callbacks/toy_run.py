@@ -1,0 +1,156 @@
+"""A run of the training step on a policy without a network, under Lightning and all callbacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer
+from table_policy import TablePolicy
+from torch import nn
+
+from tandem import callbacks, collect, weights
+from tandem.advantages import shaping
+from tandem.advantages.group import group_relative, unbiased_std
+from tandem.algorithm import Algorithm, Penalty
+from tandem.batches import Budget, Plan
+from tandem.evaluation import Evaluation
+from tandem.guards import Guards
+from tandem.kl import k3_unbiased
+from tandem.losses.policy import ppo
+from tandem.module import PostTraining
+from tandem.objectives import entropy_bonus
+from tandem.policies.sampling import Sampling
+from tandem.record import RunRecord
+from tandem.rewards import Reward, Rewards
+from tandem.types import Prompt, Rollout
+
+ITERATIONS = 6
+EVERY = 2
+GRPO = Algorithm(
+    collect=collect.on_policy,
+    truncated=shaping.train,
+    advantage=partial(group_relative, scale=unbiased_std),
+    loss=ppo,
+    weights=weights.sequence_mean,
+    kl=Penalty(coef=0.0, loss=k3_unbiased),
+    entropy=Penalty(coef=0.0, loss=entropy_bonus),
+    group_size=4,
+    num_minibatches=2,
+    epochs=1,
+)
+SETTINGS = Evaluation(
+    every=EVERY, prompts=6, samples=2, temperatures=(1.0, 0.5), pass_at=(1, 4), rows=2
+)
+
+
+class Policy(TablePolicy):
+    """With weights to save and answers to evaluate."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=torch.float32)
+        self.sampling = Sampling(max_new_tokens=5, max_rows=16)
+
+    def sample(self, prompts, group_size, *, key, slots, sampling=None) -> Rollout:
+        return super().sample(prompts, group_size, key=key, slots=slots)
+
+    def describe_prompt(self, prompt: Prompt) -> str:
+        return f"{prompt.text}{prompt.id}"
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {"table": self.table.detach()}
+
+    def load_weights(self, weights) -> None:
+        with torch.no_grad():
+            self.table.copy_(weights["table"])
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def load_state(self, state) -> None:
+        assert not state
+
+
+class Stream(nn.Module):
+    """Prompts by number; remembers how often it heard of a success."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("heard", torch.zeros((), dtype=torch.float64))
+
+    def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
+        first = 100 * iteration + int(self.heard) % 7
+        return [Prompt(id=i, source="toy", text="?") for i in range(first, first + count)]
+
+    def observe(self, sources, success) -> None:
+        self.heard += success.double().sum()
+
+
+class Loader:
+    """The prompts of the iterations that are left."""
+
+    def __init__(self, module: PostTraining) -> None:
+        self.module = module
+
+    def __len__(self) -> int:
+        return self.module.plan.iterations - self.module.iteration
+
+    def __iter__(self):
+        while len(self):
+            yield self.module.stream.draw(self.module.iteration, self.module.plan.prompts_per_step)
+
+
+def share_of_threes(output: str, prompt: Prompt) -> float:
+    return output.count("3") / max(len(output), 1)
+
+
+def held_out() -> list[Prompt]:
+    return [Prompt(id=i, source=f"last_{i % 2}", text="?") for i in range(10**6, 10**6 + 12)]
+
+
+def module_in(
+    folder: Path, *, reward=share_of_threes, iterations: int = ITERATIONS
+) -> PostTraining:
+    plan = Plan(
+        seed=0, iterations=iterations, prompts_per_step=6, group_size=4, num_minibatches=2,
+        epochs=1, budget=Budget(), max_grad_norm=1.0,
+    )  # fmt: skip
+    return PostTraining(
+        policy=Policy(), algorithm=GRPO, rewards=Rewards({"threes": Reward(reward)}),
+        stream=Stream(), optimizer=partial(torch.optim.AdamW, lr=0.05),
+        schedule=lambda iteration, iterations: 1 - iteration / (2 * iterations), plan=plan,
+        guards=Guards(), folder=folder,
+    )  # fmt: skip
+
+
+def run(
+    folder: Path, *, resume: bool = False, evaluation: Evaluation = SETTINGS, mirrors=(),
+    devices: int = 1, **of_module,
+) -> PostTraining:  # fmt: skip
+    """Train in `folder`, or go on there."""
+    module = module_in(folder, **of_module)
+    record = RunRecord(folder, mirrors=mirrors)
+    record.begin("", seed=0, command=["train.py"])
+    trainer = Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, devices=devices,
+        strategy="auto" if devices == 1 else "ddp_fork",
+        callbacks=callbacks.standard(
+            record=record, evaluation=evaluation, held_out=held_out(), checkpoint_every=EVERY,
+            keep=2, resume=resume,
+        ),
+    )  # fmt: skip
+    trainer.fit(module, Loader(module))
+    return module
+
+
+def expected_table(folder: Path) -> torch.Tensor:
+    """The weights in the newest checkpoint of a run."""
+    return callbacks.newest_weights(folder)["table"]
+
+
+def often(settings: Evaluation = SETTINGS) -> Evaluation:
+    """An evaluation before every iteration."""
+    return replace(settings, every=1)
