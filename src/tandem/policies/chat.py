@@ -1,0 +1,133 @@
+"""Prompts to token ids, and token ids to text: the chat template, the system prompt, the ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.types import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Talk:
+    """What is said to a chat model beside the prompt. Plain texts are sent as they are."""
+
+    system_prompt: str | None = None  # for messages that do not bring their own
+    enable_thinking: bool | None = None  # None: the template is not told
+
+
+class Chat:
+    """A tokenizer and the way prompts go through it."""
+
+    def __init__(self, tokenizer: Any, talk: Talk) -> None:
+        self.tokenizer, self.talk = tokenizer, talk
+
+    def text(self, prompt: Prompt) -> str:
+        """What the model reads, before any special token that the tokenizer itself adds."""
+        if prompt.text is not None:
+            return prompt.text
+        messages = self.question(prompt)
+        if self.tokenizer.chat_template is None:
+            return "\n\n".join(message["content"] for message in messages)
+        thinking = self.talk.enable_thinking
+        options = {} if thinking is None else {"enable_thinking": thinking}
+        return self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **options
+        )
+
+    def question(self, prompt: Prompt) -> list[dict[str, str]]:
+        """The messages before a final turn of the assistant, the system prompt first."""
+        messages = [dict(message) for message in prompt.messages]
+        if messages[-1]["role"] == "assistant":
+            messages.pop()
+        system = self.talk.system_prompt
+        if system is None or messages[0]["role"] == "system":
+            return messages
+        return [{"role": "system", "content": system}, *messages]
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Token ids of each prompt; the tokenizer adds its own where no template wrote them."""
+        texts = [self.text(prompt) for prompt in prompts]
+        plain = [p.messages is None or self.tokenizer.chat_template is None for p in prompts]
+        ids: list[list[int]] = [[] for _ in prompts]
+        for special in (False, True):
+            places = [i for i, own in enumerate(plain) if own == special]
+            coded = self.ids([texts[i] for i in places], special=special)
+            for place, tokens in zip(places, coded, strict=True):
+                ids[place] = tokens
+        return ids
+
+    def answer(self, prompt: Prompt) -> str:
+        """What a demonstration shows: the final turn of the assistant, or the answer."""
+        if prompt.messages is not None and prompt.messages[-1]["role"] == "assistant":
+            return prompt.messages[-1]["content"]
+        if prompt.answer is None:
+            raise ValueError(
+                f"prompt {prompt.id} of {prompt.source} shows nothing to learn from: a "
+                "demonstration needs an answer, or messages that end with the assistant's"
+            )
+        return prompt.answer
+
+    def encode_answers(self, answers: Sequence[str]) -> list[list[int]]:
+        """Token ids of each answer and the end token, if there is one."""
+        end = self.tokenizer.eos_token_id
+        return [ids if end is None else [*ids, end] for ids in self.ids(answers, special=False)]
+
+    def ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
+        if not texts:
+            return []
+        return self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
+
+    def decode(self, rows: Iterable[list[int]]) -> tuple[str, ...]:
+        """What rewards and people see."""
+        return tuple(self.tokenizer.batch_decode(list(rows), skip_special_tokens=True))
+
+    def decode_all(self, rows: list[list[int]]) -> list[str]:
+        """With special tokens, which a stop string may name."""
+        return self.tokenizer.batch_decode(rows, skip_special_tokens=False)
+
+    def admit(
+        self, prompts: Sequence[Prompt], limit: int | None
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The prompts that can be answered, and the others with the reason. limit: in tokens."""
+        refused = [(prompt, self.refusal(prompt)) for prompt in prompts]
+        spoken = [prompt for prompt, reason in refused if reason is None]
+        faults = [self.fault(ids, limit) for ids in self.encode(spoken)]
+        judged = [pair for pair in refused if pair[1] is not None]
+        judged += zip(spoken, faults, strict=True)
+        kept = [prompt for prompt, reason in judged if reason is None]
+        return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
+
+    def refusal(self, prompt: Prompt) -> str | None:
+        """What the chat template says against the messages; None if it takes them."""
+        from jinja2 import TemplateError
+
+        try:
+            self.text(prompt)
+        except TemplateError as error:  # templates raise it: wrong roles, no system prompt
+            return f"is refused by the chat template: {error}"
+        return None
+
+    def fault(self, ids: Sequence[int], limit: int | None) -> str | None:
+        """Why these tokens cannot be a prompt; None if they can."""
+        if not ids:
+            return "is empty"
+        if self.unknown in ids:
+            return "holds characters that the tokenizer does not know"
+        if limit is not None and len(ids) > limit:
+            return f"has {len(ids)} tokens, more than {limit} (rollout.max_prompt_tokens)"
+        return None
+
+    @property
+    def unknown(self) -> int | None:
+        """The id of what is not in the vocabulary, where it stands for nothing else."""
+        coder = self.tokenizer
+        others = (coder.bos_token_id, coder.eos_token_id, coder.pad_token_id)
+        return None if coder.unk_token_id in others else coder.unk_token_id
+
+    def ends(self, configured: int | Sequence[int] | None) -> tuple[int, ...]:
+        """All end tokens: those of the generation configuration, and the tokenizer's own."""
+        several = [configured] if isinstance(configured, int) else list(configured or ())
+        own = self.tokenizer.eos_token_id
+        return tuple(dict.fromkeys(several if own is None else [*several, own]))

@@ -1,0 +1,245 @@
+"""The language policy: any causal language model with its tokenizer and chat template."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tandem import draws, ranks
+from tandem.policies.chat import Chat, Talk
+from tandem.policies.decoding import Endings, answer
+from tandem.policies.lora import Lora, adapted, save_adapted
+from tandem.policies.pretrained import Build, Numerics, positions, pretrained
+from tandem.policies.records import Description, Evidence, TokenSample
+from tandem.policies.rows import demonstrated, sampled
+from tandem.policies.sampling import Sampling
+from tandem.policies.scorer import Memory, Scorer
+from tandem.types import Prompt, Rollout, take
+
+__all__ = ["Description", "Evidence", "LanguagePolicy", "Sampling", "TokenSample"]
+
+PROVIDES = frozenset({"behaviour_logp", "old_logp", "ref_logp", "entropy"})
+SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
+UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
+
+
+class LanguagePolicy(nn.Module):
+    """Samples tokens, and says how likely they are. It has no weights before `load`."""
+
+    def __init__(
+        self,
+        *,
+        sampling: Sampling,
+        path: str | None = None,
+        build: Build | None = None,
+        seed: int = 0,
+        dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+        attn_implementation: str | None = None,
+        gradient_checkpointing: bool = False,
+        torch_compile: bool = False,
+        lora: Lora | None = None,
+        system_prompt: str | None = None,
+        enable_thinking: bool | None = None,
+        logit_budget: int = 2**24,
+        token_budget: int = 2**14,
+    ) -> None:
+        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters."""
+        super().__init__()
+        self.sampling, self.path, self.build, self.seed = sampling, path, build, seed
+        self.numerics = Numerics(
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            gradient_checkpointing=gradient_checkpointing,
+            torch_compile=torch_compile,
+        )
+        self.lora = lora
+        self.talk = Talk(system_prompt=system_prompt, enable_thinking=enable_thinking)
+        self.memory = Memory(logits=logit_budget, tokens=token_budget)
+        self.reference: Scorer | None = None
+        self.register_buffer("sampler", torch.tensor(UNKNOWN))
+
+    def describe(self) -> Description:
+        return Description(kind="tokens", provides=PROVIDES)
+
+    def load(self, needs: frozenset[str]) -> None:
+        """Weights and tokenizer; a frozen copy only if "ref_logp" is needed without adapters."""
+        model, tokenizer = pretrained(self.path, self.build, self.numerics)
+        self.chat = Chat(tokenizer, self.talk)
+        self.ends = self.chat.ends(model.generation_config.eos_token_id)
+        self.positions = positions(model)
+        self.network = model
+        if self.lora is not None:
+            self.network = adapted(model, self.lora, seed=self.seed)
+        self.scorer = Scorer(model, numerics=self.numerics, memory=self.memory)
+        self._warn_of_rounding()
+        if "ref_logp" in needs and self.lora is None:
+            frozen = copy.deepcopy(model).requires_grad_(False)
+            self.reference = Scorer(frozen, numerics=self.numerics, memory=self.memory)
+
+    def _warn_of_rounding(self) -> None:
+        if any(p.dtype == torch.bfloat16 for p in self.trainable().values()):
+            warnings.warn(
+                "bfloat16 weights are trained, and they lose updates below 1/256 of a weight: set "
+                "model.lora, or model.dtype=float32 with trainer.precision=bf16-mixed",
+                stacklevel=2,
+            )
+
+    def train(self, mode: bool = True) -> LanguagePolicy:
+        """The network stays in eval mode: no dropout, and a cache while sampling."""
+        super().train(mode)
+        for child in self.children():
+            child.eval()
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    @property
+    def exact(self) -> bool:
+        """Whether a log-probability comes out the same in any batch, to 1e-4."""
+        full = all(p.dtype in (torch.float32, torch.float64) for p in self.network.parameters())
+        return full and not torch.is_autocast_enabled(self.device.type)
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: Sampling | None = None,
+    ) -> Rollout:
+        """`group_size` answers to every prompt, prompt by prompt; group = slot of the prompt.
+
+        The noise of a token is a function of key, slot, sample, position and token id.
+        Log-probability and entropy are those of the distribution that was sampled from.
+        """
+        sampling = self.sampling if sampling is None else sampling
+        encoded = self.chat.encode(prompts)
+        self._check_room(encoded, sampling)
+        group = torch.tensor(slots, device=self.device)
+        keys = draws.key(key, group[:, None], torch.arange(group_size, device=self.device))
+        endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
+        answers = answer(self.scorer.model, encoded, keys, sampling=sampling, endings=endings)
+        return sampled(
+            prompts,
+            encoded,
+            answers,
+            chat=self.chat,
+            group=group.repeat_interleave(group_size),
+            temperature=sampling.temperature or 1.0,
+        )
+
+    def _check_room(self, encoded: Sequence[list[int]], sampling: Sampling) -> None:
+        longest = max(len(tokens) for tokens in encoded)
+        if self.positions is not None and longest + sampling.max_new_tokens > self.positions:
+            raise ValueError(
+                f"a prompt of {longest} tokens and rollout.max_new_tokens="
+                f"{sampling.max_new_tokens} pass the {self.positions} positions of the model; "
+                "lower rollout.max_new_tokens or rollout.max_prompt_tokens"
+            )
+
+    def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
+        """Demonstrations, as rows whose every answer token, the end token too, is trained."""
+        group = torch.tensor(slots, device=self.device)
+        return demonstrated(examples, chat=self.chat, group=group)
+
+    def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        """The training forward, with gradient."""
+        return self.scorer(rollout.sample, rollout.mask, with_entropy="entropy" in needs)
+
+    def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        """Fill the log-probabilities that are read and were not given."""
+        given = {"old_logp": rollout.old_logp, "ref_logp": rollout.ref_logp}
+        fill = {"old_logp": self._old_logp, "ref_logp": self._ref_logp}
+        wanted = [name for name in fill if name in needs and given[name] is None]
+        return replace(rollout, **{name: fill[name](rollout) for name in wanted})
+
+    def _old_logp(self, rollout: Rollout) -> Tensor:
+        if rollout.behaviour_logp is not None and self._sampler_agrees(rollout):
+            return rollout.behaviour_logp
+        return self.scorer.in_parts(rollout.sample, rollout.mask)
+
+    def _sampler_agrees(self, rollout: Rollout) -> bool:
+        """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
+        if self.sampler == UNKNOWN:
+            few = rollout.mask.any(1).nonzero()[:16, 0]
+            rows = take(rollout, few)
+            again = self.scorer.in_parts(rows.sample, rows.mask)
+            gap = torch.where(rows.mask, again - rows.behaviour_logp, 0).abs()
+            largest = ranks.largest(torch.cat([gap.flatten(), gap.new_zeros(1)]).max())
+            self.sampler.fill_(REUSED if self.exact and largest < SAME else DIFFERENT)
+        return bool(self.sampler == REUSED)
+
+    def _ref_logp(self, rollout: Rollout) -> Tensor:
+        if self.lora is not None:
+            with self.network.disable_adapter():
+                return self.scorer.in_parts(rollout.sample, rollout.mask)
+        assert self.reference is not None, "load() was not told that ref_logp is needed"
+        self.reference.model.to(self.device)
+        return self.reference.in_parts(rollout.sample, rollout.mask)
+
+    def row_cost(self, rollout: Rollout) -> Tensor:
+        """Tokens that a forward pass reads for each row, [B] int64."""
+        return rollout.sample.prompt_length + rollout.length
+
+    def admit(self, prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The prompts that can be answered, and the others with the reason."""
+        room = None if self.positions is None else self.positions - self.sampling.max_new_tokens
+        limits = [x for x in (room, self.sampling.max_prompt_tokens) if x is not None]
+        return self.chat.admit(prompts, min(limits, default=None))
+
+    def describe_prompt(self, prompt: Prompt) -> str:
+        """The text as the model sees it."""
+        return self.chat.text(prompt)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+
+    def weights(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: all that is trained."""
+        return {name: parameter.detach() for name, parameter in self.trainable().items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy into the tensors that are there, so that an optimiser keeps its hold of them."""
+        _copy_into(self.trainable(), weights)
+
+    def state(self) -> dict[str, Tensor]:
+        """What the policy remembers beside its weights."""
+        return {"sampler": self.sampler}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.sampler.copy_(state["sampler"])
+
+    def save(self, folder: str | Path) -> None:
+        """Plain Hugging Face format; adapters are merged, and lie beside it in `lora`."""
+        if self.lora is None:
+            self.network.save_pretrained(folder)
+        else:
+            save_adapted(self.network, Path(folder))
+        self.chat.tokenizer.save_pretrained(folder)
+
+
+@torch.no_grad()
+def _copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    if tensors.keys() != weights.keys():
+        odd = sorted(tensors.keys() ^ weights.keys())
+        raise ValueError(
+            f"these weights are of another model: {len(odd)} names do not match, such as {odd[0]}; "
+            "were model or model.lora changed since?"
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != weights[name].shape:
+            raise ValueError(
+                f"weight {name} is {tuple(weights[name].shape)}, "
+                f"but the model's is {tuple(tensor.shape)}"
+            )
+        tensor.copy_(weights[name])

@@ -1,0 +1,90 @@
+"""Log-probabilities of tokens that were taken; [B, T, V] never exists in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from tandem.policies.records import TokenSample
+from tandem.policies.sampling import entropy_of, widened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the N steps of a mask [B, T] stand, and what was taken there."""
+
+    row: Tensor  # [N] int64
+    step: Tensor  # [N] int64
+    column: Tensor  # [N] int64 of the token in its row; the logits stand one column before
+    token: Tensor  # [N] int64
+    temperature: Tensor  # [N]
+
+    @classmethod
+    def of(cls, sample: TokenSample, mask: Tensor) -> Places:
+        row, step = mask.nonzero(as_tuple=True)
+        column = sample.prompt_length[row] + step
+        return cls(
+            row=row,
+            step=step,
+            column=column,
+            token=sample.tokens[row, column],
+            temperature=sample.temperature[row],
+        )
+
+    @property
+    def width(self) -> int:
+        """Columns a forward pass must read: the last token of the longest row is never read."""
+        return int(self.column.max()) if len(self.column) else 1
+
+    def gather(self, states: Tensor) -> Tensor:
+        """What stands one column before each token. [B, S, D] -> [N, D]."""
+        flat = self.row * states.shape[1] + self.column - 1
+        return states.flatten(0, 1).index_select(0, flat)
+
+    def scatter(self, values: Tensor, mask: Tensor) -> Tensor:
+        """[N] -> [B, T], 0 outside the mask."""
+        blank = values.new_zeros(mask.shape)
+        return blank.index_put((self.row, self.step), values)
+
+
+def token_logp(
+    states: Tensor,
+    head: Callable[[Tensor], Tensor],
+    places: Places,
+    *,
+    vocabulary: int,
+    logit_budget: int,
+    with_entropy: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """log softmax(head(states) / temperature)[token] and its entropy, both [N], in chunks over N.
+
+    A chunk holds at most `logit_budget` logits; several are recomputed one by one in backward.
+    """
+
+    def of_chunk(states: Tensor, token: Tensor, temperature: Tensor) -> Tensor:
+        return _numbers(head(states), token, temperature, with_entropy)
+
+    size = max(logit_budget // vocabulary, 1)
+    columns = (states, places.token, places.temperature)
+    if len(states) <= size:
+        numbers = of_chunk(*columns)
+    else:
+        chunks = zip(*(column.split(size) for column in columns), strict=True)
+        numbers = torch.cat(
+            [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks], 1
+        )
+    return numbers[0], numbers[1] if with_entropy else None
+
+
+def _numbers(logits: Tensor, token: Tensor, temperature: Tensor, with_entropy: bool) -> Tensor:
+    """Log-probability, and entropy if asked, of each row: [1 or 2, N]."""
+    logits = widened(logits)
+    if bool((temperature != 1).any()):
+        logits = logits / temperature[:, None].to(logits.dtype)
+    logp = logits.log_softmax(-1)
+    chosen = logp.gather(-1, token[:, None])[:, 0]
+    return torch.stack([chosen, entropy_of(logp, logp.exp())] if with_entropy else [chosen])

@@ -1,0 +1,94 @@
+"""Low-rank adapters: what is trained, the base as reference, and the two merged for saving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Size and place of the adapters (arXiv:2106.09685)."""
+
+    r: int
+    alpha: float
+    target_modules: str | Sequence[str] = "all-linear"  # names of layers, or all but the head
+
+
+def adapted(model: nn.Module, lora: Lora, *, seed: int) -> PeftModel:
+    """The model with new adapters in it, float32 and without dropout; only they are trained."""
+    from peft import LoraConfig, get_peft_model
+
+    places = lora.target_modules
+    config = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        target_modules=places if isinstance(places, str) else list(places),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            network = get_peft_model(model, config)
+        except ValueError as error:
+            raise ValueError(f"model.lora does not fit this model: {error}") from None
+    check_ties(network.get_base_model())
+    return network.eval()
+
+
+def check_ties(model: nn.Module) -> None:
+    """A tied head would miss its share of an adapter on the embeddings once the two are merged."""
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    if model.config.get_text_config().tie_word_embeddings and any(is_adapted(end) for end in ends):
+        raise ValueError(
+            "model.lora.target_modules names the embeddings or the head, which this model ties "
+            "to each other; leave them out"
+        )
+
+
+def is_adapted(layer: nn.Module) -> bool:
+    from peft.tuners.lora import LoraLayer
+
+    return isinstance(layer, LoraLayer)
+
+
+def merged_weights(network: PeftModel) -> dict[str, Tensor]:
+    """The weights of the bare model with its adapters added, under the names of the bare model.
+
+    The sums are new tensors, so the training copy does not drift.
+    """
+    model = network.get_base_model()
+    state = model.state_dict()
+    weights = {bare(name): value for name, value in state.items() if is_base(name)}
+    for name, layer in model.named_modules():
+        if is_adapted(layer):
+            base = weights[f"{name}.weight"]
+            change = layer.get_delta_weight("default")
+            weights[f"{name}.weight"] = (base.to(change.dtype) + change).to(base.dtype)
+    return weights
+
+
+def bare(name: str) -> str:
+    """The name of a weight in the model without adapters."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def is_base(name: str) -> bool:
+    """Whether a weight of that name is the bare model's."""
+    return ".lora_" not in name
+
+
+def save_adapted(network: PeftModel, folder: Path) -> None:
+    """The merged model in `folder`, the adapter alone in `folder/lora`."""
+    network.get_base_model().save_pretrained(folder, state_dict=merged_weights(network))
+    # "auto" would ask the hub whether the vocabulary grew.
+    network.save_pretrained(str(folder / "lora"), save_embedding_layers=False)

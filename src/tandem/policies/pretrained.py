@@ -1,0 +1,155 @@
+"""A causal language model and its tokenizer: from a folder, the hub, or a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """How the network computes; none of it changes what it computes."""
+
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # auto: as it was saved
+    attn_implementation: str | None = None  # None: the family's default
+    gradient_checkpointing: bool = False
+    torch_compile: bool = False
+
+
+class Pretrained(NamedTuple):
+    model: nn.Module  # a transformers causal language model
+    tokenizer: Any  # its transformers tokenizer
+
+
+Build = Callable[[], tuple[nn.Module, Any]]
+
+
+def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
+    """Model in eval mode and tokenizer; `path` wins over `build`."""
+    if path is not None:
+        loaded = from_path(path, numerics)
+    elif build is not None:
+        loaded = built(build, numerics)
+    else:
+        raise ValueError("model.path is null: give a folder or a hub name, such as Qwen/Qwen3-0.6B")
+    for parameter in loaded.model.parameters():
+        # Files are mapped at addresses of odd alignment, where BLAS rounds in another way.
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    return Pretrained(ready(loaded.model, numerics), loaded.tokenizer)
+
+
+def built(build: Build, numerics: Numerics) -> Pretrained:
+    model, tokenizer = build()
+    if numerics.dtype != "auto":
+        model = model.to(_dtype(numerics))
+    if numerics.attn_implementation is not None:
+        model.set_attn_implementation(numerics.attn_implementation)
+    return Pretrained(model, tokenizer)
+
+
+def from_path(path: str, numerics: Numerics) -> Pretrained:
+    """Whatever cannot be loaded is one line that names the setting."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    place = located(path)
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            place,
+            config=without_dropout(config),
+            dtype=_dtype(numerics),
+            attn_implementation=numerics.attn_implementation,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
+        raise ValueError(f"model.path={path} cannot be loaded: {one_line(error)}") from None
+    check_whole(path, tokenizer, report["missing_keys"])
+    return Pretrained(model, tokenizer)
+
+
+def located(path: str) -> str:
+    """The path of a folder, or the name of a hub repository that is cached or can be reached."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
+        raise ValueError(f"model.path={path}: there is no such folder")
+    check_hub(path)
+    return path
+
+
+def check_hub(name: str) -> None:
+    """One quick question: transformers would ask for a minute before it gave up."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    advice = "give the path of a folder, or the name of a hub repository that can be reached"
+    if constants.HF_HUB_OFFLINE:
+        raise ValueError(
+            f"model.path={name} is neither a folder nor in the hub's cache, and HF_HUB_OFFLINE "
+            f"forbids to ask the hub; {advice}"
+        )
+    try:
+        HfApi().model_info(name, timeout=10)
+    except Exception as error:  # no network, no such name, no access: the reason is in the text
+        raise ValueError(
+            f"model.path={name} is no folder, and the hub did not give it ({one_line(error)}); "
+            f"{advice}"
+        ) from None
+
+
+def check_whole(path: str, tokenizer: Any, missing: set[str]) -> None:
+    """transformers makes up what is missing, without a word or with a mere warning."""
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise ValueError(f"model.path={path} holds no tokenizer; save one beside the model")
+    if missing:
+        names = ", ".join(sorted(missing)[:3])
+        raise ValueError(f"model.path={path} lacks {len(missing)} weights, such as {names}")
+
+
+def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
+    """No dropout, eval mode, and recomputed activations where they are asked for."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    if numerics.gradient_checkpointing:
+        recompute_activations(model)
+    return model.eval()
+
+
+def recompute_activations(model: nn.Module) -> None:
+    """Works in train mode alone; it was called after gradients before it was after activations."""
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    else:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def without_dropout(config: Any) -> Any:
+    """The configuration with every dropout rate at 0: recomputation runs in train mode."""
+    for part in (config, config.get_text_config()):
+        for name, value in part.to_dict().items():
+            if "drop" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
+
+
+def positions(model: nn.Module) -> int | None:
+    """The most tokens that a row may have; None: the family names no limit."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def one_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _dtype(numerics: Numerics) -> torch.dtype | str:
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}[numerics.dtype]

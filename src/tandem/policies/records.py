@@ -1,0 +1,36 @@
+"""What a language policy hands out: token rows, evidence of steps that were taken, and itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSample:
+    """Rows of prompt and response, contiguous from column 0.
+
+    Token t of a response is `tokens[b, prompt_length[b] + t]`; right of the last one stands 0.
+    """
+
+    tokens: Tensor  # [B, S] int64
+    prompt_length: Tensor  # [B] int64
+    temperature: Tensor  # [B] float32 that its log-probabilities are taken at, never 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a policy says of steps that were taken, with gradient; 0 outside the mask."""
+
+    logp: Tensor  # [B, T] nats
+    entropy: Tensor | None = None  # [B, T] nats; None: not asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What can be known of a policy before its weights are there."""
+
+    kind: Literal["tokens", "flow"]
+    provides: frozenset[str]  # the per-step fields it can fill

@@ -1,0 +1,16 @@
+import pytest
+from small_language import small, trained
+
+
+@pytest.fixture(scope="session")
+def learned():
+    """Weights of `small` after a few steps."""
+    policy = trained(small())
+    return {name: value.clone() for name, value in policy.weights().items()}
+
+
+@pytest.fixture
+def policy(learned):
+    policy = small()
+    policy.load_weights(learned)
+    return policy
