@@ -1,0 +1,15 @@
+"""Prompts: where they come from, how they are split, and in which order they are drawn."""
+
+from tandem.data.records import BadRow, Data, Wording, write_quarantine
+from tandem.data.sort import Lengths
+from tandem.data.stream import Curriculum, PromptStream
+
+__all__ = [
+    "BadRow",
+    "Curriculum",
+    "Data",
+    "Lengths",
+    "PromptStream",
+    "Wording",
+    "write_quarantine",
+]

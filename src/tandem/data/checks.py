@@ -1,0 +1,111 @@
+"""One row of a data file: from bytes to a prompt, or a ValueError that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from tandem.data.records import prompt_id
+from tandem.types import Prompt
+
+LONGEST_ROW = 1 << 22  # bytes
+ROLES = ("system", "user", "assistant", "tool")
+OWN_KEYS = ("prompt", "messages", "answer", "id", "source")
+
+
+def parse(line: bytes) -> dict:
+    """The JSON object of a line of bytes; a ValueError says what else it is."""
+    if len(line.rstrip(b"\r\n")) > LONGEST_ROW:
+        raise ValueError(f"longer than {LONGEST_ROW} bytes")
+    try:
+        row = json.loads(
+            line.decode(), parse_constant=_finite, parse_float=_finite, object_pairs_hook=_object
+        )
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeError:
+        raise ValueError("not valid unicode") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"a row is a JSON object, not {_kind(row)}")
+    return row
+
+
+def to_prompt(row: dict, *, source: str, content: int) -> Prompt:
+    """A checked row as a prompt; `content` is its id where the row names none."""
+    text, messages = row.get("prompt"), row.get("messages")
+    if text is None and messages is None:
+        raise ValueError("no prompt: give `prompt` or `messages`")
+    if text is not None and messages is not None:
+        raise ValueError("both `prompt` and `messages`: give one of them")
+    if text is not None:
+        _filled_text(text, "`prompt`")
+    named = row.get("source", source)
+    _filled_text(named, "`source`")
+    return Prompt(
+        id=_id(row["id"]) if "id" in row else content,
+        source=named,
+        text=text,
+        messages=None if messages is None else _messages(messages),
+        answer=_answer(row.get("answer")),
+        fields={key: value for key, value in row.items() if key not in OWN_KEYS},
+    )
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError("a key is given twice")
+    return row
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is not a number that JSON knows")
+    return value
+
+
+def _filled_text(value: object, name: str) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be text, not {_kind(value)}")
+    if not value.strip():
+        raise ValueError(f"{name} is empty")
+
+
+def _messages(messages: object) -> tuple[dict[str, str], ...]:
+    if not isinstance(messages, list) or not messages:
+        raise ValueError("`messages` must be a list of at least one message")
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise ValueError(f"message {number} must be an object with `role` and `content`")
+        if message["role"] not in ROLES:
+            raise ValueError(f"message {number}: role {message['role']!r} is none of {ROLES}")
+        for key, value in message.items():
+            if not isinstance(value, str):
+                raise ValueError(f"message {number}: `{key}` must be text, not {_kind(value)}")
+    if messages[-1]["role"] == "assistant":
+        raise ValueError("`messages` end with the assistant's turn: give it as `answer`")
+    return tuple(messages)
+
+
+def _answer(answer: object) -> str | None:
+    if answer is None or isinstance(answer, str):
+        return answer
+    if isinstance(answer, bool) or not isinstance(answer, int | float):
+        raise ValueError(f"`answer` must be text or a number, not {_kind(answer)}")
+    return str(answer)
+
+
+def _id(given: object) -> int:
+    if isinstance(given, str):
+        return prompt_id("id", given)
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 1 << 63:
+        return given
+    raise ValueError("`id` must be text or an integer from 0 up to 2**63")
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "an object", list: "a list", str: "text", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,89 @@
+"""Procedural puzzles of the reasoning-gym package, with answers that a program checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tandem.data.records import AS_CHAT, Data, StreamMaker, Wording, prompt_id
+from tandem.data.stream import PromptStream
+from tandem.types import Prompt
+
+SCRIPT = Path(__file__).with_name("puzzles.py")
+
+
+def reasoning_gym(
+    *,
+    task: str,
+    size: int = 2000,
+    held_out: int = 100,
+    difficulty: Mapping[str, Any] | None = None,
+    wording: Wording = AS_CHAT,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """`size` questions to train on, `held_out` to evaluate and as many to test.
+
+    Fewer, where a question comes up twice: it counts where it came first, held-out ones before
+    others. `difficulty` holds the task's own settings. `fields["reasoning_gym"]` names the question
+    to the reward of the same name, which makes it again.
+    """
+    recipe = {
+        "task": task,
+        "size": size + 2 * held_out,
+        "seed": seed,
+        "difficulty": dict(difficulty or {}),
+    }
+    questions = _questions(recipe)
+    first: dict[str, int] = {}
+    for place, (question, _) in enumerate(questions):
+        first.setdefault(question, place)
+    prompts = {
+        place: wording.put(_prompt(*questions[place], place, recipe)) for place in first.values()
+    }
+    train = _between(prompts, 2 * held_out, len(questions))
+    return Data(
+        train=train,
+        eval=_between(prompts, 0, held_out),
+        test=_between(prompts, held_out, 2 * held_out),
+        demonstrations=tuple(prompt for prompt in train if prompt.answer is not None),
+        curriculum=curriculum,
+    )
+
+
+def _between(prompts: Mapping[int, Prompt], start: int, stop: int) -> tuple[Prompt, ...]:
+    return tuple(prompt for place, prompt in prompts.items() if start <= place < stop)
+
+
+def _questions(recipe: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """Question and answer of each index; the answer is None where many are right."""
+    if find_spec("reasoning_gym") is None:
+        raise ValueError("data=reasoning_gym needs a package: pip install 'tandem[reasoning_gym]'")
+    done = subprocess.run(
+        [sys.executable, "-P", str(SCRIPT)],
+        input=json.dumps(recipe),
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    answer = json.loads(done.stdout or '{"error": "reasoning-gym ended without an answer"}')
+    if "error" in answer:
+        raise ValueError(answer["error"])
+    return [tuple(pair) for pair in answer["questions"]]
+
+
+def _prompt(question: str, answer: str | None, index: int, recipe: Mapping[str, Any]) -> Prompt:
+    return Prompt(
+        id=prompt_id("reasoning_gym", recipe["task"], question),
+        source=recipe["task"],
+        text=question,
+        answer=answer,
+        fields={"reasoning_gym": {**recipe, "index": index}},
+    )

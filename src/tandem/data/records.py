@@ -1,0 +1,82 @@
+"""What a data function gives: prompts in disjoint splits, and the rows that could not be used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tandem import draws
+from tandem.data.stream import PromptStream
+from tandem.types import Prompt
+
+StreamMaker = Callable[..., PromptStream]  # called as maker(prompts, seed=seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRow:
+    """A row that was left out, and why."""
+
+    file: str
+    line: int  # counted from 1
+    reason: str
+    text: str = ""  # the beginning of the row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Prompts to train on, to look at while training, to report, and to imitate."""
+
+    train: tuple[Prompt, ...]
+    eval: tuple[Prompt, ...]
+    test: tuple[Prompt, ...] = ()  # empty: the data names no third split
+    demonstrations: tuple[Prompt, ...] = ()  # prompts whose `answer` is to be imitated
+    quarantine: tuple[BadRow, ...] = ()
+    curriculum: StreamMaker = PromptStream  # how prompts are drawn from `train`
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("the data has no prompt to train on")
+        for prompts in (self.train, self.eval, self.test, self.demonstrations):
+            if len({prompt.id for prompt in prompts}) < len(prompts):
+                raise ValueError(
+                    f"prompt ids repeat among the {len(prompts)} prompts of a split "
+                    f"(source {prompts[0].source}); an id names one prompt"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """How a question of a data set is put to the policy."""
+
+    chat: bool = True  # as a user's message, through the chat template; else as bare text
+    instruction: str | None = None  # stands below the question, one empty line between
+
+    def put(self, prompt: Prompt) -> Prompt:
+        """The same question in this wording; a prompt that already is a chat stays as it is."""
+        if prompt.text is None:
+            return prompt
+        parts = (prompt.text,) if self.instruction is None else (prompt.text, self.instruction)
+        text = "\n\n".join(parts)
+        if not self.chat:
+            return replace(prompt, text=text)
+        return replace(prompt, text=None, messages=({"role": "user", "content": text},))
+
+
+AS_CHAT = Wording()
+
+
+def prompt_id(*names: int | str) -> int:
+    """The id of the prompt with this content: 63 bits, the same in every run."""
+    return draws.key(*names) >> 1
+
+
+def write_quarantine(folder: Path, rows: Iterable[BadRow]) -> Path | None:
+    """One JSON line per bad row in `folder`/quarantine.jsonl. None: no bad row, no file."""
+    lines = [json.dumps(asdict(row)) for row in rows]
+    if not lines:
+        return None
+    path = Path(folder) / "quarantine.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,181 @@
+"""Prompts from a file of JSON lines. Every row is checked; a bad one is listed, never fatal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import torch
+from torch import Tensor
+
+from tandem import draws
+from tandem.data.checks import LONGEST_ROW, parse, to_prompt
+from tandem.data.records import BadRow, Data, StreamMaker, prompt_id
+from tandem.data.stream import PromptStream
+from tandem.types import Prompt
+
+Line = TypeVar("Line")  # a row as it was stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The good rows of a file, and the bad ones."""
+
+    prompts: tuple[Prompt, ...]
+    content: tuple[int, ...]  # a hash of each good row: what a split by content goes by
+    bad: tuple[BadRow, ...]
+
+
+def jsonl(
+    *,
+    path: str,
+    eval_path: str | None = None,
+    test_path: str | None = None,
+    held_out: float = 0.05,
+    max_size: int | None = None,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """Rows with `prompt` (text, sent as it is) or `messages` (a chat), and perhaps an `answer`.
+
+    `id` and `source` may be given; every other key reaches the reward as `prompt.fields[key]`.
+    Without `eval_path` a part `held_out` of the rows is kept for evaluation: a row is in it or not
+    by its content and the seed alone, so added rows move none. At most `max_size` prompts are
+    trained on, chosen by content too. Train rows with an answer are the demonstrations.
+    """
+    paths = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
+    splits = [
+        None if path is None else read_rows(Path(path), option=option)
+        for option, path in paths.items()
+    ]
+    return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
+
+
+def assemble(
+    rows: Rows,
+    evaluation: Rows | None,
+    test: Rows | None,
+    *,
+    held_out: float,
+    max_size: int | None,
+    curriculum: StreamMaker,
+    seed: int,
+) -> Data:
+    """What `jsonl` promises, of rows that were read."""
+    if evaluation is None:
+        rows, evaluation = split_rows(rows, held_out=held_out, seed=seed)
+    train = choose(rows.prompts, max_size=max_size, seed=seed)
+    return Data(
+        train=train,
+        eval=evaluation.prompts,
+        test=() if test is None else test.prompts,
+        demonstrations=tuple(prompt for prompt in train if prompt.answer is not None),
+        quarantine=rows.bad + evaluation.bad + (() if test is None else test.bad),
+        curriculum=curriculum,
+    )
+
+
+def read_rows(path: Path, *, option: str) -> Rows:
+    """`option` is the flag that named the file: what the message of a useless file starts with."""
+    try:
+        rows = check_rows(_lines(path), parse, file=str(path), source=path.stem)
+    except OSError as error:
+        raise ValueError(f"{option}={path}: {error.strerror}") from None
+    if not rows.prompts:
+        first = f"; row {rows.bad[0].line}: {rows.bad[0].reason}" if rows.bad else ""
+        raise ValueError(f"{option}={path}: no usable row among {len(rows.bad)}{first}")
+    return rows
+
+
+def check_rows(
+    lines: Iterable[tuple[int, Line]],
+    parse: Callable[[Line], dict],
+    *,
+    file: str,
+    source: str,
+) -> Rows:
+    """Parse and check each numbered row; equal rows, and equal ids, count once."""
+    prompts: list[Prompt] = []
+    content: list[int] = []
+    bad: list[BadRow] = []
+    seen: dict[int, int] = {}
+    for number, line in lines:
+        try:
+            row = parse(line)
+            key = prompt_id(json.dumps(row, sort_keys=True, default=_opaque))
+            prompt = to_prompt(row, source=source, content=key)
+            _unique(seen, prompt.id, number, given="id" in row)
+        except ValueError as problem:
+            bad.append(BadRow(file=file, line=number, reason=str(problem), text=_start(line)))
+        else:
+            prompts.append(prompt)
+            content.append(key)
+    return Rows(prompts=tuple(prompts), content=tuple(content), bad=tuple(bad))
+
+
+def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
+    """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0."""
+    if not 0 <= held_out < 1:
+        raise ValueError(f"data.held_out={held_out} is a part of the rows: from 0 up to 1")
+    chance = draws.uniform(draws.key(seed, "held out", torch.tensor(rows.content)))
+    out = chance < held_out
+    if held_out > 0 and len(out) > 1 and out.all() | ~out.any():
+        out = chance == chance.min()
+    return _where(rows, ~out, bad=rows.bad), _where(rows, out, bad=())
+
+
+def _where(rows: Rows, chosen: Tensor, *, bad: tuple[BadRow, ...]) -> Rows:
+    places = chosen.nonzero()[:, 0].tolist()
+    return Rows(
+        prompts=tuple(rows.prompts[place] for place in places),
+        content=tuple(rows.content[place] for place in places),
+        bad=bad,
+    )
+
+
+def choose(prompts: tuple[Prompt, ...], *, max_size: int | None, seed: int) -> tuple[Prompt, ...]:
+    """At most `max_size` of the prompts, chosen by id and left in their order."""
+    if max_size is None or len(prompts) <= max_size:
+        return prompts
+    if max_size < 1:
+        raise ValueError(f"data.max_size={max_size} must be at least 1, or null for all")
+    ids = torch.tensor([prompt.id for prompt in prompts])
+    kept = draws.bits(draws.key(seed, "choose", ids)).argsort(stable=True)[:max_size].sort().values
+    return tuple(prompts[place] for place in kept.tolist())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines that are not blank."""
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: _bounded(file), b""), start=1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")  # some editors mark UTF-8 so
+            if line.strip():
+                yield number, line
+
+
+def _bounded(file: BinaryIO) -> bytes:
+    """The next line; of an overlong one the start, so that no line fills the memory."""
+    line = rest = file.readline(LONGEST_ROW + 2)
+    while len(rest) == LONGEST_ROW + 2 and not rest.endswith(b"\n"):
+        rest = file.readline(LONGEST_ROW + 2)
+    return line
+
+
+def _unique(seen: dict[int, int], id: int, number: int, *, given: bool) -> None:
+    first = seen.setdefault(id, number)
+    if first != number:
+        raise ValueError(f"{'the same id as' if given else 'equal to'} row {first}")
+
+
+def _opaque(value: object) -> str:
+    # What JSON cannot hold (a picture) may print its address, which no other run repeats.
+    return type(value).__name__
+
+
+def _start(line: object) -> str:
+    text = line[:200].decode(errors="replace") if isinstance(line, bytes) else str(line)[:200]
+    return text.strip()

@@ -1,0 +1,167 @@
+"""Sorting letters: `dbcaj>` asks for `abcdj`. Two tasks a tiny model can be taught in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from tandem import draws
+from tandem.data.records import Data, StreamMaker
+from tandem.data.stream import PromptStream
+from tandem.types import Prompt
+
+ALPHABET = "abcdefghij"
+PERMUTED = 1 << 17  # up to so many strings the whole set is permuted; beyond, strings are drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Strings of `shortest` to `longest` letters, `count` of each length."""
+
+    shortest: int
+    longest: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shortest <= self.longest <= 18 or self.count < 1:
+            raise ValueError(f"lengths run from 1 to 18 letters, and count is at least 1: {self}")
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.shortest, self.longest + 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """The strings of one length as numbers in base 10; no number stands in two of them."""
+
+    train: Tensor  # [count] int64, fewer where there are not so many strings
+    eval: Tensor  # [held_out]
+    test: Tensor  # [held_out]
+
+
+def sort_ladder(
+    *,
+    demonstrations: Lengths,
+    prompts: Lengths,
+    held_out: int = 32,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """Short strings are shown, longer ones must be discovered. A source is a length: `length_02`.
+
+    A demonstration's length is as likely as any other, so the few short strings repeat. Of each
+    length from 1 up, `held_out` strings (a third of all, where there are fewer) are kept for
+    evaluation and as many for the test.
+    """
+    longest = max(demonstrations.longest, prompts.longest)
+    count = max(demonstrations.count, prompts.count)
+    splits = {
+        length: split_strings(length, count=count, held_out=held_out, seed=seed)
+        for length in range(1, longest + 1)
+    }
+    return Data(
+        train=_all(_questions(n, splits[n].train[: prompts.count]) for n in prompts),
+        eval=_all(_questions(n, splits[n].eval) for n in splits),
+        test=_all(_questions(n, splits[n].test) for n in splits),
+        demonstrations=_all(
+            _demonstrations(n, splits[n].train, count=demonstrations.count) for n in demonstrations
+        ),
+        curriculum=curriculum,
+    )
+
+
+def sort_letters(
+    *,
+    lengths: Lengths,
+    corrupted: float = 0.6,
+    held_out: int = 100,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """The smoke test: every length is shown, but in a `corrupted` part of the demonstrations two
+    different letters of the answer have changed places. `held_out` strings of each length are kept
+    for evaluation and as many for the test.
+    """
+    splits = {
+        n: split_strings(n, count=lengths.count, held_out=held_out, seed=seed) for n in lengths
+    }
+    train = _all(_questions(n, splits[n].train) for n in lengths)
+    return Data(
+        train=train,
+        eval=_all(_questions(n, splits[n].eval) for n in lengths),
+        test=_all(_questions(n, splits[n].test) for n in lengths),
+        demonstrations=_corrupt(train, share=corrupted, seed=seed),
+        curriculum=curriculum,
+    )
+
+
+def split_strings(length: int, *, count: int, held_out: int, seed: int) -> Splits:
+    """Held-out strings come first in the keyed order, so `count` does not change them."""
+    total = len(ALPHABET) ** length
+    held_out = min(held_out, total // 3)
+    wanted = min(total, 2 * held_out + count)
+    order = _distinct(draws.key(seed, "sort", length), total, wanted)
+    return Splits(
+        eval=order[:held_out], test=order[held_out : 2 * held_out], train=order[2 * held_out :]
+    )
+
+
+def _distinct(key: int, total: int, wanted: int) -> Tensor:
+    """`wanted` different numbers below `total`, in keyed order: [wanted] int64."""
+    if total <= max(PERMUTED, 4 * wanted):
+        return draws.permutation(key, total)[:wanted]
+    drawn = draws.bits(key, (2 * wanted,)).remainder(total)  # few repeat: total > 4 * wanted
+    return torch.tensor(list(dict.fromkeys(drawn.tolist()))[:wanted])
+
+
+def _questions(length: int, numbers: Tensor) -> list[Prompt]:
+    ids = draws.key("sort", length, numbers) >> 1 & (1 << 62) - 1
+    return _prompts(length, numbers, ids)
+
+
+def _demonstrations(length: int, numbers: Tensor, *, count: int) -> list[Prompt]:
+    turn = torch.arange(count)
+    numbers = numbers[turn % len(numbers)]
+    # The id counts the copies of a string, so that it names one demonstration.
+    ids = draws.key("sort", "shown", length, numbers, turn) >> 1 & (1 << 62) - 1
+    return _prompts(length, numbers, ids)
+
+
+def _prompts(length: int, numbers: Tensor, ids: Tensor) -> list[Prompt]:
+    place = len(ALPHABET) ** torch.arange(length)
+    digits = (numbers[:, None] // place).remainder(len(ALPHABET)).tolist()
+    rows = (["".join(ALPHABET[digit] for digit in row) for row in digits], ids.tolist())
+    return [
+        Prompt(id=id, source=f"length_{length:02}", text=f"{word}>", answer="".join(sorted(word)))
+        for word, id in zip(*rows, strict=True)
+    ]
+
+
+def _corrupt(prompts: tuple[Prompt, ...], *, share: float, seed: int) -> tuple[Prompt, ...]:
+    chance = draws.uniform(draws.key(seed, "corrupt"), (len(prompts), 2)).tolist()
+    return tuple(
+        _swapped(prompt, which) if hit < share else prompt
+        for prompt, (hit, which) in zip(prompts, chance, strict=True)
+    )
+
+
+def _swapped(prompt: Prompt, which: float) -> Prompt:
+    """Two different letters of the answer change places; `which` in (0, 1) says which two."""
+    letters = list(prompt.answer)
+    pairs = [pair for pair in combinations(range(len(letters)), 2) if _differ(letters, pair)]
+    if pairs:
+        i, j = pairs[int(which * len(pairs))]
+        letters[i], letters[j] = letters[j], letters[i]
+    return replace(prompt, answer="".join(letters))
+
+
+def _differ(letters: list[str], pair: tuple[int, int]) -> bool:
+    return letters[pair[0]] != letters[pair[1]]
+
+
+def _all(parts: Iterable[list[Prompt]]) -> tuple[Prompt, ...]:
+    return tuple(prompt for part in parts for prompt in part)

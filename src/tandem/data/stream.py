@@ -1,0 +1,134 @@
+"""Which prompts an iteration gets: a pure function of seed, iteration, round and slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tandem import draws
+from tandem.types import Prompt
+
+
+class PromptStream(nn.Module):
+    """Every prompt equally often: a keyed permutation per epoch, read in steps of `count`.
+
+    An iteration repeats no prompt while the set is at least as large as `count`: what is left of an
+    epoch when less than one iteration remains rests until the next.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], *, seed: int) -> None:
+        super().__init__()
+        if not prompts:
+            raise ValueError("a stream needs at least one prompt")
+        self.prompts = tuple(prompts)
+        self.seed = seed
+
+    def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
+        """The prompts of all ranks. `round` > 0 draws more for the same iteration, moving nothing.
+
+        All rounds of an iteration have the same `count`; who wants fewer takes the first.
+        """
+        return [self.prompts[place] for place in self.places(iteration, count, round).tolist()]
+
+    def observe(self, sources: Sequence[str], success: Tensor) -> None:
+        """Success in [0, 1] of the rows of one iteration. A uniform stream does not care."""
+
+    def places(self, iteration: int, count: int, round: int) -> Tensor:
+        """Where in the set the draws lie: [count] int64."""
+        main = self._main(iteration, count)
+        if round == 0:
+            return main
+        # Refills have an order of their own, so that the main stream never moves.
+        order = draws.permutation(draws.key(self.seed, "refill", iteration), len(self.prompts))
+        used = torch.isin(order, main)
+        order = torch.cat([order[~used], order[used]])
+        return order[((round - 1) * count + torch.arange(count)) % len(order)]
+
+    def _main(self, iteration: int, count: int) -> Tensor:
+        size = len(self.prompts)
+        epoch_length = size // count * count if count <= size else size
+        position = iteration * count + torch.arange(count)
+        epoch = position // epoch_length
+        first, last = int(epoch[0]), int(epoch[-1])
+        orders = [
+            draws.permutation(draws.key(self.seed, "prompts", number), size)
+            for number in range(first, last + 1)
+        ]
+        return torch.stack(orders)[epoch - first, position % epoch_length]
+
+
+class Curriculum(PromptStream):
+    """Sources are drawn with weight p (1 - p) + floor, where p is the success rate of a source.
+
+    p starts at 1/2 and is a moving average over iterations. A decay of .8 remembers about five: a
+    mean over some 60 samples of a source has a noise of .065, which that cuts to .02, below the
+    floor; a slower one would lag behind a frontier that moves every ten iterations. The floor keeps
+    what is mastered in the draw: without it, it is forgotten.
+    """
+
+    def __init__(
+        self, prompts: Sequence[Prompt], *, seed: int, floor: float = 0.03, decay: float = 0.8
+    ) -> None:
+        super().__init__(prompts, seed=seed)
+        if floor <= 0 or not 0 <= decay < 1:
+            raise ValueError(
+                f"a curriculum needs floor > 0 and 0 <= decay < 1, not floor={floor}, decay={decay}"
+            )
+        self.floor = floor
+        self.decay = decay
+        self.sources = tuple(sorted({prompt.source for prompt in self.prompts}))
+        self.members = _members(self.prompts, self.sources)
+        self.register_buffer("success", torch.full((len(self.sources),), 0.5, dtype=torch.float64))
+
+    def weights(self) -> Tensor:
+        """The chance of each source, in the order of `sources`: float64, sums to 1."""
+        weights = self.success * (1 - self.success) + self.floor
+        return weights / weights.sum()
+
+    def observe(self, sources: Sequence[str], success: Tensor) -> None:
+        """Move the rate of each source that was seen towards its mean success of this iteration.
+
+        A missing success (NaN) says nothing; one outside [0, 1] counts as the nearer end.
+        """
+        success = success.detach().cpu().double()
+        known = ~success.isnan()
+        number = {source: place for place, source in enumerate(self.sources)}
+        index = torch.tensor([number[source] for source in sources], dtype=torch.int64)[known]
+        none = torch.zeros_like(self.success)
+        count = none.index_add(0, index, torch.ones_like(success[known]))
+        total = none.index_add(0, index, success[known].clamp(0, 1))
+        seen = count > 0
+        mean = total[seen] / count[seen]
+        self.success[seen] = self.decay * self.success[seen] + (1 - self.decay) * mean
+
+    def places(self, iteration: int, count: int, round: int) -> Tensor:
+        # Later rounds go on where earlier ones stopped, so a round knows the choices before it.
+        chosen = torch.cat([self._choose(iteration, count, turn) for turn in range(round + 1)])
+        nth = torch.nn.functional.one_hot(chosen, len(self.sources)).cumsum(0)
+        nth = nth.gather(1, chosen[:, None])[:, 0] - 1  # how often the source came before
+        orders = {source: self._order(iteration, source) for source in set(chosen.tolist())}
+        last = zip(chosen[-count:].tolist(), nth[-count:].tolist(), strict=True)
+        return torch.stack([orders[source][n % len(orders[source])] for source, n in last])
+
+    def _choose(self, iteration: int, count: int, round: int) -> Tensor:
+        uniform = draws.uniform(draws.key(self.seed, "source", iteration, round), (count,))
+        edges = self.weights().cumsum(0)
+        return torch.searchsorted(edges[:-1].contiguous(), uniform * edges[-1], right=True)
+
+    def _order(self, iteration: int, source: int) -> Tensor:
+        members = self.members[source]
+        name = self.sources[source]
+        return members[draws.permutation(draws.key(self.seed, name, iteration), len(members))]
+
+    def _apply(self, fn: Callable, recurse: bool = True) -> Curriculum:
+        # Bookkeeping stays in float64 on the CPU when the module around it is moved or cast.
+        return self
+
+
+def _members(prompts: Sequence[Prompt], sources: Sequence[str]) -> list[Tensor]:
+    places: dict[str, list[int]] = {source: [] for source in sources}
+    for place, prompt in enumerate(prompts):
+        places[prompt.source].append(place)
+    return [torch.tensor(places[source]) for source in sources]

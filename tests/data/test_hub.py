@@ -1,0 +1,109 @@
+"""Data sets by name: a local folder stands in for the hub."""
+
+import json
+import sys
+
+import pytest
+
+from tandem.data import Wording
+from tandem.data.hub import Columns, Split, hub
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def questions(count):
+    return [
+        {"question": f"{i} + 1?", "answer": f"It is one more.\n#### {i + 1}", "level": i % 3}
+        for i in range(count)
+    ]
+
+
+def folder(path, **splits):
+    path.mkdir()
+    for name, rows in splits.items():
+        lines = "\n".join(json.dumps(row) for row in rows)
+        (path / f"{name}.jsonl").write_text(lines)
+    return str(path)
+
+
+GSM = Columns(prompt="question", answer="answer", answer_pattern=r"####\s*(.+)")
+
+
+def test_rows_of_a_folder_become_chats_with_the_answer_behind_the_hashes(tmp_path):
+    name = folder(tmp_path / "sums", train=questions(40), test=questions(3))
+    wording = Wording(instruction="Answer in \\boxed{}.")
+    data = hub(name=name, split=Split(test="test"), columns=GSM, wording=wording, seed=0)
+    first = data.test[0]
+    assert first.messages == ({"role": "user", "content": "0 + 1?\n\nAnswer in \\boxed{}."},)
+    assert (first.answer, first.source, first.fields) == ("1", "sums", {"level": 0})
+    assert len(data.train) + len(data.eval) == 40
+    assert len(data.eval) >= 1
+    assert data.demonstrations == data.train
+
+
+def test_parquet_text_and_a_limit(tmp_path):
+    path = tmp_path / "data"
+    path.mkdir()
+    datasets.Dataset.from_list(questions(30)).to_parquet(path / "train.parquet")
+    data = hub(
+        name=str(path),
+        split=Split(held_out=0.0),
+        columns=Columns(prompt="question"),
+        wording=Wording(chat=False),
+        max_size=10,
+        seed=0,
+    )
+    assert len(data.train) == 10
+    assert all(p.text.endswith("+ 1?") and p.answer is None for p in data.train)
+    assert data.eval == data.demonstrations == ()
+
+
+def test_a_column_of_messages_stays_the_chat_it_is(tmp_path):
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    name = folder(tmp_path / "chats", train=[{"turns": chat}])
+    data = hub(name=name, split=Split(), columns=Columns(prompt="turns"), seed=0)
+    assert data.train[0].messages == tuple(chat)
+
+
+def test_rows_that_cannot_be_used_are_quarantined(tmp_path):
+    rows = [*questions(2), {"question": "", "answer": "#### 1", "level": 0}]
+    rows += [{"question": "unsolved", "answer": "nobody knows", "level": 0}]
+    name = folder(tmp_path / "sums", train=rows)
+    data = hub(name=name, split=Split(held_out=0.0), columns=GSM, seed=0)
+    assert [(row.line, row.reason) for row in data.quarantine] == [
+        (3, "`prompt` is empty"),
+        (4, "the answer has no match of '####\\\\s*(.+)'"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("split", "columns", "said"),
+    [
+        (Split(train="tran"), GSM, 'data.split: subset None, split tran.*Unknown split "tran"'),
+        (Split(subset="main"), GSM, "subset main.*'main' not found"),
+        (Split(), Columns(prompt="problem"), r"data\.columns\.prompt=problem: .*'question'"),
+        (Split(), Columns(prompt="question", answer="a"), r"data\.columns\.answer=a: "),
+    ],
+)
+def test_a_name_that_is_not_there_is_one_line_with_the_flag(tmp_path, split, columns, said):
+    name = folder(tmp_path / "sums", train=questions(2))
+    with pytest.raises(ValueError, match=said) as caught:
+        hub(name=name, split=split, columns=columns, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_data_set_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.name=.*nowhere") as caught:
+        hub(name=str(tmp_path / "nowhere"), split=Split(), columns=GSM, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"pip install 'tandem\[hub\]'"):
+        hub(name="any", split=Split(), columns=GSM, seed=0)

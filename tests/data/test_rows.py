@@ -1,0 +1,217 @@
+"""Rows of a file: what is a prompt, what is quarantined, and which of them are held out."""
+
+import json
+
+import pytest
+
+from tandem.data import write_quarantine
+from tandem.data.checks import LONGEST_ROW
+from tandem.data.rows import jsonl
+
+
+def written(path, rows):
+    lines = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return str(path)
+
+
+def numbered(count):
+    return [{"prompt": f"question {i}", "answer": str(i)} for i in range(count)]
+
+
+def load(path, **options):
+    return jsonl(path=path, seed=0, **options)
+
+
+def test_text_and_chats_become_prompts_and_other_keys_become_fields(tmp_path):
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1?"}]
+    rows = [
+        {"prompt": "2+2=", "answer": 4, "tests": ["a", "b"], "id": 17, "source": "sums"},
+        {"messages": chat, "answer": "2"},
+        {"prompt": "no answer"},
+    ]
+    data = load(written(tmp_path / "rows.jsonl", rows), held_out=0)
+    first, second, third = data.train
+    assert (first.text, first.answer, first.id, first.source) == ("2+2=", "4", 17, "sums")
+    assert first.fields == {"tests": ["a", "b"]}
+    assert second.messages == tuple(chat)
+    assert second.source == "rows"
+    assert data.demonstrations == (first, second)
+    assert (third.answer, data.eval, data.quarantine) == (None, (), ())
+
+
+GOOD = {"prompt": "fine", "answer": "yes"}
+BAD = [
+    (b"not json", "not JSON"),
+    (b'{"prompt": "cut off', "not JSON"),
+    (b'{"prompt": "a"} {"prompt": "b"}', "not JSON: Extra data"),
+    (b"[]", "not a list"),
+    (b'"text"', "not text"),
+    (b"7", "not a number"),
+    (b"null", "not null"),
+    (b"{}", "no prompt"),
+    (b'{"prompt": null}', "no prompt"),
+    (b'{"answer": "4"}', "no prompt"),
+    (b'{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}', "both"),
+    (b'{"prompt": ""}', "`prompt` is empty"),
+    (b'{"prompt": "  \\n"}', "`prompt` is empty"),
+    (b'{"prompt": 3}', "`prompt` must be text, not a number"),
+    (b'{"prompt": ["a"]}', "`prompt` must be text, not a list"),
+    (b'{"prompt": "a", "answer": ["4"]}', "`answer` must be text or a number"),
+    (b'{"prompt": "a", "answer": true}', "`answer` must be text or a number, not a boolean"),
+    (b'{"prompt": "a", "id": 1.5}', "`id` must be"),
+    (b'{"prompt": "a", "id": 9223372036854775808}', "`id` must be"),
+    (b'{"prompt": "a", "source": 1}', "`source` must be text"),
+    (b'{"messages": []}', "at least one message"),
+    (b'{"messages": "hello"}', "must be a list"),
+    (b'{"messages": ["hello"]}', "message 1 must be an object"),
+    (b'{"messages": [{"role": "user"}]}', "`role` and `content`"),
+    (b'{"messages": [{"content": "a"}]}', "`role` and `content`"),
+    (b'{"messages": [{"role": "robot", "content": "a"}]}', "role 'robot' is none of"),
+    (b'{"messages": [{"role": "user", "content": [1]}]}', "`content` must be text"),
+    (
+        b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
+        "give it as `answer`",
+    ),
+    (b'{"prompt": "caf\xe9"}', "not valid unicode"),
+    (b'{"prompt": "\\ud800"}', "not valid unicode"),
+    (b'\xff\xfe{\x00"\x00', "not valid unicode"),
+    (b'\xef\xbb\xbf{"prompt": "mark"}', "not JSON"),
+    (b'{"prompt": "a", "score": NaN}', "NaN is not a number"),
+    (b'{"prompt": "a", "score": 1e999}', "1e999 is not a number"),
+    (b'{"prompt": "a", "prompt": "b"}', "a key is given twice"),
+    (b'{"prompt": ' + b"[" * 100_000, "nested too deeply"),
+    (b'{"prompt": "' + b"x" * LONGEST_ROW + b'"}', "longer than"),
+    (json.dumps(GOOD).encode(), "equal to row 1"),
+]
+
+
+def test_every_malformed_row_is_listed_with_its_line_and_reason_and_none_is_fatal(tmp_path):
+    assert len(BAD) >= 30
+    last = {"prompt": "still read"}
+    data = load(
+        written(tmp_path / "mixed.jsonl", [GOOD, *(row for row, _ in BAD), last]), held_out=0
+    )
+    assert [prompt.text for prompt in data.train] == ["fine", "still read"]
+    assert [row.line for row in data.quarantine] == list(range(2, len(BAD) + 2))
+    for row, (_, reason) in zip(data.quarantine, BAD, strict=True):
+        assert reason in row.reason, (row.line, row.reason)
+
+
+def test_the_quarantine_file_says_what_was_left_out(tmp_path):
+    data = load(written(tmp_path / "mixed.jsonl", [GOOD, *(row for row, _ in BAD)]), held_out=0)
+    path = write_quarantine(tmp_path, data.quarantine)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == len(BAD)
+    assert rows[0] == {
+        "file": str(tmp_path / "mixed.jsonl"),
+        "line": 2,
+        "reason": "not JSON: Expecting value at column 1",
+        "text": "not json",
+    }
+    assert max(len(row["text"]) for row in rows) <= 200
+
+
+def test_without_bad_rows_there_is_no_quarantine_file(tmp_path):
+    assert write_quarantine(tmp_path, ()) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_id_twice_is_one_prompt(tmp_path):
+    rows = [
+        {"id": "x", "prompt": "one"},
+        {"id": "x", "prompt": "two"},
+        {"id": "y", "prompt": "two"},
+    ]
+    data = load(written(tmp_path / "rows.jsonl", rows), held_out=0)
+    assert [prompt.text for prompt in data.train] == ["one", "two"]
+    assert data.quarantine[0].reason == "the same id as row 1"
+
+
+def test_a_byte_order_mark_at_the_start_and_blank_lines_are_no_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n\r\n   \n{"prompt": "b"}')
+    data = load(str(path), held_out=0)
+    assert [prompt.text for prompt in data.train] == ["a", "b"]
+    assert data.quarantine == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        (b"", "no usable row among 0"),
+        (b"{}\n7\n", "among 2; row 1: no prompt"),
+    ],
+)
+def test_a_file_without_a_prompt_is_one_line_that_names_the_flag(tmp_path, content, said):
+    path = tmp_path / "rows.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^data\.path=.*{said}") as caught:
+        load(str(path))
+    assert "\n" not in str(caught.value)
+    good = written(tmp_path / "good.jsonl", [GOOD])
+    with pytest.raises(ValueError, match=rf"^data\.eval_path=.*{said}"):
+        load(good, eval_path=str(path))
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(ValueError, match=r"^data\.path=.*directory"):
+        load(str(tmp_path))
+
+
+def test_a_twentieth_is_held_out_and_no_row_is_in_both(tmp_path):
+    data = load(written(tmp_path / "rows.jsonl", numbered(1000)))
+    assert len(data.eval) + len(data.train) == 1000
+    assert 50 - 30 < len(data.eval) < 50 + 30
+    assert not {p.text for p in data.eval} & {p.text for p in data.train}
+
+
+def test_added_rows_move_no_row_between_the_splits(tmp_path):
+    few = load(written(tmp_path / "few.jsonl", numbered(200)))
+    many = load(written(tmp_path / "many.jsonl", numbered(400)[::-1]))
+    assert {p.text for p in few.eval} <= {p.text for p in many.eval}
+    assert {p.text for p in few.train} <= {p.text for p in many.train}
+
+
+def test_of_few_rows_one_is_held_out_and_one_is_left(tmp_path):
+    for held_out in (0.001, 0.999):
+        data = load(written(tmp_path / "rows.jsonl", numbered(2)), held_out=held_out)
+        assert (len(data.train), len(data.eval)) == (1, 1)
+    assert len(load(written(tmp_path / "rows.jsonl", numbered(1))).train) == 1
+
+
+def test_named_files_are_the_other_splits(tmp_path):
+    train = written(tmp_path / "train.jsonl", numbered(100))
+    other = written(tmp_path / "eval.jsonl", [*numbered(3), b"bad"])
+    third = written(tmp_path / "test.jsonl", numbered(2))
+    data = load(train, eval_path=other, test_path=third)
+    assert [len(split) for split in (data.train, data.eval, data.test)] == [100, 3, 2]
+    assert [row.file for row in data.quarantine] == [other]
+
+
+def test_a_limit_chooses_the_same_prompts_of_any_order_of_rows(tmp_path):
+    path = written(tmp_path / "rows.jsonl", numbered(300))
+    backwards = written(tmp_path / "back.jsonl", numbered(300)[::-1])
+    chosen = [{p.text for p in load(file, max_size=20).train} for file in (path, backwards)]
+    assert chosen[0] == chosen[1]
+    assert len(chosen[0]) == 20
+    assert len(load(path, max_size=20).demonstrations) == 20
+    assert {p.text for p in load(path, max_size=5).train} < chosen[0]
+
+
+@pytest.mark.parametrize("option", [{"held_out": 1.0}, {"max_size": 0}])
+def test_numbers_that_leave_nothing_are_refused(tmp_path, option):
+    path = written(tmp_path / "rows.jsonl", numbered(3))
+    with pytest.raises(ValueError, match=r"data\.(held_out|max_size)="):
+        load(path, **option)
+
+
+def test_ids_are_the_same_in_every_run_and_follow_the_content(tmp_path):
+    ids = [
+        {p.text: p.id for p in load(written(tmp_path / name, rows), held_out=0).train}
+        for name, rows in (("a.jsonl", numbered(5)), ("b.jsonl", numbered(5)[::-1]))
+    ]
+    assert ids[0] == ids[1]
+    assert ids[0]["question 0"] == 6384524506152328293  # what earlier runs recorded
