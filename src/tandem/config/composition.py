@@ -11,7 +11,6 @@ from pathlib import Path
 import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import setup_globals
@@ -43,7 +42,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     for value in given:
         if value not in choices:
             refuse_unknown_key(value, base, options)
-    cfg = _composed(source, given)
+    cfg = base if choices == given else _composed(source, given)
     with open_dict(cfg):
         cfg.choices = choices_of(cfg.hydra.runtime.choices, source)
         del cfg["hydra"]
@@ -57,7 +56,7 @@ def conf_folder() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "conf"
 
 
-def loader(plugin_folders: Sequence[Path] = ()) -> ConfigLoader:
+def loader(plugin_folders: Sequence[Path] = ()) -> ConfigLoaderImpl:
     """Reads conf/, what was registered, and the folders of plugins. Sets no global state."""
     os.environ.setdefault("PROJECT_ROOT", str(conf_folder().parent))
     hydra.version.setbase("1.3")
@@ -80,7 +79,7 @@ def _plugins(given: Sequence[Override]) -> object:
     return named[-1] if named else []
 
 
-def _composed(source: ConfigLoader, parts: Sequence[Override]) -> DictConfig:
+def _composed(source: ConfigLoaderImpl, parts: Sequence[Override]) -> DictConfig:
     try:
         return source.load_configuration(
             "config", [part.input_line for part in parts], run_mode=RunMode.RUN, from_shell=False
@@ -104,7 +103,7 @@ def one_line(error: Exception) -> str:
     return " ".join(said.split())
 
 
-def choices_of(raw: Mapping[str, str | None], source: ConfigLoader) -> dict[str, str | None]:
+def choices_of(raw: Mapping[str, str | None], source: ConfigLoaderImpl) -> dict[str, str | None]:
     """The option of every group; the recipe is None where the pair has none."""
     chosen = {group: raw[group] for group in sorted(raw) if "/" not in group}
     folder, _, name = (chosen.get("recipe") or "").rpartition("/")

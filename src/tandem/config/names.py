@@ -74,13 +74,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 def unknown(what: str, name: str, names: Iterable[str]) -> str:
     """The one line about a name that does not exist, with the one that was probably meant."""
     names = list(names)
-    elsewhere = ALIASES.get(_last(name))
-    meant = nearest(name, names)
-    if meant is not None and _last(meant) == _last(name):
-        return f"unknown {what} {name!r}: did you mean {meant!r}?"
-    if elsewhere is not None:
+    if (elsewhere := ALIASES.get(_parts(name)[1])) is not None:
         return f"unknown {what} {name!r}: here it is {' and '.join(elsewhere)}"
-    if meant is not None:
+    if (meant := nearest(name, names)) is not None:
         return f"unknown {what} {name!r}: did you mean {meant!r}?"
     listed = ", ".join(names) or "none yet"
     hint = f"there are {listed}" if len(names) < 20 else "see `python train.py --help`"
@@ -95,11 +91,13 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def _likeness(name: str, candidate: str) -> float:
-    return max(
-        SequenceMatcher(None, name, candidate).ratio(),
-        0.95 * SequenceMatcher(None, _last(name), _last(candidate)).ratio(),
-    )
+    (parent, last), (other_parent, other_last) = _parts(name), _parts(candidate)
+    same_last = SequenceMatcher(None, last, other_last).ratio()
+    if parent == other_parent:
+        return same_last
+    return max(SequenceMatcher(None, name, candidate).ratio(), 0.95 * same_last)
 
 
-def _last(name: str) -> str:
-    return name.rsplit(".", 1)[-1]
+def _parts(name: str) -> tuple[str, str]:
+    parent, _, last = name.rpartition(".")
+    return parent, last

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hydra.core.config_loader import ConfigLoader
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
@@ -28,15 +29,16 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         raise ConfigError(f"cannot read {error.override!r}: {form}") from error
 
 
-def menu(source: ConfigLoader) -> Menu:
+def menu(source: ConfigLoaderImpl) -> Menu:
     """Every group of the project with its options, without those that start with `_`."""
-    options = {group: source.get_group_options(group) for group in _groups(source)}
+    store = source.repository  # the loader itself would parse an empty command line every time
+    options = {g: store.get_group_options(g, ObjectType.CONFIG) for g in _groups(source)}
     shown = {g: sorted(o for o in names if not o.startswith("_")) for g, names in options.items()}
     # Slots of config.yaml, whether or not anything stands in them.
     return {"recipe": [], "experiment": [], **shown}
 
 
-def _groups(source: ConfigLoader, parent: str = "") -> Iterator[str]:
+def _groups(source: ConfigLoaderImpl, parent: str = "") -> Iterator[str]:
     for name in source.list_groups(parent):
         group = f"{parent}/{name}".lstrip("/")
         if group != "hydra":

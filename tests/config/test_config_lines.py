@@ -1,0 +1,182 @@
+"""Misspelt and contradictory command lines, each with the one line that answers it."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.config import ConfigError, check, compose, configuration
+from tandem.config.composition import loader
+from tandem.config.names import ALIASES
+from tandem.config.overrides import dotted, menu
+
+ROOT = Path(__file__).parents[2]
+
+# Seen in the YAML's own keys and options, without torch.
+MISSPELT = {
+    "sede=1": "unknown key 'sede': did you mean 'seed'?",
+    "+sed=1": "unknown key 'sed': did you mean 'seed'?",
+    "++iteration=9": "unknown key 'iteration': did you mean 'iterations'?",
+    "+seed=1": "+seed=1: seed exists already; write seed=1",
+    "~sede": "unknown key 'sede': did you mean 'seed'?",
+    "algoritm=dapo": "unknown key 'algoritm': did you mean 'algorithm'?",
+    "algorithm=grop": "unknown option of algorithm 'grop': did you mean 'grpo'?",
+    "model=qwen_8b": "unknown option of model 'qwen_8b': did you mean 'qwen3_8b'?",
+    "reward=[exact_match,lenght]": "unknown option of reward 'lenght': did you mean 'length'?",
+    "algorithm/los=ppo": "unknown group 'algorithm/los': did you mean 'algorithm/loss'?",
+    "algorithm/loss=gspq": "unknown option of algorithm/loss 'gspq': there are nll, ppo, reinforce",
+    "recipe=tiny_lm/grop": "unknown option of recipe 'tiny_lm/grop': did you mean 'tiny_lm/grpo'?",
+    "experiment=nope": "unknown option of experiment 'nope': there are none yet",
+    "algorithm.loss.clip_lo=.1": (
+        "unknown key 'algorithm.loss.clip_lo': did you mean 'algorithm.loss.clip_low'?"
+    ),
+    "clip_high=.28": "unknown key 'clip_high': did you mean 'algorithm.loss.clip_high'?",
+    "clip_ratio=.2": (
+        "unknown key 'clip_ratio': here it is algorithm.loss.clip_low and algorithm.loss.clip_high"
+    ),
+    "algorithm.beta=.04": "unknown key 'algorithm.beta': here it is algorithm.kl.coef",
+    "batch_size=64": "unknown key 'batch_size': here it is prompts_per_step",
+    "max_steps=10": "unknown key 'max_steps': here it is iterations",
+    "lr=1e-6": "unknown key 'lr': here it is optimizer.lr",
+    "evaluation={evry:5}": "unknown key 'evaluation.evry': did you mean 'evaluation.every'?",
+    "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
+    "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",
+    "algorithm=[grpo,dapo]": "algorithm=[grpo,dapo]: algorithm takes one option",
+    "algorithm=null": "algorithm=null: write ~algorithm to leave it out",
+    "algorithm=grpo,dapo": (
+        "algorithm=grpo,dapo: several values need -m (a sweep), or algorithm=[a,b] (together)"
+    ),
+    "epochs=1,2": "epochs=1,2: several values need -m (a sweep), or epochs=[a,b] (a list)",
+    "seed": (
+        "cannot read 'seed': write key=value, e.g. seed=3; "
+        "quote values that hold spaces, commas or brackets"
+    ),
+    "plugins=my_rewards": "plugins: expected a list of modules, such as plugins=[my_rewards]",
+    "plugins=[rewards/my.py]": (
+        "plugins: rewards/my.py is a file; name its module: plugins=[rewards.my]"
+    ),
+    "resume=nowhere": "resume=nowhere: there is no config.yaml in it; give a run directory",
+}
+
+# Seen when every call is bound to its signature and every rule is asked.
+WRONG = {
+    "epochs=two": "epochs: expected int, got 'two'",
+    "seed=true": "seed: expected int, got true",
+    "seed=-1": "seed=-1: must not be negative",
+    "iterations=1e3": "iterations: expected int, got 1000.0",
+    "iterations=0": "iterations=0: must be positive",
+    "checkpoints.keep=0": "checkpoints.keep=0: must be positive",
+    "evaluation.pass_at=[0,8]": "evaluation.pass_at=[0, 8]: must be positive",
+    "evaluation.temperatures=1.0": ("evaluation.temperatures: expected a list of float, got 1.0"),
+    "evaluation.temperatures=[0.0]": (
+        "evaluation.temperatures=[0.0] must be one or more above 0; greedy answers are measured "
+        "anyway"
+    ),
+    "guards.non_finite=sop": "guards.non_finite is stop or skip:k (skip:3), not 'sop'",
+    "trainer.accelerator=cuda": (
+        "trainer.accelerator: expected 'auto' or 'cpu' or 'gpu' or 'mps', got 'cuda'"
+    ),
+    "optimizer.lr=fast": "optimizer.lr: expected float or Tensor, got 'fast'",
+    "+optimizer.momentum=.9": (
+        "unknown key 'optimizer.momentum': there are optimizer.lr, optimizer.betas, optimizer.eps, "
+        "optimizer.weight_decay, optimizer.amsgrad, optimizer.maximize, optimizer.foreach, "
+        "optimizer.capturable, optimizer.differentiable, optimizer.fused"
+    ),
+    "+algorithm.loss.clip_hgih=.3": (
+        "unknown key 'algorithm.loss.clip_hgih': did you mean 'algorithm.loss.clip_high'?"
+    ),
+    "~algorithm.loss": "algorithm.loss is missing: Algorithm needs it",
+    "seed=${sed}": "seed: interpolation key 'sed' not found",
+    "data=jsonl": "data.path is not set: add data.path=...",
+    "micro_batch_size=8": (
+        "micro_batch_size and max_tokens_per_microbatch both cut an update; set one of them to null"
+    ),
+    "num_minibatches=65": (
+        "num_minibatches=65 needs as many groups, but prompts_per_step=64; "
+        "raise prompts_per_step or set num_minibatches=64 or less"
+    ),
+    "group_size=1": (
+        "group_size=1: group_relative compares the samples of a group; set group_size=2 or more"
+    ),
+    "algorithm=sft group_size=4": (
+        "group_size=4: an offline algorithm has one demonstration a prompt; set group_size=1"
+    ),
+    "rollout.top_p=.9": (
+        "rollout.top_p=0.9 trains on samples of another policy; set rollout.top_p=1"
+    ),
+    "rollout.top_k=50": "rollout.top_k=50 trains on samples of another policy; set rollout.top_k=0",
+    "rollout.temperature=0": ("rollout.temperature=0.0 samples nothing to compare; set it above 0"),
+    "logger=wandb logger.wandb.entity=${oc.env:HOME}": (
+        "logger.wandb.entity: only PROJECT_ROOT may be read from the environment"
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "answer"), MISSPELT.items())
+def test_a_misspelt_line_is_answered_when_composing(line, answer):
+    with pytest.raises(ConfigError) as refused:
+        configuration(shlex.split(line))
+    assert str(refused.value) == answer
+
+
+@pytest.mark.parametrize(("line", "answer"), WRONG.items())
+def test_a_contradictory_line_is_answered_by_the_check(line, answer):
+    cfg = compose(shlex.split(line))
+    with pytest.raises(ConfigError) as refused:
+        check(cfg)
+    assert str(refused.value) == answer
+
+
+def test_two_ways_to_begin_contradict(tmp_path):
+    cfg = compose(["continue_from=runs/a"])
+    cfg.resume = "runs/b"
+    with pytest.raises(ConfigError, match="resume goes on with a run"):
+        check(cfg)
+
+
+@pytest.mark.parametrize(
+    "line", ["seed=3", "~recipe", "algorithm/loss=ppo", "epochs=2", "resume=null"]
+)
+def test_a_right_line_is_composed_and_passes(line):
+    check(compose([line]))
+
+
+def test_what_other_libraries_call_it_leads_to_something_that_exists():
+    keys, options = dotted(compose()), menu(loader())
+    for alias, leads in ALIASES.items():
+        assert alias not in keys
+        for lead in leads:
+            group, _, option = lead.partition("=")
+            assert option in options[group] if option else lead in keys, alias
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("sede=1", MISSPELT["sede=1"]),
+        ("epochs=two", WRONG["epochs=two"]),
+        ("-m algorithm=rloo,grop", MISSPELT["algorithm=grop"]),
+        ("--seed 3", "--seed: options are written seed=..., without dashes"),
+    ],
+)
+def test_the_command_answers_in_one_line_and_exits_with_2(line, answer, tmp_path):
+    command = [sys.executable, str(ROOT / "train.py"), *shlex.split(line)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{answer}\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.system
+def test_composing_and_misspelling_import_no_heavy_library():
+    code = (
+        "import sys\n"
+        "from tandem.config import ConfigError, compose\n"
+        "compose(['algorithm=dapo'])\n"
+        "try: compose(['sede=1'])\n"
+        "except ConfigError: print(sorted({'torch', 'lightning', 'transformers'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
