@@ -117,7 +117,7 @@ def _publish(target: Path, tensors: Groups, text: bytes) -> None:
     try:
         temporary.mkdir()
         _write(temporary, tensors, text)
-        durable.write_new(temporary / MANIFEST, _manifest_of(temporary, target))
+        durable.write(temporary / MANIFEST, _manifest_of(temporary, target))
         durable.sync(temporary)
         if target.exists():  # torn, or publish would have stopped
             _discard(target)
@@ -132,7 +132,7 @@ def _write(folder: Path, tensors: Groups, text: bytes) -> None:
         path = folder / f"{group}.safetensors"
         save_file({name: x.detach().cpu().contiguous() for name, x in named.items()}, path)
         durable.sync(path)
-    durable.write_new(folder / STATE, text)
+    durable.write(folder / STATE, text)
 
 
 def _manifest_of(folder: Path, target: Path) -> bytes:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import uuid
 from pathlib import Path
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """A file that did not exist. Its bytes are on the disk on return."""
-    with path.open("xb") as file:
+def write(path: Path, content: bytes) -> None:
+    """Its bytes are on the disk when this returns, its name once the folder is synced."""
+    with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -18,9 +17,10 @@ def write_new(path: Path, content: bytes) -> None:
 def replace(path: Path, content: bytes) -> None:
     """`path` holds the old bytes or the new ones, never a mixture; the new ones on return."""
     # In the same folder: a rename between file systems is a copy, and a copy can be torn.
-    temporary = path.with_name(f"{path.name}.tmp-{uuid.uuid4().hex}")
+    # One name for all attempts: what a kill leaves behind is overwritten by the next one.
+    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        write_new(temporary, content)
+        write(temporary, content)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
