@@ -8,7 +8,7 @@ from pathlib import Path
 from tandem.config.settings import Settings
 
 
-def banner(settings: Settings, run_dir: Path, world_size: int) -> str:
+def banner(settings: Settings, run_dir: Path) -> str:
     """Aligned lines for people. Every derived number stands beside what it was derived from."""
     s = settings
     samples = s.prompts_per_step * s.group_size
@@ -19,8 +19,8 @@ def banner(settings: Settings, run_dir: Path, world_size: int) -> str:
         "chosen": ", ".join(f"{k}={s.choices[k]}" for k in CHOSEN if s.choices.get(k)),
         "seed": str(s.seed),
         "iteration": f"{s.prompts_per_step} prompts x {s.group_size} samples = {samples} samples"
-        + ("" if world_size == 1 else f", over {world_size} ranks by whole groups"),
-        "updates": f"{s.num_minibatches} minibatches x {s.epochs} epochs = {updates} per iteration, "
+        + _over(s.trainer.devices),
+        "updates": f"{s.num_minibatches} minibatches x {s.epochs} epochs = {updates} an iteration, "
         f"{per_update} samples each",
         "length": f"{s.iterations} iterations = {s.iterations * updates} updates, "
         f"{s.iterations * samples} samples",
@@ -30,6 +30,10 @@ def banner(settings: Settings, run_dir: Path, world_size: int) -> str:
 
 
 CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "recipe")
+
+
+def _over(devices: int | list[int] | str) -> str:
+    return "" if devices == 1 else f", whole groups over trainer.devices={devices}"
 
 
 def _forward(settings: Settings) -> str:

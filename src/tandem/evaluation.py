@@ -27,7 +27,7 @@ COUNTED = ("correct", "known", "length", "truncated", "reward", "scored")
 class Evaluation:
     """What is measured on held-out prompts, and how often."""
 
-    every: int  # iterations
+    every: int | None  # iterations; None: never
     prompts: int | None  # None: all
     samples: int  # of each prompt at each temperature
     temperatures: tuple[float, ...]  # the first one is that of pass@k, lengths and tables

@@ -33,7 +33,7 @@ from tandem.metrics import (
     settle,
 )
 from tandem.objectives import Outcome
-from tandem.source import Clock, LiveSource
+from tandem.source import Clock, Iterations, LiveSource
 from tandem.types import Prompt, Rollout, Scores
 
 COUNTERS = ("iteration", "samples_seen", "tokens_seen", "flat_iterations", "skipped_in_a_row")
@@ -216,6 +216,13 @@ class PostTraining(LightningModule):
     def no_sync(self):
         wrapped = self.trainer.strategy.model
         return wrapped.no_sync() if hasattr(wrapped, "no_sync") else nullcontext()
+
+    def train_dataloader(self) -> Iterations:
+        """The iterations that are left; Lightning asks once a resumed run is back where it was."""
+        plan = self.plan
+        return Iterations(
+            self.stream, range(self.iteration, plan.iterations), plan.prompts_per_step
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.optimizer(list(self.policy.trainable().values()))

@@ -6,6 +6,7 @@ its own rows of the answer.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,6 +23,11 @@ def world_size() -> int:
 
 def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
+
+
+def is_first() -> bool:
+    """Whether this process speaks and writes; also before the ranks know of each other."""
+    return int(os.environ.get("LOCAL_RANK", 0)) == 0 and rank() == 0
 
 
 def over_all(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -12,7 +12,7 @@ from tandem import draws
 from tandem.batches import Plan
 from tandem.collect import Slots, slots_of_this_rank
 from tandem.metrics import Metric, merge
-from tandem.types import Rollout, Scores, concat, moved
+from tandem.types import Prompt, Rollout, Scores, concat, moved
 
 
 class Clock:
@@ -26,6 +26,20 @@ class Clock:
         start = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+class Iterations:
+    """The prompts of each iteration, drawn when it begins and not before. Has a length, so that
+    Lightning does not fetch ahead of what the curriculum has learnt."""
+
+    def __init__(self, stream: torch.nn.Module, iterations: range, count: int) -> None:
+        self.stream, self.iterations, self.count = stream, iterations, count
+
+    def __len__(self) -> int:
+        return len(self.iterations)
+
+    def __iter__(self) -> Iterator[list[Prompt]]:
+        return (self.stream.draw(iteration, self.count) for iteration in self.iterations)
 
 
 class LiveSource:

@@ -46,10 +46,11 @@ def finished_model(run_dir: Path) -> Path:
 
 def warm_start(cfg: DictConfig, overrides: Sequence[str], train: Train) -> Path:
     """The directory of the warm start's own run, trained now or found under its content hash."""
-    start = compose([*shared(overrides), *cfg.warm_start, "warm_start=null"])
+    alone = ("warm_start=null", "evaluation.every=null")  # the run it is for evaluates it
+    start = compose([*shared(overrides), *cfg.warm_start, *alone])
     folder = Path(cfg.cache_dir) / "warm_start" / content_hash(start)
     if folder.is_dir():
-        print(f"warm start  {folder} (there already)")
+        print(f"warm start  {folder}, there already")
         return folder
     print(f"warm start  {' '.join(cfg.warm_start)}, kept for the next time in {folder}")
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")

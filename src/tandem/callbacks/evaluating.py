@@ -37,7 +37,7 @@ class Evaluating(Callback):
             self._finish(trainer, module)
 
     def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
-        if module.iteration % self.settings.every == 0:
+        if self.settings.every and module.iteration % self.settings.every == 0:
             self.measure(trainer, module, full=module.iteration == 0)
 
     def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
@@ -68,6 +68,7 @@ class Evaluating(Callback):
             record.samples(module.iteration, found.rows)
 
     def _finish(self, trainer: Trainer, module: PostTraining) -> None:
-        self.measure(trainer, module, full=True)
+        if self.settings.every:
+            self.measure(trainer, module, full=True)
         if trainer.is_global_zero:
             self.recording.write_last(module)

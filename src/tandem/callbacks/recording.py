@@ -19,7 +19,7 @@ TOTALS = ("time/total", "time/cpu")  # seconds, accumulated over the starts of a
 class Recording(Callback):
     """Writes what an iteration reports. Rank 0 alone has a record."""
 
-    def __init__(self, *, record: RunRecord, samples_every: int, samples: int = 4) -> None:
+    def __init__(self, *, record: RunRecord, samples_every: int | None, samples: int = 4) -> None:
         self.record, self.samples_every, self.samples = record, samples_every, samples
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
@@ -44,7 +44,7 @@ class Recording(Callback):
         phases = {f"time/{phase}": spent for phase, spent in module.clock.seconds.items()}
         timing = {**phases, "time/iteration": seconds, "perf/tokens_per_second": tokens / seconds}
         self.record.write(iteration, {**self.counters, **module.report}, self._timed(timing))
-        if iteration % self.samples_every == 0 and module.scores.parts:
+        if self.samples_every and iteration % self.samples_every == 0 and module.scores.parts:
             describe = module.policy.describe_prompt
             rows = best_and_worst(
                 module.rollout, module.scores, count=self.samples, describe=describe

@@ -52,7 +52,7 @@ def sizes_are_positive(composed: Composed) -> str | None:
 
 POSITIVE = {
     "": "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm "
-    "micro_batch_size max_tokens_per_microbatch",
+    "micro_batch_size max_tokens_per_microbatch threads",
     "evaluation.": "every prompts samples pass_at rows",
     "checkpoints.": "every keep",
 }

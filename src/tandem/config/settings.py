@@ -62,6 +62,7 @@ class Settings:
     max_tokens_per_microbatch: int | None
     micro_batch_size: int | None
     max_grad_norm: float
+    threads: int | None
     evaluation: Evaluation
     checkpoints: Checkpoints
     guards: Guards

@@ -1,0 +1,229 @@
+"""From a configuration to a finished run: `train.py` and `tandem.train` do nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from omegaconf import DictConfig, OmegaConf
+
+from tandem import draws, ranks
+from tandem.banner import banner
+from tandem.batches import Budget, Plan
+from tandem.callbacks import newest_weights, standard
+from tandem.config import ConfigError, build, check, configuration
+from tandem.config.settings import Devices, Settings
+from tandem.data import BadRow, Data, PromptStream, write_quarantine
+from tandem.evaluation import evaluate, held_out
+from tandem.module import PostTraining
+from tandem.policies.language import LanguagePolicy
+from tandem.record import RunRecord
+from tandem.rewards import Rewards
+from tandem.start import starting_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run leaves in memory; everything else is in its directory."""
+
+    metrics: dict[str, float]  # the last value of each
+    run_dir: Path
+
+
+def train(*overrides: str) -> Result:
+    """`train("algorithm=grpo", "model=hf", "model.path=...")`: what train.py does, from Python.
+
+    Raises:
+        ConfigError: an override that does not fit, with the nearest one that does.
+        Stop: a guard ended the run.
+    """
+    cfg = configuration(overrides)
+    return run(cfg, Path(cfg.run_dir), overrides)
+
+
+def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
+    """Check, build, train or evaluate, and leave a record in `run_dir`.
+
+    Nothing that costs time or memory happens before everything that can be checked was.
+    """
+    settings = check(cfg)
+    with refusing():
+        refuse_unmet_needs(cfg, settings)
+        data = build(cfg.data)
+    say(banner(settings, run_dir))
+    if settings.dry_run:
+        return Result(metrics={}, run_dir=run_dir)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    with refusing():
+        weights = starting_weights(cfg, overrides, run)
+        module, data = assemble(cfg, settings, data, run_dir, weights)
+    if settings.evaluate:
+        return Result(metrics=evaluated(module, settings, data, run_dir), run_dir=run_dir)
+    record = RunRecord(run_dir, mirrors=[build(node) for node in cfg.logger.values()])
+    if ranks.is_first():
+        config = OmegaConf.to_yaml(cfg, resolve=True)
+        record.begin(config, seed=settings.seed, command=overrides)
+        write_quarantine(run_dir, data.quarantine)
+    fit(module, settings, data, record)
+    return Result(metrics=record.latest, run_dir=run_dir)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What building and loading find wrong is the user's to mend: one line, no traceback."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def refuse_unmet_needs(cfg: DictConfig, settings: Settings) -> None:
+    """What the algorithm reads and the policy cannot say, before any weight is loaded."""
+    algorithm, policy = build(cfg.algorithm), build(cfg.model)
+    missing = sorted(algorithm.needs - policy.describe().provides - {"demonstrations"})
+    if missing:
+        raise ConfigError(
+            f"algorithm={settings.choices['algorithm']} needs {', '.join(missing)}, "
+            f"which model={settings.choices['model']} does not give"
+        )
+
+
+def assemble(
+    cfg: DictConfig, settings: Settings, data: Data, run_dir: Path, weights: Path | None
+) -> tuple[PostTraining, Data]:
+    """The module with its weights, and the data that its tokenizer can read.
+
+    `weights` is a folder that wins over the model's own.
+    """
+    algorithm = build(cfg.algorithm)
+    own = {} if weights is None else {"path": str(weights)}
+    policy = build(OmegaConf.merge(cfg.model, own))
+    policy.load(algorithm.needs)
+    data = admitted(policy, data)
+    imitates = "demonstrations" in algorithm.needs
+    if imitates and not data.demonstrations:
+        raise ConfigError(
+            f"algorithm={settings.choices['algorithm']} imitates answers, but no row of "
+            f"data={settings.choices['data']} has one"
+        )
+    stream = (
+        PromptStream(data.demonstrations, seed=settings.seed)
+        if imitates
+        else data.curriculum(data.train, seed=settings.seed)
+    )
+    module = PostTraining(
+        policy=policy,
+        algorithm=algorithm,
+        rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
+        stream=stream,
+        optimizer=build(cfg.optimizer),
+        schedule=build(cfg.schedule),
+        plan=plan(settings),
+        guards=settings.guards,
+        folder=run_dir,
+    )
+    return module, data
+
+
+def admitted(policy: LanguagePolicy, data: Data) -> Data:
+    """Without the prompts that are too long or cannot be encoded; they join the quarantine."""
+    kept, left_out = {}, list(data.quarantine)
+    for split in ("train", "eval", "test", "demonstrations"):
+        prompts, dropped = policy.admit(getattr(data, split))
+        kept[split] = tuple(prompts)
+        left_out += [
+            BadRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
+            for prompt, reason in dropped
+        ]
+    if left_out:
+        say(f"left out    {len(left_out)} rows, listed in quarantine.jsonl")
+    return replace(data, **kept, quarantine=tuple(left_out))
+
+
+def plan(settings: Settings) -> Plan:
+    return Plan(
+        seed=settings.seed,
+        iterations=settings.iterations,
+        prompts_per_step=settings.prompts_per_step,
+        group_size=settings.group_size,
+        num_minibatches=settings.num_minibatches,
+        epochs=settings.epochs,
+        budget=Budget(
+            max_tokens=settings.max_tokens_per_microbatch, rows=settings.micro_batch_size
+        ),
+        max_grad_norm=settings.max_grad_norm,
+    )
+
+
+def fit(module: PostTraining, settings: Settings, data: Data, record: RunRecord) -> None:
+    """Train to the end; the model and the curves lie in the record's folder then."""
+    callbacks = standard(
+        record=record,
+        evaluation=settings.evaluation,
+        held_out=data.eval,
+        checkpoint_every=settings.checkpoints.every,
+        keep=settings.checkpoints.keep,
+        resume=settings.resume is not None,
+    )
+    trainer_for(settings.trainer, callbacks).fit(module)
+    if ranks.is_first():
+        module.policy.save(record.folder / "model")
+
+
+def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
+    """Lightning moves the module to its devices and calls its step; the rest is ours."""
+    strategy: str | DDPStrategy = devices.strategy
+    if strategy in ("ddp", "ddp_fork"):
+        # Buffers are the same on all ranks by construction, and some live on the CPU.
+        start = "fork" if strategy == "ddp_fork" else "popen"
+        strategy = DDPStrategy(broadcast_buffers=False, start_method=start)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    return Trainer(
+        accelerator=devices.accelerator,
+        devices=devices.devices,
+        strategy=strategy,
+        precision=devices.precision,
+        max_epochs=1,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def evaluated(
+    module: PostTraining, settings: Settings, data: Data, run_dir: Path
+) -> dict[str, float]:
+    """The held-out prompts under the newest checkpoint of a run that is resumed, or as loaded."""
+    if settings.resume is not None:
+        with refusing():
+            module.policy.load_weights(newest_weights(run_dir))
+    found = evaluate(
+        module.policy,
+        module.rewards,
+        held_out(data.eval, settings.evaluation.prompts),
+        settings.evaluation,
+        key=draws.key(settings.seed, "eval"),
+        full=True,
+        stop=lambda: False,
+    )
+    for name, value in found.metrics.items():
+        say(f"{name:<32} {value:.4f}")
+    return dict(found.metrics)
+
+
+def say(text: str) -> None:
+    """To people, once, however many ranks there are."""
+    if ranks.is_first():
+        print(text, flush=True)
