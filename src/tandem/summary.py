@@ -11,7 +11,7 @@ def summary(run_dir: Path) -> str:
     """A few lines of text, from the record alone."""
     lines = jsonl.read(run_dir / "metrics.jsonl")
     evaluated = [line for line in lines if any(name.startswith("eval/") for name in line)]
-    table = _table(evaluated[0], evaluated[-1]) if evaluated else []
+    table = _tables(evaluated[0], evaluated[-1]) if evaluated else []
     return "\n".join([*table, *_spent(run_dir, lines), f"run directory: {run_dir}"])
 
 
@@ -33,29 +33,50 @@ def amount(number: float) -> str:
     return f"{number:.0f}"
 
 
-def _table(first: dict, last: dict) -> list[str]:
+def _tables(first: dict, last: dict) -> list[str]:
+    """All prompts together, then source by source."""
     names = [name for name in {**first, **last} if name.startswith("eval/")]
-    title = ("", f"iteration {first['iteration']}", f"iteration {last['iteration']}", "change")
-    rows = [
-        (name.removeprefix("eval/"), *_cells(first.get(name), last.get(name))) for name in names
-    ]
-    widths = [max(len(row[i]) for row in [title, *rows]) for i in range(4)]
-    rule = "-" * (sum(widths) + 6)
-    return [rule, _aligned(title, widths), rule, *(_aligned(row, widths) for row in rows), rule]
+    whole = [name for name in names if name.count("/") == 1]
+    when = [f"iteration {line['iteration']}" for line in (first, last)]
+    rows = [["", *when, "change"], *(_row(name, first, last) for name in whole)]
+    return _ruled(rows) + _by_source([name for name in names if name not in whole], first, last)
 
 
-def _cells(first: float | None, last: float | None) -> tuple[str, str, str]:
-    change = "" if first is None or last is None else f"{last - first:+.3f}"
-    return _number(first), _number(last), change
+def _row(name: str, first: dict, last: dict) -> list[str]:
+    pair = [line.get(name) for line in (first, last)]
+    change = "" if None in pair else f"{pair[1] - pair[0]:+.3f}"
+    return [name.removeprefix("eval/"), *map(_number, pair), change]
+
+
+def _by_source(names: list[str], first: dict, last: dict) -> list[str]:
+    """names: eval/metric/source."""
+    if not names:
+        return []
+    split = [name.split("/", 2)[1:] for name in names]
+    metrics, sources = (list(dict.fromkeys(parts)) for parts in zip(*split, strict=True))
+    rows = [["", *(title for metric in metrics for title in (metric, "->"))]]
+    for source in sources:
+        pairs = [(line.get(f"eval/{m}/{source}")) for m in metrics for line in (first, last)]
+        rows.append([source, *map(_number, pairs)])
+    return _ruled(rows)
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
-    first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-    return "  ".join([row[0].ljust(len(first)), *others])
+def _ruled(rows: list[list[str]]) -> list[str]:
+    """Columns of equal width, numbers to the right, a rule around the title."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    title, *lines = [
+        "  ".join(map(_aligned, row, widths, range(len(row)))).rstrip() for row in rows
+    ]
+    rule = "-" * (sum(widths) + 2 * len(widths) - 2)
+    return [rule, title, rule, *lines]
+
+
+def _aligned(cell: str, width: int, column: int) -> str:
+    return cell.rjust(width) if column else cell.ljust(width)
 
 
 def _spent(run_dir: Path, lines: list[dict]) -> list[str]:

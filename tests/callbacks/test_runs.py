@@ -84,6 +84,17 @@ def test_a_finished_run_can_be_resumed_and_evaluates_its_end_again(straight, tmp
     assert_same_run(again, straight)
 
 
+def test_without_a_terminal_progress_is_a_few_lines_and_a_table(tmp_path, capsys):
+    run(tmp_path)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("1/6  reward 0.")
+    assert said[1].startswith("6/6  reward 0.")
+    for word in ("accuracy", "tokens/s", "left"):
+        assert word in said[0]
+    assert "accuracy_t0.5" in "".join(said[2:])
+    assert said[-1] == f"run directory: {tmp_path}"
+
+
 def dies_at(call: int):
     """A reward that raises what a user cannot catch, at its n-th call."""
     calls = iter(range(10**6))
@@ -175,7 +186,7 @@ def test_killed_at_any_moment_a_run_ends_as_if_nothing_had_happened(tmp_path, st
     child_of(tmp_path / "whole").join()
     whole = time.monotonic() - start
     kills = runs = 0
-    while kills < 20:
+    while kills < 6:
         folder, starts, runs = tmp_path / str(runs), 0, runs + 1
         while (child := child_of(folder, resume=starts > 0)) and starts < 100:
             starts += 1
