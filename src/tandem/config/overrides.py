@@ -116,8 +116,10 @@ def _refuse_dotted_choice(key: str, value: object, menu: Menu) -> None:
 
 def _names_below(key: str, value: object, base: DictConfig) -> list[str]:
     """The keys that a mapping such as `evaluation={every:5}` sets in one that is there."""
+    if not isinstance(value, dict):
+        return []
     node = OmegaConf.select(base, key)
-    if not isinstance(value, dict) or not isinstance(node, DictConfig) or "_target_" in node:
+    if not isinstance(node, DictConfig) or "_target_" in node:
         return []
     return [f"{key}.{name}" for name in value]
 
