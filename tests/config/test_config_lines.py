@@ -28,7 +28,7 @@ MISSPELT = {
     "algorithm/los=ppo": "unknown group 'algorithm/los': did you mean 'algorithm/loss'?",
     "algorithm/loss=gspq": "unknown option of algorithm/loss 'gspq': there are nll, ppo, reinforce",
     "recipe=tiny_lm/grop": "unknown option of recipe 'tiny_lm/grop': did you mean 'tiny_lm/grpo'?",
-    "experiment=nope": "unknown option of experiment 'nope': there are none yet",
+    "experiment=nope": "unknown option of experiment 'nope': there are none",
     "algorithm.loss.clip_lo=.1": (
         "unknown key 'algorithm.loss.clip_lo': did you mean 'algorithm.loss.clip_low'?"
     ),
@@ -79,10 +79,13 @@ WRONG = {
         "trainer.accelerator: expected 'auto' or 'cpu' or 'gpu' or 'mps', got 'cuda'"
     ),
     "optimizer.lr=fast": "optimizer.lr: expected float or Tensor, got 'fast'",
-    "+optimizer.momentum=.9": (
-        "unknown key 'optimizer.momentum': there are optimizer.lr, optimizer.betas, optimizer.eps, "
-        "optimizer.weight_decay, optimizer.amsgrad, optimizer.maximize, optimizer.foreach, "
-        "optimizer.capturable, optimizer.differentiable, optimizer.fused"
+    "~recipe optimizer=sgd +optimizer.nesterof=true": (
+        "unknown key 'optimizer.nesterof': did you mean 'optimizer.nesterov'?"
+    ),
+    "~schedule": "schedule is missing: choose one of the options of conf/schedule",
+    "algorithm/loss=reinforce": (
+        "unknown key 'algorithm.loss.clip_high': there are none; "
+        "the recipe tiny_lm/grpo sets it, ~recipe leaves its numbers out"
     ),
     "+algorithm.loss.clip_hgih=.3": (
         "unknown key 'algorithm.loss.clip_hgih': did you mean 'algorithm.loss.clip_high'?"

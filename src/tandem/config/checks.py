@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.binding import bind, bind_call
+from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
+from tandem.config.composition import conf_folder
 from tandem.config.names import ConfigError
+from tandem.config.overrides import TOGETHER, dotted
 from tandem.config.plain import leaves, plain
 from tandem.config.rules import RULES, Composed
 from tandem.config.settings import COMPONENTS, Settings
@@ -19,10 +21,7 @@ def checked(cfg: DictConfig) -> Settings:
     """The settings of a configuration in which every call binds and no rule is broken."""
     _refuse_secrets(cfg)
     config = plain(cfg)
-    composed = Composed(
-        settings=settings(config),
-        components={group: _bound(config[group], group) for group in COMPONENTS},
-    )
+    composed = Composed(settings=settings(config), components=_components(config))
     for rule in RULES:
         if (broken := rule(composed)) is not None:
             raise ConfigError(broken)
@@ -31,9 +30,6 @@ def checked(cfg: DictConfig) -> Settings:
 
 def settings(config: Mapping[str, Any]) -> Settings:
     """The typed top level of a plain configuration."""
-    for group in COMPONENTS:
-        if group not in config:
-            raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)
     try:
@@ -42,13 +38,37 @@ def settings(config: Mapping[str, Any]) -> Settings:
         raise ConfigError(str(error)) from error
 
 
-def _bound(node: Any, where: str) -> Any:
-    """The call of a node, or the calls of a mapping of nodes."""
+def _components(config: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {group: _component(config, group) for group in COMPONENTS}
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_hint_of_recipe(str(error), config)}") from error
+
+
+def _component(config: Mapping[str, Any], group: str) -> Any:
+    """The call of a group's node; of groups that merge, the calls by name."""
+    node = config.get(group)
+    if group in TOGETHER and isinstance(node, Mapping):
+        return {name: _bound(part, f"{group}.{name}") for name, part in node.items()}
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
+    return bind(node, group)
+
+
+def _bound(node: Any, where: str) -> Call:
     if isinstance(node, Mapping) and "_target_" in node:
         return bind(node, where)
-    if isinstance(node, Mapping) and not where.count("."):
-        return {name: _bound(part, f"{where}.{name}") for name, part in node.items()}
     raise ConfigError(f"{where}: expected a node with _target_, as the options of its group have")
+
+
+def _hint_of_recipe(message: str, config: Mapping[str, Any]) -> str:
+    """Numbers tuned for a pair may not fit where another part was chosen."""
+    if (recipe := config["choices"].get("recipe")) is None:
+        return ""
+    numbers = OmegaConf.load(conf_folder() / "recipe" / f"{recipe}.yaml")
+    if not any(message.startswith(f"unknown key '{key}'") for key in dotted(numbers)):
+        return ""
+    return f"; the recipe {recipe} sets it, ~recipe leaves its numbers out"
 
 
 def _refuse_secrets(cfg: DictConfig) -> None:

@@ -78,7 +78,7 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
         return f"unknown {what} {name!r}: here it is {' and '.join(elsewhere)}"
     if (meant := nearest(name, names)) is not None:
         return f"unknown {what} {name!r}: did you mean {meant!r}?"
-    listed = ", ".join(names) or "none yet"
+    listed = ", ".join(names) or "none"
     hint = f"there are {listed}" if len(names) < 20 else "see `python train.py --help`"
     return f"unknown {what} {name!r}: {hint}"
 

@@ -1,0 +1,138 @@
+"""What is read of a command line before Hydra sees it."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from tandem.config import ConfigError, compose
+from tandem.config.command_line import jobs, preflight, refusals
+from tandem.config.composition import conf_folder
+from tandem.config.help import page
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_each_value_of_a_sweep_stands_in_one_job():
+    assert jobs(["algorithm=grpo,rloo", "epochs=2", "seed=range(0,3)"]) == [
+        ["algorithm=grpo", "epochs=2", "seed=0"],
+        ["algorithm=rloo", "epochs=2", "seed=0"],
+        ["algorithm=grpo", "epochs=2", "seed=1"],
+        ["algorithm=grpo", "epochs=2", "seed=2"],
+    ]
+
+
+def test_a_sweep_over_a_pattern_names_the_options():
+    assert jobs(["optimizer=glob(a*)"]) == [["optimizer=adam"], ["optimizer=adamw"]]
+    with pytest.raises(ConfigError, match=r"^optimizer=glob\(x\*\): names nothing$"):
+        jobs(["optimizer=glob(x*)"])
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["-m", "algorithm=rloo,grop"], "unknown option of algorithm 'grop': did you mean 'grpo'?"),
+        (["-m", "seed=0,one"], "seed: expected int, got 'one'"),
+        (
+            ["seed=0,1", "-m", "trainer.devices=2"],
+            "-m with trainer.devices=2: each rank would "
+            "start the whole sweep; run the jobs one by one",
+        ),
+        (["-m", "resume=runs/x", "seed=0,1"], "resume: -m starts runs, it cannot go on with one"),
+        (["--seed=3"], "--seed=3: options are written seed=3, without dashes"),
+        (
+            ["--experimental-rerun", "x"],
+            "--experimental-rerun: conf/ is the only source; see plugins=",
+        ),
+        (["--config-name", "x"], "--config-name: conf/ is the only source; see plugins="),
+        (
+            ["--cfg", "jobs"],
+            "argument --cfg/-c: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all')",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_hydra(words, answer):
+    with pytest.raises(ConfigError) as refused:
+        preflight(["train.py", *words])
+    assert str(refused.value) == answer
+
+
+def test_a_refusal_is_one_line_and_exit_code_2(capsys):
+    with pytest.raises(SystemExit) as left, refusals():
+        preflight(["train.py", "sede=1"])
+    assert left.value.code == 2
+    assert capsys.readouterr() == ("", "unknown key 'sede': did you mean 'seed'?\n")
+
+
+def test_a_right_command_line_reaches_hydra_with_its_options_last():
+    assert preflight(["train.py", "-m", "seed=0,1"]) == ["train.py", "seed=0,1", "-m"]
+    assert preflight(["train.py", "seed=1"]) == ["train.py", "seed=1"]
+
+
+def test_the_configuration_that_is_printed_is_the_one_that_runs(capsys):
+    with pytest.raises(SystemExit) as left:
+        preflight(["train.py", "algorithm=dapo", "model=qwen3_8b", "--cfg", "job", "--resolve"])
+    assert left.value.code == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed["choices"]["algorithm"] == "dapo"
+    assert printed["group_size"] == printed["algorithm"]["group_size"] == 16
+    assert printed["algorithm"]["loss"]["clip_high"] == 0.28
+    assert "${" not in str(printed)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> str:
+    return OmegaConf.to_yaml(compose(["algorithm=rloo", "logger=wandb"]), resolve=True)
+
+
+@pytest.fixture
+def run_dir(tmp_path, recorded):
+    folder = tmp_path / "it's a run, of=mine"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(recorded)
+    return folder
+
+
+def quoted(folder: Path) -> str:
+    return "'" + str(folder).replace("'", "\\'") + "'"
+
+
+def test_a_resumed_run_keeps_its_directory(run_dir):
+    resume = f"resume={quoted(run_dir)}"
+    words = preflight(["train.py", resume, "iterations=9", "logger.wandb.mode=offline"])
+    keep = [f"hydra.run.dir={quoted(run_dir)}", "hydra.output_subdir=null"]
+    assert words == ["train.py", resume, "iterations=9", "++logger.wandb.mode=offline", *keep]
+    assert preflight(words) == [*words, *keep]  # as a rank that is started with them will
+
+
+def test_a_resumed_run_prints_its_own_configuration(run_dir, capsys):
+    with pytest.raises(SystemExit):
+        preflight(["train.py", f"resume={quoted(run_dir)}", "--cfg", "job"])
+    assert yaml.safe_load(capsys.readouterr().out)["choices"]["algorithm"] == "rloo"
+
+
+def test_help_names_every_option_and_every_key():
+    text = page(conf_folder())
+    for path in conf_folder().rglob("*.yaml"):
+        hidden = path.name.startswith("_") or path.name == "config.yaml"
+        assert hidden or f"{path.stem} " in text, path
+    assert "_base" not in text
+    assert all(f"\n  {key}:" in text for key in ("seed", "evaluation", "plugins", "dry_run"))
+    assert text.count("  python train.py") == 5
+    assert max(len(line) for line in text.splitlines()) < 140
+
+
+@pytest.mark.system
+def test_help_needs_no_torch(tmp_path):
+    start = time.perf_counter()
+    command = [sys.executable, "-X", "importtime", str(ROOT / "train.py"), "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout == page(conf_folder())
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not imported & {"torch", "lightning", "transformers", "numpy"}
+    print(f"help took {time.perf_counter() - start:.2f} s")

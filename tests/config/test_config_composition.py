@@ -1,0 +1,148 @@
+"""Who wins: the command line, then the recipe, the model, the algorithm, the defaults."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.config import ConfigError, build, check, compose
+from tandem.config.composition import conf_folder, loader
+from tandem.config.overrides import menu
+from tandem.config.plain import plain
+from tandem.config.plugins import ADMITTED
+from tandem.config.settings import COMPONENTS, Settings
+
+# What an option leaves to the user, and what only makes sense beside another choice.
+BESIDE = {
+    "algorithm/collect=offline": ["algorithm/advantage=given", "group_size=1"],
+    "data=jsonl": ["data.path=prompts.jsonl"],
+    "data=reasoning_gym": ["data.task=leg_counting"],
+    "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
+    "reward=target_length": ["reward.target_length.function.target=100"],
+}
+MENU = menu(loader())
+OPTIONS = [f"{g}={o}" for g, options in MENU.items() for o in options if not g.startswith("recipe")]
+RECIPES = [path.relative_to(conf_folder() / "recipe") for path in conf_folder().rglob("recipe/*/*")]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_composes_and_binds(option):
+    check(compose([option, "~recipe", *BESIDE.get(option, [])]))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_every_recipe_binds_and_is_used(recipe):
+    model, algorithm = recipe.parent.name, recipe.stem
+    cfg = compose([f"model={model}", f"algorithm={algorithm}"])
+    check(cfg)
+    assert cfg.choices.recipe == f"{model}/{algorithm}"
+
+
+def test_every_option_says_what_it_is():
+    for path in conf_folder().rglob("*.yaml"):
+        lines = [line for line in path.read_text().splitlines() if "@package" not in line]
+        assert lines[0].startswith("# "), path
+
+
+def test_the_top_level_is_the_typed_one():
+    assert {*compose()} == {*Settings.__dataclass_fields__} | {*COMPONENTS}
+
+
+def test_only_the_project_root_is_read_from_the_environment():
+    for path in conf_folder().rglob("*.yaml"):
+        assert "oc.env" not in path.read_text().replace("${oc.env:PROJECT_ROOT}", ""), path
+
+
+def test_the_command_line_beats_the_recipe_and_the_recipe_the_algorithm():
+    published = check(compose(["model=tiny_lm", "algorithm=grpo", "~recipe"]))
+    tuned = check(compose(["model=tiny_lm", "algorithm=grpo"]))
+    asked = check(compose(["model=tiny_lm", "algorithm=grpo", "group_size=3", "epochs=2"]))
+    assert (published.group_size, tuned.group_size, asked.group_size) == (4, 8, 3)
+    assert (published.choices["recipe"], tuned.choices["recipe"]) == (None, "tiny_lm/grpo")
+    assert (tuned.epochs, asked.epochs) == (1, 2)
+
+
+def test_an_algorithms_batch_numbers_are_the_runs():
+    settings = check(compose(["algorithm=dapo", "~recipe"]))
+    assert (settings.group_size, settings.num_minibatches) == (16, 16)
+    assert check(compose(["algorithm.num_minibatches=2"])).num_minibatches == 2
+
+
+def test_a_model_chooses_and_the_command_line_chooses_again():
+    assert compose(["model=hf"]).choices.data == "jsonl"
+    assert compose(["model=hf", "data=sort_letters"]).choices.data == "sort_letters"
+
+
+def test_mirrors_and_rewards_merge():
+    cfg = compose(["logger=[wandb,csv]", "reward=[exact_match,length]"])
+    assert list(cfg.logger) == ["wandb", "csv"]
+    assert list(cfg.reward) == ["exact_match", "length"]
+    check(cfg)
+
+
+def test_the_choice_of_dynamics_is_the_one_that_was_made():
+    assert compose().choices.dynamics == "autoregressive"
+
+
+def test_runs_are_named_by_what_they_are():
+    folder = plain(compose(["algorithm=rloo", "seed=7"]))["run_dir"]
+    date, name = Path(folder).parts[1:]
+    assert Path(folder).parts[0] == "runs"
+    assert date.count("-") == 2
+    assert "-tiny_lm-rloo-seed7-" in name
+
+
+def test_a_misspelt_choice_inside_a_file_is_named_with_the_file(plugin):
+    (plugin / "conf" / "experiment").mkdir(parents=True)
+    study = plugin / "conf" / "experiment" / "study.yaml"
+    study.write_text("# @package _global_\ndefaults:\n  - override /optimizer: adm\n")
+    with pytest.raises(ConfigError) as refused:
+        compose(["plugins=[my_idea]", "experiment=study"])
+    assert "unknown option of optimizer 'adm': did you mean 'adam'?" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """The package `my_idea` in the working directory, gone again afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_idea").mkdir()
+    (tmp_path / "my_idea" / "__init__.py").write_text(
+        "def halved(rewards, rollout, *, by: float = 2.0):\n    return rewards / by\n"
+    )
+    yield tmp_path / "my_idea"
+    sys.modules.pop("my_idea", None)
+    ADMITTED.discard("my_idea")
+
+
+def test_a_plugin_brings_targets_and_options_of_its_own(plugin):
+    folder = plugin / "conf" / "algorithm" / "advantage"
+    folder.mkdir(parents=True)
+    (folder / "halved.yaml").write_text("_target_: my_idea.halved\n_partial_: true\nby: 4.0\n")
+    with pytest.raises(ConfigError, match="unknown option of algorithm/advantage 'halved'"):
+        compose(["algorithm/advantage=halved"])
+    cfg = compose(["plugins=[my_idea]", "algorithm/advantage=halved"])
+    check(cfg)
+    assert build(cfg.algorithm).advantage(8.0, None) == 2.0
+
+
+def test_a_plugins_study_is_an_experiment(plugin):
+    (plugin / "conf" / "experiment").mkdir(parents=True)
+    study = plugin / "conf" / "experiment" / "study.yaml"
+    study.write_text("# @package _global_\ndefaults:\n  - override /algorithm: rloo\nseed: 5\n")
+    cfg = compose(["plugins=[my_idea]", "experiment=study"])
+    assert (cfg.choices.algorithm, cfg.seed) == ("rloo", 5)
+    assert compose(["plugins=[my_idea]", "experiment=study", "seed=6"]).seed == 6
+
+
+def test_a_plugin_that_is_not_there_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^plugins: there is no module no_such_idea in /.*$"):
+        compose(["plugins=[no_such_idea]"])
+
+
+def test_a_plugin_that_lacks_a_package_says_so_itself(plugin):
+    (plugin / "__init__.py").write_text("import no_such_package\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        compose(["plugins=[my_idea]"])

@@ -1,0 +1,96 @@
+"""A run that goes on keeps what it is; only what does not make it another run may change."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from tandem.config import ConfigError, check, compose, configuration, resumed
+
+
+@pytest.fixture(scope="module")
+def recorded() -> str:
+    return OmegaConf.to_yaml(compose(["algorithm=rloo", "seed=3", "logger=csv"]), resolve=True)
+
+
+@pytest.fixture
+def run_dir(tmp_path, recorded):
+    folder = tmp_path / "a run, of=mine"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(recorded)
+    return folder
+
+
+def test_a_run_goes_on_as_it_was(run_dir):
+    before, after = OmegaConf.load(run_dir / "config.yaml"), resumed(run_dir, [])
+    assert after.resume == after.run_dir == str(run_dir)
+    after.resume, after.run_dir = before.resume, before.run_dir
+    assert after == before
+
+
+def test_what_may_change_changes(run_dir):
+    overrides = ["iterations=7", "checkpoints.keep=9", "++evaluation.samples=2", "evaluate=true"]
+    settings = check(resumed(run_dir, [*overrides, "trainer=cpu", "logger=[wandb]"]))
+    assert (settings.iterations, settings.checkpoints.keep, settings.evaluate) == (7, 9, True)
+    assert settings.evaluation.samples == 2
+    assert settings.trainer.accelerator == "cpu"
+    assert settings.seed == 3
+
+
+def test_a_choice_of_mirrors_takes_the_place_of_the_old_one(run_dir):
+    cfg = resumed(run_dir, ["logger=wandb", "logger.wandb.mode=offline"])
+    assert list(cfg.logger) == ["wandb"]
+    assert cfg.logger.wandb.mode == "offline"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=4",
+        "algorithm=grpo",
+        "algorithm/loss=ppo",
+        "optimizer.lr=1",
+        "~recipe",
+        "+x=1",
+        "group_size=2",
+        "model.path=x",
+        "data=jsonl",
+        "plugins=[x]",
+        "continue_from=x",
+    ],
+)
+def test_what_would_make_it_another_run_is_refused(run_dir, override):
+    with pytest.raises(ConfigError) as refused:
+        resumed(run_dir, [override])
+    assert str(refused.value).startswith(f"{override}: a run that is resumed keeps it; only iter")
+
+
+@pytest.mark.parametrize(
+    ("override", "answer"),
+    [
+        ("checkpoints.kep=1", "unknown key 'checkpoints.kep': did you mean 'checkpoints.keep'?"),
+        ("guards.new=1", "unknown key 'guards.new': did you mean"),
+        ("trainer=gpu", "unknown option of trainer 'gpu': did you mean"),
+        ("iterations=1,2", "iterations=1,2: a run that is resumed keeps it"),
+    ],
+)
+def test_a_misspelt_change_is_named(run_dir, override, answer):
+    with pytest.raises(ConfigError) as refused:
+        resumed(run_dir, [override])
+    assert str(refused.value).startswith(answer)
+
+
+def test_a_configuration_that_was_tampered_with_is_checked_like_any_other(run_dir):
+    path = run_dir / "config.yaml"
+    cfg = OmegaConf.load(path)
+    cfg.data = {"_target_": "os.system", "command": "true"}
+    path.write_text(OmegaConf.to_yaml(cfg))
+    with pytest.raises(ConfigError, match=r"^data: os\.system is not among"):
+        check(resumed(run_dir, []))
+    cfg.plugins = ["torch"]
+    path.write_text(OmegaConf.to_yaml(cfg))
+    with pytest.raises(ConfigError, match=r"^plugins: torch is a library"):
+        resumed(run_dir, [])
+
+
+def test_the_command_line_decides_which_it_is(run_dir):
+    assert configuration([f"resume='{run_dir}'"]).seed == 3
+    assert configuration(["resume=null"]).seed == 0
