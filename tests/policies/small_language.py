@@ -40,3 +40,61 @@ def trained(policy, steps=6):
         optimizer.step()
     optimizer.zero_grad()
     return policy
+
+
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role == 'tool' %}{{ raise_exception('tools are not supported') }}{% endif %}"
+    "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{% endif %}"
+)
+
+
+def byte_tokenizer(template=TEMPLATE):
+    """Reads any text, and knows chats."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|end|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {symbol: i for i, symbol in enumerate([*special, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|end|>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=template,
+    )
+
+
+def chat_model():
+    """A tiny Qwen3 over bytes; its configuration names another end than its tokenizer."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=264,  # five more than the tokenizer knows
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+        eos_token_id=0,
+    )
+    return Qwen3ForCausalLM(config), byte_tokenizer()
+
+
+def talk(*turns, id=0, **fields):
+    """A prompt of messages: user, assistant, user, ..."""
+    roles = ("user", "assistant") * len(turns)
+    messages = [{"role": r, "content": c} for r, c in zip(roles, turns, strict=False)]
+    return Prompt(id=id, source="chat", messages=tuple(messages), **fields)

@@ -76,9 +76,12 @@ class Rows:
         self.alive = torch.ones_like(self.index, dtype=torch.bool)
         tokens, mask = left_padded(prompts, keys.device)
         self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
-        self.logits = self.forward(tokens, (mask.cumsum(1) - 1).clamp(min=0))
         self.position = mask.sum(1, keepdim=True)
-        self.repeat(keys.shape[1])
+        self.logits = self.forward(tokens, (mask.cumsum(1) - 1).clamp(min=0))
+        if keys.shape[1] > 1:
+            places = self.index // keys.shape[1]
+            self.remember(places)
+            self.logits = self.logits[places]
 
     def forward(self, tokens: Tensor, position: Tensor) -> Tensor:
         """Logits after the last column, [N, V]; the cache grows by the columns of tokens."""
@@ -94,15 +97,6 @@ class Rows:
         self.cache = out.past_key_values
         return out.logits[:, -1]
 
-    def repeat(self, group_size: int) -> None:
-        if group_size == 1:
-            return
-        self.cache.batch_repeat_interleave(group_size)
-        self.logits = self.logits.repeat_interleave(group_size, 0)
-        self.position = self.position.repeat_interleave(group_size, 0)
-        if self.mask is not None:
-            self.mask = self.mask.repeat_interleave(group_size, 0)
-
     def advance(self, token: Tensor) -> None:
         """Read one more token per row."""
         if self.mask is not None:
@@ -112,9 +106,13 @@ class Rows:
 
     def keep(self, rows: Tensor) -> None:
         """Forget all other rows. rows: [N] int64."""
-        self.cache.batch_select_indices(rows)
-        self.keys, self.index = self.keys[rows], self.index[rows]
-        self.alive, self.position = self.alive[rows], self.position[rows]
+        self.remember(rows)
+        self.keys, self.index, self.alive = self.keys[rows], self.index[rows], self.alive[rows]
+
+    def remember(self, rows: Tensor) -> None:
+        """The model's memory of these rows, each as often as it is named."""
+        self.cache.reorder_cache(rows)  # of all that gather rows, what every kind of layer has
+        self.position = self.position[rows]
         if self.mask is not None:
             self.mask = self.mask[rows]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pre
     for parameter in loaded.model.parameters():
         # Files are mapped at addresses of odd alignment, where BLAS rounds in another way.
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    check_memory(loaded.model)
     return Pretrained(ready(loaded.model, numerics), loaded.tokenizer)
 
 
@@ -113,6 +115,13 @@ def check_whole(path: str, tokenizer: Any, missing: set[str]) -> None:
     if missing:
         names = ", ".join(sorted(missing)[:3])
         raise ValueError(f"model.path={path} lacks {len(missing)} weights, such as {names}")
+
+
+def check_memory(model: nn.Module) -> None:
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"model.path: {type(model).__name__} keeps no past_key_values, and sampling needs them"
+        )
 
 
 def ready(model: nn.Module, numerics: Numerics) -> nn.Module:

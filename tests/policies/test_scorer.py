@@ -1,0 +1,253 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from small_language import NOTHING, questions, small, trained
+from torch.testing import assert_close
+
+from tandem.policies.records import TokenSample
+from tandem.policies.scorer import logits_are_head_of_trunk
+from tandem.policies.tiny_lm import character_tokenizer
+from tandem.types import concat, take
+
+ENTROPY = frozenset({"entropy"})
+
+
+def shown(policy):
+    return policy.encode(questions(), slots=range(8))
+
+
+def test_a_uniform_model_gives_minus_log_of_the_vocabulary():
+    policy = small()
+    with torch.no_grad():
+        policy.network.model.norm.weight.zero_()
+    rollout = shown(policy)
+    evidence = policy.evidence(rollout, ENTROPY)
+    want = math.log(40) * rollout.mask
+    assert_close(evidence.logp, -want)
+    assert_close(evidence.entropy, want)
+
+
+def test_a_model_that_knows_the_next_token_gives_zero():
+    """One place off, every log-probability would be about -100."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=40, hidden_size=40, num_hidden_layers=0, tie_word_embeddings=False
+    )
+    model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.copy_(torch.eye(40))
+        model.lm_head.weight.copy_(100 * torch.eye(40).roll(1, 0))  # after token i comes i + 1
+    policy = small(build=lambda: (model, character_tokenizer()))
+    tokens = torch.tensor([[4, 5, 6, 7, 8, 0], [20, 21, 22, 23, 24, 25]])
+    sample = TokenSample(
+        tokens=tokens, prompt_length=torch.tensor([2, 3]), temperature=torch.ones(2)
+    )
+    evidence = policy.scorer(sample, torch.ones(2, 3, dtype=torch.bool), with_entropy=False)
+    assert_close(evidence.logp, torch.zeros(2, 3))
+
+
+def test_log_probabilities_are_those_of_the_whole_model(policy):
+    rollout = shown(policy)
+    tokens, start = rollout.sample.tokens, rollout.sample.prompt_length
+    logits = policy.network(input_ids=tokens).logits
+    logp = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+    want = torch.zeros(rollout.mask.shape)
+    for b, t in rollout.mask.nonzero().tolist():
+        want[b, t] = logp[b, start[b] + t - 1]
+    assert_close(policy.evidence(rollout, NOTHING).logp, want)
+
+
+def test_temperature_divides_the_logits_of_its_rows(policy):
+    rollout = shown(policy)
+    warm = replace(rollout.sample, temperature=torch.tensor([1.0, 0.5] * 4))
+    got = policy.evidence(replace(rollout, sample=warm), ENTROPY)
+    plain = policy.evidence(rollout, ENTROPY)
+    with torch.no_grad():
+        policy.network.model.norm.weight.mul_(2)  # twice the logits
+    halved = policy.evidence(rollout, ENTROPY)
+    for name in ("logp", "entropy"):
+        assert_close(getattr(got, name)[::2], getattr(plain, name)[::2])
+        assert_close(getattr(got, name)[1::2], getattr(halved, name)[1::2])
+
+
+def test_chunks_change_neither_numbers_nor_gradients(learned):
+    """In float64, where they agree to the last digits."""
+    results = []
+    for budget in (2**24, 40 * 7, 1):
+        policy = small(logit_budget=budget)
+        policy.load_weights(learned)
+        policy.double()
+        rollout = shown(policy)
+        evidence = policy.evidence(rollout, ENTROPY)
+        (evidence.logp.sum() + 0.3 * evidence.entropy.square().sum()).backward()
+        gradients = [p.grad for p in policy.trainable().values()]
+        results.append([evidence.logp, evidence.entropy, *gradients])
+    for result in results[1:]:
+        for got, want in zip(result, results[0], strict=True):
+            assert_close(got, want, atol=1e-12, rtol=1e-10)
+
+
+def test_chunks_keep_no_logits_for_backward(learned):
+    def kept(budget):
+        policy = small(logit_budget=budget)
+        sizes = []
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda x: sizes.append(x.numel() if x.shape[-1:] == (40,) else 0) or x, lambda x: x
+        )
+        rollout = shown(policy)
+        with hooks:
+            policy.evidence(rollout, ENTROPY)
+        return sum(sizes)
+
+    assert kept(2**24) >= 40 * shown(small()).mask.sum()
+    assert kept(40 * 7) == 0
+
+
+def test_what_stands_right_of_a_row_is_not_read(policy):
+    rollout = shown(policy)
+    tokens = rollout.sample.tokens.clone()
+    last = rollout.sample.prompt_length + rollout.length
+    tokens[torch.arange(tokens.shape[1]) >= last[:, None]] = 33
+    dirty = replace(rollout, sample=replace(rollout.sample, tokens=tokens))
+    assert torch.equal(policy.evidence(dirty, NOTHING).logp, policy.evidence(rollout, NOTHING).logp)
+
+
+def test_neither_order_nor_company_of_rows_matters(policy):
+    rollout = shown(policy)
+    whole = policy.evidence(rollout, ENTROPY)
+    order = torch.tensor([5, 0, 7, 2, 1, 6, 3, 4])
+    shuffled = policy.evidence(take(rollout, order), ENTROPY)
+    assert_close(shuffled.logp, whole.logp[order], atol=1e-6, rtol=0)
+    for row in range(8):
+        alone = policy.evidence(take(rollout, torch.tensor([row])), ENTROPY)
+        assert_close(alone.entropy[0], whole.entropy[row], atol=1e-6, rtol=0)
+
+
+def test_rows_of_two_rollouts_can_be_joined(policy):
+    first, second = shown(policy), policy.encode(questions(("a", "cab")), slots=[8, 9])
+    both = policy.evidence(concat([first, second]), NOTHING).logp
+    assert_close(both[:8], policy.evidence(first, NOTHING).logp, atol=1e-6, rtol=0)
+    short = policy.evidence(second, NOTHING).logp
+    assert_close(both[8:, : short.shape[1]], short, atol=1e-6, rtol=0)
+
+
+def test_a_mask_with_holes_gives_numbers_in_it_alone(policy):
+    rollout = shown(policy)
+    holes = rollout.mask & (torch.arange(rollout.mask.shape[1]) % 2 == 0)
+    got = policy.evidence(replace(rollout, mask=holes), NOTHING).logp
+    assert_close(got, policy.evidence(rollout, NOTHING).logp * holes, atol=1e-6, rtol=0)
+
+
+def test_rows_without_a_trained_step_still_run_backward(policy):
+    rollout = shown(policy)
+    evidence = policy.evidence(replace(rollout, mask=torch.zeros_like(rollout.mask)), ENTROPY)
+    (evidence.logp.sum() + evidence.entropy.sum()).backward()
+    assert not evidence.logp.any()
+    assert all(not p.grad.any() for p in policy.trainable().values())
+
+
+def test_passes_without_gradient_are_cut_by_tokens(learned):
+    results = []
+    for budget in (2**14, 40, 1):
+        policy = small(token_budget=budget)
+        policy.load_weights(learned)
+        rollout = shown(policy)
+        results.append(policy.scorer.in_parts(rollout.sample, rollout.mask))
+    assert_close(results[1], results[0], atol=1e-6, rtol=0)
+    assert_close(results[2], results[0], atol=1e-6, rtol=0)
+    assert not results[0].requires_grad
+
+
+def test_recomputed_activations_change_no_gradient(learned):
+    gradients = []
+    for recompute in (False, True):
+        policy = small(gradient_checkpointing=recompute)
+        policy.load_weights(learned)
+        rollout = shown(policy)
+        policy.evidence(rollout, NOTHING).logp.sum().backward()
+        gradients.append([p.grad for p in policy.trainable().values()])
+        assert not any(module.training for module in policy.network.modules())
+    for got, want in zip(*gradients, strict=True):
+        assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_recomputing_keeps_fewer_activations(learned):
+    def kept(recompute):
+        policy = small(gradient_checkpointing=recompute)
+        rollout, sizes = shown(policy), []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: sizes.append(x.numel()) or x, lambda x: x
+        ):
+            policy.evidence(rollout, NOTHING)
+        return sum(sizes)
+
+    assert kept(True) < kept(False) / 2
+
+
+def families():
+    from transformers import CohereConfig, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
+
+    size = {
+        "vocab_size": 40,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+    return {
+        "llama": (LlamaConfig(**size), True),
+        "gemma2": (Gemma2Config(**size, sliding_window=6, final_logit_softcapping=0.5), False),
+        "cohere": (CohereConfig(**size, logit_scale=0.3), False),
+        "granite": (GraniteConfig(**size, logits_scaling=3.0), False),
+        "gpt2": (GPT2Config(vocab_size=40, n_positions=64, n_embd=32, n_layer=2, n_head=4), True),
+    }
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "cohere", "granite", "gpt2"])
+def test_what_a_family_does_to_its_logits_is_done(family):
+    """Caps and scales, learned positions, windows and dropout: sampler, trainer, model agree."""
+    from transformers import AutoModelForCausalLM
+
+    config, plain = families()[family]
+
+    def build():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config), character_tokenizer()
+
+    policy = trained(small(build=build), steps=3)
+    assert logits_are_head_of_trunk(policy.network) == plain
+    rollout = policy.sample(questions(), 2, key=1, slots=range(8))
+    evidence = policy.evidence(rollout, ENTROPY)
+    assert_close(evidence.logp, rollout.behaviour_logp, atol=5e-6, rtol=0)
+    assert_close(evidence.entropy, rollout.entropy, atol=5e-6, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_compiled_trunk_gives_the_same_numbers(learned):
+    results = []
+    for compiled in (False, True):
+        policy = small(torch_compile=compiled)
+        policy.load_weights(learned)
+        evidence = policy.evidence(shown(policy), ENTROPY)
+        evidence.logp.sum().backward()
+        results.append([evidence.logp, *(p.grad for p in policy.trainable().values())])
+    for got, want in zip(*results, strict=True):
+        assert_close(got, want, atol=1e-5, rtol=1e-4)
+
+
+def test_narrow_weights_give_wide_numbers():
+    with pytest.warns(UserWarning, match="bfloat16 weights are trained"):
+        policy = small(dtype="bfloat16")
+    evidence = policy.evidence(shown(policy), ENTROPY)
+    assert evidence.logp.dtype == evidence.entropy.dtype == torch.float32
+    numbers = evidence.logp[evidence.logp != 0]
+    assert (numbers != numbers.bfloat16().float()).any()
