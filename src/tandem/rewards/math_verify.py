@@ -1,0 +1,32 @@
+"""Mathematical equality of answers, by the math-verify package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from tandem.rewards.workers import Verdict, Workers
+from tandem.types import Prompt
+
+
+class MathVerify:
+    """1 where the last answer of the output equals the prompt's, else 0.
+
+    A sample is missing where its prompt has no answer that is mathematics, or where it took longer
+    than `timeout` seconds: `9**9**9` would take for ever.
+    """
+
+    batched = True
+
+    def __init__(self, *, timeout: float = 5.0, workers: int = 4) -> None:
+        if find_spec("math_verify") is None:
+            raise ValueError("reward=math_verify needs a package: pip install 'tandem[math]'")
+        self.workers = Workers("math_verify", count=workers, timeout=timeout)
+
+    def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> list[Verdict]:
+        known = [place for place, prompt in enumerate(prompts) if prompt.answer is not None]
+        verdicts: list[Verdict] = [None] * len(outputs)
+        requests = [{"output": outputs[i], "answer": prompts[i].answer} for i in known]
+        for place, verdict in zip(known, self.workers(requests), strict=True):
+            verdicts[place] = verdict
+        return verdicts

@@ -1,0 +1,45 @@
+"""The score that a task of the reasoning-gym package gives an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from tandem.rewards.workers import Verdict, Workers
+from tandem.types import Prompt
+
+TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+
+
+class ReasoningGym:
+    """Between 0 and 1, for prompts that `data=reasoning_gym` made; others are missing.
+
+    The answer is what stands in the last <answer>...</answer>, or else the whole output.
+    Several tasks evaluate an answer as Python, so they do it in processes where a name that is not
+    mathematics ends the attempt (such an answer scores as a wrong one does).
+    """
+
+    batched = True
+
+    def __init__(self, *, timeout: float = 5.0, workers: int = 2) -> None:
+        if find_spec("reasoning_gym") is None:
+            raise ValueError(
+                "reward=reasoning_gym needs a package: pip install 'tandem[reasoning_gym]'"
+            )
+        self.workers = Workers("reasoning_gym", count=workers, timeout=timeout)
+
+    def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> list[Verdict]:
+        known = [i for i, prompt in enumerate(prompts) if "reasoning_gym" in prompt.fields]
+        verdicts: list[Verdict] = [None] * len(outputs)
+        requests = [
+            {**prompts[i].fields["reasoning_gym"], "output": answer_of(outputs[i])} for i in known
+        ]
+        for place, verdict in zip(known, self.workers(requests), strict=True):
+            verdicts[place] = verdict
+        return verdicts
+
+
+def answer_of(output: str) -> str:
+    tagged = TAGGED.findall(output)
+    return (tagged[-1] if tagged else output).strip()

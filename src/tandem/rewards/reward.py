@@ -1,0 +1,173 @@
+"""What a user's function says of a sample becomes a score, or is missing with a reason."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tandem.types import Prompt, Scores
+
+LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
+
+
+def batched(function: Callable) -> Callable:
+    """Mark a reward that takes lists: (outputs, prompts) -> a number or None for each."""
+    function.batched = True
+    return function
+
+
+class Reward:
+    """One component of the reward: a function, its weight, and what its calls may cost.
+
+    The function is `(output, prompt) -> float | None`, or `@batched`; `batch_size` is the most rows
+    of one batched call. A call that takes over `timeout` seconds is given up: its rows are missing.
+    It goes on in a thread of its own, which cannot be ended, so a function that hangs often should
+    end itself (as `MathVerify` does).
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        *,
+        weight: float = 1.0,
+        batch_size: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if not math.isfinite(weight):
+            raise ValueError(f"the weight of a reward must be finite, not {weight}")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} of a reward must be at least 1, or null")
+        self.function = function
+        self.weight = weight
+        self.batch_size = batch_size
+        self.timeout = timeout
+        self.batched = is_batched(function)
+
+    def __call__(
+        self, outputs: Sequence[str], prompts: Sequence[Prompt]
+    ) -> tuple[list[float | None], Counter[str]]:
+        """The number of each sample, None where it is missing, and how often for which reason."""
+        faults: Counter[str] = Counter()
+        values = self._batches(outputs, prompts) if self.batched else self._rows(outputs, prompts)
+        return [_number(value, faults) for value in values], faults
+
+    def _rows(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Iterable[object]:
+        for output, prompt in zip(outputs, prompts, strict=True):
+            yield self._attempt(output, prompt)
+
+    def _batches(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Iterable[object]:
+        size = self.batch_size or max(len(outputs), 1)
+        for start in range(0, len(outputs), size):
+            part = list(outputs[start : start + size])
+            values = self._attempt(part, list(prompts[start : start + size]))
+            yield from _one_each(values, len(part))
+
+    def _attempt(self, *arguments: object) -> object:
+        """What the function gave, or the exception it raised."""
+        try:
+            if self.timeout is None:
+                return self.function(*arguments)
+            return within(self.timeout, self.function, *arguments)
+        except (Exception, SystemExit) as error:  # exit() in a reward must not end the run
+            return error
+
+
+class Rewards:
+    """The weighted sum of named rewards. A sample that none of them scored is not scored."""
+
+    def __init__(self, components: Mapping[str, Reward]) -> None:
+        if not components:
+            raise ValueError("no reward: choose one, for example reward=exact_match")
+        self.components = dict(components)
+        self.faults: Counter[str] = Counter()  # reason -> missing numbers since last popped
+
+    @property
+    def primary(self) -> str:
+        """The first reward: what accuracy means and DAPO filters by, unless told otherwise."""
+        return next(iter(self.components))
+
+    def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Scores:
+        parts = {name: self._part(name, outputs, prompts) for name in self.components}
+        total = torch.zeros(len(outputs), dtype=torch.float64)
+        scored = torch.zeros(len(outputs), dtype=torch.bool)
+        for name, part in parts.items():
+            total += self.components[name].weight * part.double().nan_to_num(0.0)
+            scored |= ~part.isnan()
+        return Scores(total=total.float(), parts=parts, scored=scored)
+
+    def _part(self, name: str, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Tensor:
+        values, faults = self.components[name](outputs, prompts)
+        self.faults.update({f"{name}: {reason}": count for reason, count in faults.items()})
+        numbers = [math.nan if value is None else value for value in values]
+        return torch.tensor(numbers, dtype=torch.float32)
+
+    def pop_faults(self) -> dict[str, int]:
+        """How many numbers were missing for which reason since the last call."""
+        faults, self.faults = dict(self.faults), Counter()
+        return faults
+
+
+def is_batched(function: Callable) -> bool:
+    while hasattr(function, "func"):
+        function = function.func
+    return getattr(function, "batched", False)
+
+
+def within(seconds: float, function: Callable, *arguments: object) -> object:
+    """The result of a call, or a TimeoutError after so many seconds."""
+    future: Future = Future()
+    # A daemon: a call that never returns must not keep the process alive.
+    threading.Thread(target=_settle, args=(future, function, arguments), daemon=True).start()
+    return future.result(seconds)
+
+
+def _settle(future: Future, function: Callable, arguments: tuple) -> None:
+    try:
+        future.set_result(function(*arguments))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _one_each(values: object, count: int) -> list[object]:
+    """A batched function's answer as one value per row; a fault is the fault of every row."""
+    if isinstance(values, BaseException):
+        return [values] * count
+    if isinstance(values, Tensor | np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        return [TypeError(f"gave {type(values).__name__}, not a list")] * count
+    if len(values) != count:
+        return [ValueError(f"gave {len(values)} numbers for {count} samples")] * count
+    return list(values)
+
+
+def _number(value: object, faults: Counter[str]) -> float | None:
+    """A finite float, or None and one more of the reason why not."""
+    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+        value = value.item()
+    reason = _reason(value)
+    if reason is None:
+        return float(value)
+    faults[reason] += 1
+    return None
+
+
+def _reason(value: object) -> str | None:
+    if value is None:
+        return "gave none"
+    if isinstance(value, TimeoutError):
+        return "timed out"
+    if isinstance(value, BaseException):
+        return f"raised {type(value).__name__}: {str(value)[:80]!r}"
+    if not isinstance(value, int | float):
+        return f"gave {type(value).__name__}, not a number"
+    if not abs(value) <= LARGEST:
+        return "gave a number that is not finite or over 1e18"
+    return None

@@ -1,0 +1,139 @@
+"""Judges answers in a process of its own, for `tandem.rewards.workers`.
+
+Run as `python -P worker.py JUDGE SECONDS`. It reads one JSON request per line and writes one JSON
+verdict per line. It is a script that imports nothing of Tandem: it starts fast, holds none of the
+trainer's memory, and whatever the text of a model does to it ends with the process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+
+MEMORY = 4 << 30  # bytes of address space beyond what the libraries took
+
+# What text may name where a library evaluates it, besides single letters. `sympy` is among them
+# because its parser begins by executing "from sympy import *".
+NAMES = (
+    "Symbol Integer Float Rational Function Add Mul Pow Eq Ne Lt Le Gt Ge Abs Integral Derivative",
+    "sqrt cbrt factorial pi oo exp log ln sin cos tan cot sec csc asin acos atan sinh cosh tanh",
+    "asinh acosh atanh sympy",
+)
+MATHEMATICS = frozenset(" ".join(NAMES).split())
+
+
+def main(name: str, seconds: float) -> None:
+    # Verdicts go to the real output; what libraries print must not stand between them.
+    verdicts = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    judge = JUDGES[name]()
+    if sys.platform == "linux":
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    sys.addaudithook(GATE.audit)
+    print("ready", file=verdicts, flush=True)
+    for line in sys.stdin:
+        # Should the trainer be killed while text loops here, nobody else would end this process.
+        faulthandler.dump_traceback_later(2 * seconds + 5, exit=True, file=sys.stderr)
+        print(json.dumps(verdict(judge, json.loads(line))), file=verdicts, flush=True)
+        faulthandler.cancel_dump_traceback_later()
+
+
+def verdict(judge: Callable[[dict], float | None], request: dict) -> dict:
+    try:
+        score = judge(request)
+    except Exception as error:
+        return {"fault": f"{type(error).__name__}: {str(error)[:80]}"}
+    return {"score": None if score is None else float(score)}
+
+
+class Gate:
+    """While it is closed, a library that evaluates text gets mathematics evaluated, and no more.
+
+    `audit` is Python's audit hook: text cannot take it away, for to name anything is refused.
+    """
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __enter__(self) -> None:
+        self.closed = True
+
+    def __exit__(self, *raised: object) -> None:
+        self.closed = False
+
+    def audit(self, event: str, arguments: tuple) -> None:
+        if event != "exec" or not self.closed or is_library_code():
+            return
+        code = arguments[0]
+        foreign = {name for name in code.co_names if len(name) > 1 and name not in MATHEMATICS}
+        if foreign or any(isinstance(constant, CodeType) for constant in code.co_consts):
+            raise PermissionError(f"text that is no mathematics was not evaluated: {code.co_names}")
+
+
+def is_library_code() -> bool:
+    """Whether what is executed is a module that is being imported, or a template of sympy's own."""
+    frame = sys._getframe(2)  # below this function and the hook: who called exec or eval
+    if "/sympy/polys/" in frame.f_code.co_filename:
+        return True
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
+GATE = Gate()
+
+
+def math_verify() -> Callable[[dict], float | None]:
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    def judge(request: dict) -> float | None:
+        """1 or 0; None where the right answer itself is no mathematics."""
+        # The package's own time limit is a signal with a one-second grain; ours is the process.
+        answer = request["answer"]
+        with GATE:
+            wanted = parse(f"\\boxed{{{answer}}}", [LatexExtractionConfig()], parsing_timeout=None)
+            wanted = wanted or parse(answer, parsing_timeout=None)
+            if not wanted:
+                return None
+            given = parse(request["output"], parsing_timeout=None)
+            return float(verify(wanted, given, timeout_seconds=None))
+
+    return judge
+
+
+def reasoning_gym() -> Callable[[dict], float | None]:
+    from reasoning_gym import create_dataset
+
+    @functools.lru_cache(maxsize=8)
+    def dataset(recipe: str) -> object:
+        task, size, seed, difficulty = json.loads(recipe)
+        return create_dataset(task, size=size, seed=seed, **difficulty)
+
+    @functools.lru_cache(maxsize=256)
+    def entry(recipe: str, index: int) -> dict:
+        return dataset(recipe)[index]
+
+    def judge(request: dict) -> float:
+        """Between 0 and 1, as the task scores it."""
+        parts = [request[name] for name in ("task", "size", "seed", "difficulty")]
+        recipe = json.dumps(parts)
+        asked = entry(recipe, request["index"])
+        with GATE:
+            return dataset(recipe).score_answer(request["output"], asked)
+
+    return judge
+
+
+JUDGES = {"math_verify": math_verify, "reasoning_gym": reasoning_gym}
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,188 @@
+"""A reward is a number or missing; every failure is counted and costs nobody else's score."""
+
+import math
+import sys
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tandem.rewards import Reward, Rewards
+from tandem.types import Prompt
+
+PROMPTS = [Prompt(id=i, source="test", text="?", answer=str(i)) for i in range(64)]
+OUTPUTS = [str(i) for i in range(64)]
+
+
+def numbers(function, count=4, **options):
+    values, faults = Reward(function, **options)(OUTPUTS[:count], PROMPTS[:count])
+    return values, dict(faults)
+
+
+def says(value):
+    return lambda output, prompt: value
+
+
+def test_worked_example_of_a_weighted_sum():
+    length, judge = (lambda o, p: 2.0), (lambda o, p: None if p.id == 1 else float(p.id))
+    rewards = Rewards({"judge": Reward(judge, weight=10.0), "length": Reward(length, weight=-0.5)})
+    scores = rewards(OUTPUTS[:3], PROMPTS[:3])
+    assert_close(scores.total, torch.tensor([-1.0, -1.0, 19.0]))
+    assert_close(scores.parts["judge"], torch.tensor([0.0, math.nan, 2.0]), equal_nan=True)
+    assert_close(scores.parts["length"], torch.tensor([2.0, 2.0, 2.0]))
+    assert scores.scored.tolist() == [True, True, True]
+    assert rewards.primary == "judge"
+
+
+def test_a_sample_that_no_reward_scored_is_not_scored():
+    rewards = Rewards({"a": Reward(says(None)), "b": Reward(lambda o, p: p.id or None)})
+    scores = rewards(OUTPUTS[:3], PROMPTS[:3])
+    assert scores.scored.tolist() == [False, True, True]
+    assert scores.total.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_reward_without_weight_is_watched_and_scores():
+    scores = Rewards({"watched": Reward(says(3.0), weight=0.0)})(OUTPUTS[:1], PROMPTS[:1])
+    assert (scores.total.item(), scores.parts["watched"].item()) == (0.0, 3.0)
+    assert scores.scored.item()
+
+
+GOOD = [True, 1, 1.0, np.float32(1), np.int64(1), np.True_, torch.tensor(1), torch.tensor([1.0])]
+
+
+@pytest.mark.parametrize("value", GOOD, ids=repr)
+def test_every_kind_of_number_is_a_number(value):
+    assert numbers(says(value), count=1) == ([1.0], {})
+
+
+BROKEN = {
+    "none": (None, "gave none"),
+    "nan": (math.nan, "not finite"),
+    "inf": (math.inf, "not finite"),
+    "minus inf": (-math.inf, "not finite"),
+    "too large": (1e30, "over 1e18"),
+    "huge": (10**400, "over 1e18"),
+    "text": ("1.0", "gave str, not a number"),
+    "list": ([1.0], "gave list, not a number"),
+    "tensor": (torch.ones(2), "gave Tensor, not a number"),
+    "complex": (1j, "gave complex, not a number"),
+    "nan tensor": (torch.tensor(math.nan), "not finite"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_finite_number_is_missing_and_not_zero(name):
+    value, reason = BROKEN[name]
+    values, faults = numbers(says(value), count=2)
+    assert values == [None, None]
+    [(said, count)] = faults.items()
+    assert reason in said
+    assert count == 2
+
+
+def fails_on_one(output, prompt, *, how):
+    if prompt.id == 1:
+        how()
+    return 1.0
+
+
+def divide():
+    return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        (divide, "raised ZeroDivisionError: 'division by zero'"),
+        (lambda: sys.exit(0), "raised SystemExit: '0'"),
+        (lambda: {}["x"], "raised KeyError: \"'x'\""),
+        (lambda: [].append.no, "raised AttributeError"),
+        (partial(float, "x"), "raised ValueError"),
+    ],
+)
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_an_exception_costs_its_own_sample_only(how, reason, timeout):
+    values, faults = numbers(partial(fails_on_one, how=how), timeout=timeout)
+    assert values == [1.0, None, 1.0, 1.0]
+    [said] = faults
+    assert said.startswith(reason)
+
+
+def test_an_interrupt_from_the_keyboard_is_no_fault_of_a_reward():
+    def interrupted(output, prompt):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        numbers(interrupted)
+
+
+def hangs_on_one(output, prompt):
+    if prompt.id == 17:
+        threading.Event().wait()
+    return 1.0
+
+
+def check_hang():
+    start = time.monotonic()
+    values, faults = numbers(hangs_on_one, count=64, timeout=0.2)
+    assert time.monotonic() - start < 2
+    assert values == [1.0] * 17 + [None] + [1.0] * 46
+    assert faults == {"timed out": 1}
+
+
+def test_one_hanging_call_of_64_costs_its_timeout_and_no_other_score():
+    check_hang()
+
+
+def test_the_same_holds_in_a_thread_that_is_not_the_main_one():
+    failed = []
+
+    def run():
+        try:
+            check_hang()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not failed
+
+
+def test_faults_are_counted_by_reason_until_they_are_read():
+    rewards = Rewards({"a": Reward(says(None)), "b": Reward(partial(fails_on_one, how=divide))})
+    rewards(OUTPUTS[:3], PROMPTS[:3])
+    rewards(OUTPUTS[:3], PROMPTS[:3])
+    assert rewards.pop_faults() == {
+        "a: gave none": 6,
+        "b: raised ZeroDivisionError: 'division by zero'": 2,
+    }
+    assert rewards.pop_faults() == {}
+
+
+def test_a_bound_on_the_record_holds_in_float32():
+    scores = Rewards({"a": Reward(says(1e18), weight=1.0)})(OUTPUTS[:2], PROMPTS[:2])
+    assert scores.total.dtype == torch.float32
+    assert (scores.total**2).isfinite().all()
+
+
+def test_no_samples_have_no_scores():
+    assert Rewards({"a": Reward(says(1.0))})([], []).total.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"weight": math.inf}, "weight"), ({"batch_size": 0}, "batch_size=0")],
+)
+def test_numbers_that_make_no_reward_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        Reward(says(1.0), **options)
+
+
+def test_a_run_needs_a_reward():
+    with pytest.raises(ValueError, match="reward=exact_match"):
+        Rewards({})

@@ -1,0 +1,43 @@
+"""conf/reward: each option says what it is, binds to its function, and adds the key of its name."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from tandem.config import ConfigError, build, compose
+from tandem.rewards import Reward, Rewards
+from tandem.types import Prompt
+
+FOLDER = Path(__file__).parents[2] / "conf" / "reward"
+OPTIONS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+PACKAGES = {"math_verify": "math_verify", "reasoning_gym": "reasoning_gym"}
+CHOSEN = {"target_length": {"function": {"target": 3}}}  # what the user must give
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_says_what_it_is_and_adds_one_reward_of_its_name(name):
+    path = FOLDER / f"{name}.yaml"
+    assert path.read_text().startswith("# ")
+    node = OmegaConf.load(path)
+    assert list(node) == [name]
+    if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{PACKAGES[name]} is not installed")
+    rewards = build(OmegaConf.merge(node, {name: CHOSEN.get(name, {})}), "reward")
+    assert isinstance(rewards[name], Reward)
+
+
+def test_a_list_of_rewards_merges_in_its_order():
+    overrides = ["reward=[regex_answer,length]", "reward.length.function.limit=2"]
+    rewards = Rewards(build(compose([*overrides, "reward.length.weight=0.5"]).reward, "reward"))
+    assert list(rewards.components) == ["regex_answer", "length"]
+    scores = rewards(["so 41"], [Prompt(id=0, source="t", text="?", answer="41.0")])
+    assert scores.parts["regex_answer"].tolist() == [1.0]
+    assert scores.parts["length"].tolist() == [-1.0]
+    assert scores.total.tolist() == [0.5]
+
+
+def test_a_misspelt_number_of_a_reward_is_refused():
+    with pytest.raises(ConfigError, match=r"reward\.length\.function\.limmit"):
+        compose(["reward=length", "reward.length.function.limmit=2"])
