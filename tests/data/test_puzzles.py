@@ -63,8 +63,8 @@ def test_a_task_that_draws_by_the_hash_of_text_asks_the_same_in_every_process(mo
     asked = []
     for seed in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        data = reasoning_gym(task="word_ladder", size=5, held_out=0, seed=0)
-        asked.append([prompt.messages for prompt in data.train])
+        data = reasoning_gym(task="ransom_note", size=5, held_out=0, seed=0)
+        asked.append(data.train)
     assert asked[0] == asked[1]
 
 
