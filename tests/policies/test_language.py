@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from small_language import NOTHING, chat_model, questions, small, talk, trained
 from torch.testing import assert_close
 
@@ -167,7 +167,7 @@ def test_outputs_are_the_text_of_the_answer_without_the_end():
 
 def test_a_chat_model_learns_its_answers():
     policy = small(build=chat_model, sampling=Sampling(max_new_tokens=8), system_prompt="Add.")
-    shown = [talk("2+2?", answer="four"), talk("1+1?", answer="two")]
+    shown = [talk("2+2?", answer="four"), talk("3+1?", answer="four")]
     rollout = policy.encode(shown, slots=[0, 1])
     optimizer = torch.optim.Adam(policy.trainable().values(), lr=3e-2)
     for _ in range(30):
@@ -176,8 +176,8 @@ def test_a_chat_model_learns_its_answers():
         optimizer.step()
     greedy = Sampling(max_new_tokens=8, temperature=0.0)
     answers = policy.sample(shown, 1, key=0, slots=[0, 1], sampling=greedy)
-    assert answers.outputs == ("four", "two")
-    assert not answers.truncated.any()
+    assert answers.outputs == ("four", "four")
+    assert answers.length.tolist() == [5, 5]
 
 
 MODELS = sorted(file.stem for file in (CONF / "model").glob("[!_]*.yaml"))
@@ -193,13 +193,8 @@ def test_every_model_file_names_arguments_of_the_policy(name):
     node.sampling, node.seed, node.build = None, 0, None
     plain = OmegaConf.to_container(node, resolve=True)
     assert LanguagePolicy(**plain).describe().kind == "tokens"
-    chosen = {
-        key.split("/")[-1]
-        for entry in own.defaults
-        if entry not in ("_self_", "_language")
-        for key in entry
-    }
-    assert chosen == {"algorithm", "data", "reward", "dynamics"}
+    chosen = {key for entry in own.defaults if isinstance(entry, DictConfig) for key in entry}
+    assert chosen == {f"override /{group}" for group in ("algorithm", "data", "reward", "dynamics")}
 
 
 def test_there_is_a_file_for_every_promised_model():

@@ -73,7 +73,6 @@ def test_what_is_saved_is_merged_and_the_adapter_lies_beside_it(adapted, policy,
 
     policy.save(tmp_path / "base")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    policy.scorer.model = policy.scorer.trunk = None
     beside = PeftModel.from_pretrained(base, tmp_path / "lora").get_base_model()
     logits = beside(input_ids=rollout.sample.tokens).logits
     want = adapted.network(input_ids=rollout.sample.tokens).logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,8 @@ def adapted(model: nn.Module, lora: Lora, *, seed: int) -> PeftModel:
         target_modules=places if isinstance(places, str) else list(places),
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, not ours
         torch.manual_seed(seed)
         try:
             network = get_peft_model(model, config)
