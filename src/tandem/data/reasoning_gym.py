@@ -34,20 +34,10 @@ def reasoning_gym(
     others. `difficulty` holds the task's own settings. `fields["reasoning_gym"]` names the question
     to the reward of the same name, which makes it again.
     """
-    recipe = {
-        "task": task,
-        "size": size + 2 * held_out,
-        "seed": seed,
-        "difficulty": dict(difficulty or {}),
-    }
-    questions = _questions(recipe)
-    first: dict[str, int] = {}
-    for place, (question, _) in enumerate(questions):
-        first.setdefault(question, place)
-    prompts = {
-        place: wording.put(_prompt(*questions[place], place, recipe)) for place in first.values()
-    }
-    train = _between(prompts, 2 * held_out, len(questions))
+    total = size + 2 * held_out
+    recipe = {"task": task, "size": total, "seed": seed, "difficulty": dict(difficulty or {})}
+    prompts = {place: wording.put(prompt) for place, prompt in _distinct(recipe).items()}
+    train = _between(prompts, 2 * held_out, total)
     return Data(
         train=train,
         eval=_between(prompts, 0, held_out),
@@ -55,6 +45,15 @@ def reasoning_gym(
         demonstrations=tuple(prompt for prompt in train if prompt.answer is not None),
         curriculum=curriculum,
     )
+
+
+def _distinct(recipe: Mapping[str, Any]) -> dict[int, Prompt]:
+    """Index -> prompt, of the first of equal questions."""
+    prompts = [_prompt(*pair, place, recipe) for place, pair in enumerate(_questions(recipe))]
+    first: dict[str, int] = {}
+    for place, prompt in enumerate(prompts):
+        first.setdefault(prompt.text, place)
+    return {place: prompts[place] for place in first.values()}
 
 
 def _between(prompts: Mapping[int, Prompt], start: int, stop: int) -> tuple[Prompt, ...]:
