@@ -1,0 +1,65 @@
+import pytest
+from matplotlib.image import imread
+
+from tandem import jsonl
+from tandem.plots import curves, frontier, heatmap, smoothed
+
+
+def recorded(folder, lines) -> None:
+    for iteration, line in enumerate(lines):
+        jsonl.append(folder / "metrics.jsonl", {"iteration": iteration, **line})
+
+
+def test_panels_appear_for_what_there_is_data_of(tmp_path):
+    few, many = tmp_path / "few", tmp_path / "many"
+    for folder in (few, many):
+        folder.mkdir()
+    recorded(few, [{"reward/mean": 0.1}, {"reward/mean": 0.2}])
+    full = {"reward/mean": 0.1, "eval/accuracy": 0.5, "eval/pass@1": 0.5, "eval/pass@8": 0.9}
+    more = {"actor/entropy": 1.0, "actor/clip_frac": None, "optim/grad_norm": 1.0}
+    recorded(many, [full | more, full | more])
+    small, large = imread(curves(few)), imread(curves(many))
+    assert large.shape[0] > 1.8 * small.shape[0]  # two rows: the clip fraction is not known
+    assert large.shape[1] > 2.5 * small.shape[1]
+
+
+def test_a_record_of_nothing_is_no_error(tmp_path):
+    assert curves(tmp_path).exists()
+    assert heatmap(tmp_path) is None
+
+
+def test_one_source_needs_no_map(tmp_path):
+    recorded(tmp_path, [{"eval/accuracy": 0.5, "eval/accuracy/sort": 0.5}])
+    assert heatmap(tmp_path) is None
+
+
+def test_the_map_is_dark_where_accuracy_is_high(tmp_path):
+    easy, hard = {"eval/accuracy/length_9": 1.0}, {"eval/accuracy/length_10": 0.0}
+    recorded(tmp_path, [{"eval/accuracy": 0.5, **easy, **hard}] * 8)
+    picture = imread(heatmap(tmp_path))[:, :, :3].mean(-1)
+    height, width = picture.shape
+    column = picture[:, width // 2]
+    assert column[int(0.30 * height)] > 0.8  # length 10, above
+    assert column[int(0.65 * height)] < 0.4  # length 9, below
+
+
+@pytest.mark.parametrize(
+    ("column", "height"),
+    [
+        ([1.0, 1.0, 0.0, 0.0], 1.5),
+        ([1.0, 0.75, 0.25, 0.0], 1.5),
+        ([1.0, 0.5, 0.25], 1.0),
+        ([0.1, 0.9], -0.5),
+        ([0.9, 0.8], 1.5),
+    ],
+)
+def test_the_frontier_is_where_accuracy_falls_through_a_half(column, height):
+    assert frontier(column) == pytest.approx(height)
+
+
+def test_smoothing_keeps_a_line_and_halves_an_outlier():
+    assert smoothed([3.0] * 50) == pytest.approx([3.0] * 50)
+    middle = [0.0] * 25 + [1.0] + [0.0] * 25
+    got = smoothed(middle)
+    assert max(got) == got[25] < 0.5
+    assert sum(got) == pytest.approx(1.0, abs=1e-9)

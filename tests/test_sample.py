@@ -1,0 +1,72 @@
+import pytest
+from omegaconf import OmegaConf
+
+from tandem import sample
+from tandem.config import build, compose
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run directory with an untrained model at its end."""
+    folder = tmp_path_factory.mktemp("finished")
+    cfg = compose(["model=tiny_lm"])
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    policy = build(cfg.model)
+    policy.load(frozenset())
+    policy.save(folder / "model")
+    return folder
+
+
+def said(capsys, *arguments) -> list[str]:
+    sample.main([str(a) for a in arguments])
+    return capsys.readouterr().out.splitlines()
+
+
+def refused(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as ended:
+        sample.main([str(a) for a in arguments])
+    assert ended.value.code not in (0, None)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    return err.splitlines()[-1]  # after the bar of a loaded model
+
+
+def test_the_same_seed_answers_the_same(finished, capsys):
+    first = said(capsys, finished, "dbca>", "--n", 4)
+    assert len(first) == 4
+    assert said(capsys, finished, "dbca>", "--n", 4) == first
+    assert said(capsys, finished, "dbca>", "--n", 4, "--seed", 1) != first
+
+
+def test_greedy_answers_are_all_alike_and_as_short_as_told(finished, capsys):
+    answers = said(capsys, finished, "dbca>", "--n", 3, "--temperature", 0, "--max-new-tokens", 2)
+    assert len(set(answers)) == 1
+    assert len(answers[0]) <= 2
+
+
+def test_a_directory_that_is_no_finished_run_is_one_line(tmp_path, capsys):
+    assert "has no config.yaml; give the directory" in refused(capsys, tmp_path, "dbca>")
+    (tmp_path / "config.yaml").write_text("seed: 0")
+    assert "has no model/config.json" in refused(capsys, tmp_path, "dbca>")
+
+
+def test_prompts_and_numbers_that_do_not_fit_are_one_line(finished, capsys):
+    assert "characters that the tokenizer does not know" in refused(capsys, finished, "ÄÖ")
+    assert "temperature" in refused(capsys, finished, "a>", "--temperature", -1)
+    assert "positions of the model" in refused(capsys, finished, "a>", "--max-new-tokens", 999)
+
+
+@pytest.mark.parametrize(
+    ("data", "chat", "want"),
+    [
+        ({}, False, "how?"),
+        ({}, True, [("user", "how?")]),
+        ({"wording": {"chat": False, "instruction": "Think."}}, False, "how?\n\nThink."),
+        ({"wording": {"chat": True, "instruction": None}}, False, [("user", "how?")]),
+    ],
+)
+def test_a_prompt_is_put_as_the_data_put_theirs(data, chat, want):
+    prompt = sample.worded("how?", OmegaConf.create({"data": data}), chat=chat)
+    turns = [(m["role"], m["content"]) for m in prompt.messages or ()]
+    assert (turns or prompt.text) == want
