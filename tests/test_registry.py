@@ -99,6 +99,11 @@ def test_a_name_belongs_to_one_function_but_a_cell_may_run_again():
         register_reward("plain")(batched)
 
 
+def test_an_option_that_is_shipped_cannot_be_registered():
+    with pytest.raises(ValueError, match="reward=length is an option of Tandem's"):
+        register_reward("length")(plain)
+
+
 def test_a_function_inside_another_has_no_name_to_be_chosen_by():
     def inner(output, prompt):
         return 1.0

@@ -15,6 +15,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import UnsupportedValueType
 
+from tandem.config.composition import conf_folder
+
 Component = TypeVar("Component", bound=Callable)
 Node = dict[str, Any]
 
@@ -70,6 +72,8 @@ def bound_call(function: Callable) -> Node:
 
 
 def _store(group: str, name: str, function: Component, node: Callable) -> Component:
+    if (conf_folder() / group / f"{name}.yaml").is_file():  # Hydra would merge the two
+        raise ValueError(f"{group}={name} is an option of Tandem's; register another name")
     before = REGISTERED.get((group, name), function)
     if _place(before) != _place(function):  # the same place: a notebook ran its cell again
         raise ValueError(f"{group}={name} is {_place(before)} already, not {_place(function)}")
