@@ -22,7 +22,9 @@ def main(_: DictConfig) -> None:
     job = HydraConfig.get()
     overrides, run_dir = list(job.overrides.task), Path(job.runtime.output_dir)
     with refusals():
-        run(configuration(overrides), run_dir, overrides)
+        cfg = configuration(overrides)
+        cfg.run_dir = str(run_dir)  # of a sweep too
+        run(cfg, run_dir, overrides)
 
 
 if __name__ == "__main__":

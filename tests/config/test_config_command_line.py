@@ -69,7 +69,9 @@ def test_a_refusal_is_one_line_and_exit_code_2(capsys):
 
 
 def test_a_right_command_line_reaches_hydra_with_its_options_last():
-    assert preflight(["train.py", "-m", "seed=0,1"]) == ["train.py", "seed=0,1", "-m"]
+    words = preflight(["train.py", "iterations=2", "-m", "seed=0,1"])
+    assert words[:3] == ["train.py", "iterations=2", "seed=0,1"]
+    assert words[3:] == ["hydra.job.config.override_dirname.exclude_keys=['iterations']", "-m"]
     assert preflight(["train.py", "seed=1"]) == ["train.py", "seed=1"]
 
 

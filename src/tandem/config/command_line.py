@@ -123,7 +123,14 @@ def _for_hydra(words: argparse.Namespace, argv: Sequence[str]) -> list[str]:
         keep = [f"hydra.run.dir={_quoted(folder)}", "hydra.output_subdir=null"]
         return [*(_forced(part) for part in parts), *keep, *options]
     folders = [f for p in parts if p.key_or_group == "plugins" for f in load_plugins(p.value())]
-    return [*overrides, *search_path(folders), *options]
+    names = _short_names(parts) if words.multirun else []
+    return [*overrides, *search_path(folders), *names, *options]
+
+
+def _short_names(parts: Sequence[Override]) -> list[str]:
+    """The folders of a sweep's runs are named by what is swept, not by what they share."""
+    shared = {f"'{part.key_or_group}'" for part in parts if not part.is_sweep_override()}
+    return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(sorted(shared))}]"]
 
 
 def _forced(part: Override) -> str:
