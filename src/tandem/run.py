@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -186,7 +187,7 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
         # Buffers are the same on all ranks by construction, and some live on the CPU.
         start = "fork" if strategy == "ddp_fork" else "popen"
         strategy = DDPStrategy(broadcast_buffers=False, start_method=start)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    quiet_lightning()
     return Trainer(
         accelerator=devices.accelerator,
         devices=devices.devices,
@@ -200,6 +201,18 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+
+
+def quiet_lightning() -> None:
+    """What Lightning says of every run like ours is either known or meant."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for known in (
+        r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # its own
+        r"Found \d+ module\(s\) in eval mode",  # no dropout: the policy that samples is trained
+        r"`broadcast_buffers` is deprecated",  # the new name is missing in torch 2.11
+        r"The `srun` command is available",
+    ):
+        warnings.filterwarnings("ignore", message=known)
 
 
 def evaluated(
