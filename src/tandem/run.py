@@ -23,6 +23,7 @@ from tandem.config.settings import Devices, Settings
 from tandem.data import BadRow, Data, PromptStream, write_quarantine
 from tandem.evaluation import evaluate, held_out
 from tandem.module import PostTraining
+from tandem.plots import curves, heatmap
 from tandem.policies.language import LanguagePolicy
 from tandem.record import RunRecord
 from tandem.rewards import Rewards
@@ -178,6 +179,8 @@ def fit(module: PostTraining, settings: Settings, data: Data, record: RunRecord)
     trainer_for(settings.trainer, callbacks).fit(module)
     if ranks.is_first():
         module.policy.save(record.folder / "model")
+        curves(record.folder)
+        heatmap(record.folder)
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
