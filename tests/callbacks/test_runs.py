@@ -89,8 +89,8 @@ def test_without_a_terminal_progress_is_a_few_lines_and_a_table(tmp_path, capsys
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("1/6  reward 0.")
     assert said[1].startswith("6/6  reward 0.")
-    for word in ("accuracy", "tokens/s", "left"):
-        assert word in said[0]
+    assert all(word in said[0] for word in ("accuracy 0.", "tokens/s", " left"))
+    assert " took " in said[1]
     assert "accuracy_t0.5" in "".join(said[2:])
     assert said[-1] == f"run directory: {tmp_path}"
 

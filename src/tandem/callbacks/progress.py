@@ -61,9 +61,10 @@ class Progress(Callback):
 
     def _line(self, module: PostTraining) -> str:
         done, total = module.iteration, module.plan.iterations
-        each = (time.monotonic() - self.began) / (done - self.first)
-        left = f"{clock(each * (total - done))} left"
-        return f"{done:>{len(str(total))}}/{total}  {self._numbers()}  {left}"
+        spent = time.monotonic() - self.began
+        left = spent / (done - self.first) * (total - done)
+        ahead = f"{clock(left)} left" if left else f"took {clock(spent)}"
+        return f"{done:>{len(str(total))}}/{total}  {self._numbers()}  {ahead}"
 
     def _numbers(self) -> str:
         """Reward and accuracy as they were known last, and the speed."""
