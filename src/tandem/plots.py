@@ -126,7 +126,7 @@ def _tries(lines: Lines) -> dict[int, dict[int, float]]:
     found: dict[int, dict[int, float]] = {}
     for line in lines:
         ks = {int(n[10:]): x for n, x in line.items() if re.fullmatch(r"eval/pass@\d+", n)}
-        known = {k: x for k, x in ks.items() if x is not None}
+        known = {k: x for k, x in sorted(ks.items()) if x is not None}
         if len(known) > 1:
             found[line["iteration"]] = known
     return {
