@@ -38,6 +38,9 @@ class Scale:
         return self.by * value
 
 
+doubled = Scale(by=2.0)
+
+
 def everything(
     *,
     whole: int = 0,

@@ -145,3 +145,9 @@ def test_what_the_user_must_give_is_named():
     cfg = OmegaConf.create({"model": node("everything", word="???")})
     with pytest.raises(ConfigError, match=r"^model\.word is not set: add model\.word=\.\.\.$"):
         build(cfg.model)
+
+
+def test_a_part_of_a_configuration_knows_its_key():
+    cfg = OmegaConf.create({"model": {"inner": node("weigh", factor="x")}})
+    with pytest.raises(ConfigError, match=r"^model\.inner\.values is missing"):
+        build(cfg.model.inner)

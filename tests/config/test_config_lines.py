@@ -132,7 +132,17 @@ def test_a_contradictory_line_is_answered_by_the_check(line, answer):
     assert str(refused.value) == answer
 
 
-def test_two_ways_to_begin_contradict(tmp_path):
+def test_two_runs_do_not_share_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cfg = compose(["run_dir=mine"])
+    check(cfg)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "metrics.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"^run_dir=mine holds a run already; go on with it by"):
+        check(cfg)
+
+
+def test_two_ways_to_begin_contradict():
     cfg = compose(["continue_from=runs/a"])
     cfg.resume = "runs/b"
     with pytest.raises(ConfigError, match="resume goes on with a run"):

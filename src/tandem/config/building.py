@@ -8,12 +8,15 @@ from typing import Any
 from omegaconf import DictConfig
 
 from tandem.config.binding import Call, convert
-from tandem.config.plain import plain
+from tandem.config.plain import key_of, plain
 
 
-def build(node: DictConfig | dict[str, Any], where: str = "config") -> Any:
-    """What the `_target_`s of a node make, innermost first. Constructors see plain values only."""
-    return make(convert(plain(node), Any, where))
+def build(node: DictConfig | dict[str, Any], where: str = "") -> Any:
+    """What the `_target_`s of a node make, innermost first. Constructors see plain values only.
+
+    `where` is the key that messages name; a part of a configuration knows its own.
+    """
+    return make(convert(plain(node), Any, where or key_of(node)))
 
 
 def make(value: Any) -> Any:

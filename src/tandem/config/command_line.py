@@ -57,7 +57,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
             f"{unread[0]}: options are written {name}={value or '...'}, without dashes"
         )
     for name in ("experimental_rerun", "config_path", "config_name", "config_dir"):
-        if getattr(read, name) is not None:
+        if vars(read)[name] is not None:
             raise ConfigError(f"--{name.replace('_', '-')}: conf/ is the only source; see plugins=")
     return read
 

@@ -29,7 +29,12 @@ def plain(node: DictConfig | ListConfig | Any) -> Any:
 def leaves(node: DictConfig | ListConfig) -> Iterator[tuple[str, Any]]:
     """Every key with its value as written: interpolations stay text."""
     raw = OmegaConf.to_container(node, resolve=False)
-    yield from _leaves(raw, node._get_full_key(None) or "")
+    yield from _leaves(raw, key_of(node))
+
+
+def key_of(node: DictConfig | ListConfig | Any) -> str:
+    """Where a node stands in its configuration; empty for the whole and for plain values."""
+    return (node._get_full_key(None) or "") if OmegaConf.is_config(node) else ""
 
 
 def _leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:

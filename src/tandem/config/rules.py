@@ -7,7 +7,10 @@ rule, write it and put it into RULES.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import getitem
+from pathlib import Path
 from typing import Any
 
 from tandem.config.binding import Call
@@ -37,25 +40,22 @@ class Composed:
 Rule = Callable[[Composed], str | None]
 
 
+POSITIVE = (
+    "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm threads "
+    "micro_batch_size max_tokens_per_microbatch checkpoints.every checkpoints.keep "
+    "evaluation.every evaluation.prompts evaluation.samples evaluation.pass_at evaluation.rows"
+)
+
+
 def sizes_are_positive(composed: Composed) -> str | None:
-    settings = composed.settings
-    parts = {"": settings, "evaluation.": settings.evaluation, "checkpoints.": settings.checkpoints}
-    for prefix, names in POSITIVE.items():
-        for name in names.split():
-            value = getattr(parts[prefix], name)
-            numbers = value if isinstance(value, tuple) else (value,)
-            if any(number is not None and number <= 0 for number in numbers):
-                shown = list(value) if isinstance(value, tuple) else value
-                return f"{prefix}{name}={shown}: must be positive"
+    settings = asdict(composed.settings)
+    for key in POSITIVE.split():
+        value = reduce(getitem, key.split("."), settings)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(number is not None and number <= 0 for number in numbers):
+            shown = list(value) if isinstance(value, tuple) else value
+            return f"{key}={shown}: must be positive"
     return None
-
-
-POSITIVE = {
-    "": "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm "
-    "micro_batch_size max_tokens_per_microbatch threads",
-    "evaluation.": "every prompts samples pass_at rows",
-    "checkpoints.": "every keep",
-}
 
 
 def seed_is_not_negative(composed: Composed) -> str | None:
@@ -133,6 +133,16 @@ def one_beginning(composed: Composed) -> str | None:
     return "resume goes on with a run, continue_from starts a new one; give one of them"
 
 
+def a_run_has_a_directory_of_its_own(composed: Composed) -> str | None:
+    settings = composed.settings
+    if settings.resume is not None or not (Path(settings.run_dir) / "metrics.jsonl").exists():
+        return None
+    return (
+        f"run_dir={settings.run_dir} holds a run already; go on with it by "
+        f"resume={settings.run_dir}, or give another"
+    )
+
+
 RULES: tuple[Rule, ...] = (
     seed_is_not_negative,
     sizes_are_positive,
@@ -143,4 +153,5 @@ RULES: tuple[Rule, ...] = (
     training_samples_are_whole,
     training_samples_are_random,
     one_beginning,
+    a_run_has_a_directory_of_its_own,
 )
