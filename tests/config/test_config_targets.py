@@ -45,8 +45,8 @@ tandem.data.rows.json.load tandem.mirrors.Path tandem.advantages.group.torch.hub
 tandem.algorithm tandem.algorithm.Algorithm.experience experiments os system config_parts.borrowed
 config_parts.hidden_open config_parts.instance config_parts.doubled config_parts.partial
 config_parts.Path config_parts.Path.write_text config_parts.os.system config_parts.os
-config_parts._private config_parts.Any config_parts.__loader__ config_parts.__builtins__ config_parts.dataclass
-config_parts.Square.__init__
+config_parts._private config_parts.Any config_parts.__loader__ config_parts.__builtins__
+config_parts.dataclass config_parts.Square.__init__
 """
 
 TARGETS = [*FOREIGN.split(), *BORROWED.split()]
