@@ -43,6 +43,7 @@ MISSPELT = {
     "evaluation={evry:5}": "unknown key 'evaluation.evry': did you mean 'evaluation.every'?",
     "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
     "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",
+    "model.lora.r=8": ("model.lora.r: model.lora is null; give it as a whole, model.lora={r:...}"),
     "algorithm=[grpo,dapo]": "algorithm=[grpo,dapo]: algorithm takes one option",
     "algorithm=null": "algorithm=null: write ~algorithm to leave it out",
     "algorithm=grpo,dapo": (
@@ -150,7 +151,15 @@ def test_two_ways_to_begin_contradict():
 
 
 @pytest.mark.parametrize(
-    "line", ["seed=3", "~recipe", "algorithm/loss=ppo", "epochs=2", "resume=null"]
+    "line",
+    [
+        "seed=3",
+        "~recipe",
+        "algorithm/loss=ppo",
+        "epochs=2",
+        "resume=null",
+        "model.lora={r:8,alpha:16}",
+    ],
 )
 def test_a_right_line_is_composed_and_passes(line):
     check(compose([line]))

@@ -96,6 +96,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     for name in (key, *_names_below(key, value, base)):
         if name not in keys and not (_is_added(override) and _may_grow(base, name)):
             _refuse_unchosen(name, menu)
+            _refuse_part_of_nothing(name, base)
             near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
             raise ConfigError(unknown("key", name, near))
 
@@ -104,6 +105,12 @@ def _refuse_unchosen(key: str, menu: Menu) -> None:
     group, option, *_ = [*key.split("."), ""]
     if option in menu.get(group, ()):
         raise ConfigError(f"unknown key {key!r}: it comes with {group}={option}")
+
+
+def _refuse_part_of_nothing(key: str, base: DictConfig) -> None:
+    parent, _, name = key.rpartition(".")
+    if parent in dotted(base) and OmegaConf.select(base, parent) is None:
+        raise ConfigError(f"{key}: {parent} is null; give it as a whole, {parent}={{{name}:...}}")
 
 
 def _refuse_dotted_choice(key: str, value: object, menu: Menu) -> None:

@@ -25,7 +25,7 @@ COMPONENTS = (
     "callbacks",
 )
 
-Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"]
+Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
