@@ -3,11 +3,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_language import NOTHING, questions, small, trained
+from small_language import NOTHING, questions, small
 from torch.testing import assert_close
 
 from tandem.policies.records import TokenSample
-from tandem.policies.scorer import logits_are_head_of_trunk
 from tandem.policies.tiny_lm import character_tokenizer
 from tandem.types import concat, take
 
@@ -185,50 +184,6 @@ def test_recomputing_keeps_fewer_activations(learned):
         return sum(sizes)
 
     assert kept(True) < kept(False) / 2
-
-
-def families():
-    from transformers import CohereConfig, Gemma2Config, GPT2Config, GraniteConfig, LlamaConfig
-
-    size = {
-        "vocab_size": 40,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 64,
-        "pad_token_id": 0,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-    }
-    return {
-        "llama": (LlamaConfig(**size), True),
-        "gemma2": (Gemma2Config(**size, sliding_window=6, final_logit_softcapping=0.5), False),
-        "cohere": (CohereConfig(**size, logit_scale=0.3), False),
-        "granite": (GraniteConfig(**size, logits_scaling=3.0), False),
-        "gpt2": (GPT2Config(vocab_size=40, n_positions=64, n_embd=32, n_layer=2, n_head=4), True),
-    }
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma2", "cohere", "granite", "gpt2"])
-def test_what_a_family_does_to_its_logits_is_done(family):
-    """Caps and scales, learned positions, windows and dropout: sampler, trainer, model agree."""
-    from transformers import AutoModelForCausalLM
-
-    config, plain = families()[family]
-
-    def build():
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config), character_tokenizer()
-
-    policy = trained(small(build=build), steps=3)
-    assert logits_are_head_of_trunk(policy.network) == plain
-    rollout = policy.sample(questions(), 2, key=1, slots=range(8))
-    evidence = policy.evidence(rollout, ENTROPY)
-    assert_close(evidence.logp, rollout.behaviour_logp, atol=5e-6, rtol=0)
-    assert_close(evidence.entropy, rollout.entropy, atol=5e-6, rtol=0)
 
 
 @pytest.mark.slow

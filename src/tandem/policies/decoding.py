@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,10 @@ class Answers:
         self.entropy[rows, step] = torch.where(alive, drawn.entropy, 0).float()
         self.length[rows] += alive
 
+    def last(self, rows: Tensor, step: int, count: int) -> Tensor:
+        """The tokens of these rows up to and with `step`, `count` at most. [N, count or less]."""
+        return self.tokens[rows, max(step + 1 - count, 0) : step + 1]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endings:
@@ -52,14 +56,14 @@ class Endings:
     strings: Sequence[str]
     decode: Callable[[list[list[int]]], Sequence[str]]  # special tokens are shown
 
-    def reached(self, token: Tensor, written: Tensor) -> Tensor:
-        """[N] bool. token: [N], the last one; written: [N, S], the answers up to and with it."""
+    def reached(self, token: Tensor, written: Callable[[int], Tensor]) -> Tensor:
+        """[N] bool. token: [N], the last ones; written(K): the last K or fewer of each row."""
         ends = torch.tensor(self.tokens, dtype=token.dtype, device=token.device)
         over = (token[:, None] == ends).any(1)
         if not self.strings:
             return over
         # A token holds a byte or more; four more than needed, for a piece may begin otherwise.
-        tail = written[:, -max(len(stop.encode()) for stop in self.strings) - 4 :]
+        tail = written(max(len(stop.encode()) for stop in self.strings) + 4)
         texts = self.decode(tail.tolist())
         hits = [any(stop in text for stop in self.strings) for text in texts]
         return over | torch.tensor(hits, device=token.device)
@@ -145,7 +149,7 @@ def _answer(rows: Rows, sampling: Sampling, endings: Endings) -> Answers:
     for step in range(sampling.max_new_tokens):
         drawn = draw(rows.logits, draws.key(rows.keys, step), sampling)
         answers.write(rows.index, rows.alive, step, drawn)
-        written = answers.tokens[rows.index, : step + 1]
+        written = partial(answers.last, rows.index, step)
         rows.alive = rows.alive & ~endings.reached(drawn.token, written)
         alive = int(rows.alive.sum())
         if alive == 0 or step + 1 == sampling.max_new_tokens:
@@ -176,7 +180,7 @@ def left_padded(prompts: Sequence[list[int]], device: torch.device) -> tuple[Ten
     return torch.tensor(tokens, device=device), torch.tensor(mask, device=device)
 
 
-@functools.cache
+@cache
 def arguments(model: type[nn.Module]) -> frozenset[str]:
     """The names that its forward takes: families differ."""
     return frozenset(inspect.signature(model.forward).parameters)

@@ -16,7 +16,7 @@ from tandem import draws, ranks
 from tandem.policies.chat import Chat, Talk
 from tandem.policies.decoding import Endings, answer
 from tandem.policies.lora import Lora, adapted, save_adapted
-from tandem.policies.pretrained import Build, Numerics, positions, pretrained
+from tandem.policies.pretrained import Build, Numerics, copy_into, positions, pretrained
 from tandem.policies.records import Description, Evidence, TokenSample
 from tandem.policies.rows import demonstrated, sampled
 from tandem.policies.sampling import Sampling
@@ -150,7 +150,14 @@ class LanguagePolicy(nn.Module):
     def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
         """Demonstrations, as rows whose every answer token, the end token too, is trained."""
         group = torch.tensor(slots, device=self.device)
-        return demonstrated(examples, chat=self.chat, group=group)
+        rollout = demonstrated(examples, chat=self.chat, group=group)
+        longest = rollout.sample.tokens.shape[1]
+        if self.positions is not None and longest > self.positions:
+            raise ValueError(
+                f"a demonstration of {longest} tokens passes the {self.positions} positions of the "
+                "model; leave it out of the data"
+            )
+        return rollout
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""
@@ -210,7 +217,7 @@ class LanguagePolicy(nn.Module):
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copy into the tensors that are there, so that an optimiser keeps its hold of them."""
-        _copy_into(self.trainable(), weights)
+        copy_into(self.trainable(), weights)
 
     def state(self) -> dict[str, Tensor]:
         """What the policy remembers beside its weights."""
@@ -226,20 +233,3 @@ class LanguagePolicy(nn.Module):
         else:
             save_adapted(self.network, Path(folder))
         self.chat.tokenizer.save_pretrained(folder)
-
-
-@torch.no_grad()
-def _copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    if tensors.keys() != weights.keys():
-        odd = sorted(tensors.keys() ^ weights.keys())
-        raise ValueError(
-            f"these weights are of another model: {len(odd)} names do not match, such as {odd[0]}; "
-            "were model or model.lora changed since?"
-        )
-    for name, tensor in tensors.items():
-        if tensor.shape != weights[name].shape:
-            raise ValueError(
-                f"weight {name} is {tuple(weights[name].shape)}, "
-                f"but the model's is {tuple(tensor.shape)}"
-            )
-        tensor.copy_(weights[name])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +154,23 @@ def without_dropout(config: Any) -> Any:
 def positions(model: nn.Module) -> int | None:
     """The most tokens that a row may have; None: the family names no limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+@torch.no_grad()
+def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    if tensors.keys() != weights.keys():
+        odd = sorted(tensors.keys() ^ weights.keys())
+        raise ValueError(
+            f"these weights are of another model: {len(odd)} names do not match, such as {odd[0]}; "
+            "were model or model.lora changed since?"
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != weights[name].shape:
+            raise ValueError(
+                f"weight {name} is {tuple(weights[name].shape)}, "
+                f"but the model's is {tuple(tensor.shape)}"
+            )
+        tensor.copy_(weights[name])
 
 
 def one_line(error: Exception) -> str:
