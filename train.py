@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 os.environ.setdefault("PROJECT_ROOT", str(Path(__file__).resolve().parent))
@@ -9,6 +10,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from tandem.config import configuration
@@ -17,14 +19,13 @@ from tandem.config.command_line import preflight, refusals
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(_: DictConfig) -> None:
-    from tandem.run import run  # heavy imports, once nothing can be refused any more
+    from tandem.run import run, stops  # heavy imports, once nothing can be refused any more
 
     job = HydraConfig.get()
     overrides, run_dir = list(job.overrides.task), Path(job.runtime.output_dir)
-    with refusals():
-        cfg = configuration(overrides)
-        cfg.run_dir = str(run_dir)  # of a sweep too
-        run(cfg, run_dir, overrides)
+    # In a sweep an error fails one job; alone it is one line and an exit code.
+    with nullcontext() if job.mode is RunMode.MULTIRUN else stops():
+        run(configuration(overrides), run_dir, overrides)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,15 +21,19 @@ from tandem.banner import banner
 from tandem.batches import Budget, Plan
 from tandem.callbacks import newest_weights, standard
 from tandem.config import ConfigError, build, check, configuration
+from tandem.config.command_line import refusals
 from tandem.config.settings import Devices, Settings
 from tandem.data import BadRow, Data, PromptStream, write_quarantine
 from tandem.evaluation import evaluate, held_out
+from tandem.guards import Stop
 from tandem.module import PostTraining
 from tandem.plots import curves, heatmap
 from tandem.policies.language import LanguagePolicy
 from tandem.record import RunRecord
 from tandem.rewards import Rewards
 from tandem.start import starting_weights
+
+STOPPED = 3  # exit code of a run that a guard ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +63,37 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
     settings = check(cfg)
     with refusing():
         refuse_unmet_needs(cfg, settings)
-        data = build(cfg.data)
     say(banner(settings, run_dir))
     if settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with refusing():
+        data = build(cfg.data)
         weights = starting_weights(cfg, overrides, run)
         module, data = assemble(cfg, settings, data, run_dir, weights)
     if settings.evaluate:
         return Result(metrics=evaluated(module, settings, data, run_dir), run_dir=run_dir)
-    record = RunRecord(run_dir, mirrors=[build(node) for node in cfg.logger.values()])
+    mirrors = [build(node) for node in cfg.logger.values()]
+    choices = {**settings.choices, "seed": settings.seed}
+    record = RunRecord(run_dir, mirrors=mirrors, choices=choices)
     if ranks.is_first():
         config = OmegaConf.to_yaml(cfg, resolve=True)
-        record.begin(config, seed=settings.seed, command=overrides)
+        record.begin(config, seed=settings.seed, command=["train.py", *overrides])
         write_quarantine(run_dir, data.quarantine)
     fit(module, settings, data, record)
     return Result(metrics=record.latest, run_dir=run_dir)
+
+
+@contextmanager
+def stops() -> Iterator[None]:
+    """What ends a run for a reason ends the process with one line and a code of its own."""
+    with refusals():
+        try:
+            yield
+        except Stop as stop:
+            print(f"stopped: {stop}", file=sys.stderr)
+            sys.exit(STOPPED)
 
 
 @contextmanager
@@ -146,6 +165,10 @@ def admitted(policy: LanguagePolicy, data: Data) -> Data:
             BadRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
             for prompt, reason in dropped
         ]
+    if not kept["train"]:
+        reasons = Counter(row.reason for row in left_out)
+        said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+        raise ConfigError(f"the tokenizer left out all {len(data.train)} prompts: {said}")
     if left_out:
         say(f"left out    {len(left_out)} rows, listed in quarantine.jsonl")
     return replace(data, **kept, quarantine=tuple(left_out))
@@ -214,6 +237,7 @@ def quiet_lightning() -> None:
         r"Found \d+ module\(s\) in eval mode",  # no dropout: the policy that samples is trained
         r"`broadcast_buffers` is deprecated",  # the new name is missing in torch 2.11
         r"The `srun` command is available",
+        r"Total length of `.*` across ranks is zero",  # a finished run that is resumed
     ):
         warnings.filterwarnings("ignore", message=known)
 
