@@ -68,6 +68,10 @@ def weigh(values: list[float], *, factor: float, power: int = 1) -> list[float]:
     return [factor * value**power for value in values]
 
 
+def draw(prompts: list[str], *, seed: int, floor: float) -> list[str]:
+    return prompts[seed:]
+
+
 def a_square(*, side: float) -> Square:
     return Square(side)
 

@@ -79,6 +79,12 @@ def test_a_function_is_a_partial_or_an_object_that_can_be_called():
     assert build(node("everything", call=node("Scale", by=2.0)))["call"](3.0) == 6.0
 
 
+def test_a_partial_is_told_its_seed_by_whoever_calls_it_and_nothing_else():
+    assert build(node("draw", _partial_=True, floor=0.1))(["a", "b"], seed=1) == ["b"]
+    with pytest.raises(ConfigError, match=r"^curriculum\.floor is missing: draw needs it$"):
+        build(node("draw", _partial_=True, seed=1), "curriculum")
+
+
 def test_a_partial_is_pythons_own():
     bound = build(node("weigh", _partial_=True, factor=2.0))
     assert type(bound) is functools.partial

@@ -94,6 +94,7 @@ WRONG = {
     "~algorithm.loss": "algorithm.loss is missing: Algorithm needs it",
     "seed=${sed}": "seed: interpolation key 'sed' not found",
     "data=jsonl": "data.path is not set: add data.path=...",
+    "model=hf": ("data.path and model.path are not set: add data.path=... model.path=..."),
     "micro_batch_size=8": (
         "micro_batch_size and max_tokens_per_microbatch both cut an update; set one of them to null"
     ),
@@ -147,6 +148,17 @@ def test_two_ways_to_begin_contradict():
     cfg = compose(["continue_from=runs/a"])
     cfg.resume = "runs/b"
     with pytest.raises(ConfigError, match="resume goes on with a run"):
+        check(cfg)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["${oc.env:A}", "${ oc.env:A}", "x${oc.env:A,b}", "${oc.${a}:A}"]
+)
+def test_the_environment_stays_out_of_the_record(spelling, monkeypatch):
+    monkeypatch.setenv("A", "secret")
+    cfg = compose(["logger=wandb"])
+    cfg.logger.wandb.tags = ["a", spelling]
+    with pytest.raises(ConfigError, match=r"^logger\.wandb\.tags\.1: only PROJECT_ROOT may be"):
         check(cfg)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from tandem.config.overrides import TOGETHER, dotted
 from tandem.config.plain import leaves, plain
 from tandem.config.rules import RULES, Composed
 from tandem.config.settings import COMPONENTS, Settings
+
+ROOT = "${oc.env:PROJECT_ROOT}"
+ENVIRONMENT = re.compile(r"oc\s*\.\s*(env|\$\{)")  # the second: a name put together on the way
 
 
 def checked(cfg: DictConfig) -> Settings:
@@ -74,5 +78,5 @@ def _hint_of_recipe(message: str, config: Mapping[str, Any]) -> str:
 def _refuse_secrets(cfg: DictConfig) -> None:
     """A run's record holds its configuration resolved, so the environment must stay out of it."""
     for key, value in leaves(cfg):
-        if isinstance(value, str) and "${oc.env:" in value.replace("${oc.env:PROJECT_ROOT}", ""):
+        if isinstance(value, str) and ENVIRONMENT.search(value.replace(ROOT, "")):
             raise ConfigError(f"{key}: only PROJECT_ROOT may be read from the environment")
