@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tandem.config.names import ConfigError, unknown
 from tandem.config.signatures import ROWS, describe, is_callable, options, signature
@@ -35,7 +35,7 @@ class Call:
 
 def bind(node: Mapping[str, Any], where: str) -> Call:
     """The call that a node with `_target_` stands for."""
-    for name in node:
+    for name in map(str, node):
         if name.startswith("_") and name not in MARKS:
             raise ConfigError(f"{where}: {name} is not supported; write {' and '.join(MARKS)} only")
     partial = convert(node.get("_partial_", False), bool, f"{where}._partial_")
@@ -187,7 +187,7 @@ def _shaped(value: object, wanted: Sequence[object]) -> object:
     return Path(value) if type(value) is str and Path in wanted and str not in wanted else value
 
 
-def _refuse(value: object, annotation: object, where: str) -> None:
+def _refuse(value: object, annotation: object, where: str) -> NoReturn:
     raise ConfigError(f"{where}: expected {describe(annotation)}, got {_shown(value)}")
 
 

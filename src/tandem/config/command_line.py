@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Glob, Override
@@ -62,7 +63,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     return read
 
 
-def _refuse(message: str) -> None:
+def _refuse(message: str) -> NoReturn:
     raise ConfigError(message)
 
 
