@@ -14,8 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem import draws, ranks, tables
+from tandem import draws, ranks
 from tandem.policies.sampling import Sampling
+from tandem.record import tables
 from tandem.types import Prompt, Rollout, Scores
 
 GREEDY = 0.0

@@ -27,9 +27,9 @@ from tandem.data import BadRow, Data, PromptStream, write_quarantine
 from tandem.evaluation import evaluate, held_out
 from tandem.guards import Stop
 from tandem.module import PostTraining
-from tandem.plots import curves, heatmap
 from tandem.policies.language import LanguagePolicy
 from tandem.record import RunRecord
+from tandem.record.plots import curves, heatmap
 from tandem.rewards import Rewards
 from tandem.start import starting_weights
 

@@ -12,9 +12,10 @@ import torch
 from torch.multiprocessing import ProcessExitedException
 from toy_run import ITERATIONS, expected_table, often, run, share_of_threes
 
-from tandem import jsonl, ranks
+from tandem import ranks
 from tandem.callbacks import INTERRUPTED, Interrupted
-from tandem.checkpoint import newest_whole
+from tandem.record import jsonl
+from tandem.record.checkpoint import newest_whole
 
 FORK = multiprocessing.get_context("fork")
 

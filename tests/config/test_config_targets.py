@@ -37,11 +37,11 @@ BORROWED = """
 tandem.config.build tandem.config.building.build tandem.config.building.make
 tandem.config.building.functools.partial tandem.config.plugins.importlib.import_module
 tandem.config.plugins.load_plugins tandem.config.composition.compose
-tandem.config.composition.os.system tandem.run.run tandem.record.RunRecord tandem.durable.replace
-tandem.checkpoint.save tandem.manifest.subprocess.run tandem.weights.torch.load
+tandem.config.composition.os.system tandem.run.run tandem.record.RunRecord tandem.record.durable.replace
+tandem.record.checkpoint.save tandem.record.manifest.subprocess.run tandem.weights.torch.load
 tandem.weights.Tensor tandem.losses.policy.Tensor tandem.algorithm.dataclass
 tandem.algorithm.Callable tandem.algorithm.cached_property tandem.data.rows.Path
-tandem.data.rows.json.load tandem.mirrors.Path tandem.advantages.group.torch.hub.load tandem
+tandem.data.rows.json.load tandem.record.mirrors.Path tandem.advantages.group.torch.hub.load tandem
 tandem.algorithm tandem.algorithm.Algorithm.experience experiments os system config_parts.borrowed
 config_parts.hidden_open config_parts.instance config_parts.doubled config_parts.partial
 config_parts.Path config_parts.Path.write_text config_parts.os.system config_parts.os

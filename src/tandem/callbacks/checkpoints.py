@@ -11,10 +11,10 @@ from lightning.pytorch import Callback, Trainer
 from torch.optim import Optimizer
 
 from tandem import ranks
-from tandem.checkpoint import newest_whole, publish, read
 from tandem.module import PostTraining
-from tandem.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record import RunRecord
+from tandem.record.checkpoint import newest_whole, publish, read
+from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from tandem.module import PostTraining
 from tandem.record import RunRecord
-from tandem.summary import amount, clock, summary
+from tandem.record.summary import amount, clock, summary
 
 SHOWN = {"reward/mean": "reward", "eval/accuracy": "accuracy", "actor/entropy": "entropy"}
 QUIET = 10.0  # seconds between two lines where there is no terminal

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 
 from tandem.module import PostTraining
 from tandem.record import RunRecord
-from tandem.tables import best_and_worst
+from tandem.record.tables import best_and_worst
 
 TOTALS = ("time/total", "time/cpu")  # seconds, accumulated over the starts of a run
 

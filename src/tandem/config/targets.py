@@ -22,12 +22,12 @@ HOMES = (
     "tandem.dynamics",
     "tandem.kl",
     "tandem.losses",
-    "tandem.mirrors",
+    "tandem.record.mirrors",
     "tandem.objectives",
     "tandem.policies",
     "tandem.rewards",
     "tandem.schedules",
-    "tandem.wandb_mirror",
+    "tandem.record.wandb_mirror",
     "tandem.weights",
 )
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tandem import durable
+from tandem.record import durable
 
 
 def encode(rows: Iterable[Mapping]) -> bytes:

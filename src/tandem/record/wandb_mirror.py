@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from tandem.mirrors import Rows, Run
+from tandem.record.mirrors import Rows, Run
 
 if TYPE_CHECKING:
     import wandb

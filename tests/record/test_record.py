@@ -4,10 +4,9 @@ import os
 import pytest
 import wandb
 
-from tandem import jsonl
-from tandem.mirrors import Csv, Run, TensorBoard
-from tandem.record import RunRecord
-from tandem.wandb_mirror import Wandb
+from tandem.record import RunRecord, jsonl
+from tandem.record.mirrors import Csv, Run, TensorBoard
+from tandem.record.wandb_mirror import Wandb
 
 
 def record_of(folder, mirrors=()) -> RunRecord:

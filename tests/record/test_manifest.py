@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.manifest import new_manifest, scrub, start
+from tandem.record.manifest import new_manifest, scrub, start
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TELLING = [
     "logger.api_key=abc123",
     "'logger.api_key=abc123'",

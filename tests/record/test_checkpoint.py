@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tandem import checkpoint
-from tandem.checkpoint import CheckpointError, newest_whole, publish, read
+from tandem.record import checkpoint
+from tandem.record.checkpoint import CheckpointError, newest_whole, publish, read
 
 FORK = multiprocessing.get_context("fork")
 

@@ -1,8 +1,8 @@
 import pytest
 from matplotlib.image import imread
 
-from tandem import jsonl
-from tandem.plots import curves, frontier, heatmap, smoothed
+from tandem.record import jsonl
+from tandem.record.plots import curves, frontier, heatmap, smoothed
 
 
 def recorded(folder, lines) -> None:

@@ -16,9 +16,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tandem import durable, jsonl
-from tandem.manifest import new_manifest, scrub, start
-from tandem.mirrors import Choice, Mirror, Mirrors, Run
+from tandem.record import durable, jsonl
+from tandem.record.manifest import new_manifest, scrub, start
+from tandem.record.mirrors import Choice, Mirror, Mirrors, Run
 
 METRICS, TIMING, MANIFEST, CONFIG = "metrics.jsonl", "timing.jsonl", "manifest.json", "config.yaml"
 

@@ -1,7 +1,7 @@
 import pytest
 
-from tandem import jsonl
-from tandem.summary import amount, clock, summary
+from tandem.record import jsonl
+from tandem.record.summary import amount, clock, summary
 
 LINES = [
     {"iteration": 0, "samples": 0, "tokens": 0, "eval/accuracy": 0.25, "eval/pass@8": None},

@@ -8,9 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import wandb
 
-from tandem import jsonl
-from tandem.record import RunRecord
-from tandem.wandb_mirror import Wandb
+from tandem.record import RunRecord, jsonl
+from tandem.record.wandb_mirror import Wandb
 
 pytestmark = pytest.mark.system
 

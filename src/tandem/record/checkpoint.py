@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tandem import durable
+from tandem.record import durable
 
 FORMAT = 1
 MANIFEST = "manifest.json"

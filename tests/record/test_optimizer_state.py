@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tandem.optimizer_state import load_optimizer_state, optimizer_state
+from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 
 OPTIMIZERS = {
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.98)),

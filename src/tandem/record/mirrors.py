@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tandem import durable, jsonl
+from tandem.record import durable, jsonl
 
 log = logging.getLogger(__name__)
 

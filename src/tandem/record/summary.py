@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tandem import jsonl
+from tandem.record import jsonl
 
 
 def summary(run_dir: Path) -> str:

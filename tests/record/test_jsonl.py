@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from tandem import jsonl
+from tandem.record import jsonl
 
 
 def test_floats_come_back_bit_for_bit(tmp_path):

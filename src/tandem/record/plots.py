@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tandem import jsonl
+from tandem.record import jsonl
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
