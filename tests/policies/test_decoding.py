@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -74,6 +75,16 @@ def test_a_prefill_for_the_group_is_a_prefill_for_each_row(policy):
 def padded(rows):
     longest = max(map(len, rows))
     return [row + [0] * (longest - len(row)) for row in rows]
+
+
+def test_every_position_has_a_noise_of_its_own():
+    policy = small()
+    with torch.no_grad():
+        policy.network.model.norm.weight.zero_()  # all tokens equally likely
+    answers = responses(sample(policy, group_size=32))
+    pairs = [(a, b) for tokens in answers for a, b in itertools.pairwise(tokens)]
+    assert len(pairs) > 1000
+    assert sum(a == b for a, b in pairs) / len(pairs) < 2 / 40
 
 
 def test_a_prompt_drawn_twice_is_answered_twice(policy):

@@ -37,8 +37,10 @@ def test_the_reference_is_the_base(adapted, policy):
     assert adapted.reference is None
 
 
-def test_new_adapters_change_nothing_and_come_from_the_seed(policy, learned):
+def test_new_adapters_change_nothing_and_come_from_the_seed():
+    before = torch.random.get_rng_state()
     first, again, other = (small(lora=LORA, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), before)
     rollout = shown(first)
     untouched = small()
     assert_close(

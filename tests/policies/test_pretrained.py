@@ -93,6 +93,7 @@ def test_a_model_without_a_cache_is_refused():
 def test_what_is_loaded_gives_the_bits_of_what_was_saved(tmp_path, policy):
     policy.save(tmp_path)
     again = load(tmp_path)
+    assert not any(p.data_ptr() % 64 for p in again.network.parameters())
     rollout = policy.encode(questions(), slots=range(8))
     want = policy.evidence(rollout, NOTHING).logp
     assert_close(again.evidence(rollout, NOTHING).logp, want, atol=0, rtol=0)

@@ -38,6 +38,13 @@ def test_a_large_vocabulary_is_drawn_from_its_softmax(scale):
     assert statistic < freedom + 4 * math.sqrt(2 * freedom)
 
 
+def test_the_noise_of_a_block_is_not_that_of_a_token():
+    """With one noise for both, token 0 would come in 17 times as often."""
+    tokens = drawn(torch.zeros(17 * 256), 6000)
+    assert (tokens < 256).sum() > 250
+    assert (tokens == 0).sum() < 9
+
+
 @pytest.mark.parametrize("scale", [1.0, 6.0])
 @pytest.mark.parametrize(("vocabulary", "slack"), [(1000, 1.0), (5000, 1.25)])
 def test_two_close_policies_part_on_few_tokens(scale, vocabulary, slack):

@@ -91,7 +91,6 @@ def keep_top_p(logp: Tensor, p: float) -> Tensor:
     ordered, token = logp.sort(dim=-1, descending=True)
     mass = ordered.exp()
     outside = mass.cumsum(-1) - mass >= p
-    outside[:, 0] = False
     outside = outside.new_zeros(logp.shape).scatter(-1, token, outside)
     return logp.masked_fill(outside, -torch.inf).log_softmax(-1)
 
