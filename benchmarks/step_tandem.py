@@ -1,0 +1,110 @@
+"""Tandem's side: the loop of `python train.py`, stopped after every training step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from turns import Turns
+
+from tandem import draws
+from tandem.batches import split_groups
+from tandem.callbacks import standard
+from tandem.config import build, check, configuration
+from tandem.module import PostTraining
+from tandem.record import RunRecord
+from tandem.run import assemble, run, trainer_for
+from tandem.start import starting_weights
+
+
+def prepare(connection: Connection, folder: Path, overrides: Sequence[str]) -> None:
+    """Train or find the warm start, in a process of its own: its memory is not a step's."""
+    starting_weights(configuration(overrides), overrides, run)
+    connection.send(0)
+
+
+def steps(connection: Connection, folder: Path, overrides: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    cfg = configuration(overrides)
+    settings = check(cfg)
+    weights = starting_weights(cfg, overrides, run)
+    module, data = assemble(cfg, settings, build(cfg.data), folder / "run", weights)
+    share_start(module, folder)
+    record = RunRecord(folder / "run", mirrors=[])
+    record.begin("", seed=settings.seed, command=overrides)
+    callbacks = standard(
+        record=record,
+        evaluation=settings.evaluation,
+        held_out=data.eval,
+        checkpoint_every=settings.checkpoints.every,
+        keep=settings.checkpoints.keep,
+        resume=False,
+    )
+    turns = TakingTurns(connection, folder)
+    trainer_for(settings.trainer, [*callbacks, turns]).fit(module)
+    torch.save(module.policy.weights(), folder / "end.pt")
+
+
+class TakingTurns(Callback):
+    """A turn is everything between two steps' ends: drawing prompts, the step, the record."""
+
+    def __init__(self, connection: Connection, folder: Path) -> None:
+        self.connection, self.folder = connection, folder
+
+    def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
+        self.turns = Turns(self.connection)
+        self.turns.wait()
+        self.turns.start()
+
+    def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        self.turns.stop()
+        torch.save(work_of(module), self.folder / "step.pt")
+        self.turns.finish(tokens=int(module.rollout.length.sum()))
+        if module.iteration < module.plan.iterations:
+            self.turns.wait()
+            self.turns.start()
+
+
+def share_start(module: PostTraining, folder: Path) -> None:
+    """What the baselines start from: weights, tokenizer, the prompts of each step, numbers."""
+    module.policy.save(folder / "start")
+    plan, sampling = module.plan, module.policy.sampling
+    prompts = [module.stream.draw(i, plan.prompts_per_step) for i in range(plan.iterations)]
+    rows = [{"prompt": p.text, "answer": p.answer} for step in prompts for p in step]
+    loss = module.algorithm.loss.keywords
+    (group,) = module.configure_optimizers().param_groups
+    numbers = {
+        "steps": plan.iterations,
+        "prompts_per_step": plan.prompts_per_step,
+        "group_size": plan.group_size,
+        "num_minibatches": plan.num_minibatches,
+        "max_grad_norm": plan.max_grad_norm,
+        "max_new_tokens": sampling.max_new_tokens,
+        "clip_low": loss["clip_low"],
+        "clip_high": loss["clip_high"],
+        "lr": group["lr"],
+        "betas": group["betas"],
+        "weight_decay": group["weight_decay"],
+    }
+    (folder / "start.json").write_text(json.dumps({"numbers": numbers, "rows": rows}))
+
+
+def work_of(module: PostTraining) -> dict[str, object]:
+    """What the step just done had to do: tokens, lengths, advantages, the rows of each update."""
+    rollout, plan = module.rollout, module.plan
+    key = draws.key(plan.seed, "minibatches", module.iteration - 1, 0)
+    updates = split_groups(rollout, plan.num_minibatches, key)
+    experience = module.algorithm.experience(module.scores, rollout)
+    return {
+        "tokens": rollout.sample.tokens,
+        "prompt_length": rollout.sample.prompt_length,
+        "length": rollout.length,
+        "old_logp": rollout.behaviour_logp,
+        "advantage": experience.advantages[:, 0],
+        "updates": [torch.isin(rollout.group, ids).nonzero()[:, 0] for ids in updates],
+        "lr": module.optimizers().param_groups[0]["lr"],
+    }

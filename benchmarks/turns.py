@@ -1,0 +1,92 @@
+"""Several programs take turns on one machine: each waits while another one is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lap:
+    """What one turn took."""
+
+    wall: float  # seconds
+    cpu: float  # seconds, of all threads of the process
+    peak: int  # bytes, of the process since all was loaded
+    tokens: int  # sampled in this turn
+
+
+class Turns:
+    """The side of a program that is measured: `wait`, `start`, work, `stop`, `finish`; again."""
+
+    def __init__(self, connection: Connection) -> None:
+        """All is loaded, and the first turn can come."""
+        self.connection = connection
+        forget_peak()
+        self.connection.send(memory("VmRSS"))
+
+    def wait(self) -> None:
+        """Until it is this program's turn."""
+        self.connection.recv()
+
+    def start(self) -> None:
+        self.began = time.perf_counter(), time.process_time()
+
+    def stop(self) -> None:
+        """Nothing after this is counted."""
+        ended = time.perf_counter(), time.process_time()
+        self.took = ended[0] - self.began[0], ended[1] - self.began[1], memory("VmHWM")
+
+    def finish(self, *, tokens: int) -> None:
+        """Let the next program begin."""
+        wall, cpu, peak = self.took
+        self.connection.send(Lap(wall=wall, cpu=cpu, peak=peak, tokens=tokens))
+
+
+class Runner:
+    """The side that gives the turns to one program, in a process of its own."""
+
+    def __init__(self, program: Callable[..., None], *arguments: object) -> None:
+        context = get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=program, args=(theirs, *arguments))
+        self.process.start()
+        theirs.close()
+        self.loaded: int = self.connection.recv()  # bytes before the first turn
+        self.laps: list[Lap] = []
+
+    def turn(self) -> None:
+        self.connection.send("go")
+        self.laps.append(self.connection.recv())
+
+    def close(self) -> None:
+        """Whoever still waits for a turn ends."""
+        self.connection.close()
+        self.process.join()
+
+    def summary(self, *, warm_up: int) -> dict[str, float]:
+        """Medians over the turns after the first `warm_up`; memory in MiB."""
+        laps = self.laps[warm_up:]
+        peak = self.laps[-1].peak
+        return {
+            "wall_s": median(lap.wall for lap in laps),
+            "cpu_s": median(lap.cpu for lap in laps),
+            "peak_mib": peak / 2**20,
+            "peak_above_loaded_mib": (peak - self.loaded) / 2**20,
+            "tokens": median(lap.tokens for lap in laps),
+        }
+
+
+def memory(field: str) -> int:
+    """Bytes of this process: VmRSS is now, VmHWM the peak since `forget_peak`. Linux only."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
