@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws
-from tandem.objectives import Evidence
-from tandem.types import Prompt, Rollout, pad_steps
+from tandem.types import Evidence, Prompt, Rollout, pad_steps
 
 STOP = 0
 

@@ -15,17 +15,9 @@ from torch import Tensor
 from tandem import ranks
 from tandem.batches import Experience
 from tandem.metrics import Metric, mismatch_metrics, own_metrics, policy_metrics
-from tandem.types import CoupledBatch, Rollout, needs, needs_of, vanishes
+from tandem.types import CoupledBatch, Evidence, Rollout, needs, needs_of, vanishes
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What a policy says of steps that were taken, with gradient."""
-
-    logp: Tensor  # [B, T] nats
-    entropy: Tensor | None = None  # [B, T] nats; None: not asked for
 
 
 class CoupledPolicy(Protocol):

@@ -60,9 +60,8 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
 
     Nothing that costs time or memory happens before everything that can be checked was.
     """
+    cfg.run_dir = str(run_dir)
     settings = check(cfg)
-    with refusing():
-        refuse_unmet_needs(cfg, settings)
     say(banner(settings, run_dir))
     if settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
@@ -81,7 +80,7 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
         config = OmegaConf.to_yaml(cfg, resolve=True)
         record.begin(config, seed=settings.seed, command=["train.py", *overrides])
         write_quarantine(run_dir, data.quarantine)
-    fit(module, settings, data, record)
+    fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
     return Result(metrics=record.latest, run_dir=run_dir)
 
 
@@ -105,17 +104,6 @@ def refusing() -> Iterator[None]:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def refuse_unmet_needs(cfg: DictConfig, settings: Settings) -> None:
-    """What the algorithm reads and the policy cannot say, before any weight is loaded."""
-    algorithm, policy = build(cfg.algorithm), build(cfg.model)
-    missing = sorted(algorithm.needs - policy.describe().provides - {"demonstrations"})
-    if missing:
-        raise ConfigError(
-            f"algorithm={settings.choices['algorithm']} needs {', '.join(missing)}, "
-            f"which model={settings.choices['model']} does not give"
-        )
 
 
 def assemble(
@@ -189,9 +177,15 @@ def plan(settings: Settings) -> Plan:
     )
 
 
-def fit(module: PostTraining, settings: Settings, data: Data, record: RunRecord) -> None:
+def fit(
+    module: PostTraining,
+    settings: Settings,
+    data: Data,
+    record: RunRecord,
+    callbacks: Sequence[Callback],
+) -> None:
     """Train to the end; the model and the curves lie in the record's folder then."""
-    callbacks = standard(
+    own = standard(
         record=record,
         evaluation=settings.evaluation,
         held_out=data.eval,
@@ -199,7 +193,7 @@ def fit(module: PostTraining, settings: Settings, data: Data, record: RunRecord)
         keep=settings.checkpoints.keep,
         resume=settings.resume is not None,
     )
-    trainer_for(settings.trainer, callbacks).fit(module)
+    trainer_for(settings.trainer, [*own, *callbacks]).fit(module)
     if ranks.is_first():
         module.policy.save(record.folder / "model")
         curves(record.folder)

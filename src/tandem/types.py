@@ -72,6 +72,14 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a policy says of steps that were taken, with gradient; 0 outside the mask."""
+
+    logp: Tensor  # [B, T] nats
+    entropy: Tensor | None = None  # [B, T] nats; None: not asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoupledBatch:
     """All that a coupled loss may see. Outside the mask every tensor is 0."""
 

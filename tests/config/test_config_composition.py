@@ -146,3 +146,10 @@ def test_a_plugin_that_lacks_a_package_says_so_itself(plugin):
     (plugin / "__init__.py").write_text("import no_such_package\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         compose(["plugins=[my_idea]"])
+
+
+def test_what_the_policy_cannot_say_is_refused_before_any_weight(monkeypatch):
+    monkeypatch.setattr("tandem.policies.language.PROVIDES", frozenset({"old_logp"}))
+    said = "algorithm=grpo needs entropy, ref_logp, which model=tiny_lm does not give"
+    with pytest.raises(ConfigError, match=said):
+        check(compose(["~recipe"]))

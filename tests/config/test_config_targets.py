@@ -37,7 +37,8 @@ BORROWED = """
 tandem.config.build tandem.config.building.build tandem.config.building.make
 tandem.config.building.functools.partial tandem.config.plugins.importlib.import_module
 tandem.config.plugins.load_plugins tandem.config.composition.compose
-tandem.config.composition.os.system tandem.run.run tandem.record.RunRecord tandem.record.durable.replace
+tandem.config.composition.os.system tandem.run.run tandem.record.RunRecord
+tandem.record.durable.replace
 tandem.record.checkpoint.save tandem.record.manifest.subprocess.run tandem.weights.torch.load
 tandem.weights.Tensor tandem.losses.policy.Tensor tandem.algorithm.dataclass
 tandem.algorithm.Callable tandem.algorithm.cached_property tandem.data.rows.Path

@@ -29,6 +29,7 @@ def checked(cfg: DictConfig) -> Settings:
     for rule in RULES:
         if (broken := rule(composed)) is not None:
             raise ConfigError(broken)
+    _refuse_unmet_needs(composed)
     return composed.settings
 
 
@@ -57,6 +58,21 @@ def _component(config: Mapping[str, Any], group: str) -> Any:
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
     return bind(node, group)
+
+
+def _refuse_unmet_needs(composed: Composed) -> None:
+    """What the algorithm reads and the policy cannot say; neither has weights yet."""
+    try:
+        algorithm, policy = (make(composed.components[name]) for name in ("algorithm", "model"))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    missing = sorted(algorithm.needs - policy.describe().provides - {"demonstrations"})
+    if missing:
+        chosen = composed.settings.choices
+        raise ConfigError(
+            f"algorithm={chosen['algorithm']} needs {', '.join(missing)}, "
+            f"which model={chosen['model']} does not give"
+        )
 
 
 def _bound(node: Any, where: str) -> Call:

@@ -17,13 +17,13 @@ from tandem.policies.chat import Chat, Talk
 from tandem.policies.decoding import Endings, answer
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.pretrained import Build, Numerics, copy_into, positions, pretrained
-from tandem.policies.records import Description, Evidence, TokenSample
+from tandem.policies.records import Description, TokenSample
 from tandem.policies.rows import demonstrated, sampled
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Memory, Scorer
-from tandem.types import Prompt, Rollout, take
+from tandem.types import Evidence, Prompt, Rollout, take
 
-__all__ = ["Description", "Evidence", "LanguagePolicy", "Sampling", "TokenSample"]
+__all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
 PROVIDES = frozenset({"behaviour_logp", "old_logp", "ref_logp", "entropy"})
 SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives

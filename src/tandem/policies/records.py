@@ -1,4 +1,4 @@
-"""What a language policy hands out: token rows, evidence of steps that were taken, and itself."""
+"""What a language policy hands out: rows of tokens, and a description of itself."""
 
 from __future__ import annotations
 
@@ -18,14 +18,6 @@ class TokenSample:
     tokens: Tensor  # [B, S] int64
     prompt_length: Tensor  # [B] int64
     temperature: Tensor  # [B] float32 that its log-probabilities are taken at, never 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What a policy says of steps that were taken, with gradient; 0 outside the mask."""
-
-    logp: Tensor  # [B, T] nats
-    entropy: Tensor | None = None  # [B, T] nats; None: not asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

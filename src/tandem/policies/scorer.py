@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from tandem.policies.logprobs import Places, token_logp
 from tandem.policies.pretrained import Numerics
-from tandem.policies.records import Evidence, TokenSample
+from tandem.policies.records import TokenSample
+from tandem.types import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
