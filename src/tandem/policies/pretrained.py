@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,10 @@ Build = Callable[[], tuple[nn.Module, Any]]
 
 def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
     """Model in eval mode and tokenizer; `path` wins over `build`."""
+    if not sys.stderr.isatty():  # a bar in a file is a line per step
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
     if path is not None:
         loaded = from_path(path, numerics)
     elif build is not None:
