@@ -1,0 +1,51 @@
+"""Micro-batches are a matter of memory: what the backward pass keeps shrinks with them."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from policies.small_language import NOTHING, questions, small
+
+from tandem import weights
+from tandem.batches import Budget, Experience, rows_of
+from tandem.losses.policy import reinforce
+from tandem.objectives import Coupled, Term
+from tandem.types import Scores
+
+
+def kept_for_backward(objective, policy, rows) -> int:
+    """Bytes that autograd saves in the forward pass of one micro-batch, parameters left out."""
+    parameters = {p.data_ptr() for p in policy.parameters()}
+    seen: dict[int, int] = {}
+
+    def pack(tensor):
+        if tensor.data_ptr() not in parameters:
+            seen[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        objective(policy, rows).loss.backward()
+    return sum(seen.values())
+
+
+def test_peak_memory_falls_with_the_micro_batch():
+    policy = small(NOTHING)
+    rollout = policy.encode(questions() * 4, slots=range(32))
+    rollout = replace(rollout, behaviour_logp=None)
+    one = torch.ones(32)
+    objective = Coupled({"policy": Term(loss=reinforce, coef=1.0, weights=weights.token_mean)})
+    update = Experience(
+        rollout=rollout,
+        scores=Scores(total=one, parts={}, scored=one.bool()),
+        advantages=rollout.mask.float(),
+        weights=objective.weigh(rollout.mask),
+    )
+    peak = partial(_peak, objective, policy, update)
+    whole, halves, eighths = (peak(Budget(rows=rows)) for rows in (32, 16, 4))
+    assert halves < 0.7 * whole
+    assert eighths < 0.3 * whole
+
+
+def _peak(objective, policy, update, budget) -> int:
+    parts = budget.cut(policy.row_cost(update.rollout))
+    return max(kept_for_backward(objective, policy, rows_of(update, part)) for part in parts)

@@ -1,0 +1,45 @@
+"""What the README and the studies tell people to type is accepted."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tandem.config import check, compose
+from tandem.config.command_line import jobs
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "experiments").glob("*/README.md"))]
+# They name a run that must be there; other tests type them.
+NEED_A_RUN = ("resume=", "continue_from=", "--help")
+
+
+def commands() -> list[str]:
+    """Every `python train.py ...` of an indented block, continued lines joined."""
+    found = []
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        found += re.findall(r"^ {4}python (train\.py.*)$", text, flags=re.M)
+    return [command for command in found if not any(word in command for word in NEED_A_RUN)]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_the_documents_composes_and_binds(command):
+    words = shlex.split(command, comments=True)[1:]
+    overrides = [word for word in words if "=" in word]  # not -m, nor --cfg job
+    for job in jobs(overrides):
+        check(compose(job))
+
+
+def test_the_misspelt_example_is_answered_as_the_readme_says():
+    text = (ROOT / "README.md").read_text()
+    command, answer = re.search(r"\$ python train\.py (\S+)\n +(.*)\n", text).groups()
+    with pytest.raises(ValueError, match=re.escape(answer)):
+        compose([command])
+
+
+def test_every_algorithm_is_in_the_table():
+    text = (ROOT / "README.md").read_text()
+    for path in (ROOT / "conf" / "algorithm").glob("[!_]*.yaml"):
+        assert f"| `{path.stem}` |" in text
