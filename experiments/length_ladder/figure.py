@@ -76,7 +76,7 @@ def draw_frontier(axes, runs: list[list[dict]]) -> None:
     grid = np.array([[[accuracy(x, [n]) for x in run] for n in lengths] for run in runs]).mean(0)
     picture = axes.imshow(grid, origin="lower", aspect="auto", cmap="YlGnBu", vmin=0, vmax=1)
     axes.axhline(4.5, color="white", lw=2, ls="--")
-    axes.text(0, 4.62, "longest demonstration", color="white", fontsize=8, va="bottom")
+    axes.text(0, 4.4, "longest demonstration", color="white", fontsize=8, va="top")
     every = max(1, len(iterations) // 8)
     axes.set_xticks(range(0, len(iterations), every), iterations[::every])
     axes.set_yticks(range(10), lengths)
