@@ -77,7 +77,8 @@ class Chat:
     def ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         if not texts:
             return []
-        return self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
+        masks = {"return_attention_mask": False, "return_token_type_ids": False}
+        return self.tokenizer(list(texts), add_special_tokens=special, **masks)["input_ids"]
 
     def decode(self, rows: Iterable[list[int]]) -> tuple[str, ...]:
         """What rewards and people see."""
@@ -93,7 +94,8 @@ class Chat:
         """The prompts that can be answered, and the others with the reason. limit: in tokens."""
         refused = [(prompt, self.refusal(prompt)) for prompt in prompts]
         spoken = [prompt for prompt, reason in refused if reason is None]
-        faults = [self.fault(ids, limit) for ids in self.encode(spoken)]
+        unknown = self.unknown  # asked once: tokenizers answer slowly
+        faults = [fault(ids, limit, unknown) for ids in self.encode(spoken)]
         judged = [pair for pair in refused if pair[1] is not None]
         judged += zip(spoken, faults, strict=True)
         kept = [prompt for prompt, reason in judged if reason is None]
@@ -109,16 +111,6 @@ class Chat:
             return f"is refused by the chat template: {error}"
         return None
 
-    def fault(self, ids: Sequence[int], limit: int | None) -> str | None:
-        """Why these tokens cannot be a prompt; None if they can."""
-        if not ids:
-            return "is empty"
-        if self.unknown in ids:
-            return "holds characters that the tokenizer does not know"
-        if limit is not None and len(ids) > limit:
-            return f"has {len(ids)} tokens, more than {limit} (rollout.max_prompt_tokens)"
-        return None
-
     @property
     def unknown(self) -> int | None:
         """The id of what is not in the vocabulary, where it stands for nothing else."""
@@ -131,3 +123,14 @@ class Chat:
         several = [configured] if isinstance(configured, int) else list(configured or ())
         own = self.tokenizer.eos_token_id
         return tuple(dict.fromkeys(several if own is None else [*several, own]))
+
+
+def fault(ids: Sequence[int], limit: int | None, unknown: int | None) -> str | None:
+    """Why these tokens cannot be a prompt; None if they can."""
+    if not ids:
+        return "is empty"
+    if unknown in ids:
+        return "holds characters that the tokenizer does not know"
+    if limit is not None and len(ids) > limit:
+        return f"has {len(ids)} tokens, more than {limit} (rollout.max_prompt_tokens)"
+    return None
