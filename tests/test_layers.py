@@ -1,4 +1,4 @@
-"""Modules import downwards only, and heavy libraries stay in their corner (docs/architecture.md)."""
+"""Modules import downwards only, and heavy libraries stay in their corner."""
 
 import ast
 from pathlib import Path
