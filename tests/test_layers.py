@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types draws",
-    "ranks weights kl schedules",
+    "ranks weights kl schedules corrections",
     "metrics batches",
     "advantages losses",
     "guards objectives policies rewards data collect",
@@ -17,7 +17,7 @@ LAYERS = (
     "module evaluation",
     "callbacks",
     "config",
-    "banner registry start",
+    "assembly banner registry start",
     "run sample",
     "__init__",
 )
@@ -29,7 +29,7 @@ HOMES = {
     "wandb": {"record"},
     "matplotlib": {"record"},
     "hydra": {"config", "registry"},
-    "omegaconf": {"config", "registry", "run", "start", "sample"},
+    "omegaconf": {"assembly", "config", "registry", "run", "start", "sample"},
 }
 FILES = sorted(SRC.rglob("*.py"))
 

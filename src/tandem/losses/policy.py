@@ -15,9 +15,15 @@ def ratio_of(logp: Tensor, old_logp: Tensor) -> Tensor:
     return (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """min(r A, clip(r, 1 - low, 1 + high) A); to be maximised (PPO, arXiv:1707.06347 eq. 7)."""
-    return torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, *, low: float, high: float, most: float | None = None
+) -> Tensor:
+    """min(r A, clip(r, 1 - low, 1 + high) A); to be maximised (PPO, arXiv:1707.06347 eq. 7).
+
+    `most` caps the first r, so a bad step that got far more likely costs at most `most` |A|.
+    """
+    capped = ratio if most is None else ratio.clamp(max=most)
+    return torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
 @needs()
@@ -32,8 +38,10 @@ def reinforce(batch: CoupledBatch) -> Tensor:
     return -batch.logp * batch.advantages
 
 
-def clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> dict[str, Metric]:
-    """Fractions of steps: whose gradient the clip removed, and outside the band at all."""
+def clipping(
+    batch: CoupledBatch, *, clip_low: float, clip_high: float, ratio_max: float | None
+) -> dict[str, Metric]:
+    """Fractions of steps: whose gradient a clip removed, and outside the band at all."""
     ratio = ratio_of(batch.logp, batch.old_logp)
     low = (ratio < 1 - clip_low) & (batch.advantages < 0)
     high = (ratio > 1 + clip_high) & (batch.advantages > 0)
@@ -44,12 +52,24 @@ def clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> dict[
         "clip_frac_high": high,
         "ratio_outside": outside,
     }
+    if ratio_max is not None:
+        fractions["dual_clip_frac"] = (ratio > ratio_max) & (batch.advantages < 0)
     return {f"actor/{name}": masked_mean(where, batch.mask) for name, where in fractions.items()}
 
 
 @measured_by(clipping)
 @needs("old_logp", vanishes=True)
-def ppo(batch: CoupledBatch, *, clip_low: float = 0.2, clip_high: float = 0.2) -> Tensor:
-    """PPO, GRPO, Dr. GRPO and DAPO: they differ in advantage, clip numbers and weights alone."""
+def ppo(
+    batch: CoupledBatch,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    ratio_max: float | None = None,
+) -> Tensor:
+    """PPO, GRPO, Dr. GRPO and DAPO: they differ in advantage, clip numbers and weights alone.
+
+    `ratio_max` > 1 + clip_high is both the c of dual clip and the delta of the two-sided clip,
+    which are one function there: a bad step's gradient ends where its ratio passes it.
+    """
     ratio = ratio_of(batch.logp, batch.old_logp)
-    return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
+    return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high, most=ratio_max)

@@ -1,0 +1,138 @@
+"""Losses with one ratio for all steps of a sample, [B, T]: every step of a row holds the row's.
+
+Under `sequence_mean` a row then counts once, as the papers write it; under `sequence_sum` as often
+as it has steps, which is LUSPO.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tandem.losses.policy import clipped_surrogate
+from tandem.metrics import Max, Metric, Min, Sum, masked_mean, measured_by
+from tandem.types import CoupledBatch, needs
+
+MAX_LOG_RATIO = 10.0  # of a sample's mean step; e^10 is far outside any clip
+PRODUCT_LIMITS = (math.log(1e-8), 20.0)  # of the log ratio of a whole sample
+
+
+def log_ratio_of(batch: CoupledBatch) -> Tensor:
+    """[B, T] nats; no gradient outside the mask, where a sum over a sample would bring one."""
+    return torch.where(batch.mask, batch.logp - batch.old_logp, 0)
+
+
+def sample_mean(x: Tensor, batch: CoupledBatch) -> Tensor:
+    """[B, 1] over the steps of each sample, x being 0 elsewhere."""
+    return x.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def mean_log_ratio(batch: CoupledBatch) -> Tensor:
+    """[B, 1] nats per step: the log of the geometric mean of a sample's ratios."""
+    return sample_mean(log_ratio_of(batch), batch)
+
+
+def per_sample(x: Tensor, batch: CoupledBatch) -> Sum:
+    """The mean over samples that have a step. x: [B]"""
+    return masked_mean(x, batch.mask.any(1))
+
+
+def sequence_ratio(batch: CoupledBatch) -> dict[str, Metric]:
+    ratio, sampled = mean_log_ratio(batch)[:, 0].exp(), batch.mask.any(1)
+    return {
+        "actor/seq_ratio_mean": per_sample(ratio, batch),
+        "actor/seq_ratio_min": Min(torch.where(sampled, ratio, torch.inf).min()),
+        "actor/seq_ratio_max": Max(torch.where(sampled, ratio, -torch.inf).max()),
+    }
+
+
+def sequence_clipping(
+    batch: CoupledBatch, *, clip_low: float, clip_high: float
+) -> dict[str, Metric]:
+    """Fractions of samples whose gradient the clip removed, and the ratio of samples."""
+    ratio = mean_log_ratio(batch).exp()
+    low = ((ratio < 1 - clip_low) & (batch.advantages < 0)).any(1)
+    high = ((ratio > 1 + clip_high) & (batch.advantages > 0)).any(1)
+    fractions = {"clip_frac": low | high, "clip_frac_low": low, "clip_frac_high": high}
+    metrics = {f"actor/seq_{name}": per_sample(x, batch) for name, x in fractions.items()}
+    return metrics | sequence_ratio(batch)
+
+
+@measured_by(sequence_clipping)
+@needs("old_logp", vanishes=True)
+def gspo(batch: CoupledBatch, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Tensor:
+    """One ratio per sample: the geometric mean of its step ratios (arXiv:2507.18071)."""
+    ratio = mean_log_ratio(batch).clamp(max=MAX_LOG_RATIO).exp()
+    return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
+
+
+@measured_by(sequence_clipping)
+@needs("old_logp", vanishes=True)
+def gspo_token(batch: CoupledBatch, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Tensor:
+    """The value of GSPO's ratio with the gradient of each step's own log p (arXiv:2507.18071).
+
+    With one advantage per sample it is GSPO, value and gradient; advantages may vary by step.
+    """
+    own = batch.logp - batch.logp.detach()
+    ratio = (mean_log_ratio(batch).detach() + own).clamp(max=MAX_LOG_RATIO).exp()
+    return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
+
+
+def log_clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> dict[str, Metric]:
+    """Fractions of steps whose gradient the clip removed, in log space; the ratio of a sample."""
+    log_ratio = log_ratio_of(batch)
+    low = (log_ratio < -clip_low) & (batch.advantages < 0)
+    high = (log_ratio > clip_high) & (batch.advantages > 0)
+    fractions = {"clip_frac": low | high, "clip_frac_low": low, "clip_frac_high": high}
+    metrics = {f"actor/{name}": masked_mean(x, batch.mask) for name, x in fractions.items()}
+    return metrics | sequence_ratio(batch)
+
+
+@measured_by(log_clipping)
+@needs("old_logp", vanishes=True)
+def gmpo(batch: CoupledBatch, *, clip_low: float = 0.4, clip_high: float = 0.4) -> Tensor:
+    """The geometric mean of a sample's clipped step ratios (arXiv:2507.20673).
+
+    The clip numbers are nats: a step's ratio stays within exp(-clip_low) and exp(clip_high), on
+    the side where it would gain from going further.
+    """
+    log_ratio = log_ratio_of(batch)
+    good, bad = log_ratio.clamp(max=clip_high), log_ratio.clamp(min=-clip_low)
+    mean = sample_mean(torch.where(batch.advantages > 0, good, bad), batch)
+    return -mean.clamp(max=MAX_LOG_RATIO).exp() * batch.advantages
+
+
+def reshaped_ratio(
+    batch: CoupledBatch, *, good: tuple[float, float], bad: tuple[float, float]
+) -> Tensor:
+    """W^power exp(rate (1 - W)), W the product of a sample's ratios: 1 at W = 1, small far off."""
+    log_product = log_ratio_of(batch).detach().sum(1, keepdim=True).clamp(*PRODUCT_LIMITS)
+    of_good, of_bad = (
+        (power * log_product + rate * (1 - log_product.exp())).exp() for power, rate in (good, bad)
+    )
+    return torch.where(batch.advantages >= 0, of_good, of_bad)
+
+
+def reshaping(
+    batch: CoupledBatch, *, good: tuple[float, float], bad: tuple[float, float]
+) -> dict[str, Metric]:
+    phi = reshaped_ratio(batch, good=good, bad=bad)
+    return {"actor/vespo_phi": masked_mean(phi, batch.mask)} | sequence_ratio(batch)
+
+
+@measured_by(reshaping)
+@needs("old_logp", vanishes=True)
+def vespo(
+    batch: CoupledBatch,
+    *,
+    good: tuple[float, float] = (2.0, 3.0),
+    bad: tuple[float, float] = (3.0, 2.0),
+) -> Tensor:
+    """-phi A log p: a smooth weight of the whole sample in place of a clip (arXiv:2602.10693).
+
+    phi is detached. `good` and `bad` are its power and rate for either sign of the advantage.
+    """
+    phi = reshaped_ratio(batch, good=good, bad=bad)
+    return -phi * batch.advantages * batch.logp

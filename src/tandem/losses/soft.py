@@ -1,0 +1,44 @@
+"""Losses that hold a step back without taking its gradient away, [B, T]."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem.losses.policy import ratio_of
+from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.types import CoupledBatch, needs
+
+
+def capping(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:
+    above = ratio_of(batch.logp, batch.old_logp) > ratio_max
+    return {"actor/ratio_capped": masked_mean(above, batch.mask)}
+
+
+@measured_by(capping)
+@needs("old_logp", vanishes=True)
+def cispo(batch: CoupledBatch, *, ratio_max: float = 5.0) -> Tensor:
+    """-min(r, ratio_max) A log p, the capped ratio detached: no step loses its gradient.
+
+    `ratio_max` is absolute, not 1 + something. Source: MiniMax-M1, arXiv:2506.13585.
+    """
+    ratio = ratio_of(batch.logp, batch.old_logp).clamp(max=ratio_max).detach()
+    return -ratio * batch.advantages * batch.logp
+
+
+@needs("old_logp", vanishes=True)
+def sapo(batch: CoupledBatch, *, tau_good: float = 1.0, tau_bad: float = 1.05) -> Tensor:
+    """-(4 / tau) sigmoid(tau (r - 1)) A: a soft gate whose slope at r = 1 is the policy gradient.
+
+    The larger tau of bad steps lets their gradient fade sooner (arXiv:2511.20347).
+    """
+    ratio = ratio_of(batch.logp, batch.old_logp)
+    good, bad = ((tau * (ratio - 1)).sigmoid() * 4 / tau for tau in (tau_good, tau_bad))
+    return -torch.where(batch.advantages > 0, good, bad) * batch.advantages
+
+
+@needs("old_logp")
+def dro(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+    """-A log p + beta / 2 (log p - log p_old)^2: a pull instead of a clip."""
+    pull = (batch.logp - batch.old_logp).square()
+    return -batch.logp * batch.advantages + 0.5 * beta * pull

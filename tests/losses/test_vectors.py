@@ -1,0 +1,160 @@
+"""Every policy loss, value and gradient, against the reference vectors."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from records import coupled
+from torch.testing import assert_close
+
+from tandem import corrections, weights
+from tandem.losses.behaviour import binary_kl, dppo, dppo_pulled, total_variation
+from tandem.losses.policy import ppo, reinforce
+from tandem.losses.sequence import gmpo, gspo, gspo_token, vespo
+from tandem.losses.soft import cispo, dro, sapo
+
+PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
+MEAN, SUM, TOKENS = weights.sequence_mean, weights.sequence_sum, weights.token_mean
+wide = {"clip_low": 0.2, "clip_high": 0.28}
+VECTORS = [
+    (partial(ppo, ratio_max=3.0), TOKENS, "ppo/dual3"),
+    (partial(ppo, ratio_max=1.5), TOKENS, "ppo/two_sided_delta4"),
+    (gspo, MEAN, "gspo/3e-4_4e-4"),
+    (partial(gspo, **wide), MEAN, "gspo/.2_.28"),
+    (partial(gspo_token, **wide), MEAN, "gspo_token/.2_.28"),
+    (partial(gspo_token, **wide), TOKENS, "gspo_token/.2_.28/token-mean"),
+    (partial(gspo, **wide), SUM, "luspo/.2_.28"),
+    (gmpo, MEAN, "gmpo"),
+    (vespo, TOKENS, "vespo"),
+    (partial(cispo, ratio_max=1.28), TOKENS, "cispo/lo1_hi.28"),
+    (cispo, TOKENS, "cispo/abs_max5"),
+    (sapo, MEAN, "sapo"),
+    (dro, TOKENS, "dro/b.1"),
+    (dppo, TOKENS, "dppo_tv/.15"),
+    (partial(dppo, too_far=binary_kl), TOKENS, "dppo_tv/.15"),  # the same steps are masked
+]
+
+
+def check(vectors, name, value, logp, dtype=torch.float64, kind="grad"):
+    (gradient,) = torch.autograd.grad(value, logp)
+    close = {"atol": PRECISION[dtype], "rtol": 0.0, "check_dtype": False}
+    assert_close(value.detach(), vectors[f"{name}/loss"], **close)
+    gradient = gradient if kind == "grad" else gradient.sum(1)
+    assert_close(gradient, vectors[f"{name}/{kind}"], **close)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize(("loss", "weigh", "name"), VECTORS, ids=[name for *_, name in VECTORS])
+def test_value_and_gradient_are_the_reference_ones(vectors, loss, weigh, name, dtype):
+    batch = coupled(vectors, dtype)
+    check(vectors, name, (loss(batch) * weigh(batch.mask)).sum(), batch.logp, dtype)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_gspo_token_takes_an_advantage_for_each_step(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    rising = batch.advantages * (1 + 0.1 * torch.arange(5, dtype=dtype))
+    loss = gspo_token(replace(batch, advantages=rising), **wide)
+    check(vectors, "gspo_token/tokadv", (loss * MEAN(batch.mask)).sum(), batch.logp, dtype)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_gpg_is_reinforce_under_its_own_advantage(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    advantages = vectors["gpg/adv"].to(dtype)[:, None] * batch.mask
+    loss = reinforce(replace(batch, advantages=advantages))
+    check(vectors, "gpg", (loss * TOKENS(batch.mask)).sum(), batch.logp, dtype)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("bound", [0.2, 0.15])
+def test_prime_rl_is_dppo_without_a_cap_and_with_a_pull(vectors, bound, dtype):
+    batch = coupled(vectors, dtype)
+    loss = dppo_pulled(batch, too_far=partial(total_variation, low=bound, high=bound))
+    value = (loss * TOKENS(batch.mask)).sum()
+    check(vectors, f"dppo_prime/{bound}", value, batch.logp, dtype, "grad_rows")
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_a_wider_bound_of_the_binary_kl_masks_one_step_less(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    bound = partial(binary_kl, low=0.1, high=0.1)
+    assert (bound(batch) & batch.mask).nonzero().tolist() == [[2, 1]]
+    assert (binary_kl(batch) & batch.mask).nonzero().tolist() == [[2, 1], [4, 0]]
+    value = (dppo(batch, too_far=bound) * TOKENS(batch.mask)).sum()
+    assert value.item() == pytest.approx(0.145935, abs=1e-6)
+
+
+WEIGHTED = [
+    (corrections.token_tis, "op/ppo*tis2", "grad"),
+    (corrections.icepop, "op/ppo*icepop.5_5", "grad"),
+    (partial(corrections.icepop, high=2.0), "op/ppo*icepop.5_2", "grad"),
+    (corrections.sequence_tis, "op/ppo*seqtis2", "grad"),
+    (corrections.sequence_mask, "op/ppo*seqmask(max3)", "grad"),
+    (partial(corrections.token_tis, ratio_max=math.inf), "decoupled/uncapped", "grad_rows"),
+    (partial(corrections.token_tis, ratio_max=5.0), "decoupled/cap5", "grad_rows"),
+    (partial(corrections.icepop, low=0.0, high=2.0), "decoupled/mask<=2", "grad_rows"),
+]
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize(
+    ("correct", "name", "kind"), WEIGHTED, ids=[name for _, name, _ in WEIGHTED]
+)
+def test_ppo_with_a_correction_is_the_reference_one(vectors, correct, name, kind, dtype):
+    batch = coupled(vectors, dtype)
+    weight = correct(batch.old_logp, batch.behaviour_logp, batch.mask)
+    value = (weight * ppo(batch) * TOKENS(batch.mask)).sum()
+    check(vectors, name, value, batch.logp, dtype, kind)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_rejected_samples_leave_the_mean_only_if_the_mask_loses_them(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    kept = corrections.sequence_rejection(batch.old_logp, batch.behaviour_logp, batch.mask)
+    shortened = (kept * ppo(batch) * TOKENS(batch.mask)).sum()
+    renormalised = (ppo(batch) * TOKENS(batch.mask & kept.bool())).sum()
+    want = vectors["op/rs_zero_weight_full_denominator/loss"]
+    close = {"atol": PRECISION[dtype], "rtol": 0.0, "check_dtype": False}
+    assert_close(shortened.detach(), want, **close)
+    (gradient,) = torch.autograd.grad(renormalised, batch.logp)
+    assert_close(renormalised.detach(), vectors["op/rs_seqsum_k1_.5_2/loss"], **close)
+    assert_close(gradient.sum(1), vectors["op/rs/grad_rows"], **close)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_bypass_puts_the_sampler_in_the_place_of_the_old_policy(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    bypass = replace(batch, old_logp=batch.behaviour_logp)
+    clipped = (ppo(bypass) * TOKENS(batch.mask)).sum()
+    truncated = (cispo(bypass, ratio_max=2.0) * TOKENS(batch.mask)).sum()
+    check(vectors, "op/bypass(ratio=new/roll)", clipped, batch.logp, dtype)
+    check(vectors, "op/bypass_pg_token_tis2", truncated, batch.logp, dtype, "grad_rows")
+
+
+GAP = torch.tensor([0, 1, 2, 0, 3, 5])
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_a_decayed_weight_on_top_of_ppo_is_what_flux_documents(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    decayed = partial(corrections.staleness_decay, decay=0.99)
+    weight = decayed(batch.logp, batch.behaviour_logp, batch.mask, GAP)
+    value = (weight * ppo(batch) * TOKENS(batch.mask)).sum()
+    check(vectors, "flux/doc_w*ppo", value, batch.logp, dtype)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_areal_needs_no_forward_pass_for_its_old_policy(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    proximal = corrections.log_linear_proximal(batch.logp, batch.behaviour_logp, GAP)
+    proximal = torch.where(batch.mask, proximal, 0)
+    weight = corrections.token_tis(proximal, batch.behaviour_logp, batch.mask, ratio_max=math.inf)
+    value = (weight * ppo(replace(batch, old_logp=proximal)) * TOKENS(batch.mask)).sum()
+    (gradient,) = torch.autograd.grad(value, batch.logp)
+    close = {"atol": PRECISION[dtype], "rtol": 0.0, "check_dtype": False}
+    assert_close(proximal, vectors["areal/prox_loglinear"], **close)
+    assert_close(value.detach(), vectors["areal/loglinear_loss"], **close)
+    assert_close(gradient.sum(1), vectors["areal/loglinear_grad_rows"], **close)

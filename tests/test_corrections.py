@@ -1,0 +1,115 @@
+"""Weights of steps that another policy sampled: reference values, worked examples, laws."""
+
+from functools import partial
+
+import pytest
+import torch
+from records import coupled
+from torch.testing import assert_close
+
+from tandem import corrections
+from tandem.types import needs_of
+
+GAP = torch.tensor([0, 1, 2, 0, 3, 5])
+EXACT = {"atol": 1e-6, "rtol": 0.0, "check_dtype": False}
+BY_STEP = [
+    (partial(corrections.token_tis, ratio_max=torch.inf), "op/rho"),
+    (corrections.token_tis, "op/tis2"),
+    (corrections.icepop, "op/icepop.5_5"),
+    (partial(corrections.icepop, high=2.0), "op/icepop.5_2"),
+]
+BY_SAMPLE = [
+    (partial(corrections.sequence_tis, ratio_max=torch.inf), "op/seq"),
+    (corrections.sequence_tis, "op/seq_tis2"),
+    (partial(corrections.sequence_mask, low=0.5, high=2.0), "op/seq_mask.5_2"),
+    (corrections.sequence_rejection, "op/rs_seqsum_k1_.5_2/keep"),
+]
+ALL = [
+    corrections.token_tis,
+    corrections.sequence_tis,
+    corrections.icepop,
+    corrections.sequence_mask,
+    corrections.sequence_rejection,
+    corrections.geometric_rejection,
+]
+
+
+def logps(vectors, dtype=torch.float64):
+    batch = coupled(vectors, dtype)
+    return batch.old_logp, batch.behaviour_logp, batch.mask
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("correct", "name"), BY_STEP, ids=[name for _, name in BY_STEP])
+def test_a_weight_of_a_step_is_the_reference_one(vectors, correct, name, dtype):
+    assert_close(correct(*logps(vectors, dtype)), vectors[name], **EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("correct", "name"), BY_SAMPLE, ids=[name for _, name in BY_SAMPLE])
+def test_a_weight_of_a_sample_is_that_of_all_its_steps(vectors, correct, name, dtype):
+    *pair, mask = logps(vectors, dtype)
+    assert_close(correct(*pair, mask), vectors[name][:, None] * mask, **EXACT)
+
+
+def test_the_geometric_ratio_is_the_reference_one_and_decides_who_stays(vectors):
+    ratio = corrections.geometric_ratio(*logps(vectors))
+    assert_close(ratio[:, 0], vectors["op/geo"], **EXACT)
+    kept = corrections.geometric_rejection(*logps(vectors), low=0.9, high=1.1)
+    assert kept.any(1).tolist() == [True, True, False, True, False, True]
+    assert set(kept.unique().tolist()) == {0.0, 1.0}
+
+
+def test_staleness_decay_is_the_documented_weight_where_the_loss_has_no_ratio(vectors):
+    batch = coupled(vectors)
+    got = corrections.staleness_decay(batch.logp, batch.behaviour_logp, batch.mask, GAP, decay=0.99)
+    assert_close(got, vectors["flux/doc_w"], **EXACT)
+    assert not got.requires_grad
+
+
+def test_staleness_decay_by_hand():
+    old, behaviour = torch.tensor([[2.0, 0.25, 1.0], [8.0, 1.0, 1.0]]).log(), torch.zeros(2, 3)
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    got = corrections.staleness_decay(old, behaviour, mask, torch.tensor([1, 2]), decay=0.5)
+    assert_close(got, torch.tensor([[1.0, 0.25, 0.0], [0.5, 0.25, 0.25]]))
+    undecayed = corrections.staleness_decay(old, behaviour, mask, torch.tensor([1, 2]))
+    assert_close(undecayed, torch.tensor([[2.0, 0.5, 0.0], [2.0, 1.0, 1.0]]))
+
+
+def test_the_log_linear_proximal_policy_is_the_reference_one(vectors):
+    batch = coupled(vectors)
+    got = corrections.log_linear_proximal(batch.logp, batch.behaviour_logp, GAP)
+    assert_close(got * batch.mask, vectors["areal/prox_loglinear"], **EXACT)
+    assert not got.requires_grad
+    ones, zeros = torch.ones(6, 1, dtype=torch.float64), torch.zeros(6, 1, dtype=torch.float64)
+    share = corrections.log_linear_proximal(ones, zeros, GAP)[:, 0]
+    assert_close(share, vectors["areal/alpha"], **EXACT)
+
+
+@pytest.mark.parametrize("correct", ALL, ids=lambda function: function.__name__)
+def test_samples_of_the_policy_itself_count_fully(vectors, correct):
+    old, _, mask = logps(vectors)
+    assert_close(correct(old, old, mask), mask.double())
+
+
+@pytest.mark.parametrize("correct", ALL, ids=lambda function: function.__name__)
+def test_what_stands_outside_the_mask_changes_nothing(vectors, correct):
+    old, behaviour, mask = logps(vectors)
+    garbage = torch.where(mask, 0, torch.tensor([[7.0], [-90.0], [torch.inf]]).repeat(2, 5))
+    got = correct(old + garbage, behaviour, mask)
+    assert_close(got, correct(old, behaviour, mask), atol=0, rtol=0)
+    assert not got[~mask].any()
+
+
+@pytest.mark.parametrize("correct", ALL, ids=lambda function: function.__name__)
+def test_a_policy_far_from_its_sampler_gets_a_finite_weight_without_gradient(correct):
+    old = torch.tensor([[0.0, 0.0], [-400.0, 0.0]], requires_grad=True)
+    behaviour = torch.tensor([[-400.0, 0.0], [0.0, 0.0]])
+    got = correct(old, behaviour, torch.ones(2, 2, dtype=torch.bool))
+    assert got.isfinite().all()
+    assert not got.requires_grad
+
+
+@pytest.mark.parametrize("correct", ALL, ids=lambda function: function.__name__)
+def test_a_correction_says_what_it_reads(correct):
+    assert needs_of(correct) == {"old_logp", "behaviour_logp"}
