@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,20 +16,18 @@ from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig, OmegaConf
 
 from tandem import draws, ranks
+from tandem.assembly import assemble
 from tandem.banner import banner
-from tandem.batches import Budget, Plan
 from tandem.callbacks import newest_weights, standard
 from tandem.config import ConfigError, build, check, configuration
 from tandem.config.command_line import refusals
 from tandem.config.settings import Devices, Settings
-from tandem.data import BadRow, Data, PromptStream, write_quarantine
+from tandem.data import Data, write_quarantine
 from tandem.evaluation import evaluate, held_out
 from tandem.guards import Stop
 from tandem.module import PostTraining
-from tandem.policies.language import LanguagePolicy
 from tandem.record import RunRecord
 from tandem.record.plots import curves, heatmap
-from tandem.rewards import Rewards
 from tandem.start import starting_weights
 
 STOPPED = 3  # exit code of a run that a guard ended
@@ -79,7 +76,8 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
     if ranks.is_first():
         config = OmegaConf.to_yaml(cfg, resolve=True)
         record.begin(config, seed=settings.seed, command=["train.py", *overrides])
-        write_quarantine(run_dir, data.quarantine)
+        if write_quarantine(run_dir, data.quarantine) is not None:
+            say(f"left out    {len(data.quarantine)} rows, listed in quarantine.jsonl")
     fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
     return Result(metrics=record.latest, run_dir=run_dir)
 
@@ -104,77 +102,6 @@ def refusing() -> Iterator[None]:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def assemble(
-    cfg: DictConfig, settings: Settings, data: Data, run_dir: Path, weights: Path | None
-) -> tuple[PostTraining, Data]:
-    """The module with its weights, and the data that its tokenizer can read.
-
-    `weights` is a folder that wins over the model's own.
-    """
-    algorithm = build(cfg.algorithm)
-    own = {} if weights is None else {"path": str(weights)}
-    policy = build(OmegaConf.merge(cfg.model, own))
-    policy.load(algorithm.needs)
-    data = admitted(policy, data)
-    imitates = "demonstrations" in algorithm.needs
-    if imitates and not data.demonstrations:
-        raise ConfigError(
-            f"algorithm={settings.choices['algorithm']} imitates answers, but no row of "
-            f"data={settings.choices['data']} has one"
-        )
-    stream = (
-        PromptStream(data.demonstrations, seed=settings.seed)
-        if imitates
-        else data.curriculum(data.train, seed=settings.seed)
-    )
-    module = PostTraining(
-        policy=policy,
-        algorithm=algorithm,
-        rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
-        stream=stream,
-        optimizer=build(cfg.optimizer),
-        schedule=build(cfg.schedule),
-        plan=plan(settings),
-        guards=settings.guards,
-        folder=run_dir,
-    )
-    return module, data
-
-
-def admitted(policy: LanguagePolicy, data: Data) -> Data:
-    """Without the prompts that are too long or cannot be encoded; they join the quarantine."""
-    kept, left_out = {}, list(data.quarantine)
-    for split in ("train", "eval", "test", "demonstrations"):
-        prompts, dropped = policy.admit(getattr(data, split))
-        kept[split] = tuple(prompts)
-        left_out += [
-            BadRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
-            for prompt, reason in dropped
-        ]
-    if not kept["train"]:
-        reasons = Counter(row.reason for row in left_out)
-        said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-        raise ConfigError(f"the tokenizer left out all {len(data.train)} prompts: {said}")
-    if left_out:
-        say(f"left out    {len(left_out)} rows, listed in quarantine.jsonl")
-    return replace(data, **kept, quarantine=tuple(left_out))
-
-
-def plan(settings: Settings) -> Plan:
-    return Plan(
-        seed=settings.seed,
-        iterations=settings.iterations,
-        prompts_per_step=settings.prompts_per_step,
-        group_size=settings.group_size,
-        num_minibatches=settings.num_minibatches,
-        epochs=settings.epochs,
-        budget=Budget(
-            max_tokens=settings.max_tokens_per_microbatch, rows=settings.micro_batch_size
-        ),
-        max_grad_norm=settings.max_grad_norm,
-    )
 
 
 def fit(

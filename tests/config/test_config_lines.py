@@ -105,6 +105,22 @@ WRONG = {
     "group_size=1": (
         "group_size=1: group_relative compares the samples of a group; set group_size=2 or more"
     ),
+    "algorithm=gspo algorithm/weights=token_mean": (
+        "algorithm/weights=token_mean: gspo has one ratio for a whole sample; "
+        "set algorithm/weights=sequence_mean or sequence_sum"
+    ),
+    "algorithm=gmpo algorithm/weights=constant_length": (
+        "algorithm/weights=constant_length: gmpo has one ratio for a whole sample; "
+        "set algorithm/weights=sequence_mean or sequence_sum"
+    ),
+    "algorithm.loss.ratio_max=1.2": (
+        "algorithm.loss.ratio_max=1.2 caps ratios that clip_high=0.28 lets through; "
+        "set it above 1.28, or to null"
+    ),
+    "~recipe algorithm/loss=opsm +algorithm.loss.loss.ratio_max=1": (
+        "algorithm.loss.ratio_max=1.0 caps ratios that clip_high=0.2 lets through; "
+        "set it above 1.2, or to null"
+    ),
     "algorithm=sft group_size=4": (
         "group_size=4: an offline algorithm has one demonstration a prompt; set group_size=1"
     ),
@@ -168,6 +184,9 @@ def test_the_environment_stays_out_of_the_record(spelling, monkeypatch):
         "seed=3",
         "~recipe",
         "algorithm/loss=ppo",
+        "algorithm.loss.ratio_max=3",
+        "~recipe algorithm/loss=opsm",
+        "algorithm=luspo",
         "epochs=2",
         "resume=null",
         "model.lora={r:8,alpha:16}",

@@ -1,0 +1,88 @@
+"""From a configuration to the module that runs it, with weights and the prompts it can read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.batches import Budget, Plan
+from tandem.config import ConfigError, build
+from tandem.config.settings import Settings
+from tandem.data import BadRow, Data, PromptStream
+from tandem.module import PostTraining
+from tandem.policies.language import LanguagePolicy
+from tandem.rewards import Rewards
+
+
+def assemble(
+    cfg: DictConfig, settings: Settings, data: Data, run_dir: Path, weights: Path | None
+) -> tuple[PostTraining, Data]:
+    """The module with its weights, and the data that its tokenizer can read.
+
+    `weights` is a folder that wins over the model's own.
+    """
+    algorithm = build(cfg.algorithm)
+    own = {} if weights is None else {"path": str(weights)}
+    policy = build(OmegaConf.merge(cfg.model, own))
+    policy.load(algorithm.needs)
+    imitates = "demonstrations" in algorithm.needs
+    if imitates and not data.demonstrations:
+        raise ConfigError(
+            f"algorithm={settings.choices['algorithm']} imitates answers, but no row of "
+            f"data={settings.choices['data']} has one"
+        )
+    data = admitted(policy, data, "demonstrations" if imitates else "train")
+    order, prompts = (
+        (PromptStream, data.demonstrations) if imitates else (data.curriculum, data.train)
+    )
+    module = PostTraining(
+        policy=policy,
+        algorithm=algorithm,
+        rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
+        stream=order(prompts, seed=settings.seed),
+        optimizer=build(cfg.optimizer),
+        schedule=build(cfg.schedule),
+        plan=plan(settings),
+        guards=settings.guards,
+        folder=run_dir,
+    )
+    return module, data
+
+
+def admitted(policy: LanguagePolicy, data: Data, source: str) -> Data:
+    """Without the prompts that are too long or cannot be encoded; they join the quarantine.
+
+    `source` names the split that is trained on; one that the run does not read stays as it is.
+    """
+    kept, left_out = {}, []
+    for split in (source, "eval"):
+        prompts, dropped = policy.admit(getattr(data, split))
+        kept[split] = tuple(prompts)
+        left_out += [
+            BadRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
+            for prompt, reason in dropped
+        ]
+    if not kept[source]:
+        reasons = Counter(row.reason for row in left_out)
+        said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+        count = len(getattr(data, source))
+        raise ConfigError(f"the tokenizer left out all {count} prompts: {said}")
+    return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
+
+
+def plan(settings: Settings) -> Plan:
+    return Plan(
+        seed=settings.seed,
+        iterations=settings.iterations,
+        prompts_per_step=settings.prompts_per_step,
+        group_size=settings.group_size,
+        num_minibatches=settings.num_minibatches,
+        epochs=settings.epochs,
+        budget=Budget(
+            max_tokens=settings.max_tokens_per_microbatch, rows=settings.micro_batch_size
+        ),
+        max_grad_norm=settings.max_grad_norm,
+    )
