@@ -26,7 +26,10 @@ MISSPELT = {
     "model=qwen_8b": "unknown option of model 'qwen_8b': did you mean 'qwen3_8b'?",
     "reward=[exact_match,lenght]": "unknown option of reward 'lenght': did you mean 'length'?",
     "algorithm/los=ppo": "unknown group 'algorithm/los': did you mean 'algorithm/loss'?",
-    "algorithm/loss=gspq": "unknown option of algorithm/loss 'gspq': there are nll, ppo, reinforce",
+    "algorithm/loss=gspq": "unknown option of algorithm/loss 'gspq': did you mean 'gspo'?",
+    "algorithm/truncated=zzz": (
+        "unknown option of algorithm/truncated 'zzz': there are mask, overlong, penalise, train"
+    ),
     "recipe=tiny_lm/grop": "unknown option of recipe 'tiny_lm/grop': did you mean 'tiny_lm/grpo'?",
     "experiment=nope": "unknown option of experiment 'nope': there are none",
     "algorithm.loss.clip_lo=.1": (
@@ -193,7 +196,7 @@ def test_the_environment_stays_out_of_the_record(spelling, monkeypatch):
     ],
 )
 def test_a_right_line_is_composed_and_passes(line):
-    check(compose([line]))
+    check(compose(shlex.split(line)))
 
 
 def test_what_other_libraries_call_it_leads_to_something_that_exists():

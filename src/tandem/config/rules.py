@@ -31,6 +31,13 @@ class Composed:
         return inner if isinstance(inner, Call) else None
 
     @property
+    def policy_loss(self) -> Call | None:
+        """The loss of the algorithm, out of whatever masks its samples."""
+        loss = self.within("algorithm", "loss")
+        inner = None if loss is None else loss.arguments.get("loss")
+        return inner if isinstance(inner, Call) else loss
+
+    @property
     def is_offline(self) -> bool:
         """Nothing is sampled to train on."""
         collect = self.within("algorithm", "collect")
@@ -95,6 +102,35 @@ def groups_have_rivals(composed: Composed) -> str | None:
     )
 
 
+WHOLE = ("gspo", "gmpo")  # losses with one value for all steps of a sample
+BY_SAMPLE = ("sequence_mean", "sequence_sum")
+
+
+def whole_samples_are_weighed_as_such(composed: Composed) -> str | None:
+    loss, weights = composed.policy_loss, composed.within("algorithm", "weights")
+    if loss is None or weights is None or loss.target.__name__ not in WHOLE:
+        return None
+    if weights.target.__name__ in BY_SAMPLE:
+        return None
+    return (
+        f"algorithm/weights={weights.target.__name__}: {loss.target.__name__} has one ratio for a "
+        f"whole sample; set algorithm/weights={' or '.join(BY_SAMPLE)}"
+    )
+
+
+def the_cap_is_above_the_clip(composed: Composed) -> str | None:
+    """Below it, a dual clip would hide steps that the clip means to push back."""
+    loss = composed.policy_loss
+    numbers = {} if loss is None else loss.arguments
+    high, most = numbers.get("clip_high"), numbers.get("ratio_max")
+    if high is None or most is None or most > 1 + high:
+        return None
+    return (
+        f"algorithm.loss.ratio_max={most} caps ratios that clip_high={high} lets through; "
+        f"set it above {1 + high:g}, or to null"
+    )
+
+
 def demonstrations_come_alone(composed: Composed) -> str | None:
     size = composed.settings.group_size
     if not composed.is_offline or size == 1:
@@ -149,6 +185,8 @@ RULES: tuple[Rule, ...] = (
     one_budget_of_memory,
     minibatches_have_a_group_each,
     groups_have_rivals,
+    whole_samples_are_weighed_as_such,
+    the_cap_is_above_the_clip,
     demonstrations_come_alone,
     training_samples_are_whole,
     training_samples_are_random,
