@@ -1,0 +1,114 @@
+"""What the losses say of themselves, by hand and against the reference."""
+
+from functools import partial
+
+import pytest
+import torch
+from records import coupled
+from torch.testing import assert_close
+
+from tandem.losses.behaviour import OffPolicyMask, binary_kl, dppo, dppo_pulled
+from tandem.losses.policy import ppo
+from tandem.losses.sequence import gmpo, gspo, gspo_token, mean_log_ratio, reshaped_ratio, vespo
+from tandem.losses.soft import cispo
+from tandem.metrics import own_metrics, settle
+from tandem.types import CoupledBatch, needs_of, vanishes
+
+
+def measured(loss, batch):
+    return {k.removeprefix("actor/"): x for k, x in settle(own_metrics(loss, batch)).items()}
+
+
+def by_hand() -> CoupledBatch:
+    """Three samples: ratios 2, 2 and good; 1/4, 1 and bad; 4 and bad. The last row has no step."""
+    ratio = torch.tensor([[2.0, 2.0], [0.25, 1.0], [4.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True], [True, True], [True, False], [False, False]])
+    old = torch.where(mask, torch.tensor(0.125).double().log(), 0)
+    advantages = torch.tensor([[1.0], [-1.0], [-1.0], [1.0]], dtype=torch.float64) * mask
+    return CoupledBatch(
+        logp=old + ratio.log(), old_logp=old, behaviour_logp=old, advantages=advantages,
+        mask=mask, group=torch.arange(4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", [gspo, gspo_token])
+def test_gspo_counts_samples(loss):
+    assert measured(partial(loss, clip_low=0.2, clip_high=0.5), by_hand()) == pytest.approx(
+        {
+            "seq_clip_frac": 2 / 3,
+            "seq_clip_frac_low": 1 / 3,
+            "seq_clip_frac_high": 1 / 3,
+            "seq_ratio_mean": (2 + 0.5 + 4) / 3,
+            "seq_ratio_min": 0.5,
+            "seq_ratio_max": 4.0,
+        }
+    )
+
+
+def test_gmpo_counts_steps_in_log_space():
+    got = measured(partial(gmpo, clip_low=1.0, clip_high=0.5), by_hand())
+    assert got["clip_frac"] == pytest.approx(3 / 5)
+    assert got["clip_frac_low"] == pytest.approx(1 / 5)
+    assert got["clip_frac_high"] == pytest.approx(2 / 5)
+    assert got["seq_ratio_max"] == pytest.approx(4.0)
+
+
+def test_cispo_counts_ratios_above_the_cap():
+    assert measured(partial(cispo, ratio_max=1.5), by_hand()) == {"ratio_capped": 3 / 5}
+
+
+def test_dppo_counts_what_it_masks_and_what_it_caps():
+    # Probabilities move from 1/8: good by +1/8 twice, bad by -3/32 and by 0, bad by +3/8.
+    got = measured(partial(dppo, ratio_max=3.0), by_hand())
+    assert got == {"dppo_masked": 0.0, "ratio_capped": 1 / 5}
+    # In nats: .0482 twice, .0842 and 0, and the last one moved against its advantage.
+    for bound, masked in {0.05: 1 / 5, 0.048: 3 / 5}.items():
+        too_far = partial(binary_kl, low=bound, high=bound)
+        assert measured(partial(dppo, too_far=too_far), by_hand())["dppo_masked"] == masked
+    pulled = measured(partial(dppo_pulled, pull=0.5), by_hand())
+    log2 = torch.tensor(2.0).log().item()
+    assert pulled["dppo_pull"] == pytest.approx(0.5 * log2**2 * (1 + 1 + 4 + 0 + 4) / 5)
+
+
+def test_vespo_reports_its_mean_weight(vectors):
+    batch = coupled(vectors)
+    phi = reshaped_ratio(batch, good=(2.0, 3.0), bad=(3.0, 2.0))
+    assert_close((phi * batch.mask)[:, 0], vectors["vespo/phi"], atol=1e-6, rtol=0)
+    want = (vectors["vespo/phi"] * batch.mask.sum(1)).sum() / batch.mask.sum()
+    assert measured(vespo, batch)["vespo_phi"] == pytest.approx(want.item(), abs=1e-6)
+
+
+def test_the_ratio_of_a_sample_is_the_reference_one(vectors):
+    batch = coupled(vectors)
+    ratio = mean_log_ratio(batch).detach().exp()[:, 0]
+    assert_close(ratio, vectors["gspo/seq_ratio"], atol=1e-6, rtol=0)
+    got = measured(gspo, batch)
+    assert got["seq_ratio_mean"] == pytest.approx(ratio.mean().item())
+    assert got["seq_ratio_min"] == pytest.approx(ratio.min().item())
+
+
+def test_dual_clip_counts_the_bad_steps_it_let_go(vectors):
+    got = measured(partial(ppo, ratio_max=3.0), coupled(vectors))
+    want = vectors["metric/clipfrac_dual"].item()
+    assert got["dual_clip_frac"] == pytest.approx(want, abs=1e-6)
+    assert "dual_clip_frac" not in measured(ppo, coupled(vectors))
+
+
+def test_the_off_policy_mask_drops_bad_samples_that_were_left_behind(vectors):
+    batch = coupled(vectors)
+    masked = OffPolicyMask(loss=partial(ppo, clip_low=0.1), delta=0.1)
+    kept = ~masked.dropped(batch).any(1)
+    assert_close(kept.double(), vectors["opsm/keep(.1)"])
+    edge = vectors["opsm/seq_kl"][2].item()  # row 3 is further off, but good
+    far = [OffPolicyMask(loss=ppo, delta=edge + gap).dropped(batch) for gap in (-1e-4, 1e-4)]
+    assert [rows.any(1).sum().item() for rows in far] == [1, 0]
+    assert not masked(batch)[2].any()
+    assert_close(masked(batch)[kept], ppo(batch, clip_low=0.1)[kept])
+
+
+def test_a_masked_loss_needs_and_measures_what_its_loss_does(vectors):
+    masked = OffPolicyMask(loss=partial(ppo, clip_low=0.1), delta=0.1)
+    assert needs_of(masked) == {"old_logp", "behaviour_logp"}
+    assert vanishes(masked)
+    got, inner = (measured(x, coupled(vectors)) for x in (masked, masked.loss))
+    assert got == inner | {"opsm_dropped": pytest.approx(1 / 6)}
