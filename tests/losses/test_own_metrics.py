@@ -70,6 +70,19 @@ def test_dppo_counts_what_it_masks_and_what_it_caps():
     assert pulled["dppo_pull"] == pytest.approx(0.5 * log2**2 * (1 + 1 + 4 + 0 + 4) / 5)
 
 
+def test_the_binary_kl_knows_steps_that_were_certain():
+    one, half = torch.zeros(1, 1), torch.tensor([[0.5]]).log()
+    left, stayed = (
+        CoupledBatch(
+            logp=logp, behaviour_logp=one, advantages=torch.tensor([[-1.0]]),
+            mask=torch.ones(1, 1, dtype=torch.bool), group=torch.zeros(1, dtype=torch.int64),
+        )
+        for logp in (half, one)
+    )  # fmt: skip
+    assert binary_kl(left, low=0.69, high=0.69).item()  # log 2 nats
+    assert not binary_kl(stayed, low=0.0, high=0.0).item()
+
+
 def test_vespo_reports_its_mean_weight(vectors):
     batch = coupled(vectors)
     phi = reshaped_ratio(batch, good=(2.0, 3.0), bad=(3.0, 2.0))
@@ -92,6 +105,7 @@ def test_dual_clip_counts_the_bad_steps_it_let_go(vectors):
     want = vectors["metric/clipfrac_dual"].item()
     assert got["dual_clip_frac"] == pytest.approx(want, abs=1e-6)
     assert "dual_clip_frac" not in measured(ppo, coupled(vectors))
+    assert measured(partial(ppo, ratio_max=1.5), by_hand())["dual_clip_frac"] == 1 / 5  # good: 2
 
 
 def test_the_off_policy_mask_drops_bad_samples_that_were_left_behind(vectors):
