@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tandem.types import Rollout, Scores
 
+Scale = Callable[[Scores, Tensor], Tensor]  # of each row's group: [B]
 TIE = 1e-6  # scores of a group that differ by less are float noise: no signal
 
 
@@ -21,18 +22,42 @@ def group_relative(
     scores: Scores,
     rollout: Rollout,
     *,
-    scale: Callable[[Tensor, Tensor, Tensor], Tensor] | None,
+    scale: Scale | None,
     eps: float = 1e-6,
 ) -> Tensor:
     """How much better a sample scored than its group: (R - mean) / (scale + eps).
 
     Exactly 0 in a group whose scores tie or of which a single sample was scored.
-    Source: GRPO, arXiv:2402.03300; `scale=None` is Dr. GRPO, arXiv:2503.20783.
+    Source: GRPO, arXiv:2402.03300; `scale=None` is Dr. GRPO, arXiv:2503.20783; `scale=batch_std` is
+    Lite PPO, arXiv:2508.08221.
     """
     centred = centre(scores, rollout.group)
     if scale is not None:
-        centred = centred / (scale(centred, rollout.group, scores.scored) + eps)
+        centred = centred / (scale(scores, rollout.group) + eps)
     return on_steps(centred, rollout.mask)
+
+
+def grpo_vectorized(
+    scores: Scores, rollout: Rollout, *, group_size: int, eps: float = 1e-6
+) -> Tensor:
+    """`group_relative` by its std, for whole groups of one size that stand side by side.
+
+    Raises where they do not: dynamic sampling, for one, leaves rows out.
+    """
+    groups = rollout.group.view(-1, group_size) if len(rollout.group) % group_size == 0 else None
+    if groups is None or (groups != groups[:, :1]).any():
+        raise ValueError(
+            f"grpo_vectorized needs whole groups of {group_size} side by side, but of "
+            f"{len(rollout.group)} rows some are missing or elsewhere; "
+            "set algorithm/advantage=group_relative"
+        )
+    scored, total = scores.scored.view_as(groups), scores.total.view_as(groups)
+    count = scored.sum(1, keepdim=True)
+    mean = torch.where(scored, total, 0).sum(1, keepdim=True) / count.clamp(min=1)
+    centred = torch.where(scored, total - mean, 0)
+    std = (centred.square().sum(1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+    relative = torch.where(std < TIE, 0, centred / (std + eps))
+    return on_steps(relative.view(-1), rollout.mask)
 
 
 def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
@@ -41,18 +66,79 @@ def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
     return on_steps(centre(scores, rollout.group) * count / (count - 1).clamp(min=1), rollout.mask)
 
 
-def unbiased_std(centred: Tensor, group: Tensor, scored: Tensor) -> Tensor:
-    """Sample standard deviation of each group's centred scores: [B]."""
-    count = group_sum(scored, group)
-    return (group_sum(centred.square(), group) / (count - 1).clamp(min=1)).sqrt()
+def opo(scores: Scores, rollout: Rollout) -> Tensor:
+    """R minus the group's mean score weighed by trained steps, which is the optimal baseline if
+    every step adds as much to the variance of the gradient (OPO, arXiv:2505.23585)."""
+    centred = centre(scores, rollout.group)
+    steps = rollout.mask.sum(1) * scores.scored.to(centred.dtype)
+    shift = group_sum(steps * centred, rollout.group)
+    baseline = shift / group_sum(steps, rollout.group).clamp(min=1)
+    counted = scores.scored & varies(scores, rollout.group)
+    return on_steps(torch.where(counted, centred - baseline, 0), rollout.mask)
+
+
+def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
+    """(R - mean) / mean of the group, 0 where the mean is 0 (MaxRL, arXiv:2602.02710).
+
+    Raises if a score is negative: the mean then says nothing of how rare success is.
+    """
+    if (scores.total < 0).any():
+        raise ValueError(
+            f"maxrl divides by a group's mean score, but a sample scored {scores.total.min():g}; "
+            "use rewards of 0 and more and no penalty, or algorithm/advantage=group_relative"
+        )
+    mean = group_mean(scores, rollout.group)
+    relative = centre(scores, rollout.group) / torch.where(mean > 0, mean, 1)
+    return on_steps(relative, rollout.mask)
+
+
+def gpg(scores: Scores, rollout: Rollout) -> Tensor:
+    """alpha (R - mean), alpha = scored samples / those in groups that vary (GPG, arXiv:2504.02546).
+
+    alpha makes up for the groups that add nothing to a mean over all samples.
+    """
+    informative = varies(scores, rollout.group) & scores.scored
+    alpha = scores.scored.sum() / informative.sum().clamp(min=1)
+    return on_steps(alpha * centre(scores, rollout.group), rollout.mask)
+
+
+def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
+    """R minus the mean score of all samples: REINFORCE with a baseline.
+
+    The mean is over samples; one over steps would depend on how long the answers are.
+    """
+    return on_steps(centre(scores, torch.zeros_like(rollout.group)), rollout.mask)
+
+
+def unbiased_std(scores: Scores, group: Tensor) -> Tensor:
+    """Sample standard deviation of each group's scores: [B]."""
+    count = group_sum(scores.scored, group)
+    return (group_sum(from_mean(scores, group).square(), group) / (count - 1).clamp(min=1)).sqrt()
+
+
+def batch_std(scores: Scores, group: Tensor) -> Tensor:
+    """Sample standard deviation of the scores of all groups together: [B], all alike."""
+    return unbiased_std(scores, torch.zeros_like(group))
 
 
 def centre(scores: Scores, group: Tensor) -> Tensor:
     """R minus the group's mean: [B]. 0 where there is no score, and in a group that ties."""
+    return torch.where(varies(scores, group), from_mean(scores, group), 0)
+
+
+def varies(scores: Scores, group: Tensor) -> Tensor:
+    """True for every row of a group of which two scores differ: [B] bool."""
+    return unbiased_std(scores, group) >= TIE
+
+
+def from_mean(scores: Scores, group: Tensor) -> Tensor:
+    return torch.where(scores.scored, scores.total - group_mean(scores, group), 0)
+
+
+def group_mean(scores: Scores, group: Tensor) -> Tensor:
+    """Mean of each group's scores: [B]. 0 where none was scored."""
     count = group_sum(scores.scored, group).clamp(min=1)
-    mean = group_sum(torch.where(scores.scored, scores.total, 0), group) / count
-    centred = torch.where(scores.scored, scores.total - mean, 0)
-    return torch.where(unbiased_std(centred, group, scores.scored) < TIE, 0, centred)
+    return group_sum(torch.where(scores.scored, scores.total, 0), group) / count
 
 
 def group_sum(x: Tensor, group: Tensor) -> Tensor:

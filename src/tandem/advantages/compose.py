@@ -1,0 +1,86 @@
+"""Advantages made of advantages. A component of these wraps what `of` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem.advantages.temporal import whiten
+from tandem.types import Rollout, Scores, needs_of
+
+Estimator = Callable[[Scores, Rollout], Tensor]
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """Mean 0 and variance 1 over the trained steps of all scored samples (REINFORCE++).
+
+    A group that ties gets what the mean of all leaves it, as published: 0 only if the mean is 0.
+    """
+
+    of: Estimator
+    eps: float = 1e-8  # added to the variance
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(self.of)
+
+    def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
+        counted = rollout.mask & scores.scored[:, None]
+        return whiten(self.of(scores, rollout), counted, eps=self.eps)
+
+
+@dataclass(frozen=True)
+class Standardised:
+    """(A - mean) / (std + eps), the statistics those of the samples' mean advantages.
+
+    TRL's `normalize_advantages`, for estimators that give every step of a sample the same.
+    """
+
+    of: Estimator
+    eps: float = 1e-4
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(self.of)
+
+    def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
+        advantages = self.of(scores, rollout)
+        steps = rollout.mask.sum(1)
+        counted = scores.scored & (steps > 0)
+        of_sample = torch.where(counted, advantages.sum(1) / steps.clamp(min=1), 0)
+        count = counted.sum()
+        mean = of_sample.sum() / count.clamp(min=1)
+        apart = torch.where(counted, of_sample - mean, 0)
+        std = (apart.square().sum() / (count - 1).clamp(min=1)).sqrt()
+        inside = rollout.mask & counted[:, None]
+        return torch.where(inside, (advantages - mean) / (std + self.eps), 0)
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of the advantages of a sum."""
+
+    of: Estimator
+    coef: float = 1.0
+
+
+@dataclass(frozen=True)
+class Combined:
+    """sum of coef * A over named shares; coefficient 0 switches one off, and its needs."""
+
+    shares: Mapping[str, Share]
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset().union(*(needs_of(share.of) for share in self._live()))
+
+    def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
+        zero = torch.zeros_like(rollout.mask, dtype=scores.total.dtype)
+        return sum((share.coef * share.of(scores, rollout) for share in self._live()), zero)
+
+    def _live(self) -> list[Share]:
+        return [share for share in self.shares.values() if share.coef != 0]

@@ -1,0 +1,61 @@
+"""Sums of what comes later, over the trained steps alone: pure functions of tensors [B, T].
+
+The step after a trained step is the next trained one: state passes holes in the mask unchanged,
+and what lies on untrained steps is lost. Outside the mask the answer is 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem.advantages.group import TIE
+
+
+def return_to_go(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
+    """G_t = r_t + gamma G_t+, t+ the next trained step."""
+    return discounted(rewards, mask, decay=gamma)
+
+
+def gae(
+    rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float = 1.0, lam: float = 0.95
+) -> tuple[Tensor, Tensor]:
+    """Advantages A_t = delta_t + gamma lam A_t+, and returns A_t + V_t.
+
+    delta_t = r_t + gamma V_t+ - V_t; nothing is worth anything after the last trained step.
+    Source: arXiv:1506.02438. Advantages are not whitened here.
+    """
+    delta = rewards + gamma * following(values, mask) - values
+    advantages = discounted(delta, mask, decay=gamma * lam)
+    return advantages, torch.where(mask, advantages + values, 0)
+
+
+def discounted(x: Tensor, mask: Tensor, *, decay: float) -> Tensor:
+    """y_t = x_t + decay y_t+, 0 outside the mask."""
+    carried, result = torch.zeros_like(x[:, 0]), torch.zeros_like(x)
+    for t in reversed(range(x.shape[1])):
+        carried = torch.where(mask[:, t], x[:, t] + decay * carried, carried)
+        result[:, t] = torch.where(mask[:, t], carried, 0)
+    return result
+
+
+def following(x: Tensor, mask: Tensor) -> Tensor:
+    """x of the next trained step, 0 where there is none."""
+    carried, result = torch.zeros_like(x[:, 0]), torch.zeros_like(x)
+    for t in reversed(range(x.shape[1])):
+        result[:, t] = carried
+        carried = torch.where(mask[:, t], x[:, t], carried)
+    return result
+
+
+def whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
+    """(x - mean) / sqrt(var + eps) over the trained steps of all rows, var the unbiased one.
+
+    0 outside the mask, and everywhere if x is the same on all trained steps.
+    """
+    count = mask.sum()
+    mean = torch.where(mask, x, 0).sum() / count.clamp(min=1)
+    centred = torch.where(mask, x - mean, 0)
+    variance = centred.square().sum() / (count - 1).clamp(min=1)
+    centred = torch.where(variance < TIE**2, 0, centred)
+    return centred * (variance + eps).rsqrt()
