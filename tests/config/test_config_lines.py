@@ -108,6 +108,22 @@ WRONG = {
     "group_size=1": (
         "group_size=1: group_relative compares the samples of a group; set group_size=2 or more"
     ),
+    "algorithm=reinforce_pp_baseline group_size=1": (
+        "group_size=1: group_relative compares the samples of a group; set group_size=2 or more"
+    ),
+    "algorithm/advantage=combined group_size=1": (
+        "group_size=1: group_relative compares the samples of a group; set group_size=2 or more"
+    ),
+    "algorithm=passk group_size=3": (
+        "k=4 of pass_at_k: a group of group_size=3 has no set of 4 samples; set k to 1 ... 3"
+    ),
+    "algorithm/advantage=pkpo algorithm.advantage.k=0": (
+        "k=0 of pkpo: a group of group_size=8 has no set of 0 samples; set k to 1 ... 8"
+    ),
+    "algorithm=gdpo algorithm/truncated=overlong": (
+        "algorithm/truncated=overlong lowers the sum of the rewards, which gdpo does not read; "
+        "set algorithm/truncated=train or mask"
+    ),
     "algorithm=gspo algorithm/weights=token_mean": (
         "algorithm/weights=token_mean: gspo has one ratio for a whole sample; "
         "set algorithm/weights=sequence_mean or sequence_sum"
