@@ -44,6 +44,7 @@ def test_uniform_and_normal_have_their_moments():
     assert_close(n.var().item(), 1.0, atol=0.015, rtol=0)
     assert_close((n**4).mean().item(), 3.0, atol=0.1, rtol=0)
     assert u.min() > 0 and u.max() < 1
+    assert draws.unit(torch.tensor([0, -1])).min() > 0 and draws.unit(torch.tensor(-1)) < 1
 
 
 def test_argmax_of_logits_plus_gumbel_draws_from_the_softmax():

@@ -13,7 +13,10 @@ from safetensors import safe_open
 
 ROOT = Path(__file__).parents[1]
 RUN = (
-    "warm_start=null", "iterations=10", "prompts_per_step=16", "group_size=8", "epochs=2",
+    # Another seed than the default, a reference and a warm start: all must be found again.
+    "seed=1",
+    "warm_start=['algorithm=sft','iterations=2']",
+    "algorithm.kl.coef=0.1", "iterations=10", "prompts_per_step=16", "group_size=8", "epochs=2",
     "num_minibatches=2", "reward=target_length", "reward.target_length.function.target=5",
     "evaluation.every=4", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
     "checkpoints.every=2", "optimizer.lr=1e-3",

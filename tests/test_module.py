@@ -19,7 +19,7 @@ from tandem.algorithm import Algorithm, Penalty
 from tandem.batches import Budget, Plan
 from tandem.guards import Guards, Stop
 from tandem.kl import k3_unbiased
-from tandem.losses.policy import nll, ppo
+from tandem.losses.policy import nll, ppo, reinforce
 from tandem.module import PostTraining
 from tandem.objectives import entropy_bonus
 from tandem.types import Prompt, Scores
@@ -249,7 +249,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at
     with pytest.raises(Stop, match=r"guards\.non_finite=skip"):
         loop.go()
     assert_close(loop.policy.table.detach(), before, rtol=0, atol=0)
-    names = sorted(p.name for p in (tmp_path / "failures" / "iteration_000000").iterdir())
+    names = sorted(p.name for p in (tmp_path / "failures" / "iteration_000000_rank_0").iterdir())
     assert names == ["batch.json", "batch.safetensors"]
 
 
@@ -289,3 +289,40 @@ def test_the_curriculum_hears_of_the_main_stream_only(tmp_path):
     loop = Loop(algorithm=DYNAMIC, folder=tmp_path, rewards=EndsInTwo()).go()
     sources, success = loop.stream.seen
     assert len(sources) == len(success) == 24
+
+
+def test_fewer_varied_groups_than_minibatches_are_fewer_updates(tmp_path):
+    class OneGroup(EndsInTwo):
+        def __call__(self, outputs, prompts) -> Scores:
+            first = [float(p.id == 0 and i % 2) for i, p in enumerate(prompts)]
+            return ShareOfThrees(first)(outputs, prompts)
+
+    once = replace(GRPO, collect=partial(collect.dynamic_sampling, max_rounds=1))
+    loop = Loop(algorithm=once, folder=tmp_path, rewards=OneGroup()).go()
+    assert loop.report["optim/updates"] == 2  # one group in each of two epochs
+    assert (loop.gradients[0] != 0).any()
+
+
+def test_an_iteration_in_which_every_answer_is_masked_updates_nothing(tmp_path):
+    def mask_all(scores, rollout):
+        return scores, replace(rollout, mask=torch.zeros_like(rollout.mask))
+
+    loop = Loop(algorithm=replace(GRPO, truncated=mask_all), folder=tmp_path).go()
+    assert loop.report["optim/updates"] == 0
+    assert loop.gradients == []
+
+
+def test_a_metric_does_not_depend_on_whether_quiet_rows_were_skipped(tmp_path):
+    awake = replace(GRPO, entropy=Penalty(coef=1e-30, loss=entropy_bonus))
+    skipped = Loop(folder=tmp_path, rewards=EndsInTwo()).go(2)
+    ran = Loop(folder=tmp_path, rewards=EndsInTwo(), algorithm=awake).go(2)
+    assert sum(skipped.policy.rows_seen) < sum(ran.policy.rows_seen)
+    shared = skipped.report.keys() & ran.report.keys()
+    assert {name: ran.report[name] for name in shared} == pytest.approx(
+        {name: skipped.report[name] for name in shared}
+    )
+
+
+def test_drift_is_measured_for_losses_that_read_no_old_log_probabilities(tmp_path):
+    loop = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=reinforce)).go()
+    assert loop.report["actor/approx_kl_k3"] > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from policies.small_language import chat_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -125,8 +126,14 @@ def test_dapo_trains_a_saved_chat_model_from_rows_of_a_file(tmp_path, chat_folde
     assert bad["line"] == 41
 
 
-def test_two_clip_numbers_and_lora_are_what_dapo_prints_for_qwen3_8b():
-    cfg = compose(["algorithm=dapo", "model=qwen3_8b"])
+@pytest.mark.system
+def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
+    asked = ("algorithm=dapo", "model=qwen3_8b", "--cfg", "job", "--resolve")
+    done = subprocess.run(
+        [sys.executable, "train.py", *asked],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    cfg = OmegaConf.create(done.stdout)
     assert (cfg.algorithm.loss.clip_low, cfg.algorithm.loss.clip_high) == (0.2, 0.28)
     assert cfg.model.path == "Qwen/Qwen3-8B"
 
@@ -166,8 +173,18 @@ def test_an_algorithm_that_imitates_needs_rows_with_answers(tmp_path, chat_folde
 
 def test_a_run_can_be_evaluated_alone(straight):
     result = tandem.train("evaluate=true", f"resume={straight}")
-    assert result.metrics["eval/accuracy"] == lines(straight)[-1]["eval/accuracy"]
+    assert result.metrics["eval/length"] == lines(straight)[-1]["eval/length"]
     assert len(lines(straight)) == 3
+    kept = json.loads((straight / "evaluation_eval.json").read_text())
+    assert kept["eval/length"] == result.metrics["eval/length"]
+
+
+def test_the_test_split_is_measured_on_its_own_and_may_truncate(straight):
+    asked = ("evaluation.split=test", "evaluation.top_k=1")
+    result = tandem.train("evaluate=true", f"resume={straight}", *asked)
+    assert (straight / "evaluation_test.json").exists()
+    # The likeliest token alone is the greedy answer.
+    assert result.metrics["eval/accuracy"] == result.metrics["eval/greedy_accuracy"]
 
 
 def test_a_run_can_continue_from_the_weights_of_another(straight, tmp_path):
@@ -181,6 +198,58 @@ def test_longer_resumed_runs_begin_as_shorter_ones_ended(straight, tmp_path):
     tandem.train(f"resume={tmp_path / 'run'}", "iterations=3")
     assert [line["iteration"] for line in lines(tmp_path / "run")] == [0, 1, 2, 3]
     assert lines(tmp_path / "run")[:2] == lines(straight)[:2]
+
+
+def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path):
+    asked = ("seed=1", WARM, f"cache_dir={tmp_path / 'cache'}", "algorithm.kl.coef=0.1")
+    train(tmp_path / "whole", *asked, "iterations=3")
+    train(tmp_path / "parts", *asked)
+    tandem.train(f"resume={tmp_path / 'parts'}", "iterations=3")
+    whole, parts = lines(tmp_path / "whole"), lines(tmp_path / "parts")
+    assert parts[2]["actor/ref_kl"] == whole[2]["actor/ref_kl"] > 0
+
+
+def test_a_run_that_continued_from_another_can_be_resumed(straight, tmp_path):
+    train(tmp_path / "next", f"continue_from={straight}")
+    tandem.train(f"resume={tmp_path / 'next'}", "iterations=3")
+    assert [line["iteration"] for line in lines(tmp_path / "next")] == [0, 1, 2, 3]
+
+
+def test_rows_of_a_file_are_part_of_what_made_a_warm_start(tmp_path, chat_folder, questions):
+    data = tmp_path / "rows.jsonl"
+    for text in (questions.read_text(), questions.read_text().replace("word1", "term1")):
+        data.write_text(text)
+        train(
+            tmp_path / str(len(list(tmp_path.iterdir()))), WARM, f"cache_dir={tmp_path / 'cache'}",
+            "model=hf", f"model.path={chat_folder}", "data=jsonl", f"data.path={data}",
+            "rollout.max_new_tokens=6", "iterations=1",
+        )  # fmt: skip
+    assert len(list((tmp_path / "cache" / "warm_start").iterdir())) == 2
+
+
+def test_training_rows_that_are_held_out_too_are_left_out_and_listed(
+    tmp_path, chat_folder, questions
+):
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("\n".join(questions.read_text().splitlines()[:3]))
+    result = train(
+        tmp_path / "run", "model=hf", f"model.path={chat_folder}", "data=jsonl", "iterations=1",
+        f"data.path={questions}", f"data.eval_path={held_out}", "rollout.max_new_tokens=6",
+    )  # fmt: skip
+    reasons = [row["reason"] for row in lines(result.run_dir, "quarantine.jsonl")]
+    assert reasons.count("is held out too") == 3
+
+
+def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, chat_folder):
+    path = tmp_path / "shown.jsonl"
+    rows = [{"prompt": f"say {i}", "answer": "x" * (300 if i == 7 else 3)} for i in range(60)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    result = train(
+        tmp_path / "run", "algorithm=sft", "group_size=1", "model=hf", f"model.path={chat_folder}",
+        "data=jsonl", f"data.path={path}", "rollout.max_new_tokens=6", "iterations=1",
+    )  # fmt: skip
+    reasons = [row["reason"] for row in lines(result.run_dir, "quarantine.jsonl")]
+    assert any("tokens with its answer, more than the 128 of the model" in r for r in reasons)
 
 
 def test_a_warm_start_is_trained_once_and_found_again(tmp_path, capsys):

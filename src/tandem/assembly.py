@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tandem.data import BadRow, Data, PromptStream
 from tandem.module import PostTraining
 from tandem.policies.language import LanguagePolicy
 from tandem.rewards import Rewards
+from tandem.types import Prompt
 
 
 def assemble(
@@ -58,8 +61,12 @@ def admitted(policy: LanguagePolicy, data: Data, source: str) -> Data:
     `source` names the split that is trained on; one that the run does not read stays as it is.
     """
     kept, left_out = {}, []
-    for split in (source, "eval"):
-        prompts, dropped = policy.admit(getattr(data, split))
+    for split in ("eval", "test", source):
+        admit = policy.admit_answered if split == "demonstrations" else policy.admit
+        prompts, dropped = admit(getattr(data, split))
+        if split == source:
+            prompts, known = apart(prompts, (*kept["eval"], *kept["test"]))
+            dropped += [(prompt, "is held out too") for prompt in known]
         kept[split] = tuple(prompts)
         left_out += [
             BadRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
@@ -71,6 +78,22 @@ def admitted(policy: LanguagePolicy, data: Data, source: str) -> Data:
         count = len(getattr(data, source))
         raise ConfigError(f"the tokenizer left out all {count} prompts: {said}")
     return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
+
+
+def apart(
+    prompts: Sequence[Prompt], held_out: Sequence[Prompt]
+) -> tuple[list[Prompt], list[Prompt]]:
+    """The prompts that do not ask what a held-out one asks, and those that do."""
+    asked = {_question(prompt) for prompt in held_out}
+    known = [_question(prompt) in asked for prompt in prompts]
+    return (
+        [prompt for prompt, also in zip(prompts, known, strict=True) if not also],
+        [prompt for prompt, also in zip(prompts, known, strict=True) if also],
+    )
+
+
+def _question(prompt: Prompt) -> str:
+    return json.dumps(prompt.text if prompt.messages is None else [*map(dict, prompt.messages)])
 
 
 def plan(settings: Settings) -> Plan:

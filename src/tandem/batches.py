@@ -37,15 +37,14 @@ class Experience:
 def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tensor]:
     """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly.
 
+    Fewer groups than minibatches (a filter or a mask took the others) are that many updates.
+
     `rollout` holds the rows of all ranks, so every rank finds the same cut.
     """
     ids = rollout.group[rollout.mask.any(1)].unique().cpu()
-    if num_minibatches > len(ids):
-        raise ValueError(
-            f"num_minibatches={num_minibatches} leaves less than one of {len(ids)} groups to each; "
-            "lower num_minibatches or raise prompts_per_step"
-        )
-    return list(ids[draws.permutation(key, len(ids))].tensor_split(num_minibatches))
+    if not len(ids):
+        return []
+    return list(ids[draws.permutation(key, len(ids))].tensor_split(min(num_minibatches, len(ids))))
 
 
 def of_groups(experience: Experience, ids: Tensor) -> Experience:

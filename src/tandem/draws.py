@@ -45,7 +45,8 @@ def at(keys: Tensor, index: Tensor) -> Tensor:
 
 def unit(drawn: Tensor) -> Tensor:
     """int64 bits -> float64 in (0, 1), never 0 and never 1."""
-    return ((drawn >> 11 & (1 << 53) - 1).double() + 0.5) * 2.0**-53
+    # The largest of the 2^53 values would round up to 1.
+    return (((drawn >> 11 & (1 << 53) - 1).double() + 0.5) * 2.0**-53).clamp(max=1 - 2.0**-53)
 
 
 def uniform(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> Tensor:

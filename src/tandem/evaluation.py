@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ class Evaluation:
     metric: str | None = None  # the reward part that says what is correct; None: the first one
     threshold: float = 1.0  # of that part, before its weight
     rows: int = 16  # prompts in the sample table
+    top_p: float = 1.0  # of the sampled answers; training samples are never truncated
+    top_k: int = 0
+    split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, what nothing has read
 
     def __post_init__(self) -> None:
         if not self.temperatures or min(self.temperatures) <= GREEDY:
@@ -82,6 +85,8 @@ class Judges(Protocol):
 class Pass:
     temperature: float
     samples: int
+    top_p: float = 1.0
+    top_k: int = 0
 
 
 def held_out(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
@@ -139,10 +144,11 @@ def _passes(settings: Evaluation, *, full: bool) -> list[Pass]:
     """Greedy, then the temperatures. The first of them serves pass@k with the same samples."""
     first, *others = settings.temperatures
     most = max([settings.samples, *(settings.pass_at if full else ())])
+    cut = {"top_p": settings.top_p, "top_k": settings.top_k}
     return [
         Pass(temperature=GREEDY, samples=1),
-        Pass(temperature=first, samples=most),
-        *(Pass(temperature=t, samples=settings.samples) for t in others),
+        Pass(temperature=first, samples=most, **cut),
+        *(Pass(temperature=t, samples=settings.samples, **cut) for t in others),
     ]
 
 
@@ -164,7 +170,9 @@ def _try(
         one.samples,
         key=key,
         slots=[prompt.id for prompt in prompts],
-        sampling=replace(policy.sampling, temperature=one.temperature),
+        sampling=replace(
+            policy.sampling, temperature=one.temperature, top_p=one.top_p, top_k=one.top_k
+        ),
     )
     return rollout, rewards(rollout.outputs, rollout.prompts)
 

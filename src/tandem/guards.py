@@ -76,7 +76,7 @@ class Guards:
 
 def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
     """Write the rows of a failed update and the draws that made them, to be replayed."""
-    folder = folder / f"iteration_{facts['iteration']:06d}"
+    folder = folder / f"iteration_{facts['iteration']:06d}_rank_{facts['rank']}"
     folder.mkdir(parents=True, exist_ok=True)
     rollout = batch.rollout
     tensors = {

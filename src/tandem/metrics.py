@@ -105,14 +105,18 @@ def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
         "actor/approx_kl_k2": k2_of(batch.logp, batch.old_logp),
         "actor/approx_kl_k3": k3_of(batch.old_logp, batch.logp),
     }
-    # The KL that a coefficient multiplies; without a reference, the drift of this update.
+    # Without a reference, the drift of this update; with one, the KL to it takes this name.
     means["actor/grpo_kl"] = means["actor/approx_kl_k3"]
-    if batch.ref_logp is not None:
-        means["actor/grpo_kl"] = means["actor/ref_kl"] = k3_of(batch.logp, batch.ref_logp)
     metrics = {name: masked_mean(x, batch.mask) for name, x in means.items()}
     metrics["actor/ratio_max"] = Max(torch.where(batch.mask, log_ratio, -torch.inf).max().exp())
     metrics["actor/log_ratio_max"] = Max(torch.where(batch.mask, log_ratio.abs(), 0).max())
     return metrics
+
+
+def reference_metrics(batch: CoupledBatch) -> dict[str, Metric]:
+    """The KL that a coefficient multiplies, to the frozen reference."""
+    kl = masked_mean(k3_of(batch.logp, batch.ref_logp), batch.mask)
+    return {"actor/grpo_kl": kl, "actor/ref_kl": kl}
 
 
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:

@@ -85,8 +85,14 @@ class PostTraining(LightningModule):
 
     @property
     def needs(self) -> frozenset[str]:
-        """With one update per rollout, the old log-probabilities are those of the update itself."""
-        return self.algorithm.needs - ({"old_logp"} if self.plan.updates == 1 else set())
+        """With one update per rollout, the old log-probabilities are those of the update itself.
+
+        With several, they are asked for even if no loss reads them: metrics and guards do.
+        """
+        needs, old = self.algorithm.needs, frozenset({"old_logp"})
+        if self.plan.updates == 1:
+            return needs - old
+        return needs if "demonstrations" in needs else needs | old
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """One optimiser step each: whole groups, with the weights of every term."""
@@ -125,7 +131,9 @@ class PostTraining(LightningModule):
         optimizer = self.optimizers()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
-        if finite(norm, *self.losses.values()):
+        # One verdict for all ranks: losses are each rank's own until they are logged.
+        broken = torch.tensor(not finite(norm, *self.losses.values()), dtype=torch.float32)
+        if ranks.largest(broken) == 0:
             optimizer.step()
             self.skipped_in_a_row = 0
         else:
@@ -142,6 +150,7 @@ class PostTraining(LightningModule):
             "iteration": self.iteration,
             "update": self.updates_done,
             "seed": self.plan.seed,
+            "rank": ranks.rank(),
             "grad_norm": str(norm.item()),
             "losses": {name: str(float(loss)) for name, loss in self.losses.items()},
         }
@@ -172,6 +181,7 @@ class PostTraining(LightningModule):
         self.report |= advantage_metrics(
             ranks.gather(experience.advantages), ranks.gather(experience.rollout.mask)
         )
+        self.report["optim/updates"] = self.updates_done
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.parts:
             self.learn_from(prompts, rollout, scores)

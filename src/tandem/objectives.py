@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tandem import ranks
 from tandem.batches import Experience
-from tandem.metrics import Metric, mismatch_metrics, own_metrics, policy_metrics
+from tandem.metrics import Metric, mismatch_metrics, own_metrics, policy_metrics, reference_metrics
 from tandem.types import CoupledBatch, Evidence, Rollout, needs, needs_of, vanishes
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
@@ -90,10 +90,18 @@ class Coupled:
         return CoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
 
     def measure(self, batch: CoupledBatch, weights: Mapping[str, Tensor]) -> dict[str, Metric]:
-        """Metrics over the steps that count in any term: an idle micro-batch adds nothing."""
+        """Over the steps that count, an idle micro-batch adds nothing.
+
+        Rows without advantage are left out of all but the KL to the reference, whether they were
+        skipped or ran for the sake of another term: a metric must not depend on which.
+        """
         counted = torch.stack([weight != 0 for weight in weights.values()]).any(0)
         batch = replace(batch, mask=batch.mask & counted)
-        metrics = policy_metrics(batch)
+        metrics = {} if batch.ref_logp is None else reference_metrics(batch)
+        if vanishes(self.terms["policy"].loss):
+            signal = batch.advantages.ne(0).any(1, keepdim=True)
+            batch = replace(batch, mask=batch.mask & signal)
+        metrics = policy_metrics(batch) | metrics
         if batch.behaviour_logp is not None:
             metrics |= mismatch_metrics(batch)
         for term in self.terms.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import warnings
@@ -26,9 +27,9 @@ from tandem.data import Data, write_quarantine
 from tandem.evaluation import evaluate, held_out
 from tandem.guards import Stop
 from tandem.module import PostTraining
-from tandem.record import RunRecord
+from tandem.record import RunRecord, durable, jsonl
 from tandem.record.plots import curves, heatmap
-from tandem.start import starting_weights
+from tandem.start import check_start, starting_weights
 
 STOPPED = 3  # exit code of a run that a guard ended
 
@@ -58,7 +59,10 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
     Nothing that costs time or memory happens before everything that can be checked was.
     """
     cfg.run_dir = str(run_dir)
+    if cfg.resume is None:
+        cfg.overrides = list(overrides)
     settings = check(cfg)
+    check_start(cfg)
     say(banner(settings, run_dir))
     if settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
@@ -66,7 +70,7 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
         torch.set_num_threads(settings.threads)
     with refusing():
         data = build(cfg.data)
-        weights = starting_weights(cfg, overrides, run)
+        weights = starting_weights(cfg, run)
         module, data = assemble(cfg, settings, data, run_dir, weights)
     if settings.evaluate:
         return Result(metrics=evaluated(module, settings, data, run_dir), run_dir=run_dir)
@@ -166,21 +170,35 @@ def quiet_lightning() -> None:
 def evaluated(
     module: PostTraining, settings: Settings, data: Data, run_dir: Path
 ) -> dict[str, float]:
-    """The held-out prompts under the newest checkpoint of a run that is resumed, or as loaded."""
+    """What held-out prompts say of the newest checkpoint of a run, or of a model as it is loaded.
+
+    One process, on one device. The answer stays in the run directory, beside the record.
+    """
+    prompts = held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
+    if not prompts:
+        raise ConfigError(
+            f"evaluation.split={settings.evaluation.split}: the data has no such prompts"
+        )
     if settings.resume is not None:
         with refusing():
             module.policy.load_weights(newest_weights(run_dir))
+    accelerated = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
+    module.policy.to("cuda" if accelerated else "cpu")
     found = evaluate(
         module.policy,
         module.rewards,
-        held_out(data.eval, settings.evaluation.prompts),
+        prompts,
         settings.evaluation,
         key=draws.key(settings.seed, "eval"),
         full=True,
         stop=lambda: False,
     )
-    for name, value in found.metrics.items():
-        say(f"{name:<32} {value:.4f}")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    name = f"evaluation_{settings.evaluation.split}"
+    durable.replace(run_dir / f"{name}.json", json.dumps(found.metrics, indent=1).encode())
+    durable.replace(run_dir / f"{name}.jsonl", jsonl.encode(found.rows))
+    for metric, value in found.metrics.items():
+        say(f"{metric:<32} {value:.4f}")
     return dict(found.metrics)
 
 

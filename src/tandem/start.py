@@ -6,31 +6,54 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config import ConfigError, compose
+from tandem.config import ConfigError, check, compose
 from tandem.config.overrides import parse
+from tandem.config.plain import leaves
 
 # What a warm start shares with the run it is for; everything else of it is its own.
 SHARED = ("data", "model", "plugins", "rollout", "seed")
 # What leaves no trace in the weights.
-TRACELESS = ("cache_dir", "callbacks", "checkpoints", "choices", "evaluation", "logger", "run_dir")
+TRACELESS = (
+    *("cache_dir", "callbacks", "checkpoints", "choices", "evaluation", "logger", "overrides"),
+    "run_dir",
+)
 
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 
 
-def starting_weights(cfg: DictConfig, overrides: Sequence[str], train: Train) -> Path | None:
-    """A folder in Hugging Face format; None: what `model` itself names."""
+def check_start(cfg: DictConfig) -> None:
+    """Refuse what the run cannot start from, before anything is trained."""
+    if cfg.continue_from is not None:
+        finished_model(Path(cfg.continue_from))
+    elif cfg.warm_start is not None:
+        check(warm_configuration(cfg))
+
+
+def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
+    """A folder in Hugging Face format; None: what `model` itself names.
+
+    A run that is resumed starts here too: its reference and the weights under its adapters are
+    those of its beginning, so they come from the overrides that it began with.
+    """
     if cfg.continue_from is not None:
         return finished_model(Path(cfg.continue_from))
     if cfg.warm_start is None:
         return None
-    return warm_start(cfg, overrides, train) / "model"
+    return warm_start(cfg, train) / "model"
+
+
+def warm_configuration(cfg: DictConfig) -> DictConfig:
+    alone = ("warm_start=null", "evaluation.every=null")  # the run it is for evaluates it
+    return compose([*shared(cfg.overrides), *cfg.warm_start, *alone])
 
 
 def finished_model(run_dir: Path) -> Path:
@@ -44,10 +67,9 @@ def finished_model(run_dir: Path) -> Path:
     return folder
 
 
-def warm_start(cfg: DictConfig, overrides: Sequence[str], train: Train) -> Path:
+def warm_start(cfg: DictConfig, train: Train) -> Path:
     """The directory of the warm start's own run, trained now or found under its content hash."""
-    alone = ("warm_start=null", "evaluation.every=null")  # the run it is for evaluates it
-    start = compose([*shared(overrides), *cfg.warm_start, *alone])
+    start = warm_configuration(cfg)
     folder = Path(cfg.cache_dir) / "warm_start" / content_hash(start)
     if folder.is_dir():
         print(f"warm start  {folder}, there already")
@@ -55,14 +77,23 @@ def warm_start(cfg: DictConfig, overrides: Sequence[str], train: Train) -> Path:
     print(f"warm start  {' '.join(cfg.warm_start)}, kept for the next time in {folder}")
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
-    train(start, unfinished, shared(overrides))
+    try:
+        train(start, unfinished, shared(cfg.overrides))
+        publish(unfinished, folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        print("the warm start was not finished; the same command begins it again", file=sys.stderr)
+        raise
+    return folder
+
+
+def publish(unfinished: Path, folder: Path) -> None:
     try:
         unfinished.rename(folder)
     except OSError:
         if not folder.is_dir():  # else another process was faster with the same weights
             raise
         shutil.rmtree(unfinished)
-    return folder
 
 
 def shared(overrides: Sequence[str]) -> list[str]:
@@ -75,13 +106,28 @@ def shared(overrides: Sequence[str]) -> list[str]:
 
 
 def content_hash(cfg: DictConfig) -> str:
-    """Of all that decides what weights come out: configuration, this package, torch's version."""
+    """Of all that decides what weights come out: configuration, code, and the files it names."""
     plain = OmegaConf.to_container(cfg, resolve=True)
     decisive = {name: value for name, value in plain.items() if name not in TRACELESS}
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
     digest.update(torch.__version__.encode())
-    package = Path(__file__).parent
-    for source in sorted(package.rglob("*.py")):
-        digest.update(str(source.relative_to(package)).encode())
-        digest.update(source.read_bytes())
+    digest.update(metadata.version("transformers").encode())
+    for place in (Path(__file__).parent, *named_files(cfg)):
+        for file in files(place):
+            digest.update(str(file.relative_to(place.parent)).encode())
+            digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def named_files(cfg: DictConfig) -> list[Path]:
+    """Plugins, and whatever values of the configuration are paths that exist: data, weights."""
+    values = [v for key, v in leaves(cfg) if key.partition(".")[0] not in TRACELESS]
+    paths = [Path(value) for value in values if isinstance(value, str)]
+    plugins = [Path(sys.modules[name].__file__) for name in cfg.plugins]
+    return [*plugins, *(path for path in paths if path.exists())]
+
+
+def files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return [p for p in sorted(place.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]

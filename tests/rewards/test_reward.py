@@ -186,3 +186,13 @@ def test_numbers_that_make_no_reward_are_refused(options, said):
 def test_a_run_needs_a_reward():
     with pytest.raises(ValueError, match="reward=exact_match"):
         Rewards({})
+
+
+def test_a_failing_part_leaves_the_sample_without_a_score_and_an_abstaining_one_does_not():
+    fine, silent = Reward(lambda o, p: 1.0), Reward(lambda o, p: None)
+    broken = Reward(partial(fails_on_one, how=divide))
+    both = Rewards({"fine": fine, "broken": broken, "silent": silent})
+    scores = both(["x"] * 3, [Prompt(id=i, source="s", text="?") for i in range(3)])
+    assert scores.scored.tolist() == [True, False, True]
+    assert scores.total[1] == 0
+    assert scores.parts["fine"].tolist() == [1.0] * 3

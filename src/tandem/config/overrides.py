@@ -95,15 +95,15 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     _refuse_dotted_choice(key, value, menu)
     for name in (key, *_names_below(key, value, base)):
         if name not in keys and not (_is_added(override) and _may_grow(base, name)):
-            _refuse_unchosen(name, menu)
+            _refuse_unchosen(name, menu, keys)
             _refuse_part_of_nothing(name, base)
             near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
             raise ConfigError(unknown("key", name, near))
 
 
-def _refuse_unchosen(key: str, menu: Menu) -> None:
+def _refuse_unchosen(key: str, menu: Menu, keys: Sequence[str]) -> None:
     group, option, *_ = [*key.split("."), ""]
-    if option in menu.get(group, ()):
+    if option in menu.get(group, ()) and f"{group}.{option}" not in keys:
         raise ConfigError(f"unknown key {key!r}: it comes with {group}={option}")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.config.binding import Call
+from tandem.config.names import unknown
 from tandem.config.settings import Settings
 
 
@@ -214,13 +215,6 @@ def training_samples_are_random(composed: Composed) -> str | None:
     return f"rollout.temperature={temperature} samples nothing to compare; set it above 0"
 
 
-def one_beginning(composed: Composed) -> str | None:
-    settings = composed.settings
-    if settings.resume is None or settings.continue_from is None:
-        return None
-    return "resume goes on with a run, continue_from starts a new one; give one of them"
-
-
 def a_run_has_a_directory_of_its_own(composed: Composed) -> str | None:
     settings = composed.settings
     if settings.resume is not None or not (Path(settings.run_dir) / "metrics.jsonl").exists():
@@ -229,6 +223,42 @@ def a_run_has_a_directory_of_its_own(composed: Composed) -> str | None:
         f"run_dir={settings.run_dir} holds a run already; go on with it by "
         f"resume={settings.run_dir}, or give another"
     )
+
+
+def metrics_name_a_reward(composed: Composed) -> str | None:
+    """What evaluation calls correct, and what dynamic sampling filters by."""
+    collect = composed.within("algorithm", "collect")
+    named = {"evaluation.metric": composed.settings.evaluation.metric}
+    if collect is not None:
+        named["algorithm.collect.metric"] = collect.arguments.get("metric")
+    rewards = list(composed.components["reward"])
+    for key, name in named.items():
+        if name is not None and name not in rewards:
+            return f"{key}: {unknown('reward', name, rewards)}"
+    return None
+
+
+# Numbers with a floor of 0 that would otherwise be found after the warm start, or never.
+AT_LEAST_ZERO = (
+    "optimizer.lr optimizer.weight_decay schedule.warmup schedule.final algorithm.kl.coef "
+    "algorithm.loss.clip_low algorithm.loss.clip_high algorithm.advantage.eps"
+)
+
+
+def numbers_have_their_sign(composed: Composed) -> str | None:
+    for key in AT_LEAST_ZERO.split():
+        group, *names = key.split(".")
+        value: Any = composed.components[group]
+        for name in names:
+            value = value.arguments.get(name) if isinstance(value, Call) else None
+        if isinstance(value, int | float) and value < 0:
+            return f"{key}={value}: must not be negative"
+    return None
+
+
+def there_is_a_device(composed: Composed) -> str | None:
+    devices = composed.settings.trainer.devices
+    return "trainer.devices=0: give 1 or more, or auto" if devices in (0, []) else None
 
 
 RULES: tuple[Rule, ...] = (
@@ -244,6 +274,8 @@ RULES: tuple[Rule, ...] = (
     demonstrations_come_alone,
     training_samples_are_whole,
     training_samples_are_random,
-    one_beginning,
     a_run_has_a_directory_of_its_own,
+    metrics_name_a_reward,
+    numbers_have_their_sign,
+    there_is_a_device,
 )

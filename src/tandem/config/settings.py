@@ -25,7 +25,7 @@ COMPONENTS = (
     "callbacks",
 )
 
-Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
+Precision = Literal["32-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,5 +75,6 @@ class Settings:
     dry_run: bool
     plugins: list[str]
     run_dir: str
+    overrides: list[str]  # of the command line that began the run
     cache_dir: str
     choices: Mapping[str, str | None]  # group -> the option that was composed

@@ -101,6 +101,21 @@ class Chat:
         kept = [prompt for prompt, reason in judged if reason is None]
         return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
 
+    def admit_answered(
+        self, examples: Sequence[Prompt], limit: int | None, room: int | None
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """As `admit`; question, answer and end together may have `room` tokens."""
+        kept, dropped = self.admit(examples, limit)
+        shown = self.encode_answers([self.answer(example) for example in kept])
+        totals = [len(q) + len(a) for q, a in zip(self.encode(kept), shown, strict=True)]
+        long = [room is not None and total > room for total in totals]
+        said = "has {} tokens with its answer, more than the {} of the model"
+        return (
+            [example for example, over in zip(kept, long, strict=True) if not over],
+            dropped
+            + [(e, said.format(n, room)) for e, n, o in zip(kept, totals, long, strict=True) if o],
+        )
+
     def refusal(self, prompt: Prompt) -> str | None:
         """What the chat template says against the messages; None if it takes them."""
         from jinja2 import TemplateError

@@ -204,6 +204,13 @@ class LanguagePolicy(nn.Module):
         limits = [x for x in (room, self.sampling.max_prompt_tokens) if x is not None]
         return self.chat.admit(prompts, min(limits, default=None))
 
+    def admit_answered(
+        self, examples: Sequence[Prompt]
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The demonstrations that fit with their answers, and the others with the reason."""
+        limit = self.sampling.max_prompt_tokens
+        return self.chat.admit_answered(examples, limit, self.positions)
+
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text as the model sees it."""
         return self.chat.text(prompt)

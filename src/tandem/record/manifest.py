@@ -59,7 +59,8 @@ def start(command: Sequence[str]) -> dict:
 def scrub(text: str, environment: Mapping[str, str]) -> str:
     """Replace values of secret-looking variables, of secret-looking options, and users in URLs."""
     for name, value in sorted(environment.items(), key=lambda item: -len(item[1])):
-        if SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET:
+        is_place = os.path.exists(value)  # HF_TOKEN_PATH=/home/me hides no secret, but breaks paths
+        if SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET and not is_place:
             text = text.replace(value, REDACTED)
     text = URL_USER.sub(REDACTED, text)
     for option in OPTIONS:

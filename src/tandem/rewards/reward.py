@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.types import Prompt, Scores
+from tandem.types import Prompt, Scores, unbound
 
+ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 
 
@@ -48,15 +49,22 @@ class Reward:
         self.weight = weight
         self.batch_size = batch_size
         self.timeout = timeout
-        self.batched = is_batched(function)
+        self.batched = getattr(unbound(function)[0], "batched", False)
 
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt]
     ) -> tuple[list[float | None], Counter[str]]:
         """The number of each sample, None where it is missing, and how often for which reason."""
-        faults: Counter[str] = Counter()
+        judged = self.judge(outputs, prompts)
+        faults = Counter(reason for _, reason in judged if reason is not None)
+        return [number for number, _ in judged], faults
+
+    def judge(
+        self, outputs: Sequence[str], prompts: Sequence[Prompt]
+    ) -> list[tuple[float | None, str | None]]:
+        """The number of each sample, or the reason why there is none; `ABSTAINED` is no failure."""
         values = self._batches(outputs, prompts) if self.batched else self._rows(outputs, prompts)
-        return [_number(value, faults) for value in values], faults
+        return [_judged(value) for value in values]
 
     def _rows(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Iterable[object]:
         for output, prompt in zip(outputs, prompts, strict=True):
@@ -80,7 +88,11 @@ class Reward:
 
 
 class Rewards:
-    """The weighted sum of named rewards. A sample that none of them scored is not scored."""
+    """The weighted sum of named rewards.
+
+    A reward that gives None leaves a sample to the others; one that fails leaves it without a
+    score, because a sum without its term would be another reward. None from all is no score either.
+    """
 
     def __init__(self, components: Mapping[str, Reward]) -> None:
         if not components:
@@ -94,30 +106,24 @@ class Rewards:
         return next(iter(self.components))
 
     def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Scores:
-        parts = {name: self._part(name, outputs, prompts) for name in self.components}
-        total = torch.zeros(len(outputs), dtype=torch.float64)
-        scored = torch.zeros(len(outputs), dtype=torch.bool)
-        for name, part in parts.items():
-            total += self.components[name].weight * part.double().nan_to_num(0.0)
-            scored |= ~part.isnan()
-        return Scores(total=total.float(), parts=parts, scored=scored)
-
-    def _part(self, name: str, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Tensor:
-        values, faults = self.components[name](outputs, prompts)
-        self.faults.update({f"{name}: {reason}": count for reason, count in faults.items()})
-        numbers = [math.nan if value is None else value for value in values]
-        return torch.tensor(numbers, dtype=torch.float32)
+        parts, total = {}, torch.zeros(len(outputs), dtype=torch.float64)
+        scored, failed = (torch.zeros(len(outputs), dtype=torch.bool) for _ in range(2))
+        for name, component in self.components.items():
+            judged = component.judge(outputs, prompts)
+            reasons = [reason for _, reason in judged]
+            self.faults.update(f"{name}: {reason}" for reason in reasons if reason is not None)
+            numbers = [math.nan if number is None else number for number, _ in judged]
+            parts[name] = torch.tensor(numbers, dtype=torch.float32)
+            total += component.weight * parts[name].double().nan_to_num(0.0)
+            scored |= ~parts[name].isnan()
+            failed |= torch.tensor([r not in (None, ABSTAINED) for r in reasons], dtype=torch.bool)
+        scored &= ~failed
+        return Scores(total=torch.where(scored, total, 0).float(), parts=parts, scored=scored)
 
     def pop_faults(self) -> dict[str, int]:
         """How many numbers were missing for which reason since the last call."""
         faults, self.faults = dict(self.faults), Counter()
         return faults
-
-
-def is_batched(function: Callable) -> bool:
-    while hasattr(function, "func"):
-        function = function.func
-    return getattr(function, "batched", False)
 
 
 def within(seconds: float, function: Callable, *arguments: object) -> object:
@@ -148,20 +154,17 @@ def _one_each(values: object, count: int) -> list[object]:
     return list(values)
 
 
-def _number(value: object, faults: Counter[str]) -> float | None:
-    """A finite float, or None and one more of the reason why not."""
+def _judged(value: object) -> tuple[float | None, str | None]:
+    """A finite float and no reason, or None and the reason why not."""
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
         value = value.item()
     reason = _reason(value)
-    if reason is None:
-        return float(value)
-    faults[reason] += 1
-    return None
+    return (float(value), None) if reason is None else (None, reason)
 
 
 def _reason(value: object) -> str | None:
     if value is None:
-        return "gave none"
+        return ABSTAINED
     if isinstance(value, TimeoutError):
         return "timed out"
     if isinstance(value, BaseException):
