@@ -87,7 +87,7 @@ def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
             f"maxrl divides by a group's mean score, but a sample scored {scores.total.min():g}; "
             "use rewards of 0 and more and no penalty, or algorithm/advantage=group_relative"
         )
-    mean = group_mean(scores, rollout.group)
+    mean = count_and_mean(scores, rollout.group)[1]
     relative = centre(scores, rollout.group) / torch.where(mean > 0, mean, 1)
     return on_steps(relative, rollout.mask)
 
@@ -112,8 +112,7 @@ def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
 
 def unbiased_std(scores: Scores, group: Tensor) -> Tensor:
     """Sample standard deviation of each group's scores: [B]."""
-    count = group_sum(scores.scored, group)
-    return (group_sum(from_mean(scores, group).square(), group) / (count - 1).clamp(min=1)).sqrt()
+    return spread(scores, group)[1]
 
 
 def batch_std(scores: Scores, group: Tensor) -> Tensor:
@@ -123,7 +122,8 @@ def batch_std(scores: Scores, group: Tensor) -> Tensor:
 
 def centre(scores: Scores, group: Tensor) -> Tensor:
     """R minus the group's mean: [B]. 0 where there is no score, and in a group that ties."""
-    return torch.where(varies(scores, group), from_mean(scores, group), 0)
+    centred, std = spread(scores, group)
+    return torch.where(std < TIE, 0, centred)
 
 
 def varies(scores: Scores, group: Tensor) -> Tensor:
@@ -131,21 +131,26 @@ def varies(scores: Scores, group: Tensor) -> Tensor:
     return unbiased_std(scores, group) >= TIE
 
 
-def from_mean(scores: Scores, group: Tensor) -> Tensor:
-    return torch.where(scores.scored, scores.total - group_mean(scores, group), 0)
+def spread(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
+    """R minus the group's mean, 0 where there is no score; and the group's std. [B] each."""
+    count, mean = count_and_mean(scores, group)
+    centred = torch.where(scores.scored, scores.total - mean, 0)
+    return centred, (group_sum(centred.square(), group) / (count - 1).clamp(min=1)).sqrt()
 
 
-def group_mean(scores: Scores, group: Tensor) -> Tensor:
-    """Mean of each group's scores: [B]. 0 where none was scored."""
-    count = group_sum(scores.scored, group).clamp(min=1)
-    return group_sum(torch.where(scores.scored, scores.total, 0), group) / count
+def count_and_mean(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
+    """How many samples of the group have a score, and its mean; 0 if none has. [B] each."""
+    known = torch.where(scores.scored, scores.total, 0)
+    # One call for both: finding the groups costs more than adding.
+    both = group_sum(torch.stack([scores.scored.to(known.dtype), known], dim=1), group)
+    return both[:, 0], both[:, 1] / both[:, 0].clamp(min=1)
 
 
 def group_sum(x: Tensor, group: Tensor) -> Tensor:
-    """Sum of x over each group, given back to every row. [B] -> [B]."""
+    """Sum of x over each group, given back to every row. [B] or [B, N] -> the same."""
     x = x.float() if x.dtype == torch.bool else x
     ids, row = torch.unique(group, return_inverse=True)
-    return x.new_zeros(len(ids)).index_add_(0, row, x)[row]
+    return x.new_zeros(len(ids), *x.shape[1:]).index_add_(0, row, x)[row]
 
 
 def on_steps(x: Tensor, mask: Tensor) -> Tensor:

@@ -10,11 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
+from tandem.config.composed import Composed
 from tandem.config.composition import conf_folder
 from tandem.config.names import ConfigError
 from tandem.config.overrides import TOGETHER, dotted
 from tandem.config.plain import leaves, plain
-from tandem.config.rules import RULES, Composed
+from tandem.config.rules import RULES
 from tandem.config.settings import COMPONENTS, Settings
 
 ROOT = "${oc.env:PROJECT_ROOT}"

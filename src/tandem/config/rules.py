@@ -6,63 +6,21 @@ rule, write it and put it into RULES.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from tandem.config.binding import Call
+from tandem.config.comparing import (
+    groups_have_rivals,
+    groups_stand_side_by_side,
+    sets_fit_into_groups,
+    what_shaping_takes_is_read,
+)
+from tandem.config.composed import Composed, Rule
 from tandem.config.names import unknown
-from tandem.config.settings import Settings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composed:
-    """A configuration after binding, before anything is built."""
-
-    settings: Settings
-    components: Mapping[str, Any]  # group -> a Call, or a mapping of Calls
-
-    def within(self, group: str, name: str) -> Call | None:
-        """The call that stands as an argument of a group's call."""
-        outer = self.components[group]
-        inner = outer.arguments.get(name) if isinstance(outer, Call) else None
-        return inner if isinstance(inner, Call) else None
-
-    @property
-    def policy_loss(self) -> Call | None:
-        """The loss of the algorithm, out of whatever masks its samples."""
-        loss = self.within("algorithm", "loss")
-        inner = None if loss is None else loss.arguments.get("loss")
-        return inner if isinstance(inner, Call) else loss
-
-    @property
-    def estimators(self) -> list[Call]:
-        """The advantages of the algorithm, out of whatever normalises or adds them."""
-        advantage = self.within("algorithm", "advantage")
-        return [] if advantage is None else list(_innermost(advantage))
-
-    @property
-    def is_offline(self) -> bool:
-        """Nothing is sampled to train on."""
-        collect = self.within("algorithm", "collect")
-        return collect is not None and collect.target.__name__ == "offline"
-
-
-def _innermost(estimator: Call) -> Iterator[Call]:
-    arguments = estimator.arguments
-    inside = (arguments.get("of"), *arguments.get("shares", {}).values())
-    calls = [call for call in inside if isinstance(call, Call)]
-    if not calls:
-        yield estimator
-    for call in calls:
-        yield from _innermost(call)
-
-
-Rule = Callable[[Composed], str | None]
-
 
 POSITIVE = (
     "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm threads "
@@ -104,55 +62,6 @@ def minibatches_have_a_group_each(composed: Composed) -> str | None:
         f"num_minibatches={cuts} needs as many groups, but prompts_per_step={prompts}; "
         f"raise prompts_per_step or set num_minibatches={prompts} or less"
     )
-
-
-COMPARING = (
-    "group_relative grpo_vectorized leave_one_out opo maxrl gpg by_part gdpo "
-    "best_gap pass_at_k pkpo_centred"
-)
-
-
-def groups_have_rivals(composed: Composed) -> str | None:
-    size = composed.settings.group_size
-    comparing = [e.target.__name__ for e in composed.estimators if _compares(e)]
-    if size >= 2 or not comparing:
-        return None
-    return (
-        f"group_size={size}: {comparing[0]} compares the samples of a group; "
-        "set group_size=2 or more"
-    )
-
-
-def _compares(estimator: Call) -> bool:
-    return estimator.target.__name__ in COMPARING.split()
-
-
-def sets_fit_into_groups(composed: Composed) -> str | None:
-    size = composed.settings.group_size
-    for estimator in composed.estimators:
-        k = estimator.arguments.get("k", 1)
-        if not 1 <= k <= size:
-            return (
-                f"k={k} of {estimator.target.__name__}: a group of group_size={size} has no set of "
-                f"{k} samples; set k to 1 ... {size}"
-            )
-    return None
-
-
-def what_shaping_takes_is_read(composed: Composed) -> str | None:
-    """A penalty lowers the total, which estimators of single rewards never read."""
-    truncated = composed.within("algorithm", "truncated")
-    by_part = [e.target.__name__ for e in composed.estimators if e.target.__module__ == PARTS]
-    if truncated is None or not by_part or truncated.target.__name__ not in SHAPING:
-        return None
-    return (
-        f"algorithm/truncated={truncated.target.__name__} lowers the sum of the rewards, which "
-        f"{by_part[0]} does not read; set algorithm/truncated=train or mask"
-    )
-
-
-PARTS = "tandem.advantages.parts"
-SHAPING = ("penalise", "overlong")
 
 
 WHOLE = ("gspo", "gmpo")  # losses with one value for all steps of a sample
@@ -268,6 +177,7 @@ RULES: tuple[Rule, ...] = (
     minibatches_have_a_group_each,
     groups_have_rivals,
     sets_fit_into_groups,
+    groups_stand_side_by_side,
     what_shaping_takes_is_read,
     whole_samples_are_weighed_as_such,
     the_cap_is_above_the_clip,

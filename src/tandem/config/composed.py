@@ -1,0 +1,56 @@
+"""What a rule looks at: a configuration after binding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.config.binding import Call
+from tandem.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composed:
+    """A configuration after binding, before anything is built."""
+
+    settings: Settings
+    components: Mapping[str, Any]  # group -> a Call, or a mapping of Calls
+
+    def within(self, group: str, name: str) -> Call | None:
+        """The call that stands as an argument of a group's call."""
+        outer = self.components[group]
+        inner = outer.arguments.get(name) if isinstance(outer, Call) else None
+        return inner if isinstance(inner, Call) else None
+
+    @property
+    def policy_loss(self) -> Call | None:
+        """The loss of the algorithm, out of whatever masks its samples."""
+        loss = self.within("algorithm", "loss")
+        inner = None if loss is None else loss.arguments.get("loss")
+        return inner if isinstance(inner, Call) else loss
+
+    @property
+    def estimators(self) -> list[Call]:
+        """The advantages of the algorithm, out of whatever normalises or adds them."""
+        advantage = self.within("algorithm", "advantage")
+        return [] if advantage is None else list(_innermost(advantage))
+
+    @property
+    def is_offline(self) -> bool:
+        """Nothing is sampled to train on."""
+        collect = self.within("algorithm", "collect")
+        return collect is not None and collect.target.__name__ == "offline"
+
+
+def _innermost(estimator: Call) -> Iterator[Call]:
+    arguments = estimator.arguments
+    inside = (arguments.get("of"), *arguments.get("shares", {}).values())
+    calls = [call for call in inside if isinstance(call, Call)]
+    if not calls:
+        yield estimator
+    for call in calls:
+        yield from _innermost(call)
+
+
+Rule = Callable[[Composed], str | None]
