@@ -22,6 +22,7 @@ QUICK = (
     "warm_start=null", "iterations=2", "prompts_per_step=4", "group_size=4", "num_minibatches=2",
     "evaluation.prompts=4", "evaluation.pass_at=[1,4]", "evaluation.every=1", "guards.no_signal=9",
 )  # fmt: skip
+ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("[!_]*.yaml"))
 WARM = "warm_start=['algorithm=sft','iterations=2']"
 # A reward that an untrained model already varies in.
 DENSE = ("reward=target_length", "reward.target_length.function.target=5")
@@ -138,10 +139,19 @@ def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
     assert cfg.model.path == "Qwen/Qwen3-8B"
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "dr_grpo", "dapo", "rloo", "sft"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_takes_two_iterations_of_the_embedded_model(tmp_path, algorithm):
     group = 1 if algorithm == "sft" else 4
-    result = train(tmp_path / "run", f"algorithm={algorithm}", f"group_size={group}", "~recipe")
+    # Rewards of 0 and 1, as pass@k wants them, about half of each without any training.
+    binary = (
+        "reward=format",
+        "reward.format.weight=1",
+        "reward.format.function.pattern='[^a-j].*'",
+    )
+    result = tandem.train(
+        *QUICK, *binary, f"run_dir={tmp_path}", f"algorithm={algorithm}", f"group_size={group}",
+        "~recipe",
+    )  # fmt: skip
     assert result.metrics["optim/grad_norm"] > 0
 
 
