@@ -141,7 +141,7 @@ def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_takes_two_iterations_of_the_embedded_model(tmp_path, algorithm):
-    group = 1 if algorithm == "sft" else 4
+    group = 1 if algorithm == "sft" else 8
     # Rewards of 0 and 1, as pass@k wants them, about half of each without any training.
     binary = (
         "reward=format",

@@ -66,6 +66,9 @@ MISSPELT = {
 
 # Seen when every call is bound to its signature and every rule is asked.
 WRONG = {
+    "algorithm=passk group_size=4": (
+        "k=4 of pass_at_k: all of a group of group_size=4 pass or none does; set k to 3 or less"
+    ),
     "evaluation.metric=exact_mach": (
         "evaluation.metric: unknown reward 'exact_mach': did you mean 'exact_match'?"
     ),

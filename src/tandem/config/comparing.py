@@ -38,6 +38,11 @@ def sets_fit_into_groups(composed: Composed) -> str | None:
                 f"k={k} of {estimator.target.__name__}: a group of group_size={size} has no set of "
                 f"{k} samples; set k to 1 ... {size}"
             )
+        if k == size and estimator.target.__name__ == "pass_at_k":
+            return (
+                f"k={k} of pass_at_k: all of a group of group_size={size} pass or none does; "
+                f"set k to {size - 1} or less"
+            )
     return None
 
 
