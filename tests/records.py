@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from tandem import collect, weights
+from tandem.advantages import shaping
+from tandem.advantages.group import group_relative, unbiased_std
+from tandem.algorithm import Algorithm, Penalty
+from tandem.kl import k3_unbiased
+from tandem.losses.policy import ppo
+from tandem.objectives import entropy_bonus
 from tandem.types import CoupledBatch, Prompt, Rollout, Scores
+
+GRPO = Algorithm(
+    collect=collect.on_policy,
+    truncated=shaping.train,
+    advantage=partial(group_relative, scale=unbiased_std),
+    loss=ppo,
+    weights=weights.sequence_mean,
+    kl=Penalty(coef=0.0, loss=k3_unbiased),
+    entropy=Penalty(coef=0.0, loss=entropy_bonus),
+    group_size=4,
+    num_minibatches=2,
+    epochs=2,
+)
 
 
 def rollout(mask: Tensor, group: Tensor, **known) -> Rollout:

@@ -7,14 +7,14 @@ from functools import partial
 
 import pytest
 import torch
+from records import GRPO
 from table_policy import TablePolicy
 from torch import distributed as dist
 from torch import multiprocessing
 from torch.testing import assert_close
 
 from tandem import collect, draws, weights
-from tandem.advantages import shaping
-from tandem.advantages.group import given, group_relative, unbiased_std
+from tandem.advantages.group import given
 from tandem.algorithm import Algorithm, Penalty
 from tandem.batches import Budget, Plan
 from tandem.guards import Guards, Stop
@@ -28,18 +28,6 @@ PLAN = Plan(
     seed=0, iterations=3, prompts_per_step=6, group_size=4, num_minibatches=2, epochs=2,
     budget=Budget(), max_grad_norm=1.0,
 )  # fmt: skip
-GRPO = Algorithm(
-    collect=collect.on_policy,
-    truncated=shaping.train,
-    advantage=partial(group_relative, scale=unbiased_std),
-    loss=ppo,
-    weights=weights.sequence_mean,
-    kl=Penalty(coef=0.0, loss=k3_unbiased),
-    entropy=Penalty(coef=0.0, loss=entropy_bonus),
-    group_size=4,
-    num_minibatches=2,
-    epochs=2,
-)
 WITH_PENALTIES = replace(
     GRPO, kl=Penalty(coef=0.1, loss=k3_unbiased), entropy=Penalty(coef=0.05, loss=entropy_bonus)
 )

@@ -8,20 +8,15 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import Trainer
+from records import GRPO
 from table_policy import TablePolicy
 from torch import nn
 
-from tandem import callbacks, collect, weights
-from tandem.advantages import shaping
-from tandem.advantages.group import group_relative, unbiased_std
-from tandem.algorithm import Algorithm, Penalty
+from tandem import callbacks
 from tandem.batches import Budget, Plan
 from tandem.evaluation import Evaluation
 from tandem.guards import Guards
-from tandem.kl import k3_unbiased
-from tandem.losses.policy import ppo
 from tandem.module import PostTraining
-from tandem.objectives import entropy_bonus
 from tandem.policies.sampling import Sampling
 from tandem.record import RunRecord
 from tandem.rewards import Reward, Rewards
@@ -29,18 +24,6 @@ from tandem.types import Prompt, Rollout
 
 ITERATIONS = 6
 EVERY = 2
-GRPO = Algorithm(
-    collect=collect.on_policy,
-    truncated=shaping.train,
-    advantage=partial(group_relative, scale=unbiased_std),
-    loss=ppo,
-    weights=weights.sequence_mean,
-    kl=Penalty(coef=0.0, loss=k3_unbiased),
-    entropy=Penalty(coef=0.0, loss=entropy_bonus),
-    group_size=4,
-    num_minibatches=2,
-    epochs=1,
-)
 SETTINGS = Evaluation(
     every=EVERY, prompts=6, samples=2, temperatures=(1.0, 0.5), pass_at=(1, 4), rows=2
 )

@@ -136,7 +136,7 @@ def test_text_rewards_run_nothing_and_take_no_time(name, tmp_path):
     assert not (tmp_path / "canary").exists()
 
 
-def judge_all(function, prompt, canary, limit):
+def check_harmless(function, prompt, canary, limit):
     """No canary, no crash of ours, and no more time than the slow ones may take."""
     texts = attacks(canary)
     start = time.monotonic()
@@ -159,7 +159,7 @@ def needs_package(name):
 @pytest.mark.system
 def test_math_verify_runs_nothing(tmp_path):
     prompt = Prompt(id=0, source="t", text="?", answer="31415")
-    judge_all(MathVerify(timeout=1.0, workers=2), prompt, tmp_path / "canary", limit=60)
+    check_harmless(MathVerify(timeout=1.0, workers=2), prompt, tmp_path / "canary", limit=60)
 
 
 # Their scorers hand the answer to Python's eval or to sympy's parser.
@@ -180,7 +180,7 @@ EVALUATING = (
 def test_tasks_that_evaluate_answers_run_nothing(task, tmp_path):
     prompt = reasoning_gym(task=task, size=1, held_out=0, seed=0).train[0]
     function = ReasoningGym(timeout=1.0, workers=2)
-    judge_all(function, prompt, tmp_path / "canary", limit=60)
+    check_harmless(function, prompt, tmp_path / "canary", limit=60)
 
 
 @needs_package("reasoning_gym")
