@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.types import Rollout, Scores, check_shapes, take
+from tandem.types import PER_STEP, Rollout, Scores, check_shapes, take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +20,21 @@ class Experience:
     rollout: Rollout
     scores: Scores
     advantages: Tensor  # [B, T]
-    weights: Mapping[str, Tensor] = field(default_factory=dict)  # of one update: term -> [B, T]
+    returns: Tensor | None = None  # [B, T] what a critic learns; None: there is none
+    # Of one update, by term: how much each step counts, and what its loss found in all rows.
+    weights: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
+    surveyed: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
 
     def __post_init__(self) -> None:
         shape = tuple(self.rollout.mask.shape)
-        check_shapes("Experience", {"advantages": self.advantages, **self.weights}, shape)
+        check_shapes("Experience", self.columns(), shape)
+        check_shapes("Experience.weights", self.weights, shape)
+        check_shapes("Experience.surveyed", self.surveyed, shape)
+
+    def columns(self) -> dict[str, Tensor]:
+        """Its own tensors [B, T] that are there."""
+        own = {"advantages": self.advantages, "returns": self.returns}
+        return {name: value for name, value in own.items() if value is not None}
 
     def weighed(self, weights: Mapping[str, Tensor]) -> Experience:
         return replace(self, weights=weights)
@@ -41,7 +51,7 @@ def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tenso
 
     `rollout` holds the rows of all ranks, so every rank finds the same cut.
     """
-    ids = rollout.group[rollout.mask.any(1)].unique().cpu()
+    ids = rollout.group[rollout.trained.any(1)].unique().cpu()
     if not len(ids):
         return []
     return list(ids[draws.permutation(key, len(ids))].tensor_split(min(num_minibatches, len(ids))))
@@ -66,21 +76,33 @@ class Budget:
 
     def cut(self, cost: Tensor) -> list[Tensor]:
         """Row indices of each micro-batch, similar lengths together. cost: [N] steps of a row."""
+        return self._cut(cost, rows=1)
+
+    def cut_groups(self, cost: Tensor, group: Tensor) -> list[Tensor]:
+        """As `cut`, but the rows of a group stay together, be they more than the budget."""
+        ids, row = group.unique(return_inverse=True)
+        longest = cost.new_zeros(len(ids)).index_reduce_(0, row, cost, "amax")
+        largest = int(torch.bincount(row).max()) if len(ids) else 1
+        parts = self._cut(longest, rows=largest)
+        return [torch.isin(row, part.to(row.device)).nonzero()[:, 0].cpu() for part in parts]
+
+    def _cut(self, cost: Tensor, rows: int) -> list[Tensor]:
+        """Indices of units of at most so many rows each. cost: [N] steps of a unit's row."""
         order = cost.argsort(descending=True, stable=True).cpu()
         parts, start = [], 0
         while start < len(order):
-            size = self._fits(int(cost[order[start]]), len(order) - start)
+            size = self._fits(int(cost[order[start]]), len(order) - start, rows)
             parts.append(order[start : start + size])
             start += size
         return parts
 
-    def _fits(self, longest: int, left: int) -> int:
+    def _fits(self, longest: int, left: int, rows: int) -> int:
         limits = [left]
         if self.rows is not None:
-            limits.append(self.rows)
+            limits.append(self.rows // rows)
         if self.max_tokens is not None:
-            limits.append(max(1, self.max_tokens // max(longest, 1)))
-        size = min(limits)
+            limits.append(self.max_tokens // max(longest * rows, 1))
+        size = max(1, min(limits))
         # Even parts, not full ones and a rest: a rest of one row takes another code path in BLAS.
         return math.ceil(left / math.ceil(left / size))
 
@@ -129,12 +151,12 @@ def trim(experience: Experience) -> Experience:
     rollout = experience.rollout
     if steps >= rollout.mask.shape[1]:
         return experience
-    names = ("mask", "behaviour_logp", "entropy", "old_logp", "ref_logp")
-    cut = {name: getattr(rollout, name) for name in names}
+    cut = {name: getattr(rollout, name) for name in ("mask", *PER_STEP)}
     shorter = {name: value[:, :steps] for name, value in cut.items() if value is not None}
     return replace(
         experience,
         rollout=replace(rollout, **shorter),
-        advantages=experience.advantages[:, :steps],
+        **{name: value[:, :steps] for name, value in experience.columns().items()},
         weights={name: weight[:, :steps] for name, weight in experience.weights.items()},
+        surveyed={name: found[:, :steps] for name, found in experience.surveyed.items()},
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem import ranks
 from tandem.kl import k2_of, k3_of
-from tandem.types import CoupledBatch, Rollout, Scores, unbound
+from tandem.types import CoupledBatch, Rollout, Scores, defaults_of, unbound
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,11 @@ def measured_by(metrics: Callable[..., dict[str, Metric]]) -> Callable:
     return declare
 
 
-def own_metrics(loss: Callable, batch: CoupledBatch) -> dict[str, Metric]:
+def own_metrics(loss: Callable, batch: CoupledBatch, *surveyed: Tensor) -> dict[str, Metric]:
     """The metrics a loss declared with `measured_by`, under the numbers bound to the loss."""
     function, numbers = unbound(loss)
     metrics = getattr(function, "metrics", None)
-    defaults = getattr(function, "__kwdefaults__", None) or {}
-    return {} if metrics is None else metrics(batch, **(defaults | numbers))
+    return {} if metrics is None else metrics(batch, *surveyed, **(defaults_of(function) | numbers))
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:

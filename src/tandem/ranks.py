@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from tandem.types import Record, Rollout, each, pad_steps
+from tandem.types import Record, Rollout, Scores, each, pad_steps
 
 
 def world_size() -> int:
@@ -69,7 +69,7 @@ def rows_of(record: Record) -> int:
     """B of a tensor or a record."""
     if isinstance(record, Tensor):
         return len(record)
-    return len(record.mask) if isinstance(record, Rollout) else len(record.total)
+    return len(record.total) if isinstance(record, Scores) else len(record.mask)
 
 
 def _numbers(record: Record) -> Record:

@@ -32,6 +32,10 @@ class Prompt:
             raise ValueError(f"prompt {self.id} of {self.source}: give either text or messages")
 
 
+PER_SAMPLE = ("group", "length", "truncated", "baseline")
+PER_STEP = ("behaviour_logp", "version_gap", "entropy", "old_logp", "ref_logp", "old_values")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """What a policy did. Rows compared with one another share a `group`, unique over ranks."""
@@ -43,20 +47,26 @@ class Rollout:
     group: Tensor  # [B] int64
     length: Tensor  # [B] int64 steps the policy took, trained or not
     truncated: Tensor  # [B] bool: the step limit ended the sample, not the policy
+    baseline: Tensor | None = None  # [B] bool: compared with, never trained; None: there is none
     behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
+    version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
     entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
-    old_logp: Tensor | None = (
-        None  # [B, T] training forward, sampling weights; None: nobody reads it
-    )
-    ref_logp: Tensor | None = None  # [B, T] under the frozen reference; None: nobody reads it
+    # Filled by `complete` where somebody reads them.
+    old_logp: Tensor | None = None  # [B, T] training forward, sampling weights
+    ref_logp: Tensor | None = None  # [B, T] under the frozen reference
+    old_values: Tensor | None = None  # [B, T] the critic's, before the update
 
     def __post_init__(self) -> None:
         batch, steps = self.mask.shape
-        per_sample = {"group": self.group, "length": self.length, "truncated": self.truncated}
-        names = ("behaviour_logp", "entropy", "old_logp", "ref_logp")
-        per_step = {name: getattr(self, name) for name in names}
+        per_sample = {name: getattr(self, name) for name in PER_SAMPLE}
+        per_step = {name: getattr(self, name) for name in PER_STEP}
         check_shapes("Rollout", per_sample, (batch,))
         check_shapes("Rollout", per_step, (batch, steps))
+
+    @property
+    def trained(self) -> Tensor:
+        """[B, T] bool: the mask, without the rows that others are only compared with."""
+        return self.mask if self.baseline is None else self.mask & ~self.baseline[:, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +76,14 @@ class Scores:
     total: Tensor  # [B] float32 weighted sum of the parts; 0 where not scored
     parts: Mapping[str, Tensor]  # name -> [B] float32, NaN where that reward gave none
     scored: Tensor  # [B] bool
+    # [B, T] how the total spreads over the trained steps; None: all of it on the last one
+    per_step: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_shapes("Scores", {"scored": self.scored, **self.parts}, tuple(self.total.shape))
+        if self.per_step is not None:
+            rows = (len(self.total), self.per_step.shape[1])
+            check_shapes("Scores", {"per_step": self.per_step}, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +92,7 @@ class Evidence:
 
     logp: Tensor  # [B, T] nats
     entropy: Tensor | None = None  # [B, T] nats; None: not asked for
+    values: Tensor | None = None  # [B, T] the critic's; None: not asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +106,11 @@ class CoupledBatch:
     old_logp: Tensor | None = None  # [B, T]
     behaviour_logp: Tensor | None = None  # [B, T]
     ref_logp: Tensor | None = None  # [B, T]
+    version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
     entropy: Tensor | None = None  # [B, T] nats; carries the gradient
+    values: Tensor | None = None  # [B, T]; carries the gradient
+    old_values: Tensor | None = None  # [B, T]
+    returns: Tensor | None = None  # [B, T] what the values should be
 
 
 def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:
@@ -158,15 +178,32 @@ def each(record: Record, change: Callable, *others: Record) -> Record:
     return type(record)(**parts)
 
 
-def needs(*names: str, vanishes: bool = False) -> Callable:
+def needs(*names: str, vanishes: bool = False, whole_groups: bool = False) -> Callable:
     """Declare what a function reads beyond the fields that are always there.
 
     `vanishes`: the value of a row is 0, and so is its gradient, where its advantages are all 0.
+    `whole_groups`: it compares the rows of a group, so no cut may part them.
     """
 
     def declare(function: Callable) -> Callable:
         function.needs = frozenset(names)
         function.vanishes = vanishes
+        function.whole_groups = whole_groups
+        return function
+
+    return declare
+
+
+def surveyed_by(survey: Callable[..., Tensor]) -> Callable:
+    """Declare `survey(batch, *, numbers)` -> [B, T], which a loss must have seen before any cut.
+
+    It is called once per update, without gradient, on the rows of all micro-batches and ranks; the
+    loss is then called as loss(batch, surveyed, *, numbers) with its own rows of the answer. Both
+    get the same numbers, so a number that only one of them reads is a keyword of both.
+    """
+
+    def declare(function: Callable) -> Callable:
+        function.survey = survey
         return function
 
     return declare
@@ -180,6 +217,23 @@ def needs_of(component: Callable | None) -> frozenset[str]:
 def vanishes(component: Callable) -> bool:
     """Whether a row without advantage adds nothing to this component."""
     return getattr(unbound(component)[0], "vanishes", False)
+
+
+def compares_rows(component: Callable) -> bool:
+    """Whether the rows of a group must be in one micro-batch for it."""
+    return getattr(unbound(component)[0], "whole_groups", False)
+
+
+def survey_of(component: Callable) -> Callable[..., Tensor] | None:
+    """The survey that a loss declared, bound to the numbers of the loss; None if it needs none."""
+    function, numbers = unbound(component)
+    survey = getattr(function, "survey", None)
+    return None if survey is None else functools.partial(survey, **(defaults_of(function) | numbers))
+
+
+def defaults_of(function: Callable | None) -> dict[str, Any]:
+    """The keyword-only numbers of a function that have a default."""
+    return getattr(function, "__kwdefaults__", None) or {}
 
 
 def unbound(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:
