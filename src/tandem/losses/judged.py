@@ -1,0 +1,71 @@
+"""Losses of rows that were judged one by one, good or bad, without a rival: [B, T]."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem.losses.pairs import log_ratio, of_row, rewarded_by, sides
+from tandem.metrics import Metric, Sum, measured_by
+from tandem.types import CoupledBatch, needs, surveyed_by
+
+
+def mismatched_kl(
+    batch: CoupledBatch, *, beta: float, desirable: float, undesirable: float
+) -> Tensor:
+    """How far the policy is from the reference: [B, T] nats of a whole sample, all alike.
+
+    max(0, mean log p - log p_ref of mismatched rows): questions with the answers of others.
+    """
+    rows = batch.baseline & batch.mask.any(1)
+    total = torch.where(rows, log_ratio(batch)[:, 0], 0).sum()
+    return (total / rows.sum().clamp(min=1)).clamp(min=0).expand_as(batch.mask)
+
+
+def judged(
+    batch: CoupledBatch, surveyed: Tensor, *, beta: float, desirable: float, undesirable: float
+) -> dict[str, Metric]:
+    """Means over good and over bad rows, and the KL that rewards are measured against."""
+    values = {
+        "reward": beta * log_ratio(batch)[:, 0],
+        "logp": of_row(batch.logp, batch)[:, 0],
+    }
+    rows = dict(zip(("chosen", "rejected"), sides(batch), strict=True))
+    means = {
+        f"preference/{side}_{name}": Sum(torch.where(where, x, 0).sum(), where.sum())
+        for side, where in rows.items()
+        for name, x in values.items()
+    }
+    either = rows["chosen"] | rows["rejected"]
+    kl = Sum(torch.where(either, surveyed[:, 0], 0).sum(), either.sum())
+    return means | {"preference/mismatched_kl": kl}
+
+
+def by_reference(
+    batch: CoupledBatch, *, beta: float, desirable: float, undesirable: float
+) -> Tensor:
+    """beta (log p - log p_ref) of each row: [B, 1]"""
+    return beta * log_ratio(batch)
+
+
+@measured_by(judged)
+@surveyed_by(mismatched_kl)
+@rewarded_by(by_reference)
+@needs("ref_logp", "baseline", vanishes=True)
+def kto(
+    batch: CoupledBatch,
+    surveyed: Tensor,
+    *,
+    beta: float = 0.1,
+    desirable: float = 1.0,
+    undesirable: float = 1.0,
+) -> Tensor:
+    """1 - sigmoid(beta (log ratio - z)) for good rows, 1 - sigmoid(beta (z - log ratio)) for bad.
+
+    z is the survey's KL. Good and bad are the signs of the advantage; `desirable` and `undesirable`
+    weigh them, to make up for unequal numbers (arXiv:2402.01306).
+    """
+    ahead = beta * (log_ratio(batch) - surveyed)
+    good, bad = desirable * (-ahead).sigmoid(), undesirable * ahead.sigmoid()
+    value = torch.where(batch.advantages > 0, good, bad)
+    return torch.where((batch.advantages != 0) & batch.mask, value, 0)

@@ -1,0 +1,112 @@
+"""Who is compared with whom: a chosen and a rejected row of one group, and what is logged of them.
+
+A row whose advantages are positive is chosen, one whose advantages are negative is rejected. What a
+pair says stands on every step of both its rows, so `sequence_mean` makes of it a mean over pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tandem.metrics import Metric, Sum
+from tandem.types import CoupledBatch, defaults_of, unbound
+
+Reward = Callable[..., Tensor]  # (batch, *, the numbers of the loss) -> [B, 1]
+
+
+def of_pairs(x: Tensor, batch: CoupledBatch) -> tuple[Tensor, Tensor]:
+    """What x is for the chosen and for the rejected row of each row's pair. [B, 1] -> [B, 1] each.
+
+    A row of no pair gets its own x twice. Raises for a row that is preferred to nothing.
+    """
+    chosen, rejected = sides(batch)
+    opposed = chosen[:, None] & rejected & (batch.group[:, None] == batch.group)
+    opposed = opposed | opposed.T
+    _check(batch, chosen | rejected, opposed.sum(1))
+    own = torch.arange(len(opposed), device=opposed.device)
+    other = torch.where(opposed.any(1), opposed.int().argmax(1), own)
+    return x[torch.where(rejected, other, own)], x[torch.where(chosen, other, own)]
+
+
+def on_pairs(value: Tensor, batch: CoupledBatch) -> Tensor:
+    """The value of each row's pair on the trained steps of the row. [B, 1] -> [B, T]"""
+    chosen, rejected = sides(batch)
+    return torch.where((chosen | rejected)[:, None] & batch.mask, value, 0)
+
+
+def sides(batch: CoupledBatch) -> tuple[Tensor, Tensor]:
+    """Which rows are chosen, and which rejected. [B] bool each."""
+    good, bad = batch.advantages > 0, batch.advantages < 0
+    return (good & batch.mask).any(1), (bad & batch.mask).any(1)
+
+
+def _check(batch: CoupledBatch, preferred: Tensor, partners: Tensor) -> None:
+    odd = preferred & (partners != 1)
+    if not odd.any():
+        return
+    row = int(odd.nonzero()[0, 0])
+    raise ValueError(
+        f"a preference loss compares one chosen with one rejected row, but a row of group "
+        f"{int(batch.group[row])} has {int(partners[row])} partners; set "
+        "algorithm/advantage=preferred, which gives +1 and -1 to one row of a group each"
+    )
+
+
+def of_row(x: Tensor, batch: CoupledBatch, *, length_norm: bool = False) -> Tensor:
+    """The sum of x over the steps of each row, or their mean. [B, T] -> [B, 1]"""
+    total = torch.where(batch.mask, x, 0).sum(1, keepdim=True)
+    steps = batch.mask.sum(1, keepdim=True).clamp(min=1)
+    return total / steps if length_norm else total
+
+
+def log_ratio(batch: CoupledBatch, *, length_norm: bool = False) -> Tensor:
+    """log p - log p_ref of each row, or its mean over steps. [B, 1] nats"""
+    return of_row(batch.logp - batch.ref_logp, batch, length_norm=length_norm)
+
+
+def rewarded_by(reward: Reward) -> Callable:
+    """Declare what a loss takes for the reward of a row: reward(batch, *, its numbers) -> [B, 1].
+
+    Training logs what it says of pairs, and evaluation how often the chosen one has more of it. It
+    gets all numbers of the loss, so one that it does not read is a keyword of it all the same.
+    """
+
+    def metrics(batch: CoupledBatch, **numbers: float) -> dict[str, Metric]:
+        return pair_metrics(batch, reward(batch, **numbers))
+
+    def declare(loss: Callable) -> Callable:
+        loss.reward, loss.metrics = reward, metrics
+        return loss
+
+    return declare
+
+
+def reward_of(loss: Callable) -> Callable[[CoupledBatch], Tensor] | None:
+    """The reward a loss declared, bound to the numbers of the loss; None if it compares nothing."""
+    function, numbers = unbound(loss)
+    reward = getattr(function, "reward", None)
+    if reward is None:
+        return None
+    return lambda batch: reward(batch, **(defaults_of(function) | numbers))
+
+
+def pair_metrics(batch: CoupledBatch, reward: Tensor) -> dict[str, Metric]:
+    """Means over pairs: how often and by how much the chosen row is ahead. reward: [B, 1]"""
+    pairs = sides(batch)[0]
+    chosen, rejected = of_pairs(reward, batch)
+    of_chosen, of_rejected = of_pairs(of_row(batch.logp, batch), batch)
+    values = {
+        "accuracy": chosen > rejected,
+        "margin": chosen - rejected,
+        "chosen_reward": chosen,
+        "rejected_reward": rejected,
+        "chosen_logp": of_chosen,
+        "rejected_logp": of_rejected,
+    }
+    return {
+        f"preference/{name}": Sum(torch.where(pairs, x[:, 0], 0).sum(), pairs.sum())
+        for name, x in values.items()
+    }

@@ -1,0 +1,173 @@
+"""Losses of a chosen against a rejected answer: (CoupledBatch, *, numbers) -> [B, T].
+
+Each is the formula of one pair, written over `chosen` and `rejected`: what a row's log-probability
+says against the reference, or by itself. beta is per nat of the whole sample, or of its mean step
+where lengths are normalised. `sequence_mean` makes a mean over pairs of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, rewarded_by
+from tandem.types import CoupledBatch, needs
+
+NEARLY_SURE = -1e-7  # nats: the odds of a step that is rounded to certain stay finite
+
+
+def by_reference(
+    batch: CoupledBatch, *, beta: float, length_norm: bool = False, label_smoothing: float = 0.0
+) -> Tensor:
+    """beta (log p - log p_ref) of each row: [B, 1]"""
+    return beta * log_ratio(batch, length_norm=length_norm)
+
+
+def by_itself(
+    batch: CoupledBatch, *, beta: float, gamma: float, length_norm: bool, label_smoothing: float
+) -> Tensor:
+    """beta log p of each row, or of its mean step: [B, 1]"""
+    return beta * of_row(batch.logp, batch, length_norm=length_norm)
+
+
+def by_mean_step(batch: CoupledBatch, *, odds: float) -> Tensor:
+    """The mean log p of each row's steps, times the coefficient of the odds: [B, 1]"""
+    return odds * of_row(batch.logp, batch, length_norm=True)
+
+
+def logistic(margin: Tensor, label_smoothing: float) -> Tensor:
+    """-log sigmoid(margin), as if a part `label_smoothing` of the labels were turned around."""
+    right, turned = logsigmoid(margin), logsigmoid(-margin)
+    return -(1 - label_smoothing) * right - label_smoothing * turned
+
+
+@rewarded_by(by_reference)
+@needs("ref_logp", vanishes=True, whole_groups=True)
+def dpo(
+    batch: CoupledBatch,
+    *,
+    beta: float = 0.1,
+    label_smoothing: float = 0.0,
+    length_norm: bool = False,
+) -> Tensor:
+    """-log sigmoid(beta D), D the difference of log ratios (arXiv:2305.18290).
+
+    `label_smoothing` is conservative DPO; `length_norm` takes mean steps in place of sums.
+    """
+    chosen, rejected = of_pairs(log_ratio(batch, length_norm=length_norm), batch)
+    return on_pairs(logistic(beta * (chosen - rejected), label_smoothing), batch)
+
+
+@rewarded_by(by_reference)
+@needs("ref_logp", vanishes=True, whole_groups=True)
+def robust(batch: CoupledBatch, *, beta: float = 0.1, label_smoothing: float = 0.1) -> Tensor:
+    """DPO's loss, unbiased if a part `label_smoothing` of the labels is wrong (arXiv:2403.00409).
+
+    [-(1 - e) log sigmoid(beta D) + e log sigmoid(-beta D)] / (1 - 2e), e below 1/2.
+    """
+    chosen, rejected = of_pairs(log_ratio(batch), batch)
+    margin, e = beta * (chosen - rejected), label_smoothing
+    value = (-(1 - e) * logsigmoid(margin) + e * logsigmoid(-margin)) / (1 - 2 * e)
+    return on_pairs(value, batch)
+
+
+@rewarded_by(by_reference)
+@needs("ref_logp", vanishes=True, whole_groups=True)
+def hinge(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+    """max(0, 1 - beta D) (SLiC, arXiv:2305.10425)."""
+    chosen, rejected = of_pairs(log_ratio(batch), batch)
+    return on_pairs((1 - beta * (chosen - rejected)).clamp(min=0), batch)
+
+
+@rewarded_by(by_reference)
+@needs("ref_logp", vanishes=True, whole_groups=True)
+def ipo(batch: CoupledBatch, *, beta: float = 0.1, length_norm: bool = True) -> Tensor:
+    """(D - 1 / (2 beta))^2: a margin to reach, not to pass (arXiv:2310.12036).
+
+    D is of mean steps, as its authors came to advise; of sums, as published, without `length_norm`.
+    """
+    chosen, rejected = of_pairs(log_ratio(batch, length_norm=length_norm), batch)
+    return on_pairs((chosen - rejected - 1 / (2 * beta)).square(), batch)
+
+
+@rewarded_by(by_itself)
+@needs(vanishes=True, whole_groups=True)
+def simpo(
+    batch: CoupledBatch,
+    *,
+    beta: float = 2.0,
+    gamma: float = 0.5,
+    length_norm: bool = True,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """-log sigmoid(beta (log p_w / n_w - log p_l / n_l) - gamma), no reference (arXiv:2405.14734).
+
+    With gamma 0 and sums it is DPO against a reference that knows nothing.
+    """
+    chosen, rejected = of_pairs(of_row(batch.logp, batch, length_norm=length_norm), batch)
+    return on_pairs(logistic(beta * (chosen - rejected) - gamma, label_smoothing), batch)
+
+
+@rewarded_by(by_mean_step)
+@needs(vanishes=True, whole_groups=True)
+def orpo(batch: CoupledBatch, *, odds: float = 0.1) -> Tensor:
+    """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.
+
+    The first part imitates the chosen answer; each counts once, however long (arXiv:2403.07691).
+    """
+    chosen, rejected = of_pairs(of_row(batch.logp, batch, length_norm=True), batch)
+    return on_pairs(-chosen - odds * logsigmoid(log_odds(chosen) - log_odds(rejected)), batch)
+
+
+def log_odds(logp: Tensor) -> Tensor:
+    """log p - log(1 - p)"""
+    logp = logp.clamp(max=NEARLY_SURE)
+    return logp - (-logp.expm1()).log()
+
+
+@rewarded_by(by_reference)
+@needs("ref_logp", vanishes=True, whole_groups=True)
+def nca(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+    """-ls(r_w) - ls(-r_w) / 2 - ls(-r_l) / 2, r = beta (log p - log p_ref), ls = log sigmoid.
+
+    Rewards of their own, not differences: a chosen row may not fall with the rejected one
+    (arXiv:2402.05369).
+    """
+    chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
+    value = -logsigmoid(chosen) - 0.5 * logsigmoid(-chosen) - 0.5 * logsigmoid(-rejected)
+    return on_pairs(value, batch)
+
+
+@rewarded_by(by_reference)
+@needs("ref_logp", vanishes=True, whole_groups=True)
+def exo(batch: CoupledBatch, *, beta: float = 0.1, label_smoothing: float = 1e-3) -> Tensor:
+    """KL(policy's preference || the label's, smoothed), the reverse of DPO's (arXiv:2402.00856)."""
+    chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
+    right, turned = logsigmoid(chosen - rejected), logsigmoid(rejected - chosen)
+    value = right.exp() * (right - math.log1p(-label_smoothing))
+    return on_pairs(value + turned.exp() * (turned - math.log(label_smoothing)), batch)
+
+
+@rewarded_by(by_reference)
+@needs("ref_logp", vanishes=True, whole_groups=True)
+def sppo_hard(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+    """(log ratio of chosen - 1 / (2 beta))^2 + (that of rejected + 1 / (2 beta))^2.
+
+    Self-play against a judge that is sure (arXiv:2405.00675).
+    """
+    chosen, rejected = of_pairs(log_ratio(batch), batch)
+    goal = 1 / (2 * beta)
+    return on_pairs((chosen - goal).square() + (rejected + goal).square(), batch)
+
+
+@rewarded_by(by_reference)
+@needs("ref_logp", vanishes=True, whole_groups=True)
+def apo_zero(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+    """1 - sigmoid(r_w) + sigmoid(r_l): the chosen one up, the rejected one down, each by itself.
+
+    For chosen answers that are better than the policy's own (arXiv:2408.06266).
+    """
+    chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
+    return on_pairs((-chosen).sigmoid() + rejected.sigmoid(), batch)
