@@ -1,10 +1,24 @@
 """Sums over later steps, with holes, against the reference vectors and loops."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
+from records import rollout, scores
 from torch.testing import assert_close
 
-from tandem.advantages.temporal import gae, return_to_go, whiten
+from tandem.advantages.compose import Whitened
+from tandem.advantages.temporal import (
+    gae,
+    gae_returns,
+    generalised,
+    return_to_go,
+    reward_to_go,
+    step_rewards,
+    whiten,
+)
+from tandem.types import needs_of
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 
@@ -136,3 +150,93 @@ def test_what_is_the_same_everywhere_becomes_exactly_nothing():
     _, _, mask = case()
     assert (whiten(torch.full((5, 7), 0.3), mask) == 0).all()
     assert (whiten(torch.ones(5, 7), torch.zeros(5, 7, dtype=torch.bool)) == 0).all()
+
+
+# The same as advantages of samples.
+
+GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
+
+
+def judged(vectors, dtype, mask="in/M", known=None):
+    """The fixture's samples with their scores and the values before the update."""
+    inside = vectors[mask].bool()
+    rows = rollout(inside, GROUPS, old_values=vectors["in/V"].to(dtype))
+    return scores(vectors["in/R"].to(dtype), known), rows
+
+
+@both
+@pytest.mark.parametrize(
+    ("estimate", "name", "mask"),
+    [
+        (generalised, "gae/raw", "in/M"),
+        (partial(generalised, gamma=0.99), "gae/g.99", "in/M"),
+        (partial(generalised, lam=1.0), "gae/lam1", "in/M"),
+        (generalised, "gae/hole", "in/MH"),
+        (gae_returns, "gae/ret", "in/M"),
+        (gae_returns, "gae/hole_ret", "in/MH"),
+        (Whitened(generalised), "gae/whiten_unb", "in/M"),
+        (partial(reward_to_go, gamma=0.9), "reinforce/rtg_g.9", "in/M"),
+        (Whitened(reward_to_go), "rpp/adv", "in/M"),
+    ],
+)
+def test_of_samples_they_are_the_reference_ones(vectors, estimate, name, mask, dtype):
+    got = estimate(*judged(vectors, dtype, mask))
+    assert got.dtype == dtype
+    check(got, vectors[name], dtype, vectors[mask].bool())
+
+
+@both
+@pytest.mark.parametrize(
+    ("estimate", "coef", "name"),
+    [
+        (generalised, 0.1, "gae/kl.1"),
+        (reward_to_go, 0.01, "rpp/ret_kl.01"),
+        (Whitened(reward_to_go), 0.01, "rpp/adv_kl.01"),
+    ],
+)
+def test_a_score_may_be_spread_over_steps(vectors, estimate, coef, name, dtype):
+    known, rows = judged(vectors, dtype)
+    got = estimate(replace(known, per_step=less_kl(vectors, dtype, coef)), rows)
+    check(got, vectors[name], dtype, rows.mask)
+
+
+def test_a_score_lies_on_the_last_trained_step():
+    mask = torch.tensor([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]).bool()
+    got = step_rewards(scores(torch.tensor([2.0, 3.0, 4.0])), rollout(mask, torch.arange(3)))
+    want = torch.zeros(3, 5)
+    want[0, 3], want[1, 0] = 2.0, 3.0
+    assert_close(got, want)
+
+
+ESTIMATES = {"generalised": generalised, "reward_to_go": reward_to_go}
+
+
+@pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_sample_without_a_score_or_never_trained_gets_nothing(vectors, estimate, spread):
+    known = torch.arange(6) != 4
+    given, rows = judged(vectors, torch.float64, known=known)
+    rows = replace(rows, baseline=torch.arange(6) == 3)
+    if spread:
+        given = replace(given, per_step=vectors["in/RTOK"] + 0.1)
+    got, rest = estimate(given, rows), [0, 1, 2, 5]
+    assert not got[[3, 4]].any()
+    per_step = given.per_step[rest] if spread else None
+    alone = replace(scores(vectors["in/R"][rest]), per_step=per_step)
+    kept = rollout(rows.mask[rest], GROUPS[rest], old_values=rows.old_values[rest])
+    assert_close(got[rest], estimate(alone, kept))
+
+
+def test_a_critic_keeps_its_value_of_a_sample_without_a_score(vectors):
+    given, rows = judged(vectors, torch.float64, known=torch.arange(6) != 4)
+    rows = replace(rows, baseline=torch.arange(6) == 3)
+    got = gae_returns(given, rows)
+    assert_close(got[4], rows.old_values[4] * rows.mask[4])
+    assert not got[3].any()
+    rest = [0, 1, 2, 5]
+    check(got[rest], vectors["gae/ret"][rest], torch.float64, rows.mask[rest])
+
+
+def test_what_asks_a_critic_says_so():
+    assert needs_of(partial(generalised, lam=1.0)) == needs_of(gae_returns) == {"old_values"}
+    assert needs_of(reward_to_go) == frozenset()

@@ -1,7 +1,8 @@
-"""Sums of what comes later, over the trained steps alone: pure functions of tensors [B, T].
+"""Sums of what comes later, over the trained steps alone.
 
 The step after a trained step is the next trained one: state passes holes in the mask unchanged,
-and what lies on untrained steps is lost. Outside the mask the answer is 0.
+and what lies on untrained steps is lost. Outside the mask the answer is 0. Advantages
+(Scores, Rollout, *, numbers) -> [B, T] stand on pure functions of tensors [B, T].
 """
 
 from __future__ import annotations
@@ -10,6 +11,52 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.group import TIE
+from tandem.types import Rollout, Scores, needs
+
+
+def reward_to_go(scores: Scores, rollout: Rollout, *, gamma: float = 1.0) -> Tensor:
+    """G_t = r_t + gamma G_t+, of no baseline: whitened it is REINFORCE++ (arXiv:2501.03262)."""
+    return return_to_go(step_rewards(scores, rollout), counted(scores, rollout), gamma=gamma)
+
+
+@needs("old_values")
+def generalised(
+    scores: Scores, rollout: Rollout, *, gamma: float = 1.0, lam: float = 0.95
+) -> Tensor:
+    """The advantages of `gae` by the values before the update; not whitened."""
+    return _estimates(scores, rollout, gamma, lam)[0]
+
+
+@needs("old_values")
+def gae_returns(
+    scores: Scores, rollout: Rollout, *, gamma: float = 1.0, lam: float = 0.95
+) -> Tensor:
+    """The returns of `gae`, which a critic learns; of a sample without a score the value it has."""
+    returns = _estimates(scores, rollout, gamma, lam)[1]
+    unknown = rollout.trained & ~scores.scored[:, None]
+    return torch.where(unknown, rollout.old_values, returns)
+
+
+def _estimates(scores: Scores, rollout: Rollout, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    rewards, mask = step_rewards(scores, rollout), counted(scores, rollout)
+    return gae(rewards, rollout.old_values, mask, gamma=gamma, lam=lam)
+
+
+def counted(scores: Scores, rollout: Rollout) -> Tensor:
+    """[B, T] bool: the trained steps of samples that have a score."""
+    return rollout.trained & scores.scored[:, None]
+
+
+def step_rewards(scores: Scores, rollout: Rollout) -> Tensor:
+    """[B, T]: how each score spreads over its steps; all on the last trained one if nobody says.
+
+    0 on steps that are not trained and on samples without a score.
+    """
+    known = counted(scores, rollout)
+    if scores.per_step is not None:
+        return torch.where(known, scores.per_step, 0)
+    place = known.cumsum(1)
+    return torch.where(known & (place == place[:, -1:]), scores.total[:, None], 0)
 
 
 def return_to_go(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:

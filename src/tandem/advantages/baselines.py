@@ -1,0 +1,72 @@
+"""Returns minus a baseline that no other sample of the group had a part in, [B, T]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from tandem.advantages.group import group_sum
+from tandem.advantages.temporal import counted, return_to_go, step_rewards
+from tandem.types import Rollout, Scores, needs
+
+
+class MovingAverage(nn.Module):
+    """G_t - b, b the moving average of the mean scores of the iterations before this one.
+
+    b is divided by 1 - decay^n after n iterations: without that it would be near 0 for the first
+    1 / (1 - decay) of them. It is 0 in the first one, and no sample is compared with itself.
+    """
+
+    def __init__(self, *, decay: float = 0.99) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise ValueError(f"a moving average needs 0 <= decay < 1, not decay={decay}")
+        self.decay = decay
+        self.register_buffer("average", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("iterations", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def baseline(self) -> float:
+        seen = 1 - self.decay ** self.iterations.item()
+        return self.average.item() / seen if seen else 0.0
+
+    @torch.no_grad()
+    def forward(self, scores: Scores, rollout: Rollout) -> Tensor:
+        """The rows of all ranks, once per iteration."""
+        mask = counted(scores, rollout)
+        returns = return_to_go(step_rewards(scores, rollout), mask)
+        advantages = torch.where(mask, returns - self.baseline, 0)
+        self._observe(scores.total[scores.scored & ~_compared_with(rollout)])
+        return advantages
+
+    def _observe(self, total: Tensor) -> None:
+        if len(total):
+            self.average.lerp_(total.double().mean().cpu(), 1 - self.decay)
+            self.iterations.add_(1)
+
+    def _apply(self, fn: Callable, recurse: bool = True) -> MovingAverage:
+        # It stays in float64 on the CPU when the module around it is moved or cast.
+        return self
+
+
+@needs("baseline")
+def remax(scores: Scores, rollout: Rollout) -> Tensor:
+    """G_t - R of the greedy answer to the same prompt (ReMax, arXiv:2310.10505).
+
+    The greedy row is the one with `rollout.baseline`; a group whose greedy row is missing or has no
+    score gets 0.
+    """
+    greedy = scores.scored & _compared_with(rollout)
+    count = group_sum(greedy, rollout.group)
+    baseline = group_sum(torch.where(greedy, scores.total, 0), rollout.group) / count.clamp(min=1)
+    mask = counted(scores, rollout) & (count > 0)[:, None]
+    returns = return_to_go(step_rewards(scores, rollout), mask)
+    return torch.where(mask, returns - baseline[:, None], 0)
+
+
+def _compared_with(rollout: Rollout) -> Tensor:
+    """[B] bool: rows that are never trained."""
+    none = torch.zeros_like(rollout.truncated)
+    return none if rollout.baseline is None else rollout.baseline
