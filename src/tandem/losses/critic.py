@@ -1,0 +1,49 @@
+"""What a critic minimises, [B, T], and how well it foretells."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.types import CoupledBatch, needs
+
+ALIKE = 1e-12  # returns whose variance is below this are float noise
+
+
+def squared_errors(batch: CoupledBatch, clip: float) -> tuple[Tensor, Tensor]:
+    """(V - G)^2, and the same with V held within `clip` of the value before the update. [B, T]"""
+    held = batch.old_values + (batch.values - batch.old_values).clamp(-clip, clip)
+    return (batch.values - batch.returns).square(), (held - batch.returns).square()
+
+
+def value_clipping(batch: CoupledBatch, *, clip: float | None) -> dict[str, Metric]:
+    """Fraction of steps whose gradient the clip removed."""
+    if clip is None:
+        return {}
+    free, held = squared_errors(batch, clip)
+    return {"critic/value_clip_frac": masked_mean(held > free, batch.mask)}
+
+
+@measured_by(value_clipping)
+@needs("values", "old_values", "returns")
+def value_loss(batch: CoupledBatch, *, clip: float | None = 0.2) -> Tensor:
+    """max((V - G)^2, (V_clipped - G)^2) / 2, in squared units of the reward.
+
+    V_clipped stays within `clip` of the value before the update; None leaves it out.
+    Source: PPO's code; its paper (arXiv:1707.06347) has no clip here.
+    """
+    if clip is None:
+        return (batch.values - batch.returns).square() / 2
+    return torch.maximum(*squared_errors(batch, clip)) / 2
+
+
+def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> float | None:
+    """1 - Var(G - V) / Var(G) over the steps of all rows: 1 is perfect, 0 is a constant.
+
+    None where the returns are all alike, and nothing is to be explained.
+    """
+    target, error = returns[mask].double(), (returns - values)[mask].double()
+    if len(target) < 2 or (spread := target.var()) < ALIKE:
+        return None
+    return (1 - error.var() / spread).item()
