@@ -7,23 +7,29 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem import collect, weights
+from tandem import collect, corrections, weights
 from tandem.advantages import shaping
+from tandem.advantages.compose import normalised
 from tandem.advantages.group import group_relative, unbiased_std
-from tandem.algorithm import Algorithm, Penalty
+from tandem.algorithm import Algorithm
 from tandem.kl import k3_unbiased
 from tandem.losses.policy import ppo
-from tandem.objectives import entropy_bonus
+from tandem.penalties import EntropyBonus, KLInLoss
 from tandem.types import CoupledBatch, Prompt, Rollout, Scores
 
 GRPO = Algorithm(
     collect=collect.on_policy,
     truncated=shaping.train,
     advantage=partial(group_relative, scale=unbiased_std),
+    normalize_advantages=False,
     loss=ppo,
     weights=weights.sequence_mean,
-    kl=Penalty(coef=0.0, loss=k3_unbiased),
-    entropy=Penalty(coef=0.0, loss=entropy_bonus),
+    correction=corrections.token_tis,
+    proximal=corrections.recomputed,
+    kl=KLInLoss(coef=0.0, loss=k3_unbiased),
+    entropy=EntropyBonus(coef=0.0),
+    critic=None,
+    target_kl=None,
     group_size=4,
     num_minibatches=2,
     epochs=2,
@@ -63,3 +69,8 @@ def coupled(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> C
     }
     inside["logp"].requires_grad_()
     return CoupledBatch(mask=mask, group=torch.tensor([0, 0, 0, 1, 1, 1]), **inside)
+
+
+def whitened(estimate):
+    """An estimator under `normalize_advantages`."""
+    return lambda scores, rollout: normalised(estimate(scores, rollout), scores, rollout)

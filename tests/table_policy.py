@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws
+from tandem.policies.sampling import Sampling
 from tandem.types import Evidence, Prompt, Rollout, pad_steps
 
 STOP = 0
@@ -29,14 +30,23 @@ class TablePolicy(nn.Module):
         super().__init__()
         noise = draws.normal(draws.key("table"), (vocab, vocab)).to(dtype)
         self.table = nn.Parameter(0.5 * noise)
+        self.values = nn.Parameter(torch.zeros(vocab, dtype=dtype))  # of the token before
         self.register_buffer("reference", 0.3 * noise.flip(0))
         self.vocab, self.steps = vocab, steps
+        self.sampling = Sampling(max_new_tokens=steps)
         self.rows_seen: list[int] = []
 
     @torch.no_grad()
     def sample(
-        self, prompts: Sequence[Prompt], group_size: int, *, key: int, slots: Sequence[int]
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: Sampling | None = None,
     ) -> Rollout:
+        temperature = (sampling or self.sampling).temperature
         group = torch.tensor(list(slots)).repeat_interleave(group_size)
         rows = draws.key(key, group, torch.arange(group_size).repeat(len(prompts)))
         last = torch.tensor([p.id % self.vocab for p in prompts]).repeat_interleave(group_size)
@@ -44,7 +54,7 @@ class TablePolicy(nn.Module):
         for step in range(self.steps):
             noise = draws.gumbel(draws.at(draws.key(rows, step)[:, None], torch.arange(self.vocab)))
             before.append(last)
-            last = (self.table[last] + noise).argmax(1)
+            last = (self.table[last] + temperature * noise).argmax(1)
             tokens.append(last)
         sample = TableSample(tokens=torch.stack(tokens, 1), before=torch.stack(before, 1))
         owners = tuple(p for p in prompts for _ in range(group_size))
@@ -81,6 +91,8 @@ class TablePolicy(nn.Module):
             known["old_logp"] = self.logp(rollout.sample, self.table.detach())
         if "ref_logp" in needs:
             known["ref_logp"] = self.logp(rollout.sample, self.reference)
+        if "old_values" in needs:
+            known["old_values"] = self.values.detach()[rollout.sample.before]
         return replace(rollout, **known)
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
@@ -90,10 +102,15 @@ class TablePolicy(nn.Module):
         logp = logits.gather(-1, rollout.sample.tokens[:, :steps, None])[..., 0]
         garbage = torch.full_like(logp, torch.nan)  # nobody may read outside the mask
         entropy = -(logits.exp() * logits).sum(-1) if "entropy" in needs else None
-        return Evidence(logp=torch.where(rollout.mask, logp, garbage), entropy=entropy)
+        values = self.values[rollout.sample.before[:, :steps]] if "values" in needs else None
+        logp = torch.where(rollout.mask, logp, garbage)
+        return Evidence(logp=logp, entropy=entropy, values=values)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         return rollout.length + 1
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return {"table": self.table}
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"policy": [self.table], "critic": [self.values]}

@@ -8,10 +8,11 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types draws",
-    "ranks weights kl schedules corrections",
+    "ranks weights kl schedules coefficients",
     "metrics batches",
-    "advantages losses",
+    "advantages losses corrections",
     "guards objectives policies rewards data collect",
+    "penalties",
     "algorithm source",
     "record",
     "module evaluation",

@@ -13,15 +13,15 @@ from torch import distributed as dist
 from torch import multiprocessing
 from torch.testing import assert_close
 
-from tandem import collect, draws, weights
+from tandem import collect, corrections, draws, weights
 from tandem.advantages.group import given
-from tandem.algorithm import Algorithm, Penalty
+from tandem.algorithm import Algorithm
 from tandem.batches import Budget, Plan
 from tandem.guards import Guards, Stop
 from tandem.kl import k3_unbiased
 from tandem.losses.policy import nll, ppo, reinforce
 from tandem.module import PostTraining
-from tandem.objectives import entropy_bonus
+from tandem.penalties import EntropyBonus, KLInLoss
 from tandem.types import Prompt, Scores
 
 PLAN = Plan(
@@ -29,7 +29,7 @@ PLAN = Plan(
     budget=Budget(), max_grad_norm=1.0,
 )  # fmt: skip
 WITH_PENALTIES = replace(
-    GRPO, kl=Penalty(coef=0.1, loss=k3_unbiased), entropy=Penalty(coef=0.05, loss=entropy_bonus)
+    GRPO, kl=KLInLoss(coef=0.1, loss=k3_unbiased), entropy=EntropyBonus(coef=0.05)
 )
 
 
@@ -209,7 +209,12 @@ def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):
 
 def test_demonstrations_are_trained_without_a_reward(tmp_path):
     sft = replace(
-        GRPO, collect=collect.offline, advantage=given, loss=nll, weights=weights.token_mean
+        GRPO,
+        collect=collect.offline,
+        advantage=given,
+        loss=nll,
+        weights=weights.token_mean,
+        correction=corrections.none,
     )
     loop = Loop(algorithm=sft, folder=tmp_path).go(60)
     assert loop.report["actor/nll"] < 0.5  # 3, then 2, then the end; 1.5 nats at first
@@ -301,7 +306,7 @@ def test_an_iteration_in_which_every_answer_is_masked_updates_nothing(tmp_path):
 
 
 def test_a_metric_does_not_depend_on_whether_quiet_rows_were_skipped(tmp_path):
-    awake = replace(GRPO, entropy=Penalty(coef=1e-30, loss=entropy_bonus))
+    awake = replace(GRPO, entropy=EntropyBonus(coef=1e-30))
     skipped = Loop(folder=tmp_path, rewards=EndsInTwo()).go(2)
     ran = Loop(folder=tmp_path, rewards=EndsInTwo(), algorithm=awake).go(2)
     assert sum(skipped.policy.rows_seen) < sum(ran.policy.rows_seen)

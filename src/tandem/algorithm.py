@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from tandem import ranks
+from tandem import corrections, ranks
+from tandem.advantages.compose import normalised
 from tandem.batches import Experience
-from tandem.objectives import Coupled, Term, Weigh
-from tandem.types import CoupledBatch, Rollout, Scores, needs_of
+from tandem.objectives import POLICY, Coupled, Term, Weigh
+from tandem.penalties import EntropyBonus, KLInLoss, KLInReward
+from tandem.types import CoupledBatch, Rollout, Scores, needs_of, unbound
 from tandem.weights import token_mean
 
-Loss = Callable[[CoupledBatch], Tensor]
+Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]
+Loss = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Penalty:
-    """A term beside the policy loss; 0 switches it off, and what it needs with it."""
+class Critic:
+    """What the values of an actor-critic learn."""
 
     coef: float
     loss: Loss
+    returns: Compare  # what they should be
+    lr: float
+    warmup: int  # first iterations in which nothing else is trained
+
+    @property
+    def term(self) -> Term:
+        return Term(loss=self.loss, coef=self.coef, weights=token_mean)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,31 +42,101 @@ class Algorithm:
 
     collect: Callable[..., tuple[Rollout, Scores]]  # where the rows of an iteration come from
     truncated: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
-    advantage: Callable[[Scores, Rollout], Tensor]
+    advantage: Compare
+    normalize_advantages: bool  # to mean 0 and variance 1 over all trained steps
     loss: Loss
     weights: Weigh
-    kl: Penalty  # to the frozen reference
-    entropy: Penalty
+    correction: corrections.Correction  # of rows that other weights sampled
+    proximal: Callable[[CoupledBatch], Tensor]  # the old policy of the loss's ratio
+    kl: KLInLoss | KLInReward  # to the frozen reference
+    entropy: EntropyBonus
+    critic: Critic | None
+    target_kl: float | None  # nats per step; past 1.5 times it the iteration's updates end
     group_size: int
     num_minibatches: int
     epochs: int
 
     @cached_property
     def objective(self) -> Coupled:
-        # A penalty keeps the token mean, so that its coefficient means the same beside any loss.
-        penalties = {"kl": self.kl, "entropy": self.entropy}
-        terms = {
-            n: Term(loss=p.loss, coef=p.coef, weights=token_mean) for n, p in penalties.items()
-        }
-        return Coupled({"policy": Term(loss=self.loss, coef=1.0, weights=self.weights)} | terms)
+        policy = Term(loss=self.loss, coef=1.0, weights=self.weights, correction=self.correction)
+        beside = {"kl": self.kl, "entropy": self.entropy, "value": self.critic}
+        terms = {name: part.term for name, part in beside.items() if part is not None}
+        terms = {name: term for name, term in terms.items() if term is not None}
+        return Coupled({POLICY: policy} | terms, old_policy=self.proximal)
+
+    @cached_property
+    def warmup_objective(self) -> Coupled:
+        """Of the iterations in which only the critic learns."""
+        return Coupled({"value": self.critic.term}, old_policy=self.proximal)
+
+    def warms_up(self, iteration: int) -> bool:
+        return self.critic is not None and iteration < self.critic.warmup
+
+    @property
+    def needs_before(self) -> frozenset[str]:
+        """What is read before the first update."""
+        parts = [self.collect, self.truncated, self.kl, self.advantage]
+        if self.critic is not None:
+            parts.append(self.critic.returns)
+        return frozenset().union(*(needs_of(part) for part in parts))
 
     @property
     def needs(self) -> frozenset[str]:
-        parts = (self.collect, self.truncated, self.advantage)
-        return self.objective.needs.union(*(needs_of(part) for part in parts))
+        return self.objective.needs | self.needs_before
+
+    @property
+    def needs_of_drift(self) -> frozenset[str]:
+        """What says how far the policy has moved within an iteration."""
+        return needs_of(self.proximal)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether rows of older weights are treated as such."""
+        read = needs_of(self.loss) | needs_of(self.correction) | needs_of(self.proximal)
+        return "behaviour_logp" in read
 
     def experience(self, scores: Scores, rollout: Rollout) -> Experience:
         """Shape the scores, then compare them over the rows of all ranks."""
         scores, rollout = self.truncated(scores, rollout)
-        advantages = ranks.over_all(self.advantage)(scores, rollout)
-        return Experience(rollout=rollout, scores=scores, advantages=advantages)
+        scores = self.kl.charge(scores, rollout)
+        advantages = ranks.over_all(self.compare)(scores, rollout)
+        critic = self.critic
+        returns = None if critic is None else ranks.over_all(critic.returns)(scores, rollout)
+        return Experience(rollout=rollout, scores=scores, advantages=advantages, returns=returns)
+
+    def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
+        advantages = self.advantage(scores, rollout)
+        return normalised(advantages, scores, rollout) if self.normalize_advantages else advantages
+
+    # What it remembers from one iteration to the next.
+
+    @cached_property
+    def memory(self) -> Mapping[str, nn.Module]:
+        """Everything with state, by the name a checkpoint gives it."""
+        found = {"kl": self.kl.coefficient, "entropy": self.entropy.coefficient}
+        found = {name: x for name, x in found.items() if isinstance(x, nn.Module)}
+        return found | dict(modules_in("advantage", self.advantage))
+
+    def observe(self, report: Mapping[str, float], samples: int) -> None:
+        """Let the controllers see an iteration, over all ranks."""
+        if "kl" in self.memory and "actor/ref_kl" in report:
+            self.memory["kl"].observe(report["actor/ref_kl"], samples)
+        if "entropy" in self.memory and "actor/entropy" in report:
+            self.memory["entropy"].observe(report["actor/entropy"])
+
+    def coefficients(self) -> dict[str, float]:
+        """Those that move, to be logged."""
+        moving = {name: self.memory[name] for name in ("kl", "entropy") if name in self.memory}
+        return {f"optim/{name}_coef": float(x) for name, x in moving.items()}
+
+
+def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a component, through whatever normalises or adds them."""
+    function, numbers = unbound(part)
+    if isinstance(function, nn.Module):
+        yield name, function
+    inside = dict(function) if isinstance(function, Mapping) else numbers
+    if is_dataclass(function):
+        inside = {field.name: getattr(function, field.name) for field in fields(function)}
+    for key, value in inside.items():
+        yield from modules_in(f"{name}.{key}", value)

@@ -81,7 +81,7 @@ class Budget:
     def cut_groups(self, cost: Tensor, group: Tensor) -> list[Tensor]:
         """As `cut`, but the rows of a group stay together, be they more than the budget."""
         ids, row = group.unique(return_inverse=True)
-        longest = cost.new_zeros(len(ids)).index_reduce_(0, row, cost, "amax")
+        longest = cost.new_zeros(len(ids)).scatter_reduce_(0, row, cost, "amax")
         largest = int(torch.bincount(row).max()) if len(ids) else 1
         parts = self._cut(longest, rows=largest)
         return [torch.isin(row, part.to(row.device)).nonzero()[:, 0].cpu() for part in parts]
@@ -126,9 +126,10 @@ class Plan:
         return self.num_minibatches * self.epochs
 
 
-def with_signal(experience: Experience) -> Tensor:
-    """Indices of the rows that have a non-zero advantage anywhere."""
-    return experience.advantages.ne(0).any(1).nonzero()[:, 0]
+def with_weight(experience: Experience) -> Tensor:
+    """Indices of the rows of which some step counts in some term of the update."""
+    weights = experience.weights.values()
+    return torch.stack([weight.ne(0).any(1) for weight in weights]).any(0).nonzero()[:, 0]
 
 
 def unmasked(rollout: Rollout) -> Rollout:

@@ -1,132 +1,175 @@
-"""What a step is worth when another policy sampled it: (old, behaviour, mask) -> weight [B, T].
+"""Rows that other weights sampled: what the old policy is, and what a step is then worth.
 
-`old_logp` are the weights at the start of the update in the trainer's own arithmetic, and
-`behaviour_logp` is what the sampler said. Their ratio is constant over the update, so a weight
-multiplies the loss of a step beside any ratio of that loss. It is 0 outside the mask and has no
-gradient; a rejected step keeps its place in the mean, so rejecting shortens the update.
+A correction is (batch, *, numbers) -> weight [B, T], which multiplies the policy loss of a step.
+It reads the ratio of the old policy to the sampler, both constant over the update, so it stands
+beside any ratio of the loss itself. It has no gradient and is 0 outside the mask; a rejected step
+keeps its place in the mean, so rejecting shortens the update.
+
+An old policy is batch -> old_logp [B, T], the denominator of the ratio that losses clip.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from tandem.types import needs
+from tandem.metrics import Metric, effective_size, masked_mean, measured_by
+from tandem.types import CoupledBatch, needs
 
 MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32
+
+Correction = Callable[[CoupledBatch], Tensor]
 
 corrects = needs("old_logp", "behaviour_logp")
 
 
-def step_log_ratio(old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Tensor:
-    """[B, T] nats, 0 outside the mask."""
-    return torch.where(mask, old_logp - behaviour_logp, 0).detach()
+def step_log_ratio(batch: CoupledBatch) -> Tensor:
+    """log old - log behaviour, [B, T] nats, 0 outside the mask."""
+    return torch.where(batch.mask, batch.old_logp - batch.behaviour_logp, 0).detach()
 
 
 def _exp(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def step_ratio(old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Tensor:
+def step_ratio(batch: CoupledBatch) -> Tensor:
     """[B, T], of each step."""
-    return _exp(step_log_ratio(old_logp, behaviour_logp, mask))
+    return _exp(step_log_ratio(batch))
 
 
-def product_ratio(old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Tensor:
+def product_ratio(batch: CoupledBatch) -> Tensor:
     """[B, 1], of a whole sample: its variance grows with the length without bound."""
-    return _exp(step_log_ratio(old_logp, behaviour_logp, mask).sum(1, keepdim=True))
+    return _exp(step_log_ratio(batch).sum(1, keepdim=True))
 
 
-def geometric_ratio(old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Tensor:
+def geometric_ratio(batch: CoupledBatch) -> Tensor:
     """[B, 1], the geometric mean over the steps of a sample."""
-    total = step_log_ratio(old_logp, behaviour_logp, mask).sum(1, keepdim=True)
-    return _exp(total / mask.sum(1, keepdim=True).clamp(min=1))
+    total = step_log_ratio(batch).sum(1, keepdim=True)
+    return _exp(total / batch.mask.sum(1, keepdim=True).clamp(min=1))
 
 
 def _within(ratio: Tensor, low: float, high: float) -> Tensor:
     return (ratio >= low) & (ratio <= high)
 
 
+def effect(batch: CoupledBatch, weight: Tensor) -> dict[str, Metric]:
+    """What a correction did: the mean weight, whom it rejected, and how many samples are left.
+
+    ess: the effective number of steps of an importance-weighted mean, as a share of all.
+    """
+    sampled = batch.mask.any(1)
+    return {
+        "rollout_corr/weight_mean": masked_mean(weight, batch.mask),
+        "rollout_corr/rejected": masked_mean(weight == 0, batch.mask),
+        "rollout_corr/rejected_samples": masked_mean((weight == 0).all(1), sampled),
+        "rollout_corr/ess": effective_size(weight, batch.mask),
+    }
+
+
+def _capped_steps(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:
+    return {"rollout_corr/capped": masked_mean(step_ratio(batch) > ratio_max, batch.mask)}
+
+
+def _capped_samples(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:
+    capped = product_ratio(batch)[:, 0] > ratio_max
+    return {"rollout_corr/capped_samples": masked_mean(capped, batch.mask.any(1))}
+
+
+@needs()
+def none(batch: CoupledBatch) -> Tensor:
+    """Every step counts fully."""
+    return batch.mask.to(batch.logp.dtype)
+
+
+@measured_by(_capped_steps)
 @corrects
-def token_tis(
-    old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor, *, ratio_max: float = 2.0
-) -> Tensor:
+def token_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
     """min(r, ratio_max) of each step: truncated importance sampling."""
-    return step_ratio(old_logp, behaviour_logp, mask).clamp(max=ratio_max) * mask
+    return step_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
+@measured_by(_capped_samples)
 @corrects
-def sequence_tis(
-    old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor, *, ratio_max: float = 2.0
-) -> Tensor:
+def sequence_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
     """min(R, ratio_max), R the product over the sample's steps."""
-    return product_ratio(old_logp, behaviour_logp, mask).clamp(max=ratio_max) * mask
+    return product_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
 @corrects
-def icepop(
-    old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor, *, low: float = 0.5, high: float = 5.0
-) -> Tensor:
+def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tensor:
     """r of each step, 0 where it is outside [low, high]."""
-    ratio = step_ratio(old_logp, behaviour_logp, mask)
-    return ratio * _within(ratio, low, high) * mask
+    ratio = step_ratio(batch)
+    return ratio * _within(ratio, low, high) * batch.mask
 
 
 @corrects
-def sequence_mask(
-    old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor, *, low: float = 0.0, high: float = 3.0
-) -> Tensor:
+def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -> Tensor:
     """R of the sample, 0 where it is outside [low, high]."""
-    ratio = product_ratio(old_logp, behaviour_logp, mask)
-    return ratio * _within(ratio, low, high) * mask
+    ratio = product_ratio(batch)
+    return ratio * _within(ratio, low, high) * batch.mask
 
 
 @corrects
-def sequence_rejection(
-    old_logp: Tensor, behaviour_logp: Tensor, mask: Tensor, *, low: float = 0.5, high: float = 2.0
-) -> Tensor:
+def sequence_rejection(batch: CoupledBatch, *, low: float = 0.5, high: float = 2.0) -> Tensor:
     """1, but 0 for samples whose R is outside [low, high]."""
-    return _within(product_ratio(old_logp, behaviour_logp, mask), low, high) * mask.to(old_logp)
+    return _within(product_ratio(batch), low, high) * none(batch)
 
 
 @corrects
-def geometric_rejection(
-    old_logp: Tensor,
-    behaviour_logp: Tensor,
-    mask: Tensor,
-    *,
-    low: float = 0.999,
-    high: float = 1.001,
-) -> Tensor:
+def geometric_rejection(batch: CoupledBatch, *, low: float = 0.999, high: float = 1.001) -> Tensor:
     """1, but 0 for samples whose geometric mean ratio is outside [low, high]."""
-    return _within(geometric_ratio(old_logp, behaviour_logp, mask), low, high) * mask.to(old_logp)
+    return _within(geometric_ratio(batch), low, high) * none(batch)
 
 
+def _staleness(batch: CoupledBatch, *, low: float, high: float, decay: float) -> dict[str, Metric]:
+    ratio = step_ratio(batch)
+    return {
+        "rollout_corr/capped": masked_mean(~_within(ratio, low, high), batch.mask),
+        "staleness/gap": masked_mean(batch.version_gap, batch.mask),
+    }
+
+
+@measured_by(_staleness)
 @needs("old_logp", "behaviour_logp", "version_gap")
 def staleness_decay(
-    old_logp: Tensor,
-    behaviour_logp: Tensor,
-    mask: Tensor,
-    version_gap: Tensor,
-    *,
-    low: float = 0.5,
-    high: float = 2.0,
-    decay: float = 1.0,
+    batch: CoupledBatch, *, low: float = 0.5, high: float = 2.0, decay: float = 1.0
 ) -> Tensor:
-    """clip(r, low, high) decay^gap, the gap [B] in versions of the weights since it was sampled.
+    """clip(r, low, high) decay^gap, the gap in versions of the weights since the step was taken.
 
-    Not divided by its mean: that would undo the decay and depend on the cut. Only where the loss
-    has no ratio of its own to the sampler may current log-probabilities stand for `old_logp`.
+    Not divided by its mean: that would undo the decay and depend on the cut. With the proximal
+    policy `current` it is the documented weight of the current policy, for losses without a ratio.
     """
-    shrink = torch.as_tensor(decay).to(old_logp) ** version_gap
-    ratio = step_ratio(old_logp, behaviour_logp, mask).clamp(low, high)
-    return ratio * shrink[:, None] * mask
+    shrink = torch.as_tensor(decay).to(batch.old_logp) ** batch.version_gap
+    return step_ratio(batch).clamp(low, high) * shrink * batch.mask
 
 
-def log_linear_proximal(logp: Tensor, behaviour_logp: Tensor, version_gap: Tensor) -> Tensor:
-    """`old_logp` without a forward pass: between sampler and policy, by versions (AReaL). [B, T]
+@needs("old_logp")
+def recomputed(batch: CoupledBatch) -> Tensor:
+    """The weights at the start of the update, in the trainer's own arithmetic."""
+    # With one update per rollout they are the current ones, and nobody ran them before.
+    return batch.logp.detach() if batch.old_logp is None else batch.old_logp
+
+
+@needs("behaviour_logp")
+def bypass(batch: CoupledBatch) -> Tensor:
+    """The sampler itself: no forward pass, and the clip limits staleness and rounding alike."""
+    return batch.behaviour_logp
+
+
+@needs("behaviour_logp", "version_gap")
+def log_linear(batch: CoupledBatch) -> Tensor:
+    """Between sampler and current policy, by versions: no forward pass (AReaL).
 
     The weights of one version ago are (gap - 1) / gap of the way from the sampler to now.
     """
-    share = ((version_gap - 1) / version_gap.clamp(min=1)).clamp(min=0)
-    return behaviour_logp + share[:, None].to(logp) * (logp.detach() - behaviour_logp)
+    gap = batch.version_gap
+    share = ((gap - 1) / gap.clamp(min=1)).clamp(min=0)
+    return batch.behaviour_logp + share * (batch.logp.detach() - batch.behaviour_logp)
+
+
+@needs()
+def current(batch: CoupledBatch) -> Tensor:
+    """The policy as it is now: for losses without a ratio, which a correction then gives them."""
+    return batch.logp.detach()

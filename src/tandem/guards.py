@@ -12,6 +12,12 @@ from safetensors.torch import save_file
 
 from tandem.batches import Experience
 
+# Rows of older weights must be treated as such: their ratio alone would start at 1.
+STALE = (
+    "samples are of older weights, and nothing corrects for it; set algorithm/correction=token_tis "
+    "or staleness_decay, or algorithm/proximal=bypass or log_linear"
+)
+
 
 class Stop(RuntimeError):
     """A guard ends the run; the message says what was seen and what to change."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -23,6 +24,10 @@ class Sum:
     def __add__(self, other: Sum) -> Sum:
         return Sum(self.total + other.total, self.count + other.count)
 
+    @staticmethod
+    def value(total: float, count: float) -> float | None:
+        return total / count if count else None
+
 
 @dataclass(frozen=True, slots=True)
 class Max:
@@ -40,25 +45,42 @@ class Min:
         return Min(torch.minimum(self.least, other.least))
 
 
-Metric = Sum | Max | Min
+@dataclass(frozen=True, slots=True)
+class EffectiveSize:
+    """Of weights: (sum)^2 / sum of squares / count, 1 where all are alike."""
+
+    total: Tensor
+    squares: Tensor
+    count: Tensor
+
+    def __add__(self, other: EffectiveSize) -> EffectiveSize:
+        squares, count = self.squares + other.squares, self.count + other.count
+        return EffectiveSize(self.total + other.total, squares, count)
+
+    @staticmethod
+    def value(total: float, squares: float, count: float) -> float | None:
+        return total**2 / (squares * count) if squares else None
+
+
+Metric = Sum | Max | Min | EffectiveSize
 
 
 def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The numbers over all ranks, in three collectives; a mean over nothing is left out."""
-    sums = {name: m for name, m in metrics.items() if isinstance(m, Sum)}
-    edges = {
-        name: m.most if isinstance(m, Max) else -m.least
-        for name, m in metrics.items()
-        if name not in sums
-    }
-    totals = ranks.total(_column([m.total for m in sums.values()])).tolist()
-    counts = ranks.total(_column([m.count for m in sums.values()])).tolist()
-    most = ranks.largest(_column(edges.values())).tolist()
-    signs = [1 if isinstance(metrics[name], Max) else -1 for name in edges]
-    means = zip(sums, totals, counts, strict=True)
-    settled = {name: total / count for name, total, count in means if count}
+    """The numbers over all ranks, in two collectives; a mean over nothing is left out."""
+    edges = {name: m for name, m in metrics.items() if isinstance(m, Max | Min)}
+    sums = {name: m for name, m in metrics.items() if name not in edges}
+    added = iter(ranks.total(_column(x for m in sums.values() for x in _parts(m))).tolist())
+    highest = (m.most if isinstance(m, Max) else -m.least for m in edges.values())
+    most = ranks.largest(_column(highest)).tolist()
+    settled = {name: m.value(*islice(added, len(_parts(m)))) for name, m in sums.items()}
+    signs = [1 if isinstance(m, Max) else -1 for m in edges.values()]
     settled |= {n: s * x for n, s, x in zip(edges, signs, most, strict=True)}
-    return {name: settled[name] for name in metrics if name in settled}
+    return {name: settled[name] for name in metrics if settled[name] is not None}
+
+
+def _parts(metric: Sum | EffectiveSize) -> list[Tensor]:
+    """What is added up over ranks."""
+    return [getattr(metric, field.name) for field in fields(metric)]
 
 
 def _column(values: Iterable[Tensor]) -> Tensor:
@@ -75,6 +97,12 @@ def merge(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
 def masked_mean(x: Tensor, mask: Tensor) -> Sum:
     """Mean over the steps of the mask."""
     return Sum(torch.where(mask, x, 0).sum(), mask.sum())
+
+
+def effective_size(weight: Tensor, mask: Tensor) -> EffectiveSize:
+    """Of the weights of the steps of the mask."""
+    inside = torch.where(mask, weight, 0)
+    return EffectiveSize(inside.sum(), inside.square().sum(), mask.sum())
 
 
 def measured_by(metrics: Callable[..., dict[str, Metric]]) -> Callable:
@@ -120,11 +148,13 @@ def reference_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     """How far the sampler's log-probabilities are from the trainer's for the same weights."""
-    gap = batch.old_logp - batch.behaviour_logp
+    gap = torch.where(batch.mask, batch.old_logp - batch.behaviour_logp, 0)
     return {
         "rollout_corr/abs_logp_diff": masked_mean(gap.abs(), batch.mask),
         "rollout_corr/k1": masked_mean(-gap, batch.mask),
         "rollout_corr/k3": masked_mean(k3_of(batch.behaviour_logp, batch.old_logp), batch.mask),
+        "rollout_corr/chi2_token": masked_mean((2 * gap).exp() - 1, batch.mask),
+        "rollout_corr/chi2_seq": masked_mean((2 * gap.sum(1)).exp() - 1, batch.mask.any(1)),
     }
 
 

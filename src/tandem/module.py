@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -19,10 +19,11 @@ from tandem.batches import (
     of_groups,
     rows_of,
     split_groups,
-    with_signal,
+    with_weight,
 )
 from tandem.collect import part, slots_of_this_rank
-from tandem.guards import Guards, Stop, finite, save_failure
+from tandem.guards import STALE, Guards, Stop, finite, save_failure
+from tandem.losses.critic import explained_variance
 from tandem.metrics import (
     Metric,
     Sum,
@@ -32,10 +33,12 @@ from tandem.metrics import (
     reward_metrics,
     settle,
 )
-from tandem.objectives import Outcome
+from tandem.objectives import Coupled, Outcome
 from tandem.source import Clock, Iterations, LiveSource
 from tandem.types import Prompt, Rollout, Scores
 
+PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it
+GIVEN = {"demonstrations", "pairs"}  # rows that nobody sampled
 COUNTERS = ("iteration", "samples_seen", "tokens_seen", "flat_iterations", "skipped_in_a_row")
 
 
@@ -71,28 +74,44 @@ class PostTraining(LightningModule):
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         self.start_of_iteration()
         rollout, scores = self.algorithm.collect(self.source, slots_of_this_rank(prompts))
+        self.fresh = is_fresh(rollout)
+        if not self.fresh and not self.algorithm.corrects:
+            raise Stop(STALE)
         with self.clock.phase("complete"):
             rollout = self.policy.complete(rollout, self.needs)
         experience = self.algorithm.experience(scores, rollout)
         with self.clock.phase("train"):
             for minibatch in self.minibatches(experience):
+                minibatch = self.survey(minibatch)
                 for rows in self.microbatches(minibatch):
-                    self.accumulate(self.algorithm.objective(self.policy, rows))
+                    self.accumulate(self.objective(self.policy, rows))
+                if self.moved_too_far():
+                    break
                 self.update(minibatch)
         self.end_of_iteration(prompts, experience)
 
     # The cut.
 
     @property
-    def needs(self) -> frozenset[str]:
-        """With one update per rollout, the old log-probabilities are those of the update itself.
+    def objective(self) -> Coupled:
+        """At first a critic may learn alone."""
+        warm_up = self.algorithm.warms_up(self.iteration)
+        return self.algorithm.warmup_objective if warm_up else self.algorithm.objective
 
-        With several, they are asked for even if no loss reads them: metrics and guards do.
-        """
+    @property
+    def needs(self) -> frozenset[str]:
+        """With one update per rollout, the old log-probabilities are those of the update itself,
+        unless the comparison reads them. With several they are asked for even if no loss reads
+        them: metrics and guards do."""
         needs, old = self.algorithm.needs, frozenset({"old_logp"})
-        if self.plan.updates == 1:
-            return needs - old
-        return needs if "demonstrations" in needs else needs | old
+        if needs & GIVEN or old & self.algorithm.needs_before:
+            return needs
+        return needs - old if self.plan.updates == 1 else needs | self.algorithm.needs_of_drift
+
+    def survey(self, minibatch: Experience) -> Experience:
+        """Nothing, but for losses that must see all rows of an update before any cut."""
+        cost = self.policy.row_cost(minibatch.rollout)
+        return self.objective.survey(self.policy, minibatch, lambda: self.plan.budget.cut(cost))
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """One optimiser step each: whole groups, with the weights of every term."""
@@ -101,19 +120,22 @@ class PostTraining(LightningModule):
             key = draws.key(self.plan.seed, "minibatches", self.iteration, epoch)
             for ids in split_groups(of_all_ranks, self.plan.num_minibatches, key):
                 rows = of_groups(experience, ids)
-                yield rows.weighed(self.algorithm.objective.weigh(rows.rollout.mask))
+                yield rows.weighed(self.objective.weigh(rows.rollout.trained))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
-        rows = torch.arange(len(minibatch.advantages))
-        if self.algorithm.objective.vanishes:
-            rows = with_signal(minibatch)
-        cost = self.policy.row_cost(minibatch.rollout)[rows]
-        parts = [rows[part.to(rows.device)] for part in self.plan.budget.cut(cost)]
+        objective, budget = self.objective, self.plan.budget
+        rows = with_weight(minibatch)
+        if objective.vanishes:
+            rows = rows[minibatch.advantages[rows].ne(0).any(1)]
+        cost, group = self.policy.row_cost(minibatch.rollout)[rows], minibatch.rollout.group[rows]
+        cut = budget.cut_groups(cost, group) if objective.whole_groups else budget.cut(cost)
+        parts = [rows[part.to(rows.device)] for part in cut]
+        idle = rows_of(minibatch, parts[0]) if parts else first_row(minibatch)
         count = max(1, int(ranks.largest(torch.tensor(len(parts)))))
         for left in reversed(range(count)):
             self.micro_steps_left = left
-            yield rows_of(minibatch, parts.pop(0)) if parts else first_row(minibatch).weightless()
+            yield rows_of(minibatch, parts.pop(0)) if parts else idle.weightless()
 
     def accumulate(self, outcome: Outcome) -> None:
         """Add one micro-batch to the gradient; only the last one talks to the other ranks."""
@@ -123,12 +145,30 @@ class PostTraining(LightningModule):
             self.manual_backward(loss)
         for name, share in outcome.parts.items():
             self.losses[name] = self.losses.get(name, 0) + share
-        merge(self.metrics, outcome.metrics)
+        merge(self.of_update, outcome.metrics)
+
+    def moved_too_far(self) -> bool:
+        """Whether the drift from the old policy ends the updates of this iteration, on all ranks.
+
+        Measured before the step, so the first update of fresh samples is always made.
+        """
+        target = self.algorithm.target_kl
+        if target is None or not self.updates_done:
+            return False
+        drift = settle(self.of_update).get("actor/approx_kl_k3", 0.0)
+        if drift <= PATIENCE * target:
+            return False
+        self.optimizers().zero_grad()
+        return True
 
     def update(self, minibatch: Experience) -> None:
         """Clip and step, unless something is not finite."""
+        merge(self.metrics, self.of_update)
+        self.of_update = {}
         self.check_first_update()
         optimizer = self.optimizers()
+        if self.algorithm.warms_up(self.iteration):
+            hold(self.policy.groups()["policy"])
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
         # One verdict for all ranks: losses are each rank's own until they are logged.
@@ -169,6 +209,7 @@ class PostTraining(LightningModule):
         self.source.begin(self.iteration)
         self.clock.seconds.clear()
         self.metrics: dict[str, Metric] = {}
+        self.of_update: dict[str, Metric] = {}  # not yet merged: a stopped one never counts
         self.losses: dict[str, Tensor] = {}
         self.updates_done = 0
 
@@ -181,11 +222,22 @@ class PostTraining(LightningModule):
         self.report |= advantage_metrics(
             ranks.gather(experience.advantages), ranks.gather(experience.rollout.mask)
         )
+        self.report |= self.values_report(experience) | self.algorithm.coefficients()
         self.report["optim/updates"] = self.updates_done
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.parts:
             self.learn_from(prompts, rollout, scores)
+        self.algorithm.observe(self.report, len(rollout.mask))
         self.iteration += 1
+
+    def values_report(self, experience: Experience) -> dict[str, float]:
+        """How much of the returns the values explain, over the rows of all ranks."""
+        if experience.returns is None:
+            return {}
+        rollout = experience.rollout
+        columns = (experience.returns, rollout.old_values, rollout.trained)
+        explained = explained_variance(*(ranks.gather(column) for column in columns))
+        return {"critic/explained_variance": explained}
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
         """The reward metrics, what they stop, and the curriculum."""
@@ -203,6 +255,8 @@ class PostTraining(LightningModule):
     def check_first_update(self) -> None:
         if self.updates_done > 0:
             return
+        if not self.fresh:
+            return
         seen = settle(self.metrics)
         self.guards.check_mismatch(seen.get("rollout_corr/abs_logp_diff", 0.0))
         if self.policy.exact:
@@ -214,6 +268,8 @@ class PostTraining(LightningModule):
         """Counters, and what the stream and the policy remember."""
         counters = {name: torch.tensor(getattr(self, name)) for name in COUNTERS}
         owners = {"stream": self.stream.state_dict(), "policy": self.policy.state()}
+        memory = self.algorithm.memory
+        owners |= {f"algorithm.{name}": x.state_dict() for name, x in memory.items()}
         remembered = {f"{o}.{name}": x for o, state in owners.items() for name, x in state.items()}
         return counters | remembered
 
@@ -222,6 +278,8 @@ class PostTraining(LightningModule):
             setattr(self, name, int(state[name]))
         self.stream.load_state_dict(_owned(state, "stream."))
         self.policy.load_state(_owned(state, "policy."))
+        for name, remembered in self.algorithm.memory.items():
+            remembered.load_state_dict(_owned(state, f"algorithm.{name}."))
 
     def no_sync(self):
         wrapped = self.trainer.strategy.model
@@ -235,7 +293,10 @@ class PostTraining(LightningModule):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.optimizer(list(self.policy.trainable().values()))
+        groups = [{"params": group} for group in self.policy.groups().values()]
+        if (critic := self.algorithm.critic) is not None:
+            groups[-1]["lr"] = critic.lr
+        return self.optimizer(groups)
 
     def on_train_batch_start(self, batch: Sequence[Prompt], batch_idx: int) -> None:
         factor = self.schedule(self.iteration, self.plan.iterations)
@@ -244,6 +305,19 @@ class PostTraining(LightningModule):
 
     def transfer_batch_to_device(self, batch: Sequence[Prompt], *_: object) -> Sequence[Prompt]:
         return batch  # prompts are text
+
+
+def is_fresh(rollout: Rollout) -> bool:
+    """Whether all rows of all ranks were sampled from the weights as they are."""
+    gap = rollout.version_gap
+    oldest = torch.zeros(()) if gap is None else gap.max().float()
+    return bool(ranks.largest(oldest) == 0)
+
+
+def hold(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Without a gradient an optimiser leaves a parameter alone, its decay too."""
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def _owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -5,19 +5,32 @@ An objective asks the policy for what its terms read, and for nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tandem import ranks
-from tandem.batches import Experience
+from tandem import corrections, ranks
+from tandem.batches import Experience, rows_of
 from tandem.metrics import Metric, mismatch_metrics, own_metrics, policy_metrics, reference_metrics
-from tandem.types import CoupledBatch, Evidence, Rollout, needs, needs_of, vanishes
+from tandem.types import (
+    CoupledBatch,
+    Evidence,
+    Rollout,
+    compares_rows,
+    concat,
+    needs,
+    needs_of,
+    pad_steps,
+    survey_of,
+    take,
+    vanishes,
+)
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
+POLICY = "policy"  # the term that a correction multiplies
 
 
 class CoupledPolicy(Protocol):
@@ -28,9 +41,18 @@ class CoupledPolicy(Protocol):
 class Term:
     """A loss or penalty, its coefficient, and how much each step counts in it."""
 
-    loss: Callable[[CoupledBatch], Tensor]
-    coef: float
+    loss: Callable[..., Tensor]
+    coef: float | nn.Module  # a module is a number that a controller moves
     weights: Weigh
+    correction: corrections.Correction = corrections.none
+
+    @property
+    def exists(self) -> bool:
+        return isinstance(self.coef, nn.Module) or self.coef != 0
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(self.loss) | needs_of(self.correction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,59 +73,110 @@ def entropy_bonus(batch: CoupledBatch) -> Tensor:
 class Coupled:
     """Train on the very steps that were sampled. Terms with coefficient 0 do not exist."""
 
-    def __init__(self, terms: Mapping[str, Term]) -> None:
-        self.terms = {name: term for name, term in terms.items() if term.coef != 0}
-        self.needs = frozenset().union(*(needs_of(term.loss) for term in self.terms.values()))
+    def __init__(
+        self,
+        terms: Mapping[str, Term],
+        *,
+        old_policy: Callable[[CoupledBatch], Tensor] = corrections.recomputed,
+    ) -> None:
+        self.terms = {name: term for name, term in terms.items() if term.exists}
+        self.old_policy = old_policy
+        read = frozenset().union(*(term.needs for term in self.terms.values()))
+        own = read - {"old_logp"} | needs_of(old_policy)
+        self.needs = own if "old_logp" in read else read
         self.vanishes = all(vanishes(term.loss) for term in self.terms.values())
+        self.whole_groups = any(compares_rows(term.loss) for term in self.terms.values())
+        surveys = {name: survey_of(term.loss) for name, term in self.terms.items()}
+        self.surveys = {name: survey for name, survey in surveys.items() if survey is not None}
 
     def weigh(self, mask: Tensor) -> dict[str, Tensor]:
         """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it."""
         return {name: ranks.over_all(term.weights)(mask) for name, term in self.terms.items()}
 
+    @torch.no_grad()
+    def survey(
+        self, policy: CoupledPolicy, rows: Experience, cut: Callable[[], Sequence[Tensor]]
+    ) -> Experience:
+        """Let losses look at all rows of an update, before any cut; most have no wish to."""
+        if not self.surveys:
+            return rows
+        parts = cut()
+        records = concat([self.record(policy, rows_of(rows, part)) for part in parts])
+        batch = take(records, torch.cat(list(parts)).argsort())
+        found = {name: ranks.over_all(survey)(batch) for name, survey in self.surveys.items()}
+        width = rows.rollout.mask.shape[1]
+        return replace(rows, surveyed={n: pad_steps(x, width) for n, x in found.items()})
+
     def __call__(self, policy: CoupledPolicy, rows: Experience) -> Outcome:
         batch = self.record(policy, rows)
-        parts = {
-            name: term.coef * (term.loss(batch) * rows.weights[name]).sum()
-            for name, term in self.terms.items()
-        }
+        parts = {name: self.part(name, batch, rows) for name in self.terms}
         with torch.no_grad():
-            metrics = self.measure(batch, rows.weights)
+            metrics = self.measure(batch, rows)
         shares = {name: part.detach() for name, part in parts.items()}
         return Outcome(loss=sum(parts.values()), parts=shares, metrics=metrics)
+
+    def part(self, name: str, batch: CoupledBatch, rows: Experience) -> Tensor:
+        """One term: sum over steps of coef * loss * correction * weight."""
+        term = self.terms[name]
+        loss = term.loss(batch, *_found(rows, name))
+        weight = rows.weights[name]
+        if term.correction is not corrections.none:
+            weight = weight * term.correction(batch)
+        return float(term.coef) * (loss * weight).sum()
 
     def record(self, policy: CoupledPolicy, rows: Experience) -> CoupledBatch:
         rollout = rows.rollout
         evidence = policy.evidence(rollout, self.needs)
-        old_logp = rollout.old_logp
         fields = {
             "logp": evidence.logp,
             "advantages": rows.advantages,
-            # With one update per rollout the sampling weights are the current ones.
-            "old_logp": evidence.logp.detach() if old_logp is None else old_logp,
+            "old_logp": rollout.old_logp,
             "behaviour_logp": rollout.behaviour_logp,
             "ref_logp": rollout.ref_logp,
+            "version_gap": _gap(rollout) if "version_gap" in self.needs else None,
             "entropy": evidence.entropy,
+            "values": evidence.values,
+            "old_values": rollout.old_values,
+            "returns": rows.returns,
         }
         inside = {
             k: None if v is None else torch.where(rollout.mask, v, 0) for k, v in fields.items()
         }
-        return CoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
+        batch = CoupledBatch(
+            mask=rollout.mask, group=rollout.group, baseline=rollout.baseline, **inside
+        )
+        return replace(batch, old_logp=torch.where(batch.mask, self.old_policy(batch), 0))
 
-    def measure(self, batch: CoupledBatch, weights: Mapping[str, Tensor]) -> dict[str, Metric]:
+    def measure(self, batch: CoupledBatch, rows: Experience) -> dict[str, Metric]:
         """Over the steps that count, an idle micro-batch adds nothing.
 
         Rows without advantage are left out of all but the KL to the reference, whether they were
         skipped or ran for the sake of another term: a metric must not depend on which.
         """
-        counted = torch.stack([weight != 0 for weight in weights.values()]).any(0)
+        counted = torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)
         batch = replace(batch, mask=batch.mask & counted)
         metrics = {} if batch.ref_logp is None else reference_metrics(batch)
-        if vanishes(self.terms["policy"].loss):
+        if POLICY in self.terms and vanishes(self.terms[POLICY].loss):
             signal = batch.advantages.ne(0).any(1, keepdim=True)
             batch = replace(batch, mask=batch.mask & signal)
         metrics = policy_metrics(batch) | metrics
         if batch.behaviour_logp is not None:
             metrics |= mismatch_metrics(batch)
-        for term in self.terms.values():
-            metrics |= own_metrics(term.loss, batch)
+        for name, term in self.terms.items():
+            metrics |= own_metrics(term.loss, batch, *_found(rows, name))
+            if term.correction is not corrections.none:
+                metrics |= corrections.effect(batch, term.correction(batch))
+                metrics |= own_metrics(term.correction, batch)
         return metrics
+
+
+def _found(rows: Experience, term: str) -> tuple[Tensor, ...]:
+    """What the loss of a term found in all rows of the update; nothing for most losses."""
+    return (rows.surveyed[term],) if term in rows.surveyed else ()
+
+
+def _gap(rollout: Rollout) -> Tensor:
+    """Fresh rows are of the current version."""
+    if rollout.version_gap is None:
+        return torch.zeros_like(rollout.mask, dtype=torch.float32)
+    return rollout.version_gap.float()

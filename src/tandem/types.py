@@ -25,6 +25,8 @@ class Prompt:
     text: str | None = None
     messages: tuple[Mapping[str, str], ...] | None = None
     answer: str | None = None
+    chosen: str | None = None  # of two answers the preferred one
+    rejected: str | None = None  # and the other; a prompt has both or neither
     fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class CoupledBatch:
     values: Tensor | None = None  # [B, T]; carries the gradient
     old_values: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T] what the values should be
+    baseline: Tensor | None = None  # [B] bool: rows that are only compared with
 
 
 def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:
@@ -228,7 +231,9 @@ def survey_of(component: Callable) -> Callable[..., Tensor] | None:
     """The survey that a loss declared, bound to the numbers of the loss; None if it needs none."""
     function, numbers = unbound(component)
     survey = getattr(function, "survey", None)
-    return None if survey is None else functools.partial(survey, **(defaults_of(function) | numbers))
+    if survey is None:
+        return None
+    return functools.partial(survey, **(defaults_of(function) | numbers))
 
 
 def defaults_of(function: Callable | None) -> dict[str, Any]:

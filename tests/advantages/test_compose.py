@@ -6,7 +6,7 @@ import torch
 from records import rollout, scores
 from torch.testing import assert_close
 
-from tandem.advantages.compose import Combined, Share, Standardised, Whitened
+from tandem.advantages.compose import Combined, Share, Standardised, normalised
 from tandem.advantages.group import batch_relative, given, group_relative, leave_one_out
 from tandem.types import needs, needs_of
 
@@ -36,13 +36,13 @@ def test_a_share_of_zero_neither_runs_nor_needs_anything():
 
 
 def test_what_is_inside_says_what_it_needs():
-    for around in (Whitened, Standardised, lambda of: Combined({"critic": Share(of, 0.1)})):
+    for around in (Standardised, lambda of: Combined({"critic": Share(of, 0.1)})):
         assert needs_of(around(judged)) == {"values"}
 
 
 def test_whitening_counts_steps_and_standardising_counts_samples():
     rows = rollout(LONG, GROUPS)
-    by_step = Whitened(given)(scores(TOTAL), rows)
+    by_step = normalised(given(scores(TOTAL), rows), scores(TOTAL), rows)
     by_sample = Standardised(given)(scores(TOTAL), rows)
     assert by_step[LONG].mean().abs() < 1e-9 < by_sample[LONG].mean().abs()
     assert by_sample[:, 0].mean().abs() < 1e-9
@@ -51,6 +51,6 @@ def test_whitening_counts_steps_and_standardising_counts_samples():
 
 def test_they_nest():
     rows = rollout(LONG, GROUPS)
-    outer = Standardised(Combined({"one": Share(Whitened(leave_one_out), 3.0)}))
-    want = Standardised(Whitened(leave_one_out), eps=1e-4 / 3)
+    outer = Standardised(Combined({"one": Share(Standardised(leave_one_out, eps=0.0), 3.0)}))
+    want = Standardised(Standardised(leave_one_out, eps=0.0), eps=1e-4 / 3)
     assert_close(outer(scores(TOTAL), rows), want(scores(TOTAL), rows))

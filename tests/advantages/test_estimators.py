@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 import torch
-from records import rollout, scores
+from records import rollout, scores, whitened
 from torch.testing import assert_close
 
-from tandem.advantages.compose import Combined, Share, Standardised, Whitened
+from tandem.advantages.compose import Combined, Share, Standardised
 from tandem.advantages.group import (
     batch_relative,
     batch_std,
@@ -32,6 +32,7 @@ lite_ppo = partial(group_relative, scale=batch_std, eps=1e-4)
 vectorized = partial(grpo_vectorized, group_size=3)
 halves = Combined({"own": Share(grpo, 0.5), "all": Share(batch_relative, 0.5)})
 
+
 # Laws that hold for which estimator. A part is the total where there is one reward.
 COMPARING = {
     "grpo": grpo,
@@ -44,7 +45,7 @@ COMPARING = {
     "gdpo": gdpo,
     "best_gap": partial(best_gap, scale=unbiased_std),
     "pkpo_centred": partial(pkpo_centred, k=2),
-    "whitened": Whitened(centred),
+    "whitened": whitened(centred),
     "standardised": Standardised(opo),
 }
 ALL = COMPARING | {
@@ -87,7 +88,7 @@ def test_values_are_the_reference_ones(vectors, estimate, total, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
-@pytest.mark.parametrize(("estimate", "name"), [(opo, "opo"), (Whitened(centred), "rppb/adv")])
+@pytest.mark.parametrize(("estimate", "name"), [(opo, "opo"), (whitened(centred), "rppb/adv")])
 def test_values_that_depend_on_length_are_the_reference_ones(vectors, estimate, name, dtype):
     mask = vectors["in/M"].bool()
     got = estimate(scores(vectors["in/R"].to(dtype)), rollout(mask, GROUPS))
@@ -111,7 +112,7 @@ def test_gpg_is_zero_where_no_group_varies():
 
 def test_the_population_form_of_whitening_differs_by_a_constant(vectors):
     mask = vectors["in/M"].bool()
-    got = Whitened(centred)(scores(vectors["in/R"]), rollout(mask, GROUPS))
+    got = whitened(centred)(scores(vectors["in/R"]), rollout(mask, GROUPS))
     check(got * (23 / 22) ** 0.5, vectors["rppb/adv_bias"])
 
 

@@ -4,10 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-from records import rollout
+from records import rollout, whitened
 from torch.testing import assert_close
 
-from tandem.advantages.compose import Whitened
 from tandem.advantages.group import group_relative, unbiased_std
 from tandem.advantages.parts import by_part, gdpo, only
 from tandem.types import Scores
@@ -28,7 +27,7 @@ def two(dtype=torch.float64, right=(1, 0, 1, 1, 1, 0), short=(0.2, 0.4, 0, 0.1, 
     ("estimate", "name"),
     [
         (partial(by_part, weights=WEIGHTS, eps=1e-6), "gdpo/pre"),
-        (Whitened(partial(by_part, weights=WEIGHTS, eps=1e-6)), "gdpo/tokwhiten"),
+        (whitened(partial(by_part, weights=WEIGHTS, eps=1e-6)), "gdpo/tokwhiten"),
         (partial(gdpo, weights=WEIGHTS), "gdpo/seqnorm_trl"),
     ],
 )

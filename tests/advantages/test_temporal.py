@@ -5,10 +5,9 @@ from functools import partial
 
 import pytest
 import torch
-from records import rollout, scores
+from records import rollout, scores, whitened
 from torch.testing import assert_close
 
-from tandem.advantages.compose import Whitened
 from tandem.advantages.temporal import (
     gae,
     gae_returns,
@@ -174,9 +173,9 @@ def judged(vectors, dtype, mask="in/M", known=None):
         (generalised, "gae/hole", "in/MH"),
         (gae_returns, "gae/ret", "in/M"),
         (gae_returns, "gae/hole_ret", "in/MH"),
-        (Whitened(generalised), "gae/whiten_unb", "in/M"),
+        (whitened(generalised), "gae/whiten_unb", "in/M"),
         (partial(reward_to_go, gamma=0.9), "reinforce/rtg_g.9", "in/M"),
-        (Whitened(reward_to_go), "rpp/adv", "in/M"),
+        (whitened(reward_to_go), "rpp/adv", "in/M"),
     ],
 )
 def test_of_samples_they_are_the_reference_ones(vectors, estimate, name, mask, dtype):
@@ -191,7 +190,7 @@ def test_of_samples_they_are_the_reference_ones(vectors, estimate, name, mask, d
     [
         (generalised, 0.1, "gae/kl.1"),
         (reward_to_go, 0.01, "rpp/ret_kl.01"),
-        (Whitened(reward_to_go), 0.01, "rpp/adv_kl.01"),
+        (whitened(reward_to_go), 0.01, "rpp/adv_kl.01"),
     ],
 )
 def test_a_score_may_be_spread_over_steps(vectors, estimate, coef, name, dtype):

@@ -105,7 +105,7 @@ WEIGHTED = [
 )
 def test_ppo_with_a_correction_is_the_reference_one(vectors, correct, name, kind, dtype):
     batch = coupled(vectors, dtype)
-    weight = correct(batch.old_logp, batch.behaviour_logp, batch.mask)
+    weight = correct(batch)
     value = (weight * ppo(batch) * TOKENS(batch.mask)).sum()
     check(vectors, name, value, batch.logp, dtype, kind)
 
@@ -113,7 +113,7 @@ def test_ppo_with_a_correction_is_the_reference_one(vectors, correct, name, kind
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_rejected_samples_leave_the_mean_only_if_the_mask_loses_them(vectors, dtype):
     batch = coupled(vectors, dtype)
-    kept = corrections.sequence_rejection(batch.old_logp, batch.behaviour_logp, batch.mask)
+    kept = corrections.sequence_rejection(batch)
     shortened = (kept * ppo(batch) * TOKENS(batch.mask)).sum()
     renormalised = (ppo(batch) * TOKENS(batch.mask & kept.bool())).sum()
     want = vectors["op/rs_zero_weight_full_denominator/loss"]
@@ -127,32 +127,37 @@ def test_rejected_samples_leave_the_mean_only_if_the_mask_loses_them(vectors, dt
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_bypass_puts_the_sampler_in_the_place_of_the_old_policy(vectors, dtype):
     batch = coupled(vectors, dtype)
-    bypass = replace(batch, old_logp=batch.behaviour_logp)
+    bypass = replace(batch, old_logp=corrections.bypass(batch))
     clipped = (ppo(bypass) * TOKENS(batch.mask)).sum()
     truncated = (cispo(bypass, ratio_max=2.0) * TOKENS(batch.mask)).sum()
     check(vectors, "op/bypass(ratio=new/roll)", clipped, batch.logp, dtype)
     check(vectors, "op/bypass_pg_token_tis2", truncated, batch.logp, dtype, "grad_rows")
 
 
-GAP = torch.tensor([0, 1, 2, 0, 3, 5])
+GAP = torch.tensor([0.0, 1, 2, 0, 3, 5])
+
+
+def stale(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    return replace(batch, version_gap=GAP[:, None] * batch.mask)
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_a_decayed_weight_on_top_of_ppo_is_what_flux_documents(vectors, dtype):
-    batch = coupled(vectors, dtype)
-    decayed = partial(corrections.staleness_decay, decay=0.99)
-    weight = decayed(batch.logp, batch.behaviour_logp, batch.mask, GAP)
+    batch = stale(vectors, dtype)
+    unratioed = replace(batch, old_logp=corrections.current(batch))
+    weight = corrections.staleness_decay(unratioed, decay=0.99)
     value = (weight * ppo(batch) * TOKENS(batch.mask)).sum()
     check(vectors, "flux/doc_w*ppo", value, batch.logp, dtype)
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_areal_needs_no_forward_pass_for_its_old_policy(vectors, dtype):
-    batch = coupled(vectors, dtype)
-    proximal = corrections.log_linear_proximal(batch.logp, batch.behaviour_logp, GAP)
-    proximal = torch.where(batch.mask, proximal, 0)
-    weight = corrections.token_tis(proximal, batch.behaviour_logp, batch.mask, ratio_max=math.inf)
-    value = (weight * ppo(replace(batch, old_logp=proximal)) * TOKENS(batch.mask)).sum()
+    batch = stale(vectors, dtype)
+    proximal = torch.where(batch.mask, corrections.log_linear(batch), 0)
+    decoupled = replace(batch, old_logp=proximal)
+    weight = corrections.token_tis(decoupled, ratio_max=math.inf)
+    value = (weight * ppo(decoupled) * TOKENS(batch.mask)).sum()
     (gradient,) = torch.autograd.grad(value, batch.logp)
     close = {"atol": PRECISION[dtype], "rtol": 0.0, "check_dtype": False}
     assert_close(proximal, vectors["areal/prox_loglinear"], **close)

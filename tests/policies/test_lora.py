@@ -31,7 +31,7 @@ def test_only_adapters_are_trained_and_kept(adapted):
 def test_the_reference_is_the_base(adapted, policy):
     rollout = shown(adapted)
     complete = adapted.complete(rollout, REFERENCE)
-    base = policy.scorer.in_parts(rollout.sample, rollout.mask)
+    base = policy.scorer.in_parts(rollout.sample, rollout.mask).logp
     assert_close(complete.ref_logp, base, atol=0, rtol=0)
     assert (adapted.evidence(rollout, NOTHING).logp - base).abs().max() > 0.1
     assert adapted.reference is None

@@ -14,23 +14,12 @@ from tandem.types import Rollout, Scores, needs_of
 Estimator = Callable[[Scores, Rollout], Tensor]
 
 
-@dataclass(frozen=True)
-class Whitened:
-    """Mean 0 and variance 1 over the trained steps of all scored samples (REINFORCE++).
+def normalised(advantages: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
+    """To mean 0 and variance 1 over the trained steps of all scored samples. [B, T] -> [B, T]
 
     A group that ties gets what the mean of all leaves it, as published: 0 only if the mean is 0.
     """
-
-    of: Estimator
-    eps: float = 1e-8  # added to the variance
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_of(self.of)
-
-    def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
-        counted = rollout.mask & scores.scored[:, None]
-        return whiten(self.of(scores, rollout), counted, eps=self.eps)
+    return whiten(advantages, rollout.trained & scores.scored[:, None])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from tandem.config.plain import leaves, plain
 from tandem.config.rules import RULES
 from tandem.config.settings import COMPONENTS, Settings
 
+# What data, ways of collecting and the algorithm itself bring.
+OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
 ROOT = "${oc.env:PROJECT_ROOT}"
 ENVIRONMENT = re.compile(r"oc\s*\.\s*(env|\$\{)")  # the second: a name put together on the way
 
@@ -67,7 +69,7 @@ def _refuse_unmet_needs(composed: Composed) -> None:
         algorithm, policy = (make(composed.components[name]) for name in ("algorithm", "model"))
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    missing = sorted(algorithm.needs - policy.describe().provides - {"demonstrations"})
+    missing = sorted(algorithm.needs - policy.describe().provides - OWN)
     if missing:
         chosen = composed.settings.choices
         raise ConfigError(

@@ -8,6 +8,9 @@ from typing import Any
 
 from tandem.config.binding import Call
 from tandem.config.settings import Settings
+from tandem.types import needs_of
+
+GIVEN = {"demonstrations", "pairs"}  # rows that come with the data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Composed:
     def is_offline(self) -> bool:
         """Nothing is sampled to train on."""
         collect = self.within("algorithm", "collect")
-        return collect is not None and collect.target.__name__ == "offline"
+        return collect is not None and bool(needs_of(collect.target) & GIVEN)
 
 
 def _innermost(estimator: Call) -> Iterator[Call]:

@@ -21,6 +21,12 @@ from tandem.config.comparing import (
 )
 from tandem.config.composed import Composed, Rule
 from tandem.config.names import unknown
+from tandem.config.own_functions import averaging_losses_see_whole_updates, ranges_rise
+from tandem.config.stale import (
+    a_ratio_has_an_old_policy,
+    staleness_is_paid_once,
+    what_is_given_has_no_sampler,
+)
 
 POSITIVE = (
     "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm threads "
@@ -182,10 +188,15 @@ RULES: tuple[Rule, ...] = (
     whole_samples_are_weighed_as_such,
     the_cap_is_above_the_clip,
     demonstrations_come_alone,
+    staleness_is_paid_once,
+    what_is_given_has_no_sampler,
+    a_ratio_has_an_old_policy,
     training_samples_are_whole,
     training_samples_are_random,
     a_run_has_a_directory_of_its_own,
     metrics_name_a_reward,
     numbers_have_their_sign,
     there_is_a_device,
+    averaging_losses_see_whole_updates,
+    ranges_rise,
 )

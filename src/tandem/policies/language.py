@@ -14,18 +14,19 @@ from torch import Tensor, nn
 
 from tandem import draws, ranks
 from tandem.policies.chat import Chat, Talk
+from tandem.policies.critic import Critic, Kind, critic_of
 from tandem.policies.decoding import Endings, answer
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.pretrained import Build, Numerics, copy_into, positions, pretrained
 from tandem.policies.records import Description, TokenSample
 from tandem.policies.rows import demonstrated, sampled
 from tandem.policies.sampling import Sampling
-from tandem.policies.scorer import Memory, Scorer
+from tandem.policies.scorer import Memory, Scorer, logits_are_head_of_trunk
 from tandem.types import Evidence, Prompt, Rollout, take
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
-PROVIDES = frozenset({"behaviour_logp", "old_logp", "ref_logp", "entropy"})
+PROVIDES = frozenset({"behaviour_logp", "old_logp", "ref_logp", "entropy", "values", "old_values"})
 SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
@@ -45,6 +46,7 @@ class LanguagePolicy(nn.Module):
         gradient_checkpointing: bool = False,
         torch_compile: bool = False,
         lora: Lora | None = None,
+        critic: Kind = "head",
         system_prompt: str | None = None,
         enable_thinking: bool | None = None,
         logit_budget: int = 2**24,
@@ -59,25 +61,30 @@ class LanguagePolicy(nn.Module):
             gradient_checkpointing=gradient_checkpointing,
             torch_compile=torch_compile,
         )
-        self.lora = lora
+        self.lora, self.kind_of_critic = lora, critic
         self.talk = Talk(system_prompt=system_prompt, enable_thinking=enable_thinking)
         self.memory = Memory(logits=logit_budget, tokens=token_budget)
         self.reference: Scorer | None = None
+        self.critic: Critic | None = None
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
     def describe(self) -> Description:
         return Description(kind="tokens", provides=PROVIDES)
 
     def load(self, needs: frozenset[str]) -> None:
-        """Weights and tokenizer; a frozen copy only if "ref_logp" is needed without adapters."""
+        """Weights and tokenizer; a frozen copy only if "ref_logp" is needed without adapters, and
+        a critic only if "values" are."""
         model, tokenizer = pretrained(self.path, self.build, self.numerics)
         self.chat = Chat(tokenizer, self.talk)
         self.ends = self.chat.ends(model.generation_config.eos_token_id)
         self.positions = positions(model)
         self.network = model
+        if "values" in needs:  # before adapters come into its layers
+            splits = logits_are_head_of_trunk(model)
+            self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
             self.network = adapted(model, self.lora, seed=self.seed)
-        self.scorer = Scorer(model, numerics=self.numerics, memory=self.memory)
+        self.scorer = Scorer(model, numerics=self.numerics, memory=self.memory, critic=self.critic)
         self._warn_of_rounding()
         if "ref_logp" in needs and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
@@ -161,26 +168,39 @@ class LanguagePolicy(nn.Module):
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""
-        return self.scorer(rollout.sample, rollout.mask, with_entropy="entropy" in needs)
+        return self.scorer(
+            rollout.sample,
+            rollout.mask,
+            with_entropy="entropy" in needs,
+            with_values="values" in needs,
+        )
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the log-probabilities that are read and were not given."""
-        given = {"old_logp": rollout.old_logp, "ref_logp": rollout.ref_logp}
-        fill = {"old_logp": self._old_logp, "ref_logp": self._ref_logp}
-        wanted = [name for name in fill if name in needs and given[name] is None]
-        return replace(rollout, **{name: fill[name](rollout) for name in wanted})
+        """Fill the log-probabilities and values that are read and were not given."""
+        fill = {
+            "old_values": self._old_values,
+            "old_logp": self._old_logp,
+            "ref_logp": self._ref_logp,
+        }
+        for name, find in fill.items():
+            if name in needs and getattr(rollout, name) is None:
+                rollout = replace(rollout, **{name: find(rollout)})
+        return rollout
+
+    def _old_values(self, rollout: Rollout) -> Tensor:
+        return self.scorer.in_parts(rollout.sample, rollout.mask, with_values=True).values
 
     def _old_logp(self, rollout: Rollout) -> Tensor:
         if rollout.behaviour_logp is not None and self._sampler_agrees(rollout):
             return rollout.behaviour_logp
-        return self.scorer.in_parts(rollout.sample, rollout.mask)
+        return self.scorer.in_parts(rollout.sample, rollout.mask).logp
 
     def _sampler_agrees(self, rollout: Rollout) -> bool:
         """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
         if self.sampler == UNKNOWN:
             few = rollout.mask.any(1).nonzero()[:16, 0]
             rows = take(rollout, few)
-            again = self.scorer.in_parts(rows.sample, rows.mask)
+            again = self.scorer.in_parts(rows.sample, rows.mask).logp
             gap = torch.where(rows.mask, again - rows.behaviour_logp, 0).abs()
             largest = ranks.largest(torch.cat([gap.flatten(), gap.new_zeros(1)]).max())
             self.sampler.fill_(REUSED if self.exact and largest < SAME else DIFFERENT)
@@ -189,10 +209,10 @@ class LanguagePolicy(nn.Module):
     def _ref_logp(self, rollout: Rollout) -> Tensor:
         if self.lora is not None:
             with self.network.disable_adapter():
-                return self.scorer.in_parts(rollout.sample, rollout.mask)
+                return self.scorer.in_parts(rollout.sample, rollout.mask).logp
         assert self.reference is not None, "load() was not told that ref_logp is needed"
         self.reference.model.to(self.device)
-        return self.reference.in_parts(rollout.sample, rollout.mask)
+        return self.reference.in_parts(rollout.sample, rollout.mask).logp
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that a forward pass reads for each row, [B] int64."""
@@ -216,7 +236,20 @@ class LanguagePolicy(nn.Module):
         return self.chat.text(prompt)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        """All that learns, by name."""
+        parts = {"": self.network} | ({} if self.critic is None else {"critic.": self.critic})
+        return {
+            f"{prefix}{name}": p
+            for prefix, part in parts.items()
+            for name, p in part.named_parameters()
+            if p.requires_grad
+        }
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """What an optimiser treats alike; a critic, if there is one, comes last."""
+        policy = [p for p in self.network.parameters() if p.requires_grad]
+        critic = {} if self.critic is None else {"critic": list(self.critic.parameters())}
+        return {"policy": policy} | critic
 
     def weights(self) -> dict[str, Tensor]:
         """What a checkpoint holds: all that is trained."""

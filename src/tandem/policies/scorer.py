@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tandem.policies.critic import Critic
 from tandem.policies.logprobs import Places, token_logp
 from tandem.policies.pretrained import Numerics
 from tandem.policies.records import TokenSample
-from tandem.types import Evidence
+from tandem.types import Evidence, concat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,20 +23,50 @@ class Memory:
     tokens: int = 2**14  # of one pass without gradient: rows times the longest
 
 
-class Scorer:
-    """Log-probabilities of taken tokens under a causal language model."""
+class Trunk:
+    """The layers of a causal language model, without its head."""
 
-    def __init__(self, model: nn.Module, *, numerics: Numerics, memory: Memory) -> None:
+    def __init__(self, layers: nn.Module, numerics: Numerics) -> None:
+        self.layers, self.checkpoints = layers, numerics.gradient_checkpointing
+        self.run = torch.compile(layers, dynamic=True) if numerics.torch_compile else layers
+
+    def __call__(self, tokens: Tensor) -> Mapping[str, Tensor]:
+        if self.checkpoints:
+            # Activations are recomputed in train mode only, and sampling must never be in it.
+            self.layers.train(torch.is_grad_enabled())
+        out = self.run(input_ids=tokens, use_cache=False)
+        if self.checkpoints:
+            self.layers.eval()
+        return out
+
+
+class Scorer:
+    """Log-probabilities of taken tokens under a causal language model, and a critic's values."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        numerics: Numerics,
+        memory: Memory,
+        critic: Critic | None = None,
+    ) -> None:
         self.model, self.numerics, self.memory = model, numerics, memory
         self.splits = logits_are_head_of_trunk(model)
         # Called below the adapters' wrapper: they live inside the layers.
-        trunk = model.get_decoder() if self.splits else model
-        self.trunk = torch.compile(trunk, dynamic=True) if numerics.torch_compile else trunk
+        self.trunk = Trunk(model.get_decoder() if self.splits else model, numerics)
+        self.critic = critic
+        apart = critic is not None and critic.layers is not None
+        self.own_trunk = Trunk(critic.layers, numerics) if apart else None
 
-    def __call__(self, sample: TokenSample, mask: Tensor, *, with_entropy: bool) -> Evidence:
+    def __call__(
+        self, sample: TokenSample, mask: Tensor, *, with_entropy: bool, with_values: bool = False
+    ) -> Evidence:
         """Rows may hold anything right of their last masked token: attention looks left only."""
         places = Places.of(sample, mask)
-        states = places.gather(self.forward(sample.tokens[:, : places.width]))
+        tokens = sample.tokens[:, : places.width]
+        states = places.gather(self.forward(tokens))
+        values = places.scatter(self.values(places, tokens, states), mask) if with_values else None
         head = self.model.get_output_embeddings() if self.splits else nn.Identity()
         vocabulary = head.weight.shape[0] if self.splits else states.shape[-1]
         logp, entropy = token_logp(
@@ -47,21 +78,22 @@ class Scorer:
             with_entropy=with_entropy,
         )
         scattered = None if entropy is None else places.scatter(entropy, mask)
-        return Evidence(logp=places.scatter(logp, mask), entropy=scattered)
+        return Evidence(logp=places.scatter(logp, mask), entropy=scattered, values=values)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Hidden states [B, S, H], or logits [B, S, V] of a model that does more after its head."""
-        if self.numerics.gradient_checkpointing:
-            # Activations are recomputed in train mode only, and sampling must never be in it.
-            self.model.train(torch.is_grad_enabled())
-        out = self.trunk(input_ids=tokens, use_cache=False)
-        if self.numerics.gradient_checkpointing:
-            self.model.eval()
+        out = self.trunk(tokens)
         return out.last_hidden_state if self.splits else out.logits
 
+    def values(self, places: Places, tokens: Tensor, states: Tensor) -> Tensor:
+        """What the critic expects of each step, from what stands before its token: [N]."""
+        if self.own_trunk is not None:
+            states = places.gather(self.own_trunk(tokens).last_hidden_state)
+        return self.critic(states)
+
     @torch.no_grad()
-    def in_parts(self, sample: TokenSample, mask: Tensor) -> Tensor:
-        """Log-probabilities [B, T] without gradient, a few rows at a time."""
+    def in_parts(self, sample: TokenSample, mask: Tensor, *, with_values: bool = False) -> Evidence:
+        """Log-probabilities (and values) without gradient, a few rows at a time."""
         columns = (sample.tokens, sample.prompt_length, sample.temperature, mask)
         rows = max(self.memory.tokens // max(sample.tokens.shape[1], 1), 1)
         parts = []
@@ -69,8 +101,8 @@ class Scorer:
             *(c.split(rows) for c in columns), strict=True
         ):
             cut = TokenSample(tokens=tokens, prompt_length=length, temperature=temperature)
-            parts.append(self(cut, part, with_entropy=False).logp)
-        return torch.cat(parts)
+            parts.append(self(cut, part, with_entropy=False, with_values=with_values))
+        return concat(parts)
 
 
 @torch.no_grad()

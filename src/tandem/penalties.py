@@ -1,0 +1,105 @@
+"""What stands beside the policy loss: a KL to the frozen reference, and a bonus on the entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tandem.advantages.temporal import step_rewards
+from tandem.coefficients import EntropyController, KLController
+from tandem.objectives import Term, entropy_bonus
+from tandem.types import CoupledBatch, Rollout, Scores
+from tandem.weights import token_mean
+
+Coefficient = float | KLController | EntropyController
+
+# Every penalty keeps the token mean, so that its coefficient means the same beside any loss.
+
+
+@dataclass(frozen=True, kw_only=True)
+class KL:
+    """How much the KL costs; with `kl_target` a controller holds it there (nats per step)."""
+
+    coef: float
+    kl_target: float | None = None
+    horizon: int = 10_000  # samples in which the coefficient may grow by a factor of e
+
+    def __post_init__(self) -> None:
+        if self.kl_target is not None and not (self.coef > 0 and self.kl_target > 0):
+            raise ValueError(
+                f"algorithm.kl.kl_target={self.kl_target} moves a coefficient from where it "
+                f"starts, and algorithm.kl.coef={self.coef}; set both above 0"
+            )
+
+    @cached_property
+    def coefficient(self) -> float | KLController:
+        if self.kl_target is None:
+            return self.coef
+        return KLController(start=self.coef, kl_target=self.kl_target, horizon=self.horizon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLInLoss(KL):
+    """A term of the objective: immediate, and fresh in every update."""
+
+    loss: Callable[[CoupledBatch], Tensor]
+    needs = frozenset()  # before the update
+
+    @property
+    def term(self) -> Term:
+        return Term(loss=self.loss, coef=self.coefficient, weights=token_mean)
+
+    def charge(self, scores: Scores, rollout: Rollout) -> Scores:
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLInReward(KL):
+    """Taken from the reward of every step by k1 = old_logp - ref_logp, before any comparison.
+
+    A step then answers for all the divergence that follows it, and what it pays stays as it is
+    over the updates of an iteration.
+    """
+
+    term = None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"old_logp", "ref_logp"} if self.coef else ())
+
+    def charge(self, scores: Scores, rollout: Rollout) -> Scores:
+        if not self.coef:
+            return scores
+        k1 = torch.where(rollout.trained, rollout.old_logp - rollout.ref_logp, 0)
+        cost = float(self.coefficient) * k1 * scores.scored[:, None]
+        per_step = step_rewards(scores, rollout) - cost
+        return replace(scores, total=scores.total - cost.sum(1), per_step=per_step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyBonus:
+    """On the entropy of the full distribution; with `target` only while it is below (Skywork-OR1).
+
+    The coefficient then starts at `coef` and moves by `step` an iteration, up to `most`.
+    """
+
+    coef: float
+    target: float | None = None  # nats per step
+    step: float = 0.005
+    most: float = 1.0
+
+    @cached_property
+    def coefficient(self) -> float | EntropyController:
+        if self.target is None:
+            return self.coef
+        return EntropyController(
+            start=self.coef, target=self.target, step=self.step, most=self.most
+        )
+
+    @property
+    def term(self) -> Term:
+        return Term(loss=entropy_bonus, coef=self.coefficient, weights=token_mean)
