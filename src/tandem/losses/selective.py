@@ -1,0 +1,215 @@
+"""Policy losses that treat some steps of an update unlike the others, [B, T].
+
+Which steps, only all rows of the update can tell: a survey sees them before they are cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem import draws
+from tandem.losses.policy import clipping, ppo, ratio_of
+from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
+from tandem.types import (
+    CoupledBatch,
+    compares_rows,
+    needs,
+    needs_of,
+    survey_of,
+    surveyed_by,
+    vanishes,
+)
+
+GRAIN = 0.01  # nats; a row is known by its log p to this, which other cuts change by 1e-6
+
+
+def compared(batch: CoupledBatch) -> Tensor:
+    """[B, T] bool: the steps of an update, without rows that others are only compared with."""
+    return batch.mask if batch.baseline is None else batch.mask & ~batch.baseline[:, None]
+
+
+def covariance(batch: CoupledBatch) -> Tensor:
+    """c = (A - mean A) (log p - mean log p) over the steps of an update, detached; 0 outside.
+
+    Where it is large, a policy gradient lowers the entropy fastest (arXiv:2505.22617).
+    """
+    mask = compared(batch)
+    return _centred(batch.advantages, mask) * _centred(batch.logp.detach(), mask)
+
+
+def _centred(x: Tensor, mask: Tensor) -> Tensor:
+    mean = torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+    return torch.where(mask, x - mean, 0)
+
+
+def step_draws(batch: CoupledBatch, purpose: str) -> Tensor:
+    """A random number in (0, 1) for each step, [B, T], float64.
+
+    Its key is what the row holds, so no rank, cut, padding or order of rows moves it. Rows that
+    hold the same are told apart by counting them; which is which then makes no difference.
+    """
+    logp = torch.where(batch.mask, batch.logp.detach(), 0).sum(1, dtype=torch.float64)
+    rows = draws.key(purpose, batch.group, batch.mask.sum(1), (logp / GRAIN).round().long())
+    rows = draws.key(rows, _earlier_copies(rows))
+    steps = torch.arange(batch.mask.shape[1], device=rows.device)
+    return draws.unit(draws.at(rows[:, None], steps))
+
+
+def _earlier_copies(x: Tensor) -> Tensor:
+    """How many of the entries before each one are equal to it. [N] -> [N] int64"""
+    _, value, count = x.unique(return_inverse=True, return_counts=True)
+    order = value.argsort(stable=True)
+    first = count.cumsum(0) - count
+    place = torch.arange(len(x), device=x.device) - first[value[order]]
+    return torch.empty_like(place).scatter_(0, order, place)
+
+
+def highest(x: Tensor, among: Tensor, count: int) -> Tensor:
+    """Where x is highest `among` some steps: `count` of them, or all if they are fewer.
+
+    [B, T] -> [B, T] bool
+    """
+    count = min(count, int(among.sum()))
+    places = torch.where(among, x, -torch.inf).flatten().topk(count).indices
+    return torch.zeros_like(among).flatten().index_fill_(0, places, True).view_as(among)
+
+
+def share(part: float, batch: CoupledBatch) -> int:
+    """How many steps a part of the update is: at least one."""
+    return max(1, int(part * int(compared(batch).sum())))
+
+
+def clip_cov_survey(
+    batch: CoupledBatch,
+    *,
+    clip_low: float,
+    clip_high: float,
+    part: float,
+    between: tuple[float, float],
+) -> Tensor:
+    """[B, T] bool, True where a step was drawn by lot to lose its gradient."""
+    ratio, c = ratio_of(batch.logp, batch.old_logp), covariance(batch)
+    low = (ratio < 1 - clip_low) & (batch.advantages < 0)
+    high = (ratio > 1 + clip_high) & (batch.advantages > 0)
+    candidates = compared(batch) & ~low & ~high & (c > between[0]) & (c < between[1])
+    return highest(step_draws(batch, "clip_cov"), candidates, share(part, batch))
+
+
+def clip_cov_metrics(
+    batch: CoupledBatch,
+    surveyed: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+    part: float,
+    between: tuple[float, float],
+) -> dict[str, Metric]:
+    """PPO's own, and the fraction of steps that were drawn."""
+    clipped = clipping(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
+    return clipped | {"actor/clip_cov_selected": masked_mean(surveyed, batch.mask)}
+
+
+@measured_by(clip_cov_metrics)
+@surveyed_by(clip_cov_survey)
+@needs("old_logp", vanishes=True)
+def clip_cov(
+    batch: CoupledBatch,
+    surveyed: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    part: float = 2e-4,
+    between: tuple[float, float] = (1.0, 5.0),
+) -> Tensor:
+    """PPO's, but 0 for a random `part` of all steps, drawn where `between` bounds the covariance.
+
+    A drawn step still counts in the mean. Source: Clip-Cov, arXiv:2505.22617.
+    """
+    plain = ppo(batch, clip_low=clip_low, clip_high=clip_high)
+    return torch.where(surveyed.bool(), 0, plain)
+
+
+def kl_cov_survey(batch: CoupledBatch, *, part: float, coef: float) -> Tensor:
+    """[B, T] bool, True for the `part` of all steps with the highest covariance."""
+    return highest(covariance(batch), compared(batch), share(part, batch))
+
+
+def kl_cov_metrics(
+    batch: CoupledBatch, surveyed: Tensor, *, part: float, coef: float
+) -> dict[str, Metric]:
+    """Fraction of steps that were held back, and how much that costs per step."""
+    moved = torch.where(surveyed.bool(), (batch.logp - batch.old_logp).abs(), 0)
+    return {
+        "actor/kl_cov_selected": masked_mean(surveyed, batch.mask),
+        "actor/kl_cov_penalty": masked_mean(coef * moved, batch.mask),
+    }
+
+
+@measured_by(kl_cov_metrics)
+@surveyed_by(kl_cov_survey)
+@needs("old_logp")  # a row without advantage may stand out as well, and is then held back
+def kl_cov(
+    batch: CoupledBatch, surveyed: Tensor, *, part: float = 2e-4, coef: float = 1.0
+) -> Tensor:
+    """-r A without a clip, plus coef |log p - log p_old| on the steps of the highest covariance.
+
+    Source: KL-Cov, arXiv:2505.22617.
+    """
+    held_back = coef * (batch.logp - batch.old_logp).abs()
+    gain = ratio_of(batch.logp, batch.old_logp) * batch.advantages
+    return torch.where(surveyed.bool(), held_back, 0) - gain
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopEntropy:
+    """A loss, but 0 on all steps except the `part` with the highest entropy (arXiv:2506.01939).
+
+    Kept: H is at least the (1 - part) quantile of the update. The others still count in the mean.
+    """
+
+    loss: Callable[[CoupledBatch], Tensor]
+    part: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 1:
+            raise ValueError(f"top entropy needs 0 < part <= 1, but part={self.part}")
+        if survey_of(self.loss) is not None:
+            raise ValueError(
+                "top entropy surveys an update for itself, but so does the loss in it; "
+                "set algorithm.loss.loss to a loss that judges each row alone, such as ppo"
+            )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(self.loss) | {"entropy"}
+
+    @property
+    def vanishes(self) -> bool:
+        return vanishes(self.loss)
+
+    @property
+    def whole_groups(self) -> bool:
+        return compares_rows(self.loss)
+
+    def survey(self, batch: CoupledBatch) -> Tensor:
+        """[B, T] bool, True where a step is kept."""
+        mask = compared(batch)
+        entropy = batch.entropy[mask]
+        if not len(entropy):
+            return mask
+        # An entropy at or above the interpolated quantile is at or above the next order statistic.
+        below = math.ceil((1 - self.part) * (len(entropy) - 1) - 1e-9)
+        return mask & (batch.entropy >= entropy.kthvalue(below + 1).values)
+
+    def __call__(self, batch: CoupledBatch, surveyed: Tensor) -> Tensor:
+        return torch.where(surveyed.bool(), self.loss(batch), 0)
+
+    def metrics(self, batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
+        """The loss's own, and the fraction of steps that are kept."""
+        kept = masked_mean(surveyed, batch.mask)
+        return own_metrics(self.loss, batch) | {"actor/top_entropy_kept": kept}
