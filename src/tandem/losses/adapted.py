@@ -1,0 +1,98 @@
+"""A loss that averages over the update itself, as the loss per step that an objective sums."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tandem.metrics import Metric, Sum, measured_by
+from tandem.types import CoupledBatch, needs, needs_of, unbound
+
+Reducing = Callable[..., tuple[Tensor, Mapping[str, Any]]]
+Loss = Callable[..., Tensor]
+
+
+def from_scalar(function: Reducing) -> Loss:
+    """`(old_logp, logp, advantages, mask, *, numbers) -> (loss, metrics)` as a loss per step.
+
+    Every step gets the one number, so weights that add up to 1 over the rows give it back: the rows
+    must be a whole update, which `refuse_part` holds. Metrics are means over updates, named
+    actor/NAME unless they bring a slash. The numbers are the function's own keywords.
+    """
+
+    @functools.wraps(function)
+    def loss(batch: CoupledBatch, **numbers: object) -> Tensor:
+        if not batch.mask.any():  # a mean over nothing is no number
+            return 0 * batch.logp
+        return _ask(function, batch, numbers)[0].expand(batch.mask.shape)
+
+    def metrics(batch: CoupledBatch, **numbers: object) -> dict[str, Metric]:
+        if not batch.mask.any():
+            return {}
+        named = _ask(function, batch, numbers)[1]
+        return {_metric(name): _one(function, name, value) for name, value in named.items()}
+
+    loss.reduces = True
+    return measured_by(metrics)(needs("old_logp", *needs_of(function))(loss))
+
+
+def reduces(loss: Callable) -> bool:
+    """Whether a loss averages over its rows itself, so that no cut may part them."""
+    return getattr(unbound(loss)[0], "reduces", False)
+
+
+def refuse_part(loss: Callable, weights: Tensor) -> None:
+    """Raise for a loss that averages itself on rows that are not a whole update, by their weights.
+
+    Those of a whole update add up to 1; rows that all weigh nothing are idle.
+    """
+    if not reduces(loss) or not weights.any():
+        return
+    share = float(weights.sum())
+    if abs(share - 1) > 1e-3:
+        cut = "max_tokens_per_microbatch, micro_batch_size and trainer.devices cut it"
+        raise ValueError(by_steps(loss, f"one forward pass has {share:.0%} of its weight ({cut})"))
+
+
+def by_steps(loss: Callable, reason: str) -> str:
+    """The one line that says why such a loss cannot be had here, and what to write in its place."""
+    name = unbound(loss)[0].__name__
+    return (
+        f"{name} averages over an update itself, but {reason}; write it as `def {name}(batch, *, "
+        "numbers) -> Tensor`, the loss of each step [B, T] from batch.logp, batch.old_logp and "
+        "batch.advantages, and any cut adds up"
+    )
+
+
+def _ask(
+    function: Reducing, batch: CoupledBatch, numbers: Mapping[str, object]
+) -> tuple[Tensor, Mapping[str, Any]]:
+    answer = function(batch.old_logp, batch.logp, batch.advantages, batch.mask, **numbers)
+    match answer:
+        case (Tensor(ndim=0) as loss, Mapping() as metrics):
+            return loss, metrics
+    raise ValueError(
+        f"{function.__name__}(old_logp, logp, advantages, mask) gives (loss, metrics), a tensor of "
+        f"no dimensions and a mapping, but it gave {_shown(answer)}"
+    )
+
+
+def _metric(name: str) -> str:
+    return name if "/" in name else f"actor/{name}"
+
+
+def _one(function: Reducing, name: str, value: object) -> Metric:
+    number = torch.as_tensor(value).detach()
+    if number.numel() != 1:
+        raise ValueError(f"{function.__name__}: its metric {name} is {_shown(value)}, not a number")
+    return Sum(number.reshape(()), torch.ones((), device=number.device))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(_shown(item) for item in value)})"
+    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

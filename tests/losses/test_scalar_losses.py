@@ -1,0 +1,110 @@
+"""A loss that averages itself is the same number and the same gradient, or is refused."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from losses.every_loss import random_batch
+from torch.testing import assert_close
+
+from tandem import weights
+from tandem.losses.adapted import from_scalar, reduces, refuse_part
+from tandem.losses.policy import ppo
+from tandem.metrics import own_metrics, settle
+from tandem.types import needs, needs_of, take, vanishes
+
+
+def averaged(old_logp, logp, advantages, mask, *, clip=0.2, **more):
+    """PPO over the token mean, as other libraries write it."""
+    ratio = (logp - old_logp).exp()
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    far = ((ratio - 1).abs() > clip) & mask
+    metrics = {"far": far.sum() / mask.sum(), "pg/count": len(mask), **more}
+    return (loss * mask).sum() / mask.sum(), metrics
+
+
+@pytest.mark.parametrize("weigh", [weights.token_mean, weights.sequence_mean])
+def test_the_weighted_sum_is_the_scalar_and_so_is_its_gradient(weigh):
+    batch = random_batch()
+    weight = weigh(batch.mask).double()
+    mine = (from_scalar(averaged)(batch, clip=0.1) * weight).sum()
+    inputs = (batch.old_logp, batch.logp, batch.advantages, batch.mask)
+    theirs, _ = averaged(*inputs, clip=0.1)
+    assert_close(mine, theirs)
+    got, want = (torch.autograd.grad(loss, batch.logp)[0] for loss in (mine, theirs))
+    assert_close(got, want)
+
+
+def test_it_has_the_gradient_of_the_same_loss_by_steps():
+    batch = random_batch()
+    weight = weights.token_mean(batch.mask).double()
+    losses = [(f(batch) * weight).sum() for f in (from_scalar(averaged), ppo)]
+    assert_close(*(torch.autograd.grad(loss, batch.logp)[0] for loss in losses))
+
+
+def test_it_reads_old_log_probabilities_and_no_row_may_be_skipped():
+    def more(old_logp, logp, advantages, mask):
+        return logp.mean(), {}
+
+    loss = from_scalar(needs("ref_logp", vanishes=True)(more))
+    assert needs_of(loss) == {"ref_logp", "old_logp"}
+    assert reduces(partial(loss)) and not vanishes(loss) and not reduces(ppo)
+    assert loss.__wrapped__ is more
+
+
+def test_its_metrics_are_means_over_updates_under_its_numbers():
+    loss = partial(from_scalar(averaged), clip=1e9, spread=2.0)
+    batch = random_batch()
+    once = own_metrics(loss, batch)
+    assert settle(once) == {"actor/far": 0.0, "pg/count": 40.0, "actor/spread": 2.0}
+    with_default = settle(own_metrics(from_scalar(averaged), batch))
+    ratio = (batch.logp - batch.old_logp).exp()
+    assert with_default["actor/far"] == pytest.approx(
+        ((ratio - 1).abs()[batch.mask] > 0.2).double().mean().item()
+    )
+    two = once["pg/count"] + own_metrics(loss, take(batch, torch.arange(20)))["pg/count"]
+    assert settle({"n": two}) == {"n": 30.0}
+
+
+def test_no_trained_step_is_no_loss_and_no_metric():
+    batch = random_batch()
+    empty = replace(batch, mask=torch.zeros_like(batch.mask))
+    assert (from_scalar(averaged)(empty) == 0).all()
+    assert own_metrics(from_scalar(averaged), empty) == {}
+
+
+def test_a_part_of_an_update_is_refused_with_the_form_to_write():
+    loss, weight = partial(from_scalar(averaged), clip=0.1), weights.token_mean(random_batch().mask)
+    refuse_part(loss, weight)
+    refuse_part(loss, 0 * weight)  # an idle row
+    refuse_part(ppo, weight[:20])
+    with pytest.raises(ValueError, match=r"averaged averages over an update itself") as refused:
+        refuse_part(loss, weight[:20])
+    said = str(refused.value)
+    assert "`def averaged(batch, *, numbers) -> Tensor`, the loss of each step [B, T]" in said
+    assert "max_tokens_per_microbatch" in said and "\n" not in said
+    with pytest.raises(ValueError, match="of its weight"):
+        refuse_part(loss, weights.sequence_sum(random_batch().mask))
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (torch.zeros(()), r"a tensor \[\]$"),
+        ((torch.zeros(40, 6), {}), r"\(a tensor \[40, 6\], dict\)$"),
+        ((0.0, {}), r"\(float, dict\)$"),
+        ((torch.zeros(()), {}, 3), r"\(a tensor \[\], dict, int\)$"),
+    ],
+)
+def test_another_answer_is_refused(answer, shown):
+    def wrong(old_logp, logp, advantages, mask):
+        return answer
+
+    with pytest.raises(ValueError, match=rf"^wrong\(old_logp, .*but it gave {shown}"):
+        from_scalar(wrong)(random_batch())
+
+
+def test_a_metric_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match=r"averaged: its metric bad is a tensor \[2\]"):
+        own_metrics(partial(from_scalar(averaged), bad=torch.zeros(2)), random_batch())
