@@ -1,0 +1,41 @@
+"""An estimator written on rewards and a mask, as one on scores and a rollout."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tandem.advantages.temporal import counted, step_rewards
+from tandem.types import Rollout, Scores, check_shapes
+
+OfRewards = Callable[..., tuple[Tensor, Tensor]]
+Estimator = Callable[..., Tensor]
+
+
+def from_rewards(function: OfRewards) -> Estimator:
+    """`(rewards, mask, *, numbers) -> (advantages, returns)` as `(scores, rollout) -> advantages`.
+
+    All [B, T], over the rows of all ranks. `rewards` has each sample's total on its last trained
+    step unless the scores spread it; `mask` is True on trained steps of samples with a score, and
+    advantages elsewhere are 0. Returns must have the shape, and nothing reads them: a critic's
+    target is made of its own values. The numbers are the function's own keywords.
+    """
+
+    @functools.wraps(function)
+    def advantage(scores: Scores, rollout: Rollout, **numbers: object) -> Tensor:
+        mask = counted(scores, rollout)
+        answer = function(step_rewards(scores, rollout), mask, **numbers)
+        match answer:
+            case (Tensor() as advantages, Tensor() as returns):
+                named = {"advantages": advantages, "returns": returns}
+                check_shapes(function.__name__, named, tuple(mask.shape))
+                return torch.where(mask, advantages, 0)
+        raise ValueError(
+            f"{function.__name__}(rewards, mask) gives (advantages, returns), two tensors "
+            f"{list(mask.shape)}, but it gave {type(answer).__name__}"
+        )
+
+    return advantage
