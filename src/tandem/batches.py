@@ -127,9 +127,9 @@ class Plan:
 
 
 def with_weight(experience: Experience) -> Tensor:
-    """Indices of the rows of which some step counts in some term of the update."""
+    """[B] bool: some step of the row counts in some term of the update."""
     weights = experience.weights.values()
-    return torch.stack([weight.ne(0).any(1) for weight in weights]).any(0).nonzero()[:, 0]
+    return torch.stack([weight.ne(0).any(1) for weight in weights]).any(0)
 
 
 def unmasked(rollout: Rollout) -> Rollout:

@@ -125,11 +125,15 @@ class PostTraining(LightningModule):
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
         objective, budget = self.objective, self.plan.budget
-        rows = with_weight(minibatch)
+        counts = with_weight(minibatch)
         if objective.vanishes:
-            rows = rows[minibatch.advantages[rows].ne(0).any(1)]
-        cost, group = self.policy.row_cost(minibatch.rollout)[rows], minibatch.rollout.group[rows]
-        cut = budget.cut_groups(cost, group) if objective.whole_groups else budget.cut(cost)
+            counts &= minibatch.advantages.ne(0).any(1)
+        group = minibatch.rollout.group
+        if objective.whole_groups:
+            counts = torch.isin(group, group[counts])
+        rows = counts.nonzero()[:, 0]
+        cost = self.policy.row_cost(minibatch.rollout)[rows]
+        cut = budget.cut_groups(cost, group[rows]) if objective.whole_groups else budget.cut(cost)
         parts = [rows[part.to(rows.device)] for part in cut]
         idle = rows_of(minibatch, parts[0]) if parts else first_row(minibatch)
         count = max(1, int(ranks.largest(torch.tensor(len(parts)))))
@@ -237,7 +241,7 @@ class PostTraining(LightningModule):
         rollout = experience.rollout
         columns = (experience.returns, rollout.old_values, rollout.trained)
         explained = explained_variance(*(ranks.gather(column) for column in columns))
-        return {"critic/explained_variance": explained}
+        return {} if explained is None else {"critic/explained_variance": explained}
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
         """The reward metrics, what they stop, and the curriculum."""

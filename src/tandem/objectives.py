@@ -113,7 +113,10 @@ class Coupled:
         with torch.no_grad():
             metrics = self.measure(batch, rows)
         shares = {name: part.detach() for name, part in parts.items()}
-        return Outcome(loss=sum(parts.values()), parts=shares, metrics=metrics)
+        loss = sum(parts.values())
+        if POLICY not in self.terms:  # its weights take part all the same: DDP waits for them
+            loss = loss + 0 * batch.logp.sum()
+        return Outcome(loss=loss, parts=shares, metrics=metrics)
 
     def part(self, name: str, batch: CoupledBatch, rows: Experience) -> Tensor:
         """One term: sum over steps of coef * loss * correction * weight."""

@@ -1,0 +1,102 @@
+"""The training loop without a trainer, over the policy that is a table."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import torch
+from records import GRPO
+from table_policy import TablePolicy
+from torch import distributed as dist
+
+from tandem.batches import Budget, Plan
+from tandem.guards import Guards
+from tandem.kl import k3_unbiased
+from tandem.module import PostTraining
+from tandem.penalties import EntropyBonus, KLInLoss
+from tandem.types import Prompt, Scores
+
+PLAN = Plan(
+    seed=0, iterations=3, prompts_per_step=6, group_size=4, num_minibatches=2, epochs=2,
+    budget=Budget(), max_grad_norm=1.0,
+)  # fmt: skip
+WITH_PENALTIES = replace(
+    GRPO, kl=KLInLoss(coef=0.1, loss=k3_unbiased), entropy=EntropyBonus(coef=0.05)
+)
+
+
+class ShareOfThrees:
+    """The share of token 3 in the output; a chosen output can be left without a score."""
+
+    def __init__(self, value=None) -> None:
+        self.value = value
+
+    def __call__(self, outputs, prompts) -> Scores:
+        share = self.value
+        if not isinstance(share, list):
+            share = [o.count("3") / max(len(o), 1) if share is None else share for o in outputs]
+        total = torch.tensor(share, dtype=torch.float64)
+        return Scores(
+            total=torch.where(total.isfinite(), total, 0), parts={"accuracy": total},
+            scored=total.isfinite(),
+        )  # fmt: skip
+
+    def pop_faults(self) -> dict[str, int]:
+        return {"not finite": 1}
+
+
+class EndsInTwo(ShareOfThrees):
+    """1 for few outputs, so that many groups tie."""
+
+    def __call__(self, outputs, prompts) -> Scores:
+        return ShareOfThrees([float(o.endswith("20")) for o in outputs])(outputs, prompts)
+
+
+class Stream(torch.nn.Module):
+    """Prompts by number."""
+
+    def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
+        first = 100 * iteration + 10 * round
+        return [
+            Prompt(id=i, source="table", text="?", answer="320")
+            for i in range(first, first + count)
+        ]
+
+    def observe(self, sources, success) -> None:
+        self.seen = (tuple(sources), success)
+
+
+class Loop(PostTraining):
+    """The module without a trainer: one optimiser, plain backward."""
+
+    def __init__(self, *, algorithm=GRPO, plan=PLAN, folder, rewards=None, guards=None) -> None:
+        super().__init__(
+            policy=TablePolicy(), algorithm=algorithm, rewards=rewards or ShareOfThrees(),
+            stream=Stream(), optimizer=partial(torch.optim.SGD, lr=1.0),
+            schedule=lambda iteration, iterations: 1.0, plan=plan, guards=guards or Guards(),
+            folder=folder,
+        )  # fmt: skip
+        self.only = self.configure_optimizers()
+        self.gradients: list[torch.Tensor] = []
+
+    def optimizers(self, use_pl_optimizer=True):
+        return self.only
+
+    def no_sync(self):
+        return nullcontext()
+
+    def manual_backward(self, loss, *args, **kwargs):
+        loss.backward()
+        if self.micro_steps_left == 0 and dist.is_initialized():  # what DDP does after the last one
+            dist.all_reduce(self.policy.table.grad)
+            self.policy.table.grad /= dist.get_world_size()
+
+    def update(self, minibatch) -> None:
+        self.gradients.append(self.policy.table.grad.clone())
+        super().update(minibatch)
+
+    def go(self, iterations: int = 1):
+        for _ in range(iterations):
+            prompts = self.stream.draw(self.iteration, self.plan.prompts_per_step)
+            self.training_step(prompts, 0)
+        return self
