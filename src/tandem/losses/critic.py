@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -38,12 +40,12 @@ def value_loss(batch: CoupledBatch, *, clip: float | None = 0.2) -> Tensor:
     return torch.maximum(*squared_errors(batch, clip)) / 2
 
 
-def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> float | None:
+def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> float:
     """1 - Var(G - V) / Var(G) over the steps of all rows: 1 is perfect, 0 is a constant.
 
-    None where the returns are all alike, and nothing is to be explained.
+    NaN where the returns are all alike: nothing is to be explained.
     """
     target, error = returns[mask].double(), (returns - values)[mask].double()
     if len(target) < 2 or (spread := target.var()) < ALIKE:
-        return None
+        return math.nan
     return (1 - error.var() / spread).item()
