@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from tandem import corrections, ranks
 from tandem.advantages.compose import normalised
 from tandem.batches import Experience
+from tandem.losses.critic import explained_variance
+from tandem.metrics import advantage_metrics
 from tandem.objectives import POLICY, Coupled, Term, Weigh
 from tandem.penalties import EntropyBonus, KLInLoss, KLInReward
 from tandem.types import CoupledBatch, Rollout, Scores, needs_of, unbound
@@ -124,10 +126,16 @@ class Algorithm:
         if "entropy" in self.memory and "actor/entropy" in report:
             self.memory["entropy"].observe(report["actor/entropy"])
 
-    def coefficients(self) -> dict[str, float]:
-        """Those that move, to be logged."""
+    def report(self, experience: Experience) -> dict[str, float]:
+        """Of an iteration, over the rows of all ranks: advantages, values, moving coefficients."""
+        rollout, advantages = ranks.gather(experience.rollout), ranks.gather(experience.advantages)
+        metrics = advantage_metrics(advantages, rollout.trained)
+        if experience.returns is not None:
+            returns = ranks.gather(experience.returns)
+            explained = explained_variance(returns, rollout.old_values, rollout.trained)
+            metrics |= {} if explained is None else {"critic/explained_variance": explained}
         moving = {name: self.memory[name] for name in ("kl", "entropy") if name in self.memory}
-        return {f"optim/{name}_coef": float(x) for name, x in moving.items()}
+        return metrics | {f"optim/{name}_coef": float(x) for name, x in moving.items()}
 
 
 def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:

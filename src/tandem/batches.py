@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from tandem import draws
+from tandem import draws, ranks
 from tandem.types import PER_STEP, Rollout, Scores, check_shapes, take
 
 
@@ -74,12 +74,14 @@ class Budget:
     max_tokens: int | None = None
     rows: int | None = None
 
-    def cut(self, cost: Tensor) -> list[Tensor]:
-        """Row indices of each micro-batch, similar lengths together. cost: [N] steps of a row."""
-        return self._cut(cost, rows=1)
+    def cut(self, cost: Tensor, group: Tensor | None = None) -> list[Tensor]:
+        """Row indices of each micro-batch, similar lengths together. cost: [N] steps of a row.
 
-    def cut_groups(self, cost: Tensor, group: Tensor) -> list[Tensor]:
-        """As `cut`, but the rows of a group stay together, be they more than the budget."""
+        With `group` [N] the rows of a group stay together, be they more than the budget.
+        """
+        return self._cut(cost, rows=1) if group is None else self._cut_groups(cost, group)
+
+    def _cut_groups(self, cost: Tensor, group: Tensor) -> list[Tensor]:
         ids, row = group.unique(return_inverse=True)
         longest = cost.new_zeros(len(ids)).scatter_reduce_(0, row, cost, "amax")
         largest = int(torch.bincount(row).max()) if len(ids) else 1
@@ -126,10 +128,26 @@ class Plan:
         return self.num_minibatches * self.epochs
 
 
-def with_weight(experience: Experience) -> Tensor:
-    """[B] bool: some step of the row counts in some term of the update."""
+def counting_rows(experience: Experience, *, vanishes: bool, whole_groups: bool) -> Tensor:
+    """Indices of the rows of which some step counts in some term of the update.
+
+    `vanishes`: those without advantage do not; `whole_groups`: with one row counts its group.
+    """
     weights = experience.weights.values()
-    return torch.stack([weight.ne(0).any(1) for weight in weights]).any(0)
+    counts = torch.stack([weight.ne(0).any(1) for weight in weights]).any(0)
+    if vanishes:
+        counts &= experience.advantages.ne(0).any(1)
+    if whole_groups:
+        group = experience.rollout.group
+        counts = torch.isin(group, group[counts])
+    return counts.nonzero()[:, 0]
+
+
+def is_fresh(rollout: Rollout) -> bool:
+    """Whether all rows of all ranks were sampled from the weights as they are."""
+    gap = rollout.version_gap
+    oldest = torch.zeros(()) if gap is None else gap.max().float()
+    return bool(ranks.largest(oldest) == 0)
 
 
 def unmasked(rollout: Rollout) -> Rollout:

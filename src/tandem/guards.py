@@ -45,6 +45,12 @@ class Guards:
         """Non-finite updates in a row that are skipped before the run ends."""
         return int(self.non_finite.partition(":")[2] or 0)
 
+    def check_first_update(self, seen: Mapping[str, float], *, exact: bool) -> None:
+        """What fresh samples say of sampler and trainer, while the weights are the same."""
+        self.check_mismatch(seen.get("rollout_corr/abs_logp_diff", 0.0))
+        if exact:
+            self.check_fresh(seen["actor/log_ratio_max"])
+
     def check_fresh(self, gap: float) -> None:
         if not gap <= self.first_update_ratio:
             raise Stop(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,19 +15,18 @@ from tandem.algorithm import Algorithm
 from tandem.batches import (
     Experience,
     Plan,
+    counting_rows,
     first_row,
+    is_fresh,
     of_groups,
     rows_of,
     split_groups,
-    with_weight,
 )
 from tandem.collect import part, slots_of_this_rank
 from tandem.guards import STALE, Guards, Stop, finite, save_failure
-from tandem.losses.critic import explained_variance
 from tandem.metrics import (
     Metric,
     Sum,
-    advantage_metrics,
     merge,
     response_metrics,
     reward_metrics,
@@ -124,16 +123,12 @@ class PostTraining(LightningModule):
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
-        objective, budget = self.objective, self.plan.budget
-        counts = with_weight(minibatch)
-        if objective.vanishes:
-            counts &= minibatch.advantages.ne(0).any(1)
-        group = minibatch.rollout.group
-        if objective.whole_groups:
-            counts = torch.isin(group, group[counts])
-        rows = counts.nonzero()[:, 0]
-        cost = self.policy.row_cost(minibatch.rollout)[rows]
-        cut = budget.cut_groups(cost, group[rows]) if objective.whole_groups else budget.cut(cost)
+        objective = self.objective
+        rows = counting_rows(
+            minibatch, vanishes=objective.vanishes, whole_groups=objective.whole_groups
+        )
+        cost, group = self.policy.row_cost(minibatch.rollout)[rows], minibatch.rollout.group[rows]
+        cut = self.plan.budget.cut(cost, group if objective.whole_groups else None)
         parts = [rows[part.to(rows.device)] for part in cut]
         idle = rows_of(minibatch, parts[0]) if parts else first_row(minibatch)
         count = max(1, int(ranks.largest(torch.tensor(len(parts)))))
@@ -169,10 +164,12 @@ class PostTraining(LightningModule):
         """Clip and step, unless something is not finite."""
         merge(self.metrics, self.of_update)
         self.of_update = {}
-        self.check_first_update()
+        if self.fresh and not self.updates_done:
+            self.guards.check_first_update(settle(self.metrics), exact=self.policy.exact)
         optimizer = self.optimizers()
         if self.algorithm.warms_up(self.iteration):
-            hold(self.policy.groups()["policy"])
+            for parameter in self.policy.groups()["policy"]:
+                parameter.grad = None  # an optimiser leaves it alone then, its decay too
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
         # One verdict for all ranks: losses are each rank's own until they are logged.
@@ -220,28 +217,17 @@ class PostTraining(LightningModule):
     def end_of_iteration(self, prompts: Sequence[Prompt], experience: Experience) -> None:
         self.rollout, self.scores = self.source.all_taken()
         rollout, scores = ranks.gather(self.rollout), ranks.gather(self.scores)
-        self.samples_seen += len(rollout.mask)
-        self.tokens_seen += int(rollout.length.sum())
+        taken = torch.tensor([self.source.samples, self.source.tokens])
+        samples, tokens = ranks.total(taken).tolist()
+        self.samples_seen, self.tokens_seen = self.samples_seen + samples, self.tokens_seen + tokens
         self.report = settle(self.metrics | self.source.metrics) | response_metrics(rollout)
-        self.report |= advantage_metrics(
-            ranks.gather(experience.advantages), ranks.gather(experience.rollout.mask)
-        )
-        self.report |= self.values_report(experience) | self.algorithm.coefficients()
+        self.report |= self.algorithm.report(experience)
         self.report["optim/updates"] = self.updates_done
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.parts:
             self.learn_from(prompts, rollout, scores)
-        self.algorithm.observe(self.report, len(rollout.mask))
+        self.algorithm.observe(self.report, samples)
         self.iteration += 1
-
-    def values_report(self, experience: Experience) -> dict[str, float]:
-        """How much of the returns the values explain, over the rows of all ranks."""
-        if experience.returns is None:
-            return {}
-        rollout = experience.rollout
-        columns = (experience.returns, rollout.old_values, rollout.trained)
-        explained = explained_variance(*(ranks.gather(column) for column in columns))
-        return {} if explained is None else {"critic/explained_variance": explained}
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
         """The reward metrics, what they stop, and the curriculum."""
@@ -255,16 +241,6 @@ class PostTraining(LightningModule):
         known = (rollout.group < len(prompts)) & part(scores, None).isfinite()
         sources = [prompts[slot].source for slot in rollout.group[known].tolist()]
         self.stream.observe(sources, part(scores, None)[known])
-
-    def check_first_update(self) -> None:
-        if self.updates_done > 0:
-            return
-        if not self.fresh:
-            return
-        seen = settle(self.metrics)
-        self.guards.check_mismatch(seen.get("rollout_corr/abs_logp_diff", 0.0))
-        if self.policy.exact:
-            self.guards.check_fresh(seen["actor/log_ratio_max"])
 
     # What a checkpoint holds beside weights and optimiser.
 
@@ -309,19 +285,6 @@ class PostTraining(LightningModule):
 
     def transfer_batch_to_device(self, batch: Sequence[Prompt], *_: object) -> Sequence[Prompt]:
         return batch  # prompts are text
-
-
-def is_fresh(rollout: Rollout) -> bool:
-    """Whether all rows of all ranks were sampled from the weights as they are."""
-    gap = rollout.version_gap
-    oldest = torch.zeros(()) if gap is None else gap.max().float()
-    return bool(ranks.largest(oldest) == 0)
-
-
-def hold(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Without a gradient an optimiser leaves a parameter alone, its decay too."""
-    for parameter in parameters:
-        parameter.grad = None
 
 
 def _owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
