@@ -1,5 +1,7 @@
 """Misspelt and contradictory command lines, each with the one line that answers it."""
 
+import functools
+import re
 import shlex
 import subprocess
 import sys
@@ -8,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from tandem.config import ConfigError, check, compose, configuration
-from tandem.config.composition import loader
-from tandem.config.names import ALIASES
-from tandem.config.overrides import dotted, menu
+from tandem.config.names import ALIASES, unknown
+from tandem.config.overrides import dotted
 
 ROOT = Path(__file__).parents[2]
+
+K1 = (
+    "algorithm/kl=k1: as a term of the loss k1 has a gradient of mean 0, so it is noise; set "
+    "algorithm/kl=k3_unbiased, or algorithm/kl=in_reward, which takes k1 from the reward"
+)
 
 # Seen in the YAML's own keys and options, without torch.
 MISSPELT = {
@@ -40,6 +46,13 @@ MISSPELT = {
         "unknown key 'clip_ratio': here it is algorithm.loss.clip_low and algorithm.loss.clip_high"
     ),
     "algorithm.beta=.04": "unknown key 'algorithm.beta': here it is algorithm.kl.coef",
+    "target_kl=.1": "unknown key 'target_kl': did you mean 'algorithm.target_kl'?",
+    "algorithm.loss.baseline_decay=.9": (
+        "unknown key 'algorithm.loss.baseline_decay': here it is "
+        "algorithm/advantage=moving_average and algorithm.advantage.decay"
+    ),
+    "algorithm/kl=k1": K1,
+    "algorithm.kl=k1": K1,
     "batch_size=64": "unknown key 'batch_size': here it is prompts_per_step",
     "max_steps=10": "unknown key 'max_steps': here it is iterations",
     "lr=1e-6": "unknown key 'lr': here it is optimizer.lr",
@@ -224,13 +237,50 @@ def test_a_right_line_is_composed_and_passes(line):
     check(compose(shlex.split(line)))
 
 
-def test_what_other_libraries_call_it_leads_to_something_that_exists():
-    keys, options = dotted(compose()), menu(loader())
-    for alias, leads in ALIASES.items():
-        assert alias not in keys
-        for lead in leads:
-            group, _, option = lead.partition("=")
-            assert option in options[group] if option else lead in keys, alias
+def leads(text: str) -> list[str]:
+    """The keys and choices that an alias names."""
+    return re.split(r" and | or ", text)
+
+
+@functools.cache
+def keys_beside(*choices: str) -> list[str]:
+    cfg = compose([*choices, "~recipe"])
+    check(cfg)
+    return dotted(cfg)
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_what_other_libraries_call_it_leads_to_something_that_composes(alias):
+    assert alias not in keys_beside()
+    for ways in ALIASES[alias].split(" or "):
+        together = leads(ways)
+        keys = keys_beside(*(lead for lead in together if "=" in lead))
+        assert all(lead in keys for lead in together if "=" not in lead)
+
+
+NAMED_ELSEWHERE = (
+    "clip_ratio clip_ratio_low clip_ratio_high clip_range kl_penalty target_kl beta entropy_coef "
+    "normalize_by_std normalize_advantages baseline baseline_decay dynamic_sampling "
+    "token_level_loss advantage_estimator"
+)
+
+
+@pytest.mark.parametrize("name", NAMED_ELSEWHERE.split())
+@pytest.mark.parametrize("place", ["", "algorithm.", "algorithm.loss.", "algorithm.advantage."])
+def test_a_name_from_elsewhere_leads_to_its_place_wherever_it_is_typed(name, place):
+    if f"{place}{name}" in keys_beside():
+        assert f"{place}{name}" in leads(ALIASES[name])
+        return
+    answer = unknown("key", f"{place}{name}", keys_beside())
+    own = f"algorithm.{name}"  # the same name in its right place
+    assert answer.endswith(
+        f"did you mean {own!r}?" if own in keys_beside() else f"here it is {ALIASES[name]}"
+    )
+
+
+def test_the_algorithms_own_name_is_nearer_than_what_it_is_called_elsewhere():
+    with pytest.raises(ConfigError, match=r"did you mean 'algorithm\.loss\.beta'"):
+        compose(["algorithm/loss=dro", "~recipe", "beta=1"])
 
 
 @pytest.mark.system

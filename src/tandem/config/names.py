@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 
 
@@ -10,77 +11,99 @@ class ConfigError(ValueError):
     """A configuration that cannot run. The message is one line and names what to change."""
 
 
-# What the last part of a key is called elsewhere -> the keys and choices that hold it here.
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "clip_ratio": ("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
-    "clip_range": ("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
-    "cliprange": ("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
-    "clip_eps": ("algorithm.loss.clip_low", "algorithm.loss.clip_high"),
-    "clip_ratio_low": ("algorithm.loss.clip_low",),
-    "clip_ratio_high": ("algorithm.loss.clip_high",),
-    "epsilon": ("algorithm.loss.clip_low",),
-    "epsilon_high": ("algorithm.loss.clip_high",),
-    "beta": ("algorithm.kl.coef",),
-    "kl_coef": ("algorithm.kl.coef",),
-    "kl_penalty": ("algorithm.kl.coef",),
-    "kl_loss_coef": ("algorithm.kl.coef",),
-    "entropy_coef": ("algorithm.entropy.coef",),
-    "entropy_coeff": ("algorithm.entropy.coef",),
-    "normalize_by_std": ("algorithm.advantage.scale",),
-    "normalize_advantages": ("algorithm.advantage.scale",),
-    "scale_rewards": ("algorithm.advantage.scale",),
-    "baseline": ("algorithm/advantage=leave_one_out",),
-    "advantage_estimator": ("algorithm/advantage=group_relative",),
-    "adv_estimator": ("algorithm/advantage=group_relative",),
-    "dynamic_sampling": ("algorithm/collect=dynamic_sampling",),
-    "token_level_loss": ("algorithm/weights=token_mean",),
-    "loss_agg_mode": ("algorithm/weights=token_mean",),
-    "loss_type": ("algorithm=dr_grpo",),
-    "num_generations": ("group_size",),
-    "rollout_n": ("group_size",),
-    "num_samples": ("group_size",),
-    "batch_size": ("prompts_per_step",),
-    "train_batch_size": ("prompts_per_step",),
-    "gradient_accumulation_steps": ("micro_batch_size",),
-    "per_device_train_batch_size": ("micro_batch_size",),
-    "mini_batch_size": ("num_minibatches",),
-    "ppo_epochs": ("epochs",),
-    "num_ppo_epochs": ("epochs",),
-    "num_iterations": ("epochs", "iterations"),
-    "max_steps": ("iterations",),
-    "total_steps": ("iterations",),
-    "num_train_epochs": ("iterations",),
-    "max_epochs": ("iterations",),
-    "learning_rate": ("optimizer.lr",),
-    "lr": ("optimizer.lr",),
-    "warmup_steps": ("schedule.warmup",),
-    "lr_scheduler_type": ("schedule=cosine",),
-    "weight_decay": ("optimizer.weight_decay",),
-    "grad_clip": ("max_grad_norm",),
-    "gradient_clip_val": ("max_grad_norm",),
-    "max_length": ("rollout.max_new_tokens",),
-    "max_tokens": ("rollout.max_new_tokens",),
-    "max_completion_length": ("rollout.max_new_tokens",),
-    "max_response_length": ("rollout.max_new_tokens",),
-    "eval_steps": ("evaluation.every",),
-    "save_steps": ("checkpoints.every",),
-    "save_total_limit": ("checkpoints.keep",),
-    "output_dir": ("run_dir",),
-    "resume_from_checkpoint": ("resume",),
-    "report_to": ("logger=wandb",),
+# What the last part of a key is called elsewhere -> the keys and choices that hold it here, joined
+# by `and` where both do, by `or` where one of them is meant.
+ALIASES: Mapping[str, str] = {
+    "clip_ratio": "algorithm.loss.clip_low and algorithm.loss.clip_high",
+    "clip_range": "algorithm.loss.clip_low and algorithm.loss.clip_high",
+    "cliprange": "algorithm.loss.clip_low and algorithm.loss.clip_high",
+    "clip_eps": "algorithm.loss.clip_low and algorithm.loss.clip_high",
+    "clip_ratio_low": "algorithm.loss.clip_low",
+    "clip_ratio_high": "algorithm.loss.clip_high",
+    "epsilon": "algorithm.loss.clip_low",
+    "epsilon_high": "algorithm.loss.clip_high",
+    "beta": "algorithm.kl.coef",
+    "kl_coef": "algorithm.kl.coef",
+    "kl_penalty": "algorithm.kl.coef",
+    "kl_loss_coef": "algorithm.kl.coef",
+    "init_kl_coef": "algorithm.kl.coef",
+    "target_kl": "algorithm.target_kl or algorithm.kl.kl_target",
+    "entropy_coef": "algorithm.entropy.coef",
+    "entropy_coeff": "algorithm.entropy.coef",
+    "normalize_advantages": "algorithm.normalize_advantages",
+    "whiten_advantages": "algorithm.normalize_advantages",
+    "normalize_by_std": "algorithm.advantage.scale",
+    "scale_rewards": "algorithm.advantage.scale",
+    "baseline": "algorithm/advantage=leave_one_out or algorithm/advantage=moving_average",
+    "baseline_decay": "algorithm/advantage=moving_average and algorithm.advantage.decay",
+    "advantage_estimator": "algorithm/advantage=group_relative",
+    "adv_estimator": "algorithm/advantage=group_relative",
+    "dynamic_sampling": "algorithm/collect=dynamic_sampling",
+    "token_level_loss": "algorithm/weights=token_mean",
+    "loss_agg_mode": "algorithm/weights=token_mean",
+    "loss_type": "algorithm=dr_grpo",
+    "num_generations": "group_size",
+    "rollout_n": "group_size",
+    "num_samples": "group_size",
+    "batch_size": "prompts_per_step",
+    "train_batch_size": "prompts_per_step",
+    "gradient_accumulation_steps": "micro_batch_size",
+    "per_device_train_batch_size": "micro_batch_size",
+    "mini_batch_size": "num_minibatches",
+    "ppo_epochs": "epochs",
+    "num_ppo_epochs": "epochs",
+    "num_iterations": "epochs or iterations",
+    "max_steps": "iterations",
+    "total_steps": "iterations",
+    "num_train_epochs": "iterations",
+    "max_epochs": "iterations",
+    "learning_rate": "optimizer.lr",
+    "lr": "optimizer.lr",
+    "warmup_steps": "schedule.warmup",
+    "lr_scheduler_type": "schedule=cosine",
+    "weight_decay": "optimizer.weight_decay",
+    "grad_clip": "max_grad_norm",
+    "gradient_clip_val": "max_grad_norm",
+    "max_length": "rollout.max_new_tokens",
+    "max_tokens": "rollout.max_new_tokens",
+    "max_completion_length": "rollout.max_new_tokens",
+    "max_response_length": "rollout.max_new_tokens",
+    "eval_steps": "evaluation.every",
+    "save_steps": "checkpoints.every",
+    "save_total_limit": "checkpoints.keep",
+    "output_dir": "run_dir",
+    "resume_from_checkpoint": "resume",
+    "report_to": "logger=wandb",
+}
+
+# Options that are not there for a reason -> the reason, and what to set.
+NOT_OFFERED: Mapping[str, str] = {
+    "algorithm/kl=k1": (
+        "as a term of the loss k1 has a gradient of mean 0, so it is noise; set "
+        "algorithm/kl=k3_unbiased, or algorithm/kl=in_reward, which takes k1 from the reward"
+    ),
 }
 
 
 def unknown(what: str, name: str, names: Iterable[str]) -> str:
     """The one line about a name that does not exist, with the one that was probably meant."""
     names = list(names)
-    if (elsewhere := ALIASES.get(_parts(name)[1])) is not None:
-        return f"unknown {what} {name!r}: here it is {' and '.join(elsewhere)}"
+    option = f"{what.removeprefix('option of ')}={name}"
+    if (reason := NOT_OFFERED.get(option)) is not None:
+        return f"{option}: {reason}"
+    last = re.split(r"[./]", name)[-1]
+    if (elsewhere := ALIASES.get(last)) is not None and not _of_algorithm(last, names):
+        return f"unknown {what} {name!r}: here it is {elsewhere}"
     if (meant := nearest(name, names)) is not None:
         return f"unknown {what} {name!r}: did you mean {meant!r}?"
     listed = ", ".join(names) or "none"
     hint = f"there are {listed}" if len(names) < 20 else "see `python train.py --help`"
     return f"unknown {what} {name!r}: {hint}"
+
+
+def _of_algorithm(last: str, names: Sequence[str]) -> bool:
+    """Whether the algorithm that was chosen calls something so: `beta` of a preference loss."""
+    return any(n.startswith("algorithm.") and _parts(n)[1] == last for n in names)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
