@@ -176,11 +176,39 @@ def test_no_samples_have_no_scores():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"weight": math.inf}, "weight"), ({"batch_size": 0}, "batch_size=0")],
+    [
+        ({"weight": math.inf}, "weight"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"range": (1.0, 1.0)}, r"range=\[1.0, 1.0\]"),
+        ({"range": (1.0, 0.0)}, "range"),
+        ({"range": (0.0, math.inf)}, "range"),
+        ({"range": (math.nan, 1.0)}, "range"),
+    ],
 )
 def test_numbers_that_make_no_reward_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
         Reward(says(1.0), **options)
+
+
+def test_a_range_becomes_minus_one_to_one():
+    values, faults = numbers(lambda o, p: 2.0 * p.id, count=4, range=(0.0, 6.0))
+    assert values == pytest.approx([-1.0, -1 / 3, 1 / 3, 1.0])
+    assert faults == {}
+
+
+def test_a_number_outside_its_range_is_missing_and_the_key_is_named():
+    graded = Reward(lambda o, p: p.id - 1.0, range=(0.0, 1.0), weight=3.0)
+    rewards = Rewards({"graded": graded, "fine": Reward(says(1.0))})
+    scores = rewards(OUTPUTS[:4], PROMPTS[:4])
+    assert scores.scored.tolist() == [False, True, True, False]
+    assert scores.total.tolist() == [0.0, -2.0, 4.0, 0.0]
+    assert rewards.pop_faults() == {
+        "graded: gave a number outside 0 to 1, which is reward.graded.range": 2
+    }
+
+
+def test_a_range_leaves_what_is_missing_as_it_is():
+    assert numbers(says(None), range=(0.0, 1.0)) == ([None] * 4, {"gave none": 4})
 
 
 def test_a_run_needs_a_reward():

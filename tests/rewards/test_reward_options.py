@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, build, compose
+from tandem.config import ConfigError, build, check, compose
 from tandem.rewards import Reward, Rewards
 from tandem.types import Prompt
 
@@ -41,3 +41,26 @@ def test_a_list_of_rewards_merges_in_its_order():
 def test_a_misspelt_number_of_a_reward_is_refused():
     with pytest.raises(ConfigError, match=r"reward\.length\.function\.limmit"):
         compose(["reward=length", "reward.length.function.limmit=2"])
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_may_be_given_a_range(name):
+    assert OmegaConf.load(FOLDER / f"{name}.yaml")[name].range is None
+
+
+def test_a_range_is_set_on_the_command_line():
+    cfg = compose(["reward=exact_match", "reward.exact_match.range=[0,1]"])
+    check(cfg)
+    rewards = Rewards(build(cfg.reward, "reward"))
+    prompts = [Prompt(id=i, source="t", text="?", answer="a") for i in range(2)]
+    assert rewards(["a", "b"], prompts).total.tolist() == [1.0, -1.0]
+
+
+def test_a_range_that_falls_is_refused_before_any_weight():
+    with pytest.raises(ConfigError, match=r"^reward\.exact_match\.range=\[1\.0, 0\.0\]: give"):
+        check(compose(["reward.exact_match.range=[1,0]"]))
+
+
+def test_a_range_of_one_number_is_refused():
+    with pytest.raises(ConfigError, match=r"^reward\.exact_match\.range: expected a list of float"):
+        check(compose(["reward.exact_match.range=[1]"]))

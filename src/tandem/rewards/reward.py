@@ -15,6 +15,7 @@ from torch import Tensor
 from tandem.types import Prompt, Scores, unbound
 
 ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
+OUTSIDE = "gave a number outside"
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 
 
@@ -30,7 +31,8 @@ class Reward:
     The function is `(output, prompt) -> float | None`, or `@batched`; `batch_size` is the most rows
     of one batched call. A call that takes over `timeout` seconds is given up: its rows are missing.
     It goes on in a thread of its own, which cannot be ended, so a function that hangs often should
-    end itself (as `MathVerify` does).
+    end itself (as `MathVerify` does). `range` is what the function can give, lowest and highest: it
+    becomes -1 to 1, and a number outside is missing.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Reward:
         function: Callable,
         *,
         weight: float = 1.0,
+        range: tuple[float, float] | None = None,
         batch_size: int | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -45,7 +48,10 @@ class Reward:
             raise ValueError(f"the weight of a reward must be finite, not {weight}")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size={batch_size} of a reward must be at least 1, or null")
+        if range is not None and not -LARGEST <= range[0] < range[1] <= LARGEST:
+            raise ValueError(f"range={list(range)} of a reward must rise, within 1e18 of 0")
         self.function = function
+        self.range = range
         self.weight = weight
         self.batch_size = batch_size
         self.timeout = timeout
@@ -64,7 +70,7 @@ class Reward:
     ) -> list[tuple[float | None, str | None]]:
         """The number of each sample, or the reason why there is none; `ABSTAINED` is no failure."""
         values = self._batches(outputs, prompts) if self.batched else self._rows(outputs, prompts)
-        return [_judged(value) for value in values]
+        return [_scaled(*_judged(value), self.range) for value in values]
 
     def _rows(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Iterable[object]:
         for output, prompt in zip(outputs, prompts, strict=True):
@@ -111,7 +117,7 @@ class Rewards:
         for name, component in self.components.items():
             judged = component.judge(outputs, prompts)
             reasons = [reason for _, reason in judged]
-            self.faults.update(f"{name}: {reason}" for reason in reasons if reason is not None)
+            self.faults.update(_fault(name, reason) for reason in reasons if reason is not None)
             numbers = [math.nan if number is None else number for number, _ in judged]
             parts[name] = torch.tensor(numbers, dtype=torch.float32)
             total += component.weight * parts[name].double().nan_to_num(0.0)
@@ -160,6 +166,24 @@ def _judged(value: object) -> tuple[float | None, str | None]:
         value = value.item()
     reason = _reason(value)
     return (float(value), None) if reason is None else (None, reason)
+
+
+def _scaled(
+    number: float | None, reason: str | None, bounds: tuple[float, float] | None
+) -> tuple[float | None, str | None]:
+    """-1 at the low bound, 1 at the high one; missing outside. No bounds leave it as it is."""
+    if number is None or bounds is None:
+        return number, reason
+    low, high = bounds
+    if not low <= number <= high:
+        return None, f"{OUTSIDE} {low:g} to {high:g}"
+    return 2 * (number - low) / (high - low) - 1, None
+
+
+def _fault(name: str, reason: str) -> str:
+    """A reason with the reward it comes from, and the key that may be wrong."""
+    key = f", which is reward.{name}.range" if reason.startswith(OUTSIDE) else ""
+    return f"{name}: {reason}{key}"
 
 
 def _reason(value: object) -> str | None:
