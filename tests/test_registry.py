@@ -1,15 +1,21 @@
 """A decorated function is an option of its group, with its keyword defaults as configuration."""
 
 import functools
+import json
+import operator
+import shlex
 import subprocess
 import sys
 
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from tandem import registry
-from tandem.config import ConfigError, build, compose
-from tandem.registry import component_node, register, register_reward
+import tandem
+from tandem import register_adv_estimator, register_policy_loss, register_reward
+from tandem.config import ConfigError, build, check, compose
+from tandem.registry import options
+from tandem.registry.decorators import component_node
+from tandem.registry.options import register
 from tandem.rewards import Rewards, batched
 from tandem.types import Prompt
 
@@ -28,18 +34,61 @@ def many(outputs, prompts, *, scale: float):
 """
 
 
+TRAINED = """
+import torch
+from tandem import register_adv_estimator, register_policy_loss
+from tandem.types import needs
+
+@register_adv_estimator
+def scaled(scores, rollout, *, by: float = 2.0):
+    return by * scores.total[:, None] * rollout.mask
+
+@register_adv_estimator("from_rewards")
+def summed(rewards, mask, *, baseline: float = 0.0):
+    returns = rewards.flip(1).cumsum(1).flip(1) * mask
+    return (returns - baseline) * mask, returns
+
+@register_policy_loss
+@needs("old_logp")
+def by_steps(batch, *, alpha: float = 0.5, **more):
+    return -batch.advantages * (alpha * batch.logp + (1 - alpha) * batch.old_logp)
+
+@register_policy_loss("averaged")
+def over_tokens(old_logp, logp, advantages, mask, *, alpha: float = 0.5, floor: float):
+    ratio = (logp - old_logp).exp().clamp(min=floor)
+    return -(alpha * ratio * advantages * mask).sum() / mask.sum(), {"my/ratio": ratio[mask].mean()}
+"""
+OWN_LOSS = (
+    "algorithm/loss=averaged algorithm.loss.floor=0 algorithm/correction=none ~recipe "
+    "algorithm/weights=token_mean"
+)
+
+
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch):
-    monkeypatch.setattr(registry, "REGISTERED", {})
+    monkeypatch.setattr(options, "REGISTERED", {})
+    yield
+    for group, name in options.REGISTERED:
+        folder = functools.reduce(operator.getitem, group.split("/"), ConfigStore.instance().repo)
+        del folder[f"{name}.yaml"]
+
+
+def written(text, name, folder, monkeypatch):
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    yield f"plugins=[{name}]"
+    sys.modules.pop(name, None)
 
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    (tmp_path / "shouting_plugin.py").write_text(PLUGIN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield "plugins=[shouting_plugin]"
-    sys.modules.pop("shouting_plugin", None)
+    yield from written(PLUGIN, "shouting_plugin", tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    yield from written(TRAINED, "trained_plugin", tmp_path, monkeypatch)
 
 
 def stored(group, name):
@@ -78,7 +127,7 @@ def test_defaults_become_configuration_and_a_keyword_without_one_must_be_given()
     scored.__qualname__ = "scored"
     register_reward(scored)
     node = stored("reward", "scored").scored
-    assert (node.weight, node.batch_size, node.timeout) == (1.0, None, None)
+    assert (node.weight, node.range, node.batch_size, node.timeout) == (1.0, None, None, None)
     assert node.function._target_ == f"{__name__}.scored"
     assert node.function._partial_ is True
     assert (node.function.high, list(node.function.tags)) == (2.0, ["a"])
@@ -120,7 +169,112 @@ def test_a_default_that_no_yaml_holds_is_refused():
     with pytest.raises(ValueError, match="odd: no YAML can hold a default") as caught:
         register_reward(odd)
     assert "\n" not in str(caught.value)
-    assert registry.REGISTERED == {}
+    assert options.REGISTERED == {}
+
+
+def test_functions_of_an_algorithm_are_chosen_by_name_and_set_by_keyword(trained):
+    chosen = ["algorithm/advantage=scaled", "algorithm/loss=by_steps", "~recipe"]
+    cfg = compose([trained, *chosen, "algorithm.loss.alpha=0.3", "algorithm.advantage.by=3"])
+    check(cfg)
+    algorithm = build(cfg.algorithm)
+    assert algorithm.loss.keywords == {"alpha": 0.3}
+    assert algorithm.advantage.keywords == {"by": 3.0}
+    assert algorithm.loss.func is sys.modules["trained_plugin"].by_steps
+
+
+def test_keywords_that_only_stars_would_take_are_added_and_others_refused(trained):
+    loss = [trained, "algorithm/loss=by_steps", "~recipe"]
+    with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.loss\.beta'"):
+        compose([*loss, "algorithm.loss.beta=2"])
+    assert build(compose([*loss, "+algorithm.loss.beta=2"]).algorithm.loss).keywords["beta"] == 2
+    check(compose([*loss, "+algorithm.loss.beta=2"]))
+    with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.advantage\.bye'"):
+        check(compose([*loss, "algorithm/advantage=scaled", "+algorithm.advantage.bye=2"]))
+
+
+def test_a_keyword_without_a_default_must_be_given(trained):
+    with pytest.raises(ConfigError, match=r"^algorithm\.loss\.floor is not set"):
+        check(compose([trained, "algorithm/loss=averaged", "~recipe"]))
+
+
+def test_both_spellings_of_other_libraries_train(trained, tmp_path):
+    quick = (
+        "warm_start=null iterations=2 prompts_per_step=4 group_size=4 evaluation.every=null "
+        "guards.no_signal=9 reward=target_length reward.target_length.function.target=5 "
+        "algorithm/advantage=from_rewards algorithm.advantage.baseline=0.1"
+    )
+    tandem.train(trained, *f"{quick} {OWN_LOSS} run_dir={tmp_path}/run".split())
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines() if "grad_norm" in line]
+    assert [line["my/ratio"] for line in lines] == pytest.approx([1.0, 1.0], abs=1e-2)
+    assert all(line["optim/grad_norm"] > 0 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("micro_batch_size=8 max_tokens_per_microbatch=null", "micro_batch_size=8 cuts its 128"),
+        ("trainer.devices=2", "trainer.devices=2 shares it out"),
+        ("trainer.devices=[0,1]", "trainer.devices=[0, 1] shares it out"),
+        (
+            "algorithm/correction=token_tis",
+            "algorithm/correction=token_tis weighs its steps (set algorithm/correction=none)",
+        ),
+        ("algorithm/weights=sequence_sum", "algorithm/weights=sequence_sum need not add up to 1"),
+    ],
+)
+def test_a_loss_that_averages_itself_is_refused_in_parts(trained, line, reason):
+    with pytest.raises(ConfigError) as refused:
+        check(compose([trained, *OWN_LOSS.split(), *shlex.split(line)]))
+    said = str(refused.value)
+    assert said.startswith(f"over_tokens averages over an update itself, but {reason}")
+    assert "`def over_tokens(batch, *, numbers) -> Tensor`" in said and "\n" not in said
+
+
+def test_a_loss_that_averages_itself_may_have_a_budget_that_holds_it(trained):
+    fits = ["micro_batch_size=128", "max_tokens_per_microbatch=null"]
+    check(compose([trained, *OWN_LOSS.split(), *fits]))
+
+
+def wrong_order(logp, old_logp, advantages, mask):
+    return logp.mean(), {}
+
+
+def wrong_star(batch, *numbers):
+    return batch.logp
+
+
+def wrong_number(scores, rollout, gamma):
+    return rollout.mask
+
+
+def wrong_keyword(*, rewards, mask):
+    return rewards, rewards
+
+
+@pytest.mark.parametrize("function", [wrong_order, wrong_star])
+def test_another_signature_of_a_loss_is_refused_with_both_that_fit(function):
+    with pytest.raises(ValueError, match=function.__name__) as refused:
+        register_policy_loss(function)
+    said = str(refused.value)
+    assert "(batch, *, numbers) -> the loss of each step [B, T]" in said
+    assert "(old_logp, logp, advantages, mask, *, numbers) -> (loss, metrics)" in said
+    assert "\n" not in said
+    assert options.REGISTERED == {}
+
+
+@pytest.mark.parametrize("function", [wrong_number, wrong_keyword, wrong_order])
+def test_another_signature_of_an_advantage_is_refused_with_both_that_fit(function):
+    with pytest.raises(ValueError, match=function.__name__) as refused:
+        register_adv_estimator("mine")(function)
+    assert "(scores, rollout, *, numbers) -> advantages [B, T] or as (rewards, mask, *" in str(
+        refused.value
+    )
+
+
+def test_an_unknown_name_of_the_package_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="register_nothing"):
+        _ = tandem.register_nothing
 
 
 @pytest.mark.system

@@ -1,15 +1,11 @@
-"""Functions of the user's own as options of the configuration.
-
-A decorator puts a function into Hydra's store when its module is imported, which `plugins=[module]`
-does before composing. What stands in its signature with a default is its configuration.
-"""
+"""A function as an option of a group: its node, made of its signature, in Hydra's store."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from inspect import Parameter
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
@@ -17,49 +13,35 @@ from omegaconf.errors import UnsupportedValueType
 
 from tandem.config.composition import conf_folder
 
-Component = TypeVar("Component", bound=Callable)
 Node = dict[str, Any]
 
 # (group, option) -> the function that was registered as it, in order.
 REGISTERED: dict[tuple[str, str], Callable] = {}
 
 
-@overload
-def register_reward(function: Component) -> Component: ...
-@overload
-def register_reward(function: str) -> Callable[[Component], Component]: ...
-def register_reward(function: Component | str) -> Component | Callable[[Component], Component]:
-    """`@register_reward` or `@register_reward("name")` above `def reward(output, prompt, *, ...)`.
+def register(
+    group: str,
+    node: Callable[[str, Node], Node],
+    form: Callable[[Callable], Callable] = lambda function: function,
+) -> Callable:
+    """A decorator for options of `group`; `node` makes the YAML of its name and the bound call.
 
-    Then `reward=name` chooses it, and `reward.name.function.alpha=2` sets its keyword `alpha`.
+    `form` gives the function in the form that the group calls, or raises.
     """
-    return register("reward", reward_node)(function)
 
-
-def register(group: str, node: Callable[[str, Node], Node]) -> Callable:
-    """A decorator for options of `group`; `node` makes the YAML of its name and the bound call."""
-
-    def decorate(function: Component | str) -> Component | Callable[[Component], Component]:
+    def decorate(function: Callable | str) -> Callable:
         if isinstance(function, str):
-            return lambda named: _store(group, function, named, node)
-        return _store(group, function.__name__, function, node)
+            return lambda named: _store(group, function, form(named), node)
+        return _store(group, function.__name__, form(function), node)
 
     return decorate
 
 
-def component_node(name: str, call: Node) -> Node:
-    """The node is the function itself, as in the groups of losses and advantages."""
-    return call
-
-
-def reward_node(name: str, call: Node) -> Node:
-    """As in conf/reward: one key, so that a list of options merges."""
-    reward = {"_target_": "tandem.rewards.Reward", "function": call}
-    return {name: {**reward, "weight": 1.0, "batch_size": None, "timeout": None}}
-
-
 def bound_call(function: Callable) -> Node:
-    """The partial call of a function with its defaults; `???` where a keyword has none."""
+    """The partial call of a function with its defaults; `???` where a keyword has none.
+
+    What `**numbers` would take has no default to show: `+algorithm.loss.alpha=2` adds it.
+    """
     if "." in function.__qualname__:
         raise ValueError(f"{_place(function)}: only a function at the top of a module has a name")
     call: Node = {"_target_": _place(function), "_partial_": True}
@@ -71,7 +53,7 @@ def bound_call(function: Callable) -> Node:
     return call
 
 
-def _store(group: str, name: str, function: Component, node: Callable) -> Component:
+def _store(group: str, name: str, function: Callable, node: Callable) -> Callable:
     if (conf_folder() / group / f"{name}.yaml").is_file():  # Hydra would merge the two
         raise ValueError(f"{group}={name} is an option of Tandem's; register another name")
     before = REGISTERED.get((group, name), function)
