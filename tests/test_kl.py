@@ -1,5 +1,7 @@
 """KL estimates: reference values, and the gradient each has in expectation, by enumeration."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from records import coupled
@@ -25,6 +27,28 @@ def test_value_and_gradient_are_the_reference_ones(vectors, penalty, name):
     (gradient,) = torch.autograd.grad(value, batch.logp)
     assert_close(value.detach(), vectors[f"{name}/loss"], atol=1e-6, rtol=0)
     assert_close(gradient, vectors[f"{name}/grad"], atol=1e-6, rtol=0)
+
+
+def test_on_fresh_samples_the_ratio_counts_in_the_gradient_alone(vectors):
+    batch = coupled(vectors)
+    fresh = replace(batch, old_logp=batch.logp.detach())
+    value = (k3_unbiased(fresh) * token_mean(batch.mask)).sum()
+    (gradient,) = torch.autograd.grad(value, batch.logp)
+    assert_close(value.detach(), vectors["kl/k3_is(self)/loss"], atol=1e-6, rtol=0)
+    assert_close(gradient, vectors["kl/k3_is(self)/grad"], atol=1e-6, rtol=0)
+
+
+def test_the_unbiased_estimate_has_the_gradient_of_k1_as_a_score(vectors):
+    """Of sg(w k1) log p; w k1 itself differs from it by the score, whose mean is 0."""
+    batch = coupled(vectors)
+    weight = token_mean(batch.mask)
+    ratio = torch.where(batch.mask, (batch.logp - batch.old_logp).exp(), 0)
+    k1 = torch.where(batch.mask, batch.logp - batch.ref_logp, 0)
+    terms = (k3_unbiased(batch), (ratio * k1).detach() * batch.logp, ratio * k1)
+    names = ("kl/wk1_grad_rows", "kl/wk1_grad_rows", "kl/w_times_k1_diff/grad_rows")
+    for term, name in zip(terms, names, strict=True):
+        (gradient,) = torch.autograd.grad((term * weight).sum(), batch.logp, retain_graph=True)
+        assert_close(gradient.sum(1), vectors[name], atol=1e-6, rtol=0)
 
 
 REVERSE = [0.149849, -0.187048, 0.037199]

@@ -7,6 +7,7 @@ import torch
 from records import coupled, rollout, scores
 from torch.testing import assert_close
 
+from tandem import corrections
 from tandem.losses.policy import ppo, reinforce
 from tandem.metrics import (
     Max,
@@ -37,6 +38,9 @@ REFERENCE = {
     "rollout_corr/k1": "op/k1_mismatch",
     "rollout_corr/k3": "op/k3_mismatch",
     "rollout_corr/abs_logp_diff": "op/abs_logp_diff",
+    "rollout_corr/chi2_token": "op/chi2_tok",
+    "rollout_corr/chi2_seq": "op/chi2_seq",
+    "rollout_corr/ess": "op/ess_frac",
 }
 
 
@@ -46,6 +50,7 @@ def measured(batch):
         | reference_metrics(batch)
         | mismatch_metrics(batch)
         | own_metrics(ppo, batch)
+        | corrections.effect(batch, corrections.token_tis(batch))
     )
 
 

@@ -36,7 +36,7 @@ def test_values_are_the_reference_ones(vectors, estimate, name):
 
 @pytest.mark.parametrize(("estimate", "name"), [(grpo, "grpo"), (leave_one_out, "rloo")])
 def test_groups_need_not_be_consecutive(vectors, estimate, name):
-    group = torch.tensor([0, 1, 0, 1, 0, 1])
+    group = vectors["nonconsec/idx"].long()
     got = per_sample(estimate, vectors["in/R"], group)
     assert_close(got, vectors[f"nonconsec/{name}"], atol=1e-6, rtol=0)
 
@@ -46,6 +46,11 @@ def test_a_group_of_one_gets_zero(vectors, estimate, name):
     group = vectors["single/idx"].long()
     got = per_sample(estimate, vectors["single/scores"], group)
     assert_close(got, vectors[f"single/{name}_zero"], atol=1e-6, rtol=0)
+
+
+def test_samples_that_are_alone_in_their_group_get_zero(vectors):
+    got = per_sample(grpo, vectors["in/R"], torch.tensor([0, 0, 0, 1, 2, 3]))
+    assert_close(got, vectors["grpo/single_zero"], atol=1e-6, rtol=0)
 
 
 def test_a_group_that_ties_gets_exactly_zero(vectors):

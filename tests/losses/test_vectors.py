@@ -10,14 +10,22 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import corrections, weights
+from tandem.kl import k2, k3
 from tandem.losses.behaviour import binary_kl, dppo, dppo_pulled, total_variation
-from tandem.losses.policy import ppo, reinforce
+from tandem.losses.policy import nll, ppo, ratio_of, reinforce
 from tandem.losses.sequence import gmpo, gspo, gspo_token, vespo
 from tandem.losses.soft import cispo, dro, sapo
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 MEAN, SUM, TOKENS = weights.sequence_mean, weights.sequence_sum, weights.token_mean
 wide = {"clip_low": 0.2, "clip_high": 0.28}
+
+
+def beside(batch, *, penalty):
+    """GRPO with a KL that is weighed as its loss is."""
+    return ppo(batch) + 0.04 * penalty(batch)
+
+
 VECTORS = [
     (partial(ppo, ratio_max=3.0), TOKENS, "ppo/dual3"),
     (partial(ppo, ratio_max=1.5), TOKENS, "ppo/two_sided_delta4"),
@@ -33,6 +41,8 @@ VECTORS = [
     (sapo, MEAN, "sapo"),
     (dro, TOKENS, "dro/b.1"),
     (dppo, TOKENS, "dppo_tv/.15"),
+    (partial(beside, penalty=k2), MEAN, "grpo+k2/.04"),
+    (partial(beside, penalty=k3), MEAN, "grpo+k3/.04"),
     (partial(dppo, too_far=binary_kl), TOKENS, "dppo_tv/.15"),  # the same steps are masked
 ]
 
@@ -85,6 +95,26 @@ def test_a_wider_bound_of_the_binary_kl_masks_one_step_less(vectors, dtype):
     assert (binary_kl(batch) & batch.mask).nonzero().tolist() == [[2, 1], [4, 0]]
     value = (dppo(batch, too_far=bound) * TOKENS(batch.mask)).sum()
     assert value.item() == pytest.approx(0.145935, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_rloo_is_a_loss_of_steps_under_its_own_advantage(vectors, dtype):
+    batch = coupled(vectors, dtype)
+    own = replace(batch, advantages=vectors["rloo"].to(dtype)[:, None] * batch.mask)
+    for loss, weigh, name in ((ppo, TOKENS, "ppo_token"), (reinforce, SUM, "reinforce_seqsum")):
+        value = (loss(own) * weigh(batch.mask)).sum()
+        check(vectors, f"rloo/{name}", value, batch.logp, dtype)
+
+
+def test_demonstrations_are_imitated_step_by_step(vectors):
+    batch = coupled(vectors)
+    shown = replace(batch, advantages=batch.mask.double())
+    check(vectors, "sft", (nll(shown) * TOKENS(batch.mask)).sum(), batch.logp)
+
+
+def test_a_ratio_is_that_of_each_step(vectors):
+    batch = coupled(vectors)
+    assert_close(ratio_of(batch.logp, batch.old_logp) * batch.mask, vectors["ppo/ratio"])
 
 
 WEIGHTED = [

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from tandem import draws
-from tandem.policies.sampling import Sampling, distribution, draw
+from tandem.policies.sampling import Sampling, distribution, draw, entropy_of
 
 PLAIN = Sampling(max_new_tokens=1)
 
@@ -82,6 +82,12 @@ def test_worked_example_of_entropy_and_temperature():
     assert_close(drawn.entropy, torch.tensor([0.832396]), atol=1e-6, rtol=0)
     halved = distribution(2 * logits, Sampling(max_new_tokens=1, temperature=2.0))
     assert_close(halved, logits.log_softmax(-1))
+
+
+def test_entropy_is_that_of_the_whole_distribution(vectors):
+    logp = torch.tensor([[2.0, 1.0, 0.0]], dtype=torch.float64).log_softmax(-1)
+    assert_close(logp.exp()[0], vectors["entropy/p"], atol=1e-6, rtol=0)
+    assert_close(entropy_of(logp, logp.exp())[0], vectors["entropy/[2,1,0]"], atol=1e-6, rtol=0)
 
 
 def test_entropy_of_a_truncated_distribution_is_finite():
