@@ -133,7 +133,7 @@ class Algorithm:
         if experience.returns is not None:
             returns = ranks.gather(experience.returns)
             explained = explained_variance(returns, rollout.old_values, rollout.trained)
-            metrics |= {} if explained is None else {"critic/explained_variance": explained}
+            metrics["critic/explained_variance"] = explained
         moving = {name: self.memory[name] for name in ("kl", "entropy") if name in self.memory}
         return metrics | {f"optim/{name}_coef": float(x) for name, x in moving.items()}
 
