@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tandem import ranks
 from tandem.advantages.group import group_sum
+from tandem.advantages.preference import extremes
 from tandem.batches import unmasked
 from tandem.metrics import Metric, Sum
-from tandem.types import Prompt, Rollout, Scores, concat, needs, take
+from tandem.types import Prompt, Rollout, Scores, concat, needs, take, unbound
 
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
 
@@ -24,14 +25,41 @@ class Source(Protocol):
     def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """Sample a group for each prompt and score it."""
 
+    def act_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """Score the likeliest answer to each prompt, as a row that others are compared with."""
+
     def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """The demonstrations that come with the prompts, each with score 1."""
+
+    def show_pairs(self, prompts: Slots, *, baseline: bool = False) -> tuple[Rollout, Scores]:
+        """The chosen answer to each prompt with score 1, then its rejected one with score 0.
+
+        `baseline`: as rows that others are compared with.
+        """
 
     def more(self, round: int) -> Slots:
         """Fresh prompts for a further round."""
 
     def note(self, metrics: Mapping[str, Metric]) -> None:
         """Log beside the metrics of this iteration."""
+
+
+def supplies(*names: str) -> Callable:
+    """Declare what a way of collecting gives beside samples, and others may need.
+
+    "pairs": a chosen and a rejected row in each group. "baseline": rows that are compared with.
+    """
+
+    def declare(function: Callable) -> Callable:
+        function.supplies = frozenset(names)
+        return function
+
+    return declare
+
+
+def supplied_by(collect: Callable | None) -> frozenset[str]:
+    """What a way of collecting declared."""
+    return getattr(unbound(collect)[0], "supplies", frozenset())
 
 
 @needs()
@@ -44,6 +72,73 @@ def on_policy(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are demonstrations."""
     return source.show(prompts)
+
+
+@supplies("pairs")
+@needs("pairs")
+def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
+    return source.show_pairs(prompts)
+
+
+@supplies("pairs", "baseline")
+@needs("pairs")
+def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Pairs, and beside them each prompt with the answers to the one before it.
+
+    What the policy thinks of the latter tells how far it is from the reference (KTO,
+    arXiv:2402.01306). They are compared with, never trained.
+    """
+    if len(prompts) < 2:
+        raise ValueError(
+            "mismatched answers are those to other prompts, but a rank has a single one; raise "
+            "prompts_per_step to 2 or more for every rank"
+        )
+    asked = list(prompts.values())
+    others = [
+        replace(prompt, chosen=other.chosen, rejected=other.rejected)
+        for prompt, other in zip(asked, [asked[-1], *asked[:-1]], strict=True)
+    ]
+    mismatched = dict(zip(prompts, others, strict=True))
+    return _beside(source.show_pairs(prompts), source.show_pairs(mismatched, baseline=True))
+
+
+@supplies("pairs")
+@needs()
+def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """The best and the worst sample of each group whose scores differ: online preferences.
+
+    A group that ties gives no pair: no sample is preferred to itself.
+    """
+    rollout, scores = source.act(prompts)
+    usable = scores.scored & rollout.mask.any(1)
+    rows = extremes(scores.total, usable, rollout.group).nonzero()[:, 0]
+    pairs, groups = torch.tensor(len(rows) // 2), torch.tensor(len(prompts))
+    source.note({"preference/pairs": Sum(pairs, groups)})
+    if ranks.total(pairs) == 0:
+        return rollout, scores  # no group carries a signal; the guard counts such iterations
+    kept = (take(rollout, rows), take(scores, rows))
+    # No rank is left without a row.
+    rollout, scores = (
+        concat(records) for records in zip(kept, _bystander(rollout, scores), strict=True)
+    )
+    return rollout, scores
+
+
+@supplies("baseline")
+@needs()
+def greedy_baseline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
+    return _beside(source.act(prompts), source.act_greedily(prompts))
+
+
+def _beside(
+    rows: tuple[Rollout, Scores], compared: tuple[Rollout, Scores]
+) -> tuple[Rollout, Scores]:
+    """Rows to train, then the rows that they are compared with."""
+    rollout, scores = rows
+    rollout = replace(rollout, baseline=torch.zeros_like(rollout.truncated))
+    return concat([rollout, compared[0]]), concat([scores, compared[1]])
 
 
 @needs()

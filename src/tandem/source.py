@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +13,7 @@ from tandem import draws
 from tandem.batches import Plan
 from tandem.collect import Slots, slots_of_this_rank
 from tandem.metrics import Metric, merge
+from tandem.policies.sampling import Sampling
 from tandem.types import Prompt, Rollout, Scores, concat, moved
 
 
@@ -62,21 +64,26 @@ class LiveSource:
         self.iteration = iteration
         self.metrics: dict[str, Metric] = {}
         self.taken: list[tuple[Rollout, Scores]] = []
+        self.samples = self.tokens = 0  # of this rank, rows that are only compared with too
 
     def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        key = draws.key(self.plan.seed, "rollout", self.iteration)
-        with self.clock.phase("sample"):
-            rollout = self.policy.sample(
-                list(prompts.values()), self.plan.group_size, key=key, slots=list(prompts)
-            )
-        with self.clock.phase("reward"):
-            scores = self.rewards(rollout.outputs, rollout.prompts)
-        return self._take(rollout, moved(scores, rollout.mask.device))
+        return self._take(*self._scored(prompts, self.plan.group_size))
+
+    def act_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        greedy = replace(self.policy.sampling, temperature=0.0)
+        return self._take(*self._scored(prompts, 1, sampling=greedy), baseline=True)
 
     def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        rollout = self.policy.encode(list(prompts.values()), slots=list(prompts))
-        one = torch.ones(len(rollout.mask), device=rollout.mask.device)
-        return self._take(rollout, Scores(total=one, parts={}, scored=one.bool()))
+        return self._take(*self._shown(list(prompts.values()), list(prompts), score=1.0))
+
+    def show_pairs(self, prompts: Slots, *, baseline: bool = False) -> tuple[Rollout, Scores]:
+        sides = [
+            ([replace(p, answer=p.chosen) for p in prompts.values()], 1.0),
+            ([replace(p, answer=p.rejected) for p in prompts.values()], 0.0),
+        ]
+        rows = [self._shown(answers, list(prompts), score=score) for answers, score in sides]
+        rollout, scores = (concat(records) for records in zip(*rows, strict=True))
+        return self._take(rollout, scores, baseline=baseline)
 
     def more(self, round: int) -> Slots:
         count = self.plan.prompts_per_step
@@ -87,10 +94,36 @@ class LiveSource:
         merge(self.metrics, metrics)
 
     def all_taken(self) -> tuple[Rollout, Scores]:
-        """All rows of the iteration, also those that a filter left out."""
+        """All rows of the iteration, also those that a filter left out, but not those that others
+        are only compared with."""
         rollouts, scores = zip(*self.taken, strict=True)
         return concat(rollouts), concat(scores)
 
-    def _take(self, rollout: Rollout, scores: Scores) -> tuple[Rollout, Scores]:
+    def _scored(
+        self, prompts: Slots, group_size: int, *, sampling: Sampling | None = None
+    ) -> tuple[Rollout, Scores]:
+        key = draws.key(self.plan.seed, "rollout", self.iteration)
+        with self.clock.phase("sample"):
+            rollout = self.policy.sample(
+                list(prompts.values()), group_size, key=key, slots=list(prompts), sampling=sampling
+            )
+        with self.clock.phase("reward"):
+            scores = self.rewards(rollout.outputs, rollout.prompts)
+        return rollout, moved(scores, rollout.mask.device)
+
+    def _shown(
+        self, examples: Sequence[Prompt], slots: Sequence[int], *, score: float
+    ) -> tuple[Rollout, Scores]:
+        rollout = self.policy.encode(examples, slots=slots)
+        total = torch.full((len(examples),), score, device=rollout.mask.device)
+        return rollout, Scores(total=total, parts={}, scored=torch.ones_like(total).bool())
+
+    def _take(
+        self, rollout: Rollout, scores: Scores, *, baseline: bool = False
+    ) -> tuple[Rollout, Scores]:
+        self.samples += len(rollout.mask)
+        self.tokens += int(rollout.length.sum())
+        if baseline:
+            return replace(rollout, baseline=torch.ones_like(rollout.truncated)), scores
         self.taken.append((rollout, scores))
         return rollout, scores
