@@ -15,10 +15,11 @@ LAYERS = (
     "penalties",
     "algorithm source",
     "record",
-    "module evaluation",
+    "module evaluation held_out_pairs",
     "callbacks",
     "config",
-    "assembly banner registry start",
+    "banner pairs registry start",
+    "assembly",
     "run sample",
     "__init__",
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from tandem import pairs
 from tandem.batches import Budget, Plan
 from tandem.config import ConfigError, build
 from tandem.config.settings import Settings
@@ -17,7 +18,16 @@ from tandem.data import BadRow, Data, PromptStream
 from tandem.module import PostTraining
 from tandem.policies.language import LanguagePolicy
 from tandem.rewards import Rewards
+from tandem.start import pairs_file
 from tandem.types import Prompt
+
+ADMIT = {"demonstrations": LanguagePolicy.admit_answered, "pairs": pairs.admit_pairs}
+# How an algorithm reads each split, as the start of a complaint.
+WANTS = {
+    "demonstrations": "imitates answers, but no row",
+    "pairs": "compares a chosen with a rejected answer, but no row",
+    "train": "samples answers to prompts, but no row",
+}
 
 
 def assemble(
@@ -31,21 +41,22 @@ def assemble(
     own = {} if weights is None else {"path": str(weights)}
     policy = build(OmegaConf.merge(cfg.model, own))
     policy.load(algorithm.needs)
-    imitates = "demonstrations" in algorithm.needs
-    if imitates and not data.demonstrations:
+    source = read_by(algorithm.needs)
+    if not getattr(data, source):
         raise ConfigError(
-            f"algorithm={settings.choices['algorithm']} imitates answers, but no row of "
+            f"algorithm={settings.choices['algorithm']} {WANTS[source]} of "
             f"data={settings.choices['data']} has one"
         )
-    data = admitted(policy, data, "demonstrations" if imitates else "train")
-    order, prompts = (
-        (PromptStream, data.demonstrations) if imitates else (data.curriculum, data.train)
-    )
+    if source == "pairs" and data.tries is not None:
+        data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
+    data = admitted(policy, data, source)
+    # A curriculum goes by what samples score; what is given comes in turn.
+    order = data.curriculum if source == "train" else PromptStream
     module = PostTraining(
         policy=policy,
         algorithm=algorithm,
         rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
-        stream=order(prompts, seed=settings.seed),
+        stream=order(getattr(data, source), seed=settings.seed),
         optimizer=build(cfg.optimizer),
         schedule=build(cfg.schedule),
         plan=plan(settings),
@@ -55,6 +66,11 @@ def assemble(
     return module, data
 
 
+def read_by(needs: frozenset[str]) -> str:
+    """The split of the data that an algorithm of these needs is trained on."""
+    return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
+
+
 def admitted(policy: LanguagePolicy, data: Data, source: str) -> Data:
     """Without the prompts that are too long or cannot be encoded; they join the quarantine.
 
@@ -62,8 +78,8 @@ def admitted(policy: LanguagePolicy, data: Data, source: str) -> Data:
     """
     kept, left_out = {}, []
     for split in ("eval", "test", source):
-        admit = policy.admit_answered if split == "demonstrations" else policy.admit
-        prompts, dropped = admit(getattr(data, split))
+        admit = ADMIT.get(split, pairs.admit_with_pairs)
+        prompts, dropped = admit(policy, getattr(data, split))
         if split == source:
             prompts, known = apart(prompts, (*kept["eval"], *kept["test"]))
             dropped += [(prompt, "is held out too") for prompt in known]

@@ -26,6 +26,7 @@ from tandem.config.settings import Devices, Settings
 from tandem.data import Data, write_quarantine
 from tandem.evaluation import evaluate, held_out
 from tandem.guards import Stop
+from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
 from tandem.record import RunRecord, durable, jsonl
 from tandem.record.plots import curves, heatmap
@@ -193,13 +194,14 @@ def evaluated(
         full=True,
         stop=lambda: False,
     )
+    metrics = {**found.metrics, **compare_pairs(module.policy, module.algorithm.loss, prompts)}
     run_dir.mkdir(parents=True, exist_ok=True)
     name = f"evaluation_{settings.evaluation.split}"
-    durable.replace(run_dir / f"{name}.json", json.dumps(found.metrics, indent=1).encode())
+    durable.replace(run_dir / f"{name}.json", json.dumps(metrics, indent=1).encode())
     durable.replace(run_dir / f"{name}.jsonl", jsonl.encode(found.rows))
-    for metric, value in found.metrics.items():
+    for metric, value in metrics.items():
         say(f"{metric:<32} {value:.4f}")
-    return dict(found.metrics)
+    return metrics
 
 
 def say(text: str) -> None:

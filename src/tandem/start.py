@@ -87,6 +87,16 @@ def warm_start(cfg: DictConfig, train: Train) -> Path:
     return folder
 
 
+def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:
+    """Where the pairs lie that a model completed: named by all that decides what it says."""
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    decisive = {name: plain[name] for name in SHARED}
+    if weights is not None:
+        decisive["model"]["path"] = str(weights)
+    name = content_hash(OmegaConf.create(decisive))
+    return Path(cfg.cache_dir) / "pairs" / f"{name}.jsonl"
+
+
 def publish(unfinished: Path, folder: Path) -> None:
     try:
         unfinished.rename(folder)

@@ -107,3 +107,32 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ValueError, match=r"pip install 'tandem\[hub\]'"):
         hub(name="any", split=Split(), columns=GSM, seed=0)
+
+
+def test_preferences_are_texts_or_conversations_that_end_with_the_answer(tmp_path):
+    def said(text, role="assistant"):
+        return [{"role": "user", "content": "2+2?"}, {"role": role, "content": text}]
+
+    rows = [
+        {"question": "2+2?", "good": said("4"), "bad": said("5")},
+        {"question": "3+3?", "good": said("6"), "bad": said("6")},
+        {"question": "4+4?", "good": said("8", role="user"), "bad": said("9")},
+    ]
+    columns = Columns(prompt="question", chosen="good", rejected="bad")
+    name = folder(tmp_path / "talks", train=rows)
+    data = hub(name=name, split=Split(held_out=0.0), columns=columns, seed=0)
+    assert [(p.chosen, p.rejected, p.fields) for p in data.pairs] == [("4", "5", {})]
+    assert [row.line for row in data.quarantine] == [2, 3]
+    assert "nothing is preferred" in data.quarantine[0].reason
+    assert "does not end with the assistant's turn" in data.quarantine[1].reason
+    texts = [{"question": "2+2?", "good": "4", "bad": "5"}]
+    plain = folder(tmp_path / "texts", train=texts)
+    data = hub(name=plain, split=Split(held_out=0.0), columns=columns, seed=0)
+    assert (data.pairs[0].chosen, data.pairs[0].rejected) == ("4", "5")
+
+
+def test_a_preference_column_that_is_not_there_names_its_flag(tmp_path):
+    name = folder(tmp_path / "sums", train=questions(3))
+    columns = Columns(prompt="question", chosen="better", rejected="answer")
+    with pytest.raises(ValueError, match=r"^data\.columns\.chosen=better: .* has no such column"):
+        hub(name=name, split=Split(), columns=columns, seed=0)

@@ -40,6 +40,20 @@ def test_text_and_chats_become_prompts_and_other_keys_become_fields(tmp_path):
     assert (third.answer, data.eval, data.quarantine) == (None, (), ())
 
 
+def test_rows_with_two_answers_are_the_pairs(tmp_path):
+    pair = {"prompt": "2+2=", "chosen": "4", "rejected": "5", "answer": "4"}
+    alone = {"prompt": "3+3=", "answer": "6"}
+    data = load(written(tmp_path / "rows.jsonl", [pair, alone]), held_out=0)
+    assert [(p.text, p.answer, p.chosen, p.rejected) for p in data.pairs] == [
+        ("2+2=", "4", "4", "5")
+    ]
+    assert data.pairs[0].fields == {}
+    assert len(data.train) == len(data.demonstrations) == 2
+    kept = load(written(tmp_path / "few.jsonl", [alone]), held_out=0)
+    assert kept.pairs == ()
+    assert kept.train[0].chosen is None
+
+
 GOOD = {"prompt": "fine", "answer": "yes"}
 BAD = [
     (b"not json", "not JSON"),
@@ -73,6 +87,11 @@ BAD = [
         b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
         "give it as `answer`",
     ),
+    (b'{"prompt": "a", "chosen": "b"}', "`rejected` is missing"),
+    (b'{"prompt": "a", "rejected": "b"}', "`chosen` is missing"),
+    (b'{"prompt": "a", "chosen": "b", "rejected": "b"}', "are equal: nothing is preferred"),
+    (b'{"prompt": "a", "chosen": " ", "rejected": "b"}', "`chosen` is empty"),
+    (b'{"prompt": "a", "chosen": "b", "rejected": ["c"]}', "`rejected` must be text, not a list"),
     (b'{"prompt": "caf\xe9"}', "not valid unicode"),
     (b'{"prompt": "\\ud800"}', "not valid unicode"),
     (b'\xff\xfe{\x00"\x00', "not valid unicode"),

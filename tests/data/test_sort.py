@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tandem.data import Lengths
-from tandem.data.sort import sort_ladder, sort_letters, split_strings
+from tandem.data.sort import sort_ladder, sort_letters, sort_pairs, split_strings
 
 SHOWN = Lengths(shortest=1, longest=5, count=200)
 TRAINED = Lengths(shortest=2, longest=10, count=200)
@@ -115,6 +115,19 @@ def test_the_prompts_of_the_noisy_task_keep_their_right_answers():
     assert all(p.answer == "".join(sorted(p.text[:-1])) for p in (*data.train, *data.eval))
     assert lengths(data.eval) == dict.fromkeys(range(4, 9), 10)
     assert not texts(data.train) & texts(data.eval)
+
+
+def test_pairs_are_of_some_prompts_and_wait_for_their_wrong_answers():
+    data = sort_pairs(lengths=LETTERS, pairs=300, held_out=10, seed=0)
+    letters = sort_letters(lengths=LETTERS, held_out=10, seed=0)
+    assert (data.train, data.eval, data.test) == (letters.train, letters.eval, letters.test)
+    assert data.demonstrations == letters.demonstrations
+    assert (len(data.pairs), data.tries) == (300, 16)
+    assert set(texts(data.pairs)) <= set(texts(data.train))
+    assert all(p.answer == "".join(sorted(p.text[:-1])) for p in data.pairs)
+    assert {p.rejected for p in data.pairs} == {None}
+    other = sort_pairs(lengths=LETTERS, pairs=300, held_out=10, seed=1)
+    assert texts(other.pairs) != texts(data.pairs)
 
 
 def test_a_string_of_equal_letters_cannot_be_corrupted():

@@ -12,6 +12,7 @@ from tandem import draws
 from tandem.callbacks.interrupt import Interrupt
 from tandem.callbacks.recording import Recording
 from tandem.evaluation import Evaluation, evaluate, held_out
+from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
 from tandem.types import Prompt
 
@@ -62,9 +63,13 @@ class Evaluating(Callback):
         if found.faults:
             reasons = ", ".join(f"{count} x {reason}" for reason, count in found.faults.items())
             log.warning("evaluation %d: missing scores: %s", module.iteration, reasons)
+        metrics = {
+            **found.metrics,
+            **compare_pairs(module.policy, module.algorithm.loss, self.prompts),
+        }
         if trainer.is_global_zero:
             record = self.recording.record
-            record.hold(found.metrics, {"time/evaluate": time.perf_counter() - start})
+            record.hold(metrics, {"time/evaluate": time.perf_counter() - start})
             record.samples(module.iteration, found.rows)
 
     def _finish(self, trainer: Trainer, module: PostTraining) -> None:

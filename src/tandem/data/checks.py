@@ -10,7 +10,7 @@ from tandem.types import Prompt
 
 LONGEST_ROW = 1 << 22  # bytes
 ROLES = ("system", "user", "assistant", "tool")
-OWN_KEYS = ("prompt", "messages", "answer", "id", "source")
+OWN_KEYS = ("prompt", "messages", "answer", "chosen", "rejected", "id", "source")
 
 
 def parse(line: bytes) -> dict:
@@ -44,12 +44,15 @@ def to_prompt(row: dict, *, source: str, content: int) -> Prompt:
         _filled_text(text, "`prompt`")
     named = row.get("source", source)
     _filled_text(named, "`source`")
+    chosen, rejected = _pair(row.get("chosen"), row.get("rejected"))
     return Prompt(
         id=_id(row["id"]) if "id" in row else content,
         source=named,
         text=text,
         messages=None if messages is None else _messages(messages),
         answer=_answer(row.get("answer")),
+        chosen=chosen,
+        rejected=rejected,
         fields={key: value for key, value in row.items() if key not in OWN_KEYS},
     )
 
@@ -96,6 +99,19 @@ def _answer(answer: object) -> str | None:
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         raise ValueError(f"`answer` must be text or a number, not {_kind(answer)}")
     return str(answer)
+
+
+def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, None]:
+    """Two different answers, or none at all."""
+    if chosen is None and rejected is None:
+        return None, None
+    for name, value in (("chosen", chosen), ("rejected", rejected)):
+        if value is None:
+            raise ValueError(f"`{name}` is missing: a pair has a chosen and a rejected answer")
+        _filled_text(value, f"`{name}`")
+    if chosen == rejected:
+        raise ValueError("`chosen` and `rejected` are equal: nothing is preferred")
+    return chosen, rejected
 
 
 def _id(given: object) -> int:

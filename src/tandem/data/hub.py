@@ -29,6 +29,8 @@ class Columns:
 
     prompt: str  # text, or a list of messages
     answer: str | None = None
+    chosen: str | None = None  # text, or a list of messages that ends with the answer
+    rejected: str | None = None
     answer_pattern: str | None = None  # the answer is the first group of its last match
 
 
@@ -79,21 +81,44 @@ def load_rows(
 
 
 def _check_columns(name: str, columns: Columns, given: Iterable[str]) -> None:
-    for option, column in (("prompt", columns.prompt), ("answer", columns.answer)):
-        if column is not None and column not in given:
+    for option, column in _named(columns).items():
+        if column not in given:
             raise ValueError(
                 f"data.columns.{option}={column}: {name} has no such column, only {sorted(given)}"
             )
 
 
+def _named(columns: Columns) -> dict[str, str]:
+    """What is read -> the column that it stands in."""
+    known = {
+        "prompt": columns.prompt,
+        "answer": columns.answer,
+        "chosen": columns.chosen,
+        "rejected": columns.rejected,
+    }
+    return {name: column for name, column in known.items() if column is not None}
+
+
 def _as_row(row: dict, columns: Columns) -> dict:
-    question = row[columns.prompt]
-    used = (*OWN_KEYS, columns.prompt, columns.answer)
+    question, named = row[columns.prompt], _named(columns)
+    used = (*OWN_KEYS, *named.values())
+    pair = {side: _last_turn(row[named[side]]) for side in ("chosen", "rejected") if side in named}
     return {
         "messages" if isinstance(question, list) else "prompt": question,
         "answer": None if columns.answer is None else _answer(row[columns.answer], columns),
+        **pair,
         **{key: value for key, value in row.items() if key not in used},
     }
+
+
+def _last_turn(answer: object) -> object:
+    """Of a conversation what was said last; it repeats the question before."""
+    if not isinstance(answer, list):
+        return answer
+    last = answer[-1] if answer else None
+    if not isinstance(last, dict) or last.get("role") != "assistant":
+        raise ValueError("a chosen or rejected conversation does not end with the assistant's turn")
+    return last.get("content")
 
 
 def _answer(answer: object, columns: Columns) -> object:

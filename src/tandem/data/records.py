@@ -26,19 +26,23 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """Prompts to train on, to look at while training, to report, and to imitate."""
+    """Prompts to train on, to look at while training, to report, to imitate, and to compare."""
 
     train: tuple[Prompt, ...]
     eval: tuple[Prompt, ...]
     test: tuple[Prompt, ...] = ()  # empty: the data names no third split
     demonstrations: tuple[Prompt, ...] = ()  # prompts whose `answer` is to be imitated
+    pairs: tuple[Prompt, ...] = ()  # prompts with a `chosen` and a `rejected` answer
+    # The rejected ones are not known yet: of `pairs`, `eval` and `test` the `answer` is chosen over
+    # the first wrong one in so many tries of the model that the run starts from. None: they are.
+    tries: int | None = None
     quarantine: tuple[BadRow, ...] = ()
     curriculum: StreamMaker = PromptStream  # how prompts are drawn from `train`
 
     def __post_init__(self) -> None:
         if not self.train:
             raise ValueError("the data has no prompt to train on")
-        for prompts in (self.train, self.eval, self.test, self.demonstrations):
+        for prompts in (self.train, self.eval, self.test, self.demonstrations, self.pairs):
             if len({prompt.id for prompt in prompts}) < len(prompts):
                 raise ValueError(
                     f"prompt ids repeat among the {len(prompts)} prompts of a split "

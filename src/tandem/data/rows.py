@@ -39,12 +39,14 @@ def jsonl(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Rows with `prompt` (text, sent as it is) or `messages` (a chat), and perhaps an `answer`.
+    """Rows with `prompt` (text, sent as it is) or `messages` (a chat), and perhaps an `answer`, or
+    two of which one is `chosen` and one `rejected`.
 
     `id` and `source` may be given; every other key reaches the reward as `prompt.fields[key]`.
     Without `eval_path` a part `held_out` of the rows is kept for evaluation: a row is in it or not
     by its content and the seed alone, so added rows move none. At most `max_size` prompts are
-    trained on, chosen by content too. Train rows with an answer are the demonstrations.
+    trained on, chosen by content too. Train rows with an answer are the demonstrations, and those
+    with a chosen and a rejected one the pairs.
     """
     paths = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
     splits = [
@@ -73,6 +75,7 @@ def assemble(
         eval=evaluation.prompts,
         test=() if test is None else test.prompts,
         demonstrations=tuple(prompt for prompt in train if prompt.answer is not None),
+        pairs=tuple(prompt for prompt in train if prompt.chosen is not None),
         quarantine=rows.bad + evaluation.bad + (() if test is None else test.bad),
         curriculum=curriculum,
     )

@@ -1,4 +1,4 @@
-"""Sorting letters: `dbcaj>` asks for `abcdj`. Two tasks a tiny model can be taught in seconds."""
+"""Sorting letters: `dbcaj>` asks for `abcdj`. Tasks a tiny model can be taught in seconds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tandem import draws
 from tandem.data.records import Data, StreamMaker
+from tandem.data.rows import choose
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
@@ -97,6 +98,24 @@ def sort_letters(
         demonstrations=_corrupt(train, share=corrupted, seed=seed),
         curriculum=curriculum,
     )
+
+
+def sort_pairs(
+    *,
+    lengths: Lengths,
+    pairs: int = 4000,
+    corrupted: float = 0.6,
+    held_out: int = 80,
+    tries: int = 16,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """The prompts of `sort_letters`, `pairs` of them to compare two answers to: the right one, and
+    the first wrong one in `tries` samples of the model that the run starts from."""
+    data = sort_letters(
+        lengths=lengths, corrupted=corrupted, held_out=held_out, curriculum=curriculum, seed=seed
+    )
+    return replace(data, pairs=choose(data.train, max_size=pairs, seed=seed), tries=tries)
 
 
 def split_strings(length: int, *, count: int, held_out: int, seed: int) -> Splits:

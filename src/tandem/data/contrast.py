@@ -1,0 +1,47 @@
+"""The rejected answers of pairs, where nobody wrote any: what a model says wrong when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from tandem import draws
+from tandem.types import Prompt, Rollout
+
+
+class Speaker(Protocol):
+    """What is asked of a policy."""
+
+    sampling: Any  # its `max_rows` is how many may be asked at once
+
+    def sample(
+        self, prompts: Sequence[Prompt], group_size: int, *, key: int, slots: Sequence[int]
+    ) -> Rollout: ...
+
+
+def contrasted(
+    speaker: Speaker, prompts: Sequence[Prompt], *, tries: int, seed: int
+) -> tuple[list[Prompt], list[Prompt]]:
+    """The prompts with their `answer` as chosen and the first wrong one of `tries` samples as
+    rejected; and the prompts to which nothing wrong was said.
+
+    A sample is a function of seed, prompt and try, whatever the others are. One that was cut off or
+    is empty is no answer.
+    """
+    wrong: dict[int, str] = {}
+    for turn in range(tries):
+        left = [prompt for prompt in prompts if prompt.id not in wrong]
+        key = draws.key(seed, "rejected", turn)
+        for asked in _parts(left, speaker.sampling.max_rows):
+            said = speaker.sample(asked, 1, key=key, slots=[prompt.id for prompt in asked])
+            whole = zip(asked, said.outputs, said.truncated.tolist(), strict=True)
+            wrong |= {p.id: o for p, o, cut in whole if not cut and o.strip() and o != p.answer}
+    return (
+        [replace(p, chosen=p.answer, rejected=wrong[p.id]) for p in prompts if p.id in wrong],
+        [prompt for prompt in prompts if prompt.id not in wrong],
+    )
+
+
+def _parts(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
+    return (prompts[start : start + size] for start in range(0, len(prompts), size))

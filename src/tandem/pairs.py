@@ -1,0 +1,86 @@
+"""Pairs of answers on their way to a policy: completed by it, and admitted if they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tandem.data import BadRow, Data
+from tandem.data.contrast import contrasted
+from tandem.data.rows import read_rows
+from tandem.policies.language import LanguagePolicy
+from tandem.record import durable, jsonl
+from tandem.types import Prompt
+
+Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # who comes in, who does not and why
+
+
+def completed(policy: LanguagePolicy, data: Data, file: Path, seed: int) -> Data:
+    """The data with rejected answers that the policy gives, which `file` keeps for the next time.
+
+    Prompts to which it says nothing wrong are no pairs; held-out ones stay as they are.
+    """
+    splits = {split: getattr(data, split) for split in ("pairs", "eval", "test")}
+    if not file.exists():
+        prompts = [prompt for prompts in splits.values() for prompt in prompts]
+        made, _ = contrasted(policy, prompts, tries=data.tries, seed=seed)
+        print(f"pairs       {len(made)} of {len(prompts)} prompts, kept in {file}")
+        keep(file, made)
+    rejected = {p.id: p.rejected for p in read_rows(file, option="cache_dir").prompts}
+    known = {
+        split: tuple(
+            replace(p, chosen=p.answer, rejected=rejected[p.id]) if p.id in rejected else p
+            for p in prompts
+        )
+        for split, prompts in splits.items()
+    }
+    silent = [
+        BadRow(file=f"pairs of {p.source}", line=p.id, reason=f"right in {data.tries} tries")
+        for p in known["pairs"]
+        if p.rejected is None
+    ]
+    known["pairs"] = tuple(p for p in known["pairs"] if p.rejected is not None)
+    return replace(data, **known, tries=None, quarantine=(*data.quarantine, *silent))
+
+
+def keep(file: Path, pairs: Sequence[Prompt]) -> None:
+    """Rows as `data=jsonl` reads them."""
+    rows = [
+        {
+            "id": pair.id,
+            "source": pair.source,
+            "prompt": pair.text,
+            "messages": pair.messages,
+            "answer": pair.answer,
+            "chosen": pair.chosen,
+            "rejected": pair.rejected,
+        }
+        for pair in pairs
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    durable.replace(file, jsonl.encode(rows))
+
+
+def admit_with_pairs(policy: LanguagePolicy, prompts: Sequence[Prompt]) -> Admission:
+    """The prompts that can be answered, and both of their answers shown if they bring two."""
+    asked, dropped = policy.admit(prompts)
+    _, long = admit_pairs(policy, [prompt for prompt in asked if prompt.chosen is not None])
+    left_out = {prompt.id for prompt, _ in long}
+    return [prompt for prompt in asked if prompt.id not in left_out], [*dropped, *long]
+
+
+def admit_pairs(policy: LanguagePolicy, pairs: Sequence[Prompt]) -> Admission:
+    """The pairs of which both answers fit, and the others with the first reason."""
+    sides = (
+        [replace(pair, answer=pair.chosen) for pair in pairs],
+        [replace(pair, answer=pair.rejected) for pair in pairs],
+    )
+    reasons: dict[int, str] = {}
+    for shown in sides:
+        for pair, reason in policy.admit_answered(shown)[1]:
+            reasons.setdefault(pair.id, reason)
+    return (
+        [pair for pair in pairs if pair.id not in reasons],
+        [(pair, reasons[pair.id]) for pair in pairs if pair.id in reasons],
+    )
