@@ -1,0 +1,253 @@
+"""Whether the tests notice bugs that others had: `python benchmarks/mutations.py [--save]`.
+
+Each mutant of `mutants/*.toml` is a published bug of another project, as an edit of one file of
+src. It is planted in a copy of the checkout, where the tests that know the file best run first and,
+if they see nothing, all quick ones. Ends with 1 if a mutant survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from queue import Queue
+
+ROOT = Path(__file__).resolve().parent.parent
+MUTANTS = Path(__file__).resolve().parent / "mutants"
+RESULTS = Path(__file__).resolve().parent / "results"
+QUICK, RANKS = "not system and not slow", "not slow"  # which tests run
+OWN = "tests/test_mutations.py"  # compares the sources with the mutants, so it would see each
+PATIENCE = 900  # seconds of one run of tests
+
+
+class Refused(Exception):
+    """A mutant, or what was asked for, that means nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A bug that somebody published, and the edit that plants it here."""
+
+    name: str
+    issue: str  # owner/repository#number of a public issue or pull request
+    says: str  # what is wrong, in a line
+    file: str  # below src/tandem
+    old: str  # stands there once
+    new: str
+    tests: tuple[str, ...]  # asked first
+    system: bool = False  # it takes several processes to see it
+
+    @property
+    def path(self) -> str:
+        return f"src/tandem/{self.file}"
+
+    @property
+    def marker(self) -> str:
+        return RANKS if self.system else QUICK
+
+    def planted(self, text: str) -> str:
+        found = text.count(self.old)
+        if found != 1 or self.old == self.new:
+            raise Refused(f"{self.name}: its text stands {found} times in {self.path}; mend it")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    mutant: Mutant
+    caught_by: str | None  # None: it survived
+    seconds: float
+
+
+def main() -> None:
+    chosen = arguments()
+    try:
+        mutants = named(chosen.only)
+        if chosen.list:
+            print("\n".join(f"{m.name:<36} {m.issue:<36} {m.says}" for m in mutants))
+            return
+        verdicts = judged(mutants, chosen.processes, committed=chosen.committed)
+    except Refused as error:
+        sys.exit(f"mutations: {error}")
+    text = as_text(verdicts)
+    print(text)
+    if chosen.save:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "mutations.md").write_text(text)
+    sys.exit(any(verdict.caught_by is None for verdict in verdicts))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants alone")
+    parser.add_argument("--list", action="store_true", help="name the mutants and run nothing")
+    parser.add_argument("--committed", action="store_true", help="copy HEAD, not the working tree")
+    parser.add_argument("--processes", type=int, choices=(1, 2), default=2, help="at once")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results")
+    return parser.parse_args()
+
+
+def read() -> list[Mutant]:
+    tables = [tomllib.loads(path.read_text()) for path in sorted(MUTANTS.glob("*.toml"))]
+    rows = [row for table in tables for row in table["mutant"]]
+    return [Mutant(**row | {"tests": tuple(row["tests"])}) for row in rows]
+
+
+def named(names: Sequence[str] | None) -> list[Mutant]:
+    mutants = read()
+    known = [mutant.name for mutant in mutants]
+    if twice := {name for name in known if known.count(name) > 1}:
+        raise Refused(f"two mutants are called {', '.join(sorted(twice))}")
+    if unknown := set(names or ()) - set(known):
+        raise Refused(f"no mutant is called {', '.join(sorted(unknown))}; --list names all")
+    return [mutant for mutant in mutants if names is None or mutant.name in names]
+
+
+def judged(mutants: Sequence[Mutant], processes: int, *, committed: bool) -> list[Verdict]:
+    """Every mutant's fate, in their order. Each process has a copy of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        copies: Queue[Path] = Queue()
+        for number in range(processes):
+            copies.put(copied(Path(folder) / str(number), committed=committed))
+        first = copies.queue[0]
+        for mutant in mutants:
+            check(mutant, first)
+        check_healthy(first, mutants)
+
+        def judge(mutant: Mutant) -> Verdict:
+            copy = copies.get()
+            try:
+                verdict = fate(copy, mutant)
+            finally:
+                copies.put(copy)
+            say(f"{mutant.name}: {verdict.caught_by or 'SURVIVED'} ({verdict.seconds:.0f} s)")
+            return verdict
+
+        with ThreadPoolExecutor(processes) as pool:
+            return list(pool.map(judge, mutants))
+
+
+def copied(folder: Path, *, committed: bool) -> Path:
+    """A copy of the checkout: what git knows or would add, or what HEAD holds."""
+    folder.mkdir()
+    if committed:
+        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True)
+        subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
+        return folder
+    for name in git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def check(mutant: Mutant, copy: Path) -> None:
+    """Raise if its text or its tests are no longer there."""
+    mutant.planted((copy / mutant.path).read_text())
+    if missing := [path for path in mutant.tests if not (copy / path).exists()]:
+        raise Refused(f"{mutant.name}: there is no {missing[0]}; mend it")
+
+
+def check_healthy(copy: Path, mutants: Sequence[Mutant]) -> None:
+    """A mutant is caught by nothing if the tests fail without it, or read other code."""
+    where = python(copy, "-c", "import tandem; print(tandem.__file__)").stdout.strip()
+    if not Path(where).is_relative_to(copy):
+        raise Refused(f"the tests would read {where}, not the copy in {copy}")
+    for marker in sorted({mutant.marker for mutant in mutants}):
+        paths = {path for m in mutants if m.marker == marker for path in m.tests}
+        began = time.perf_counter()
+        if (failed := first_failure(copy, sorted(paths), marker)) is not None:
+            raise Refused(f"{failed} fails without any mutant")
+        say(f"the tests to be asked pass without a mutant ({time.perf_counter() - began:.0f} s)")
+
+
+def fate(copy: Path, mutant: Mutant) -> Verdict:
+    began = time.perf_counter()
+    with planted(copy, mutant):
+        caught_by = first_failure(copy, mutant.tests, mutant.marker)
+        if caught_by is None:
+            caught_by = first_failure(copy, ["tests"], QUICK)
+    return Verdict(mutant=mutant, caught_by=caught_by, seconds=time.perf_counter() - began)
+
+
+@contextmanager
+def planted(copy: Path, mutant: Mutant) -> Iterator[None]:
+    path = copy / mutant.path
+    healthy = path.read_text()
+    path.write_text(mutant.planted(healthy))
+    try:
+        yield
+    finally:
+        path.write_text(healthy)
+
+
+def first_failure(copy: Path, paths: Sequence[str], marker: str) -> str | None:
+    """The first test that fails, None if all pass."""
+    options = ("-x", "-q", "-p", "no:cacheprovider", f"--ignore={OWN}", "-m", marker)
+    done = python(copy, "-m", "pytest", *options, *paths)
+    if done.returncode == 0:
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode != 1 or failed is None or "::" not in failed[1]:  # no test has run
+        raise Refused(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr}")
+    return failed[1]
+
+
+def python(copy: Path, *line: str) -> subprocess.CompletedProcess[str]:
+    """Python on the sources of that copy. Compiled files of another mutant must not be found."""
+    own = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *line],
+        cwd=copy,
+        env=os.environ | own,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+def as_text(verdicts: Sequence[Verdict]) -> str:
+    caught = sum(verdict.caught_by is not None for verdict in verdicts)
+    lines = [
+        f"{caught} of {len(verdicts)} published bugs, planted one at a time, are caught; "
+        f"{date.today().isoformat()}, commit {git('rev-parse', '--short', 'HEAD').strip()}.\n",
+        "| mutant | published as | what is wrong | caught by |",
+        "|---|---|---|---|",
+    ]
+    for verdict in verdicts:
+        mutant = verdict.mutant
+        by = "**SURVIVED**" if verdict.caught_by is None else f"`{verdict.caught_by}`"
+        lines.append(f"| {mutant.name} | {linked(mutant.issue)} | {mutant.says} | {by} |")
+    return "\n".join(lines) + "\n"
+
+
+def linked(issue: str) -> str:
+    """GitHub leads from an issue's address to the pull request of that number."""
+    repository, _, number = issue.partition("#")
+    return f"[{issue}](https://github.com/{repository}/issues/{number})"
+
+
+def git(*line: str) -> str:
+    return subprocess.run(["git", *line], cwd=ROOT, capture_output=True, text=True).stdout
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

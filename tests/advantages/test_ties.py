@@ -1,0 +1,56 @@
+"""What rounding leaves of a tie: a mean of equal numbers need not be that number in float32."""
+
+from functools import partial
+
+import pytest
+import torch
+from records import rollout, scores
+
+from tandem.advantages.group import (
+    batch_relative,
+    gpg,
+    group_relative,
+    grpo_vectorized,
+    leave_one_out,
+    maxrl,
+    opo,
+    unbiased_std,
+)
+
+SIZES, VALUES = (6, 7, 8, 11, 16), (0.1, 0.3, 0.35, 0.7)
+
+
+def residue(size: int, value: float) -> float:
+    total = torch.full((size,), value)
+    return float((total - total.sum() / size).abs().max())
+
+
+def test_some_ties_leave_a_residue():
+    assert sum(residue(size, value) > 0 for size in SIZES for value in VALUES) >= 10
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    "estimate",
+    [
+        partial(group_relative, scale=unbiased_std),
+        partial(group_relative, scale=None),
+        leave_one_out,
+        batch_relative,
+        gpg,
+        maxrl,
+        opo,
+    ],
+    ids=["grpo", "dr_grpo", "rloo", "batch", "gpg", "maxrl", "opo"],
+)
+def test_a_tie_of_any_size_is_exactly_zero(estimate, size):
+    for value in VALUES:
+        rows = rollout(torch.ones(size, 2, dtype=torch.bool), torch.zeros(size, dtype=torch.int64))
+        assert not estimate(scores(torch.full((size,), value)), rows).any()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ties_side_by_side_are_exactly_zero(size):
+    rows = rollout(torch.ones(2 * size, 2, dtype=torch.bool), torch.arange(2 * size) // size)
+    total = torch.tensor(VALUES[:2]).repeat_interleave(size)
+    assert not grpo_vectorized(scores(total), rows, group_size=size).any()

@@ -1,0 +1,45 @@
+"""Bugs that others published are still where they can be planted, and the tests notice each."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.mutations import Mutant, Refused, check, named, read
+
+ROOT = Path(__file__).parents[1]
+MUTANTS = read()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_sources_and_names_its_origin(mutant):
+    check(mutant, ROOT)
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", mutant.issue)
+    compile(mutant.planted((ROOT / mutant.path).read_text()), mutant.path, "exec")
+
+
+def test_no_two_mutants_are_one():
+    assert len({(mutant.file, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_a_text_that_is_gone_is_an_error():
+    mutant = Mutant(
+        name="gone", issue="a/b#1", says="", file="kl.py", old="no such line", new="", tests=()
+    )
+    with pytest.raises(Refused, match="gone: its text stands 0 times"):
+        check(mutant, ROOT)
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(Refused, match="no mutant is called nobody"):
+        named(["nobody"])
+
+
+@pytest.mark.slow
+def test_every_mutant_is_caught():
+    script = [sys.executable, "benchmarks/mutations.py"]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(MUTANTS)} of {len(MUTANTS)} published bugs" in done.stdout
