@@ -64,6 +64,16 @@ def test_what_was_completed_is_read_the_next_time(policy, tmp_path):
     assert again.read_bytes() == stored
 
 
+def test_a_model_that_says_nothing_wrong_gives_no_pairs(policy, tmp_path):
+    nothing = replace(policy.sampling, temperature=0.0)
+    says = policy.sample(questions(), 1, key=0, slots=range(8), sampling=nothing).outputs
+    right = [replace(p, answer=said) for p, said in zip(questions(), says, strict=True)]
+    policy = small(REFERENCE, sampling=nothing)
+    perfect = Data(train=tuple(right), eval=(), pairs=tuple(right), tries=2)
+    with pytest.raises(ValueError, match=r"data\.tries=2: the starting model says nothing wrong"):
+        pairs.completed(policy, perfect, tmp_path / "pairs.jsonl", seed=0)
+
+
 def test_a_pair_is_admitted_if_both_of_its_answers_fit(policy):
     long, short = "a" * 70, "ab"
     offered = [

@@ -25,6 +25,11 @@ def completed(policy: LanguagePolicy, data: Data, file: Path, seed: int) -> Data
     if not file.exists():
         prompts = [prompt for prompts in splits.values() for prompt in prompts]
         made, _ = contrasted(policy, prompts, tries=data.tries, seed=seed)
+        if not made:
+            raise ValueError(
+                f"data.tries={data.tries}: the starting model says nothing wrong to any of "
+                f"{len(prompts)} prompts; give pairs by data=jsonl, or sample: algorithm=dpo_online"
+            )
         print(f"pairs       {len(made)} of {len(prompts)} prompts, kept in {file}")
         keep(file, made)
     rejected = {p.id: p.rejected for p in read_rows(file, option="cache_dir").prompts}

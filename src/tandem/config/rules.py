@@ -22,11 +22,13 @@ from tandem.config.comparing import (
 from tandem.config.composed import Composed, Rule
 from tandem.config.names import unknown
 from tandem.config.own_functions import averaging_losses_see_whole_updates, ranges_rise
+from tandem.config.pairs import PAIR_RULES
 from tandem.config.stale import (
     a_ratio_has_an_old_policy,
     staleness_is_paid_once,
     what_is_given_has_no_sampler,
 )
+from tandem.types import needs_of
 
 POSITIVE = (
     "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm threads "
@@ -100,8 +102,8 @@ def the_cap_is_above_the_clip(composed: Composed) -> str | None:
 
 
 def demonstrations_come_alone(composed: Composed) -> str | None:
-    size = composed.settings.group_size
-    if not composed.is_offline or size == 1:
+    size, collect = composed.settings.group_size, composed.within("algorithm", "collect")
+    if collect is None or "demonstrations" not in needs_of(collect.target) or size == 1:
         return None
     return (
         f"group_size={size}: an offline algorithm has one demonstration a prompt; set group_size=1"
@@ -199,4 +201,5 @@ RULES: tuple[Rule, ...] = (
     there_is_a_device,
     averaging_losses_see_whole_updates,
     ranges_rise,
+    *PAIR_RULES,
 )
