@@ -1,0 +1,159 @@
+"""Tandem's side of parity: a whole run, as `python train.py` does it, on rows that TRL gets too.
+
+Only `policy.sample` is replaced, by one that hands out answers of a fixed generator; pairs come
+from the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from omegaconf import DictConfig
+from torch import Tensor
+
+from tandem.assembly import assemble
+from tandem.config import build, check
+from tandem.module import PostTraining
+from tandem.policies.decoding import Answers
+from tandem.policies.rows import right_padded, sampled
+from tandem.policies.sampling import Sampling
+from tandem.run import trainer_for
+from tandem.types import Prompt, Rollout
+
+Tensors = dict[str, Tensor]  # parameter -> its value, or its gradient
+OLD = frozenset({"old_logp"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What both sides are given for one update."""
+
+    prompts: list[str]  # the text of every row, or of every pair
+    answers: list[list[int]]  # token ids of every row; empty where there are pairs
+    pairs: list[tuple[str, str]]  # the chosen and the rejected answer to every prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trail:
+    """What Tandem did."""
+
+    given: list[Given]  # of each update
+    weights: list[Tensors]  # before each update, and after the last
+    gradients: list[Tensors]  # of each update
+    clipped: list[float]  # of each update: fraction of steps whose gradient a clip removed
+
+
+def trail(cfg: DictConfig, folder: Path, *, lag: int, seed: int) -> Trail:
+    """`lag`: updates between the drawing of answers, which makes them old, and their own."""
+    torch.set_num_threads(1)
+    settings = check(cfg)
+    module, _ = assemble(cfg, settings, build(cfg.data), folder / "run", None)
+    script = Script(module, lag=lag, seed=seed)
+    module.policy.sample = script.sample
+    steps = Recording()
+    trainer_for(settings.trainer, [steps]).fit(module)
+    steps.weights.append(copied(module.policy.weights()))
+    return Trail(
+        given=script.given, weights=steps.weights, gradients=steps.gradients, clipped=steps.clipped
+    )
+
+
+class Script:
+    """What every update is given, and a `sample` that hands it out."""
+
+    def __init__(self, module: PostTraining, *, lag: int, seed: int) -> None:
+        self.module, self.lag, plan = module, lag, module.plan
+        chance = torch.Generator().manual_seed(seed)
+        draw = module.stream.draw
+        self.prompts = [draw(i, plan.prompts_per_step) for i in range(plan.iterations)]
+        if "pairs" in module.algorithm.needs:
+            self.given = [pairs_of(prompts) for prompts in self.prompts]
+        else:
+            self.given = [answers_to(prompts, module, chance) for prompts in self.prompts]
+        self.ready: dict[int, Rollout] = {}
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: Sampling | None = None,
+    ) -> Rollout:
+        now, last = self.module.iteration, self.module.plan.iterations - 1
+        assert list(prompts) == self.prompts[now]
+        if self.lag == 0:
+            return self.rollout(now)  # the update finds out what the weights of now say of it
+        for update in range(now, min(now + self.lag, last) + 1):
+            if update not in self.ready:  # under the weights of now
+                self.ready[update] = self.module.policy.complete(self.rollout(update), OLD)
+        return self.ready.pop(now)
+
+    def rollout(self, update: int) -> Rollout:
+        policy, prompts, given = (
+            self.module.policy,
+            self.prompts[update],
+            self.given[update].answers,
+        )
+        tokens = right_padded(given, policy.device)
+        length = torch.tensor([len(ids) for ids in given])
+        answers = Answers(
+            tokens=tokens,
+            logp=torch.zeros(tokens.shape),
+            entropy=torch.zeros(tokens.shape),
+            length=length,
+            truncated=length == policy.sampling.max_new_tokens,
+        )
+        group = torch.arange(len(prompts)).repeat_interleave(len(given) // len(prompts))
+        encoded = policy.chat.encode(prompts)
+        rows = sampled(prompts, encoded, answers, chat=policy.chat, group=group, temperature=1.0)
+        return replace(rows, behaviour_logp=None, entropy=None)  # nobody sampled them
+
+
+def pairs_of(prompts: Sequence[Prompt]) -> Given:
+    return Given(
+        prompts=[prompt.text for prompt in prompts],
+        answers=[],
+        pairs=[(prompt.chosen, prompt.rejected) for prompt in prompts],
+    )
+
+
+def answers_to(prompts: Sequence[Prompt], module: PostTraining, chance: torch.Generator) -> Given:
+    """A group for every prompt: 1 to `rollout.max_new_tokens` tokens; the longest are cut off."""
+    tokenizer, limit = module.policy.chat.tokenizer, module.policy.sampling.max_new_tokens
+    texts = [prompt.text for prompt in prompts for _ in range(module.plan.group_size)]
+    plain = torch.tensor([i for i in range(len(tokenizer)) if i not in tokenizer.all_special_ids])
+    answers = []
+    for _ in texts:
+        length = int(torch.randint(1, limit + 1, (), generator=chance))
+        ids = plain[torch.randint(len(plain), (length,), generator=chance)].tolist()
+        answers.append(ids if length == limit else [*ids[:-1], tokenizer.eos_token_id])
+    return Given(prompts=texts, answers=answers, pairs=[])
+
+
+class Recording(Callback):
+    """Weights before, and the gradient of, every update."""
+
+    def __init__(self) -> None:
+        self.weights: list[Tensors] = []
+        self.gradients: list[Tensors] = []
+        self.clipped: list[float] = []
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, module: PostTraining, optimizer: torch.optim.Optimizer
+    ) -> None:
+        parameters = module.policy.trainable()
+        self.weights.append(copied(parameters))
+        self.gradients.append(copied({name: p.grad for name, p in parameters.items()}))
+
+    def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        self.clipped.append(float(module.report.get("actor/clip_frac", 0.0)))
+
+
+def copied(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
