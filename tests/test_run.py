@@ -23,6 +23,7 @@ QUICK = (
     "evaluation.prompts=4", "evaluation.pass_at=[1,4]", "evaluation.every=1", "guards.no_signal=9",
 )  # fmt: skip
 ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("[!_]*.yaml"))
+OF_PAIRS = ("dpo", "ipo", "simpo", "orpo", "kto")
 WARM = "warm_start=['algorithm=sft','iterations=2']"
 # A reward that an untrained model already varies in.
 DENSE = ("reward=target_length", "reward.target_length.function.target=5")
@@ -141,7 +142,9 @@ def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_takes_two_iterations_of_the_embedded_model(tmp_path, algorithm):
-    group = 1 if algorithm == "sft" else 8
+    group = 1 if algorithm == "sft" else 2 if algorithm in OF_PAIRS else 8
+    few = ("data.pairs=20", "data.held_out=1", f"cache_dir={tmp_path / 'cache'}")
+    data = ("data=sort_pairs", *few) if algorithm in OF_PAIRS else ()
     # Rewards of 0 and 1, as pass@k wants them, about half of each without any training.
     binary = (
         "reward=format",
@@ -149,8 +152,8 @@ def test_every_algorithm_takes_two_iterations_of_the_embedded_model(tmp_path, al
         "reward.format.function.pattern='[^a-j].*'",
     )
     result = tandem.train(
-        *QUICK, *binary, f"run_dir={tmp_path}", f"algorithm={algorithm}", f"group_size={group}",
-        "~recipe",
+        *QUICK, *binary, *data, f"run_dir={tmp_path / 'run'}", f"algorithm={algorithm}",
+        f"group_size={group}", "~recipe",
     )  # fmt: skip
     assert result.metrics["optim/grad_norm"] > 0
 
