@@ -129,7 +129,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
+    names = list(CASES)
+    known = f"of {', '.join(names)} (all)"
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=names, metavar="NAME", help=known
+    )
     parser.add_argument("--updates", type=int, default=50, help="of each algorithm (50)")
     parser.add_argument("--seed", type=int, default=0, help="of weights, prompts and answers (0)")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/parity.*")
