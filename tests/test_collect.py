@@ -64,7 +64,7 @@ def test_a_pair_is_two_rows_of_one_group_of_which_the_chosen_scores(tmp_path):
 
 
 def test_mismatched_rows_ask_one_prompt_and_answer_another(tmp_path):
-    source = loop(KTO, tmp_path).source
+    source = loop(KTO, tmp_path, prompts=3).source
     asked = pairs()
     rollout, scores = collect.mismatched_pairs(source, asked)
     assert rollout.baseline.tolist() == [False] * 6 + [True] * 6
@@ -77,8 +77,8 @@ def test_mismatched_rows_ask_one_prompt_and_answer_another(tmp_path):
 
 
 def test_a_single_prompt_has_no_mismatched_answers(tmp_path):
-    with pytest.raises(ValueError, match="raise prompts_per_step to 2 or more"):
-        collect.mismatched_pairs(loop(KTO, tmp_path).source, pairs(1))
+    with pytest.raises(ValueError, match="set prompts_per_step=2"):
+        collect.mismatched_pairs(loop(KTO, tmp_path, prompts=1).source, pairs(1))
 
 
 def test_of_each_group_the_best_and_the_worst_are_kept(tmp_path):
@@ -186,7 +186,7 @@ def _on_rank(rank: int, port: int, algorithm, folder, result) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("algorithm", [DPO, ONLINE], ids=["dpo", "online"])
+@pytest.mark.parametrize("algorithm", [DPO, KTO, ONLINE], ids=["dpo", "kto", "online"])
 def test_two_ranks_are_one(algorithm, tmp_path, free_port):
     alone = loop(algorithm, tmp_path, rewards=EndsInTwo(), prompts=5).go(2)
     result = multiprocessing.get_context("spawn").Manager().dict()

@@ -37,6 +37,9 @@ class Source(Protocol):
         `baseline`: as rows that others are compared with.
         """
 
+    def asked(self) -> Sequence[Prompt]:
+        """The prompts of the iteration on all ranks, by slot."""
+
     def more(self, round: int) -> Slots:
         """Fresh prompts for a further round."""
 
@@ -89,17 +92,13 @@ def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     What the policy thinks of the latter tells how far it is from the reference (KTO,
     arXiv:2402.01306). They are compared with, never trained.
     """
-    if len(prompts) < 2:
-        raise ValueError(
-            "mismatched answers are those to other prompts, but a rank has a single one; raise "
-            "prompts_per_step to 2 or more for every rank"
-        )
-    asked = list(prompts.values())
-    others = [
-        replace(prompt, chosen=other.chosen, rejected=other.rejected)
-        for prompt, other in zip(asked, [asked[-1], *asked[:-1]], strict=True)
-    ]
-    mismatched = dict(zip(prompts, others, strict=True))
+    asked = source.asked()
+    if len(asked) < 2:
+        raise ValueError("mismatched answers are those to other prompts; set prompts_per_step=2")
+    mismatched = {
+        slot: replace(prompt, chosen=asked[slot - 1].chosen, rejected=asked[slot - 1].rejected)
+        for slot, prompt in prompts.items()
+    }
     return _beside(source.show_pairs(prompts), source.show_pairs(mismatched, baseline=True))
 
 

@@ -85,6 +85,9 @@ class LiveSource:
         rollout, scores = (concat(records) for records in zip(*rows, strict=True))
         return self._take(rollout, scores, baseline=baseline)
 
+    def asked(self) -> Sequence[Prompt]:
+        return self.stream.draw(self.iteration, self.plan.prompts_per_step)
+
     def more(self, round: int) -> Slots:
         count = self.plan.prompts_per_step
         prompts = self.stream.draw(self.iteration, count, round=round)
