@@ -23,30 +23,42 @@ def completed(policy: LanguagePolicy, data: Data, file: Path, seed: int) -> Data
     """
     splits = {split: getattr(data, split) for split in ("pairs", "eval", "test")}
     if not file.exists():
-        prompts = [prompt for prompts in splits.values() for prompt in prompts]
-        made, _ = contrasted(policy, prompts, tries=data.tries, seed=seed)
-        if not made:
-            raise ValueError(
-                f"data.tries={data.tries}: the starting model says nothing wrong to any of "
-                f"{len(prompts)} prompts; give pairs by data=jsonl, or sample: algorithm=dpo_online"
-            )
-        print(f"pairs       {len(made)} of {len(prompts)} prompts, kept in {file}")
-        keep(file, made)
-    rejected = {p.id: p.rejected for p in read_rows(file, option="cache_dir").prompts}
-    known = {
-        split: tuple(
-            replace(p, chosen=p.answer, rejected=rejected[p.id]) if p.id in rejected else p
-            for p in prompts
-        )
-        for split, prompts in splits.items()
-    }
+        make(policy, [p for prompts in splits.values() for p in prompts], file, data.tries, seed)
+    known = {pair.id: pair for pair in read_rows(file, option="cache_dir").prompts}
+    pairs, *held_out = (
+        tuple(_filled(prompt, known.get(prompt.id)) for prompt in prompts)
+        for prompts in splits.values()
+    )
     silent = [
         BadRow(file=f"pairs of {p.source}", line=p.id, reason=f"right in {data.tries} tries")
-        for p in known["pairs"]
+        for p in pairs
         if p.rejected is None
     ]
-    known["pairs"] = tuple(p for p in known["pairs"] if p.rejected is not None)
-    return replace(data, **known, tries=None, quarantine=(*data.quarantine, *silent))
+    return replace(
+        data,
+        pairs=tuple(p for p in pairs if p.rejected is not None),
+        eval=held_out[0],
+        test=held_out[1],
+        tries=None,
+        quarantine=(*data.quarantine, *silent),
+    )
+
+
+def _filled(prompt: Prompt, pair: Prompt | None) -> Prompt:
+    return prompt if pair is None else replace(prompt, chosen=pair.chosen, rejected=pair.rejected)
+
+
+def make(
+    policy: LanguagePolicy, prompts: Sequence[Prompt], file: Path, tries: int, seed: int
+) -> None:
+    made, _ = contrasted(policy, prompts, tries=tries, seed=seed)
+    if not made:
+        raise ValueError(
+            f"data.tries={tries}: the starting model says nothing wrong to any of {len(prompts)} "
+            "prompts; give pairs by data=jsonl, or sample: algorithm=dpo_online"
+        )
+    print(f"pairs       {len(made)} of {len(prompts)} prompts, kept in {file}")
+    keep(file, made)
 
 
 def keep(file: Path, pairs: Sequence[Prompt]) -> None:

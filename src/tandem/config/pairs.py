@@ -42,21 +42,29 @@ def preferences_are_what_they_compare(composed: Composed) -> str | None:
     return None
 
 
-def somebody_supplies_what_is_compared(composed: Composed) -> str | None:
-    """And nobody supplies what is not."""
+def a_pair_is_supplied(composed: Composed) -> str | None:
+    loss, collect = preferences(composed), composed.within("algorithm", "collect")
+    if loss is None or collect is None or not compares_rows(loss.target):
+        return None
+    if "pairs" in supplied_by(collect.target):
+        return None
+    return (
+        f"algorithm/collect={collect.target.__name__}: {loss.target.__name__} compares two rows of "
+        "a group; set algorithm/collect=preference_pairs (from the data) or best_and_worst (of "
+        "samples)"
+    )
+
+
+def rows_to_compare_with_are_supplied_and_read(composed: Composed) -> str | None:
     collect, loss = composed.within("algorithm", "collect"), composed.policy_loss
     if collect is None or loss is None:
         return None
     supplied, name = supplied_by(collect.target), collect.target.__name__
     readers = [part for part in (*composed.estimators, loss) if "baseline" in needs_of(part.target)]
-    if compares_rows(loss.target) and preferences(composed) and "pairs" not in supplied:
-        return (
-            f"algorithm/collect={name}: {loss.target.__name__} compares two rows of a group; set "
-            "algorithm/collect=preference_pairs (from the data) or best_and_worst (of samples)"
-        )
     for reader in readers:
-        option = "mismatched_pairs" if reader is loss else "greedy_baseline"
+        # Mismatched rows come beside pairs, a greedy one beside samples.
         if "baseline" not in supplied or ("pairs" in supplied) != (reader is loss):
+            option = "mismatched_pairs" if reader is loss else "greedy_baseline"
             return (
                 f"algorithm/collect={name}: {reader.target.__name__} compares with rows that are "
                 f"not trained; set algorithm/collect={option}"
@@ -114,7 +122,8 @@ def preferences_have_a_temperature(composed: Composed) -> str | None:
 
 PAIR_RULES = (
     preferences_are_what_they_compare,
-    somebody_supplies_what_is_compared,
+    a_pair_is_supplied,
+    rows_to_compare_with_are_supplied_and_read,
     data_has_pairs,
     pairs_are_two,
     preferences_have_a_temperature,
