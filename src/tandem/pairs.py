@@ -23,7 +23,7 @@ def completed(policy: LanguagePolicy, data: Data, file: Path, seed: int) -> Data
     """
     splits = {split: getattr(data, split) for split in ("pairs", "eval", "test")}
     if not file.exists():
-        make(policy, [p for prompts in splits.values() for p in prompts], file, data.tries, seed)
+        _make(policy, [p for prompts in splits.values() for p in prompts], file, data.tries, seed)
     known = {pair.id: pair for pair in read_rows(file, option="cache_dir").prompts}
     pairs, *held_out = (
         tuple(_filled(prompt, known.get(prompt.id)) for prompt in prompts)
@@ -48,7 +48,7 @@ def _filled(prompt: Prompt, pair: Prompt | None) -> Prompt:
     return prompt if pair is None else replace(prompt, chosen=pair.chosen, rejected=pair.rejected)
 
 
-def make(
+def _make(
     policy: LanguagePolicy, prompts: Sequence[Prompt], file: Path, tries: int, seed: int
 ) -> None:
     made, _ = contrasted(policy, prompts, tries=tries, seed=seed)
@@ -58,10 +58,10 @@ def make(
             "prompts; give pairs by data=jsonl, or sample: algorithm=dpo_online"
         )
     print(f"pairs       {len(made)} of {len(prompts)} prompts, kept in {file}")
-    keep(file, made)
+    _keep(file, made)
 
 
-def keep(file: Path, pairs: Sequence[Prompt]) -> None:
+def _keep(file: Path, pairs: Sequence[Prompt]) -> None:
     """Rows as `data=jsonl` reads them."""
     rows = [
         {
