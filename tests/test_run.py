@@ -158,6 +158,18 @@ def test_every_algorithm_takes_two_iterations_of_the_embedded_model(tmp_path, al
     assert result.metrics["optim/grad_norm"] > 0
 
 
+def test_micro_batches_change_nothing_but_memory(tmp_path):
+    """Through Lightning, on one device: several backwards, one of which would talk to ranks."""
+    binary = (*QUICK, "reward=format", "reward.format.function.pattern='[^a-j].*'", "iterations=1")
+    whole, cut = (
+        tandem.train(*binary, f"run_dir={tmp_path / str(rows)}", f"micro_batch_size={rows}",
+                     "max_tokens_per_microbatch=null")
+        for rows in (1000, 3)
+    )  # fmt: skip
+    for name in ("optim/grad_norm", "loss/policy", "actor/nll"):
+        assert cut.metrics[name] == pytest.approx(whole.metrics[name], rel=1e-4)
+
+
 def test_a_wrong_path_is_one_line_that_names_the_flag(tmp_path):
     with pytest.raises(ConfigError, match=r"model\.path") as refused:
         train(tmp_path / "run", "model=hf", "model.path=/nowhere", "data=sort_letters")

@@ -262,8 +262,9 @@ class PostTraining(LightningModule):
             remembered.load_state_dict(_owned(state, f"algorithm.{name}."))
 
     def no_sync(self):
+        """What keeps gradients of all but the last micro-batch on their rank."""
         wrapped = self.trainer.strategy.model
-        return wrapped.no_sync() if hasattr(wrapped, "no_sync") else nullcontext()
+        return nullcontext() if wrapped is self else wrapped.no_sync()
 
     def train_dataloader(self) -> Iterations:
         """The iterations that are left; Lightning asks once a resumed run is back where it was."""
