@@ -62,6 +62,11 @@ OWN_LOSS = (
     "algorithm/loss=averaged algorithm.loss.floor=0 algorithm/correction=none ~recipe "
     "algorithm/weights=token_mean"
 )
+QUICK = (
+    "warm_start=null iterations=2 prompts_per_step=4 group_size=4 evaluation.every=null "
+    "guards.no_signal=9 reward=target_length reward.target_length.function.target=5 "
+    "algorithm/advantage=from_rewards algorithm.advantage.baseline=0.1"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -198,12 +203,7 @@ def test_a_keyword_without_a_default_must_be_given(trained):
 
 
 def test_both_spellings_of_other_libraries_train(trained, tmp_path):
-    quick = (
-        "warm_start=null iterations=2 prompts_per_step=4 group_size=4 evaluation.every=null "
-        "guards.no_signal=9 reward=target_length reward.target_length.function.target=5 "
-        "algorithm/advantage=from_rewards algorithm.advantage.baseline=0.1"
-    )
-    tandem.train(trained, *f"{quick} {OWN_LOSS} run_dir={tmp_path}/run".split())
+    tandem.train(trained, *f"{QUICK} {OWN_LOSS} run_dir={tmp_path}/run".split())
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines() if "grad_norm" in line]
     assert [line["my/ratio"] for line in lines] == pytest.approx([1.0, 1.0], abs=1e-2)
@@ -234,6 +234,12 @@ def test_a_loss_that_averages_itself_is_refused_in_parts(trained, line, reason):
 def test_a_loss_that_averages_itself_may_have_a_budget_that_holds_it(trained):
     fits = ["micro_batch_size=128", "max_tokens_per_microbatch=null"]
     check(compose([trained, *OWN_LOSS.split(), *fits]))
+
+
+def test_an_update_that_turns_out_to_be_cut_is_refused_before_it_moves_a_weight(trained, tmp_path):
+    words = f"{QUICK} {OWN_LOSS} max_tokens_per_microbatch=40 run_dir={tmp_path}/run"
+    with pytest.raises(ValueError, match=r"over_tokens averages .* \(max_tokens_per_microbatch, "):
+        tandem.train(trained, *words.split())
 
 
 def wrong_order(logp, old_logp, advantages, mask):

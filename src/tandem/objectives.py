@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tandem import corrections, ranks
 from tandem.batches import Experience, rows_of
+from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric, mismatch_metrics, own_metrics, policy_metrics, reference_metrics
 from tandem.types import (
     CoupledBatch,
@@ -123,6 +124,7 @@ class Coupled:
         term = self.terms[name]
         loss = term.loss(batch, *_found(rows, name))
         weight = rows.weights[name]
+        refuse_part(term.loss, weight)
         if term.correction is not corrections.none:
             weight = weight * term.correction(batch)
         return float(term.coef) * (loss * weight).sum()

@@ -134,7 +134,8 @@ def named_files(cfg: DictConfig) -> list[Path]:
     values = [v for key, v in leaves(cfg) if key.partition(".")[0] not in TRACELESS]
     paths = [Path(value) for value in values if isinstance(value, str)]
     plugins = [Path(sys.modules[name].__file__) for name in cfg.plugins]
-    return [*plugins, *(path for path in paths if path.exists())]
+    packages = [file.parent if file.name == "__init__.py" else file for file in plugins]
+    return [*packages, *(path for path in paths if path.exists())]
 
 
 def files(place: Path) -> list[Path]:

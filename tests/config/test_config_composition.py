@@ -13,8 +13,25 @@ from tandem.config.plugins import ADMITTED
 from tandem.config.settings import COMPONENTS, Settings
 
 # What an option leaves to the user, and what only makes sense beside another choice.
+UNCORRECTED = ["algorithm/correction=none"]
+PAIRS, PAIRED = ["data=sort_pairs"], ["algorithm=dpo", "data=sort_pairs"]
+COMPARING = (
+    "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
+)
 BESIDE = {
-    "algorithm/collect=offline": ["algorithm/advantage=given", "group_size=1"],
+    **{f"algorithm={name}": PAIRS for name in ("dpo", "ipo", "simpo", "orpo", "kto")},
+    **{f"algorithm/loss={name}": PAIRED for name in COMPARING.split()},
+    **{f"algorithm/loss={name}": UNCORRECTED for name in ("dppo", "dppo_kl", "dppo_pulled")},
+    "algorithm/advantage=gae": ["algorithm=ppo"],
+    "algorithm/advantage=remax": ["algorithm/collect=greedy_baseline"],
+    "algorithm/collect=best_and_worst": ["algorithm=dpo_online"],
+    "algorithm/collect=greedy_baseline": ["algorithm=remax"],
+    "algorithm/collect=mismatched_pairs": ["algorithm=kto", *PAIRS],
+    "algorithm/collect=offline": ["algorithm/advantage=given", "group_size=1", *UNCORRECTED],
+    "algorithm/collect=preference_pairs": PAIRED,
+    "algorithm/loss=kto": ["algorithm=kto", *PAIRS],
+    "algorithm/proximal=bypass": UNCORRECTED,
+    "algorithm/proximal=current": ["algorithm/loss=reinforce"],
     "data=jsonl": ["data.path=prompts.jsonl"],
     "data=reasoning_gym": ["data.task=leg_counting"],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
@@ -33,7 +50,8 @@ def test_every_option_composes_and_binds(option):
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_every_recipe_binds_and_is_used(recipe):
     model, algorithm = recipe.parent.name, recipe.stem
-    cfg = compose([f"model={model}", f"algorithm={algorithm}"])
+    chosen = f"algorithm={algorithm}"
+    cfg = compose([f"model={model}", chosen, *BESIDE.get(chosen, [])])
     check(cfg)
     assert cfg.choices.recipe == f"{model}/{algorithm}"
 
@@ -142,6 +160,12 @@ def test_a_plugin_that_is_not_there_is_one_line(tmp_path, monkeypatch):
         compose(["plugins=[no_such_idea]"])
 
 
+def test_a_folder_without_a_module_is_no_plugin(plugin):
+    (plugin / "__init__.py").unlink()
+    with pytest.raises(ConfigError, match=r"my_idea is a folder without an __init__\.py"):
+        compose(["plugins=[my_idea]"])
+
+
 def test_a_plugin_that_lacks_a_package_says_so_itself(plugin):
     (plugin / "__init__.py").write_text("import no_such_package\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
@@ -149,7 +173,8 @@ def test_a_plugin_that_lacks_a_package_says_so_itself(plugin):
 
 
 def test_what_the_policy_cannot_say_is_refused_before_any_weight(monkeypatch):
-    monkeypatch.setattr("tandem.policies.language.PROVIDES", frozenset({"old_logp"}))
+    provided = frozenset({"old_logp", "behaviour_logp"})
+    monkeypatch.setattr("tandem.policies.language.PROVIDES", provided)
     said = "algorithm=grpo needs entropy, ref_logp, which model=tiny_lm does not give"
     with pytest.raises(ConfigError, match=said):
         check(compose(["~recipe"]))

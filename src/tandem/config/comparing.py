@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
+from tandem.types import needs_of
 
 COMPARING = (
     "group_relative grpo_vectorized leave_one_out opo maxrl gpg by_part gdpo "
@@ -22,6 +23,17 @@ def groups_have_rivals(composed: Composed) -> str | None:
         f"group_size={size}: {comparing[0]} compares the samples of a group; "
         "set group_size=2 or more"
     )
+
+
+def values_have_a_critic(composed: Composed) -> str | None:
+    critic = composed.within("algorithm", "critic")
+    reading = [e.target.__name__ for e in composed.estimators if "old_values" in needs_of(e.target)]
+    if critic is None and reading:
+        return (
+            f"algorithm/advantage: {reading[0]} reads the values of a critic, and there is none; "
+            "set algorithm=ppo, which has one"
+        )
+    return None
 
 
 def _compares(estimator: Call) -> bool:

@@ -32,8 +32,10 @@ def _load(name: str) -> list[Path]:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the plugin is there, but something that it imports is not
         raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}") from error
+    if module.__file__ is None:
+        raise ConfigError(f"plugins: {name} is a folder without an __init__.py; add one")
     ADMITTED.add(name)
-    folder = Path(str(module.__file__)).parent / "conf"
+    folder = Path(module.__file__).parent / "conf"
     return [folder] if folder.is_dir() else []
 
 

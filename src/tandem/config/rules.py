@@ -17,6 +17,7 @@ from tandem.config.comparing import (
     groups_have_rivals,
     groups_stand_side_by_side,
     sets_fit_into_groups,
+    values_have_a_critic,
     what_shaping_takes_is_read,
 )
 from tandem.config.composed import Composed, Rule
@@ -185,6 +186,7 @@ RULES: tuple[Rule, ...] = (
     minibatches_have_a_group_each,
     groups_have_rivals,
     sets_fit_into_groups,
+    values_have_a_critic,
     groups_stand_side_by_side,
     what_shaping_takes_is_read,
     whole_samples_are_weighed_as_such,
