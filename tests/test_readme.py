@@ -27,7 +27,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_a_command_of_the_documents_composes_and_binds(command):
     words = shlex.split(command, comments=True)[1:]
-    overrides = [word for word in words if "=" in word]  # not -m, nor --cfg job
+    overrides = [word for word in words if "=" in word or word.startswith("~")]
     for job in jobs(overrides):
         check(compose(job))
 
@@ -43,3 +43,12 @@ def test_every_algorithm_is_in_the_table():
     text = (ROOT / "README.md").read_text()
     for path in (ROOT / "conf" / "algorithm").glob("[!_]*.yaml"):
         assert f"| `{path.stem}` |" in text
+        assert f"(conf/algorithm/{path.name})" in text
+
+
+def test_the_algorithm_of_your_own_is_the_one_in_experiments():
+    text, study = (ROOT / "README.md").read_text(), ROOT / "experiments" / "my_idea"
+    source = (study / "__init__.py").read_text().partition('"""\n\n')[2]
+    preset = (study / "conf" / "algorithm" / "my_idea.yaml").read_text()
+    assert f"```python\n{source}```" in text
+    assert f"```yaml\n{preset}```" in text
