@@ -158,7 +158,7 @@ def copied(folder: Path, *, committed: bool) -> Path:
 def check(mutant: Mutant, copy: Path) -> None:
     """Raise if its text or its tests are no longer there."""
     mutant.planted((copy / mutant.path).read_text())
-    if missing := [path for path in mutant.tests if not (copy / path).exists()]:
+    if missing := [x for x in mutant.tests if not (copy / x.partition("::")[0]).exists()]:
         raise Refused(f"{mutant.name}: there is no {missing[0]}; mend it")
 
 
@@ -211,14 +211,11 @@ def python(copy: Path, *line: str) -> subprocess.CompletedProcess[str]:
     """Python on the sources of that copy. Compiled files of another mutant must not be found."""
     own = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     own["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and loading them takes a second
-    return subprocess.run(
-        [sys.executable, *line],
-        cwd=copy,
-        env=os.environ | own,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    command, settings = [sys.executable, *line], {"cwd": copy, "env": os.environ | own}
+    try:
+        return subprocess.run(command, **settings, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired as error:
+        raise Refused(f"no end after {PATIENCE} s: {' '.join(line)}") from error
 
 
 def as_text(verdicts: Sequence[Verdict]) -> str:
