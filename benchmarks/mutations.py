@@ -78,10 +78,11 @@ def main() -> None:
         if chosen.list:
             print("\n".join(f"{m.name:<36} {m.issue:<36} {m.says}" for m in mutants))
             return
+        commit = state(committed=chosen.committed)  # before others move it
         verdicts = judged(mutants, chosen.processes, committed=chosen.committed)
     except Refused as error:
         sys.exit(f"mutations: {error}")
-    text = as_text(verdicts)
+    text = as_text(verdicts, commit)
     print(text)
     if chosen.save:
         RESULTS.mkdir(exist_ok=True)
@@ -218,11 +219,17 @@ def python(copy: Path, *line: str) -> subprocess.CompletedProcess[str]:
         raise Refused(f"no end after {PATIENCE} s: {' '.join(line)}") from error
 
 
-def as_text(verdicts: Sequence[Verdict]) -> str:
+def state(*, committed: bool) -> str:
+    """What is copied, in words."""
+    name = f"commit {git('rev-parse', '--short', 'HEAD').strip()}"
+    return name if committed or not git("status", "--porcelain") else f"{name} with changes"
+
+
+def as_text(verdicts: Sequence[Verdict], commit: str) -> str:
     caught = sum(verdict.caught_by is not None for verdict in verdicts)
     lines = [
         f"{caught} of {len(verdicts)} published bugs, planted one at a time, are caught; "
-        f"{date.today().isoformat()}, commit {git('rev-parse', '--short', 'HEAD').strip()}.\n",
+        f"{date.today().isoformat()}, {commit}.\n",
         "| mutant | published as | what is wrong | caught by |",
         "|---|---|---|---|",
     ]
