@@ -14,9 +14,12 @@ test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the lo
 	$(VENV)/bin/ruff check .
 	$(RUN) -m pytest $(ARGS)
 
+laws: $(VENV)/ready ## write docs/laws.md: what holds of which algorithm
+	PYTHONPATH=tests $(RUN) -m laws
+
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
 
-.PHONY: train test
+.PHONY: train test laws

@@ -1,0 +1,231 @@
+"""Any algorithm on a policy that is a table, through the real loop, without a trainer."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+from table_policy import TablePolicy
+from torch import Tensor, distributed, nn
+from torch.testing import assert_close
+
+from tandem import draws
+from tandem.advantages.passk import pass_at_k
+from tandem.algorithm import Algorithm
+from tandem.batches import Budget, Experience, Plan
+from tandem.config import build, compose
+from tandem.config.composition import conf_folder
+from tandem.guards import Guards
+from tandem.module import PostTraining
+from tandem.types import Prompt, Rollout, Scores, needs_of, unbound
+
+EXACT = {"rtol": 1e-9, "atol": 1e-12}
+# Most are likelier than under the reference, so that KTO has a KL to measure.
+ANSWERS = ("40", "320", "5140", "20", "2220", "50", "3140")
+# Here a sampler may lie and a step may be long: a law holds all the same, and guards have a law.
+OPEN = Guards(
+    first_update_ratio=torch.inf, max_mismatch=torch.inf, no_signal=99, max_missing_rewards=1.0
+)
+WHOLE = Budget()
+Change = Callable[[Scores, Rollout], tuple[Scores, Rollout]]
+
+
+def names() -> list[str]:
+    """Every preset of conf/algorithm."""
+    return sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
+
+
+@cache
+def _built(name: str) -> Algorithm:
+    return build(compose([f"algorithm={name}", "~recipe"]).algorithm)
+
+
+def preset(name: str) -> Algorithm:
+    """A preset with the numbers it published, and a memory of its own."""
+    return copy.deepcopy(_built(name))
+
+
+class Digits:
+    """Two rewards of a text: 0, 1/2 or 1 for what its characters add up to, and 1/4 if it is short.
+
+    A text of three or more that begins with 4 has no score, and to every fifth prompt all answers
+    are right. `binary` leaves scores of 0 and 1.
+    """
+
+    def __init__(self, binary: bool, dtype: torch.dtype) -> None:
+        self.binary, self.dtype = binary, dtype
+
+    def __call__(self, outputs, prompts) -> Scores:
+        rows = [self.rewards(output, p) for output, p in zip(outputs, prompts, strict=True)]
+        both = torch.tensor(rows, dtype=self.dtype)
+        total = both.sum(1)
+        parts = dict(zip(("right", "short"), both.unbind(1), strict=True))
+        scored = total.isfinite()
+        return Scores(total=torch.where(scored, total, 0), parts=parts, scored=scored)
+
+    def rewards(self, output: str, prompt: Prompt) -> tuple[float, float]:
+        if output[:1] == "4" and len(output) > 2:
+            return torch.nan, torch.nan
+        if prompt.id % 5 == 3:
+            return 1.0, 0.0
+        right = (0.0, 1.0, 0.5)[sum(map(ord, output)) % 3]
+        return (float(right == 1.0), 0.0) if self.binary else (right, 0.25 * (len(output) < 4))
+
+    def pop_faults(self) -> dict[str, int]:
+        return {}
+
+
+class Numbered(nn.Module):
+    """Prompts by number, with a demonstration and a pair of answers each."""
+
+    def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
+        first = 100 * iteration + 31 * round
+        return [self.prompt(first + i) for i in range(count)]
+
+    def prompt(self, id: int) -> Prompt:
+        chosen, rejected = ANSWERS[id % 7], ANSWERS[(id + 1 + id % 5) % 7]
+        text = f"{'dbca'[id % 4 :]}{'fgh'[id % 3]}>"
+        return Prompt(
+            id=id, source="digits", text=text, answer=chosen, chosen=chosen, rejected=rejected
+        )
+
+    def observe(self, sources, success) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a law varies; the defaults are what the others are compared with."""
+
+    budget: Budget = WHOLE
+    change: Change | None = None  # of the rows, once all about them is known
+    policy: Callable[[], nn.Module] = TablePolicy
+    guards: Guards = OPEN
+    epochs: int = 2  # more than the presets have: with one update every ratio would be 1
+    lr: float = 4.0
+    seed: int = 1
+
+
+class Bench(PostTraining):
+    """The module without a trainer: plain SGD, and a memory for gradients and surveys."""
+
+    def __init__(self, algorithm: Algorithm, setting: Setting | None = None) -> None:
+        setting = setting or Setting()
+        policy = setting.policy()
+        table = getattr(policy, "table", torch.zeros(0))
+        binary = unbound(algorithm.advantage)[0] is pass_at_k
+        super().__init__(
+            policy=policy,
+            algorithm=changed(algorithm, setting.change),
+            rewards=Digits(binary, table.dtype),
+            stream=Numbered(),
+            optimizer=partial(torch.optim.SGD, lr=setting.lr),
+            schedule=lambda iteration, iterations: 1.0,
+            plan=plan_of(algorithm, setting),
+            guards=setting.guards,
+            folder=Path(tempfile.gettempdir()) / "tandem_laws",
+        )
+        self.only = self.configure_optimizers()
+        self.gradients: list[Tensor] = []
+        self.surveys: list[dict[str, Tensor]] = []
+
+    def optimizers(self, use_pl_optimizer=True):
+        return self.only
+
+    def no_sync(self):
+        return nullcontext()
+
+    def manual_backward(self, loss, *args, **kwargs):
+        loss.backward()
+        if self.micro_steps_left or not distributed.is_initialized():
+            return
+        for parameter in self.parameters():  # what DDP does after the last one
+            if parameter.grad is not None:
+                distributed.all_reduce(parameter.grad)
+                parameter.grad /= distributed.get_world_size()
+
+    def survey(self, minibatch: Experience) -> Experience:
+        surveyed = super().survey(minibatch)
+        self.surveys.append(dict(surveyed.surveyed))
+        return surveyed
+
+    def update(self, minibatch: Experience) -> None:
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters()]
+        self.gradients.append(torch.cat([part.flatten() for part in parts]))
+        super().update(minibatch)
+
+    def first_rows(self) -> Experience:
+        """The rows of the first update, whole, with weights and what was found in them."""
+        prompts = self.stream.draw(0, self.plan.prompts_per_step)
+        rollout, scores = self.algorithm.collect(self.source, dict(enumerate(prompts)))
+        rollout = self.policy.complete(rollout, self.needs)
+        experience = self.algorithm.experience(scores, rollout)
+        return self.survey(next(iter(self.minibatches(experience))))
+
+    def go(self, iterations: int = 1) -> Bench:
+        for _ in range(iterations):
+            self.training_step(self.stream.draw(self.iteration, self.plan.prompts_per_step), 0)
+        return self
+
+
+def plan_of(algorithm: Algorithm, setting: Setting) -> Plan:
+    """An odd number of groups, about 24 rows, and the preset's own cut into updates."""
+    return Plan(
+        seed=setting.seed,
+        iterations=2,
+        prompts_per_step=max(5, 24 // algorithm.group_size - 1),
+        group_size=algorithm.group_size,
+        num_minibatches=algorithm.num_minibatches,
+        epochs=setting.epochs,
+        budget=setting.budget,
+        max_grad_norm=1.0,
+    )
+
+
+def changed(algorithm: Algorithm, change: Change | None) -> Algorithm:
+    """Rows are changed where all about them is known, and before they are compared."""
+    algorithm = copy.deepcopy(algorithm)
+    if change is None:
+        return algorithm
+
+    def truncated(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+        return change(*algorithm.truncated(scores, rollout))
+
+    truncated.needs = needs_of(algorithm.truncated)
+    return replace(algorithm, truncated=truncated)
+
+
+def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+    """A sampler that is a little off, so that corrections have something to do.
+
+    What it adds is a function of the step, as of any network: steps that are one are off by one.
+    """
+    if rollout.behaviour_logp is None:
+        return scores, rollout
+    transition = draws.key("off", 10 * rollout.sample.before + rollout.sample.tokens)
+    noise = draws.unit(transition).to(rollout.behaviour_logp) - 0.5
+    return scores, replace(rollout, behaviour_logp=rollout.behaviour_logp + 0.4 * noise)
+
+
+def run(algorithm: Algorithm, iterations: int = 1, **varied) -> Bench:
+    """So many iterations under a setting, with a sampler that is a little off."""
+    change = varied.pop("change", None)
+
+    def both(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+        scores, rollout = disagreeing(scores, rollout)
+        return (scores, rollout) if change is None else change(scores, rollout)
+
+    return Bench(algorithm, Setting(change=both, **varied)).go(iterations)
+
+
+def agree(got: Bench, want: Bench, **tolerance: float) -> None:
+    """The same gradients, update by update, and the same report; and there is one to compare."""
+    assert any(bool(gradient.any()) for gradient in want.gradients)
+    assert_close(got.gradients, want.gradients, **(tolerance or EXACT))
+    assert_close(got.report, want.report, **(tolerance or EXACT))

@@ -1,0 +1,228 @@
+"""What a gradient is: of the first update, of a KL in expectation, of a pair turned around; and
+what guards say of a trainer at another temperature."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from laws.bench import EXACT, Bench, Setting
+from laws.invariance import kind, without_penalties
+from policies.small_language import small, trained
+from table_policy import STOP, TablePolicy, TableSample
+from torch import Tensor
+from torch.testing import assert_close
+
+from tandem import kl
+from tandem.advantages.temporal import return_to_go
+from tandem.algorithm import Algorithm
+from tandem.batches import Experience
+from tandem.guards import Guards, Stop
+from tandem.losses.pairs import reward_of
+from tandem.losses.selective import clip_cov
+from tandem.metrics import settle
+from tandem.penalties import KLInReward
+from tandem.policies.language import LanguagePolicy
+from tandem.policies.sampling import Sampling
+from tandem.types import Prompt, Rollout, Scores, needs_of
+
+COOL = 0.6
+
+
+def prefers(algorithm: Algorithm) -> bool:
+    """Whether answers are preferred to others, in pairs or one by one."""
+    return reward_of(algorithm.loss) is not None
+
+
+# The first update.
+
+
+def no_policy_gradient(algorithm: Algorithm) -> str | None:
+    return "a preference is no policy gradient" if prefers(algorithm) else None
+
+
+def first_step(algorithm: Algorithm) -> None:
+    """On fresh samples the gradient is that of -A log p, every ratio is 1, and no clip acts."""
+    bench = Bench(replace(without_penalties(algorithm), critic=None))
+    rows = bench.first_rows()
+    outcome = bench.objective(bench.policy, rows)
+    counts = rows.weights["policy"] * rows.advantages
+    if kind(algorithm.loss) is clip_cov:  # what was drawn by lot has lost its gradient
+        counts = counts * ~rows.surveyed["policy"].bool()
+    steps = rows.rollout.mask.shape[1]
+    logp = bench.policy.logp(rows.rollout.sample, bench.policy.table)[:, :steps]
+    want = torch.autograd.grad(-(logp * counts).sum(), bench.policy.table)
+    assert want[0].any()
+    assert_close(torch.autograd.grad(outcome.loss, bench.policy.table), want, **EXACT)
+    metrics = settle(outcome.metrics)
+    still = [x for name, x in metrics.items() if "approx_kl" in name or "clip_frac" in name]
+    assert len(still) >= 3
+    assert still == pytest.approx([0.0] * len(still), abs=1e-12)
+    assert metrics["actor/ratio_mean"] == metrics["actor/ratio_max"] == 1.0
+
+
+# The temperature.
+
+
+def samples_nothing(algorithm: Algorithm) -> str | None:
+    given = algorithm.needs & {"demonstrations", "pairs"}
+    return "samples nothing: the rows are given" if given else None
+
+
+def temperature(algorithm: Algorithm) -> None:
+    """Sampler and trainer divide the logits by one number, and guards tell if they do not."""
+    cool = Sampling(max_new_tokens=8, temperature=COOL)
+    policy = trained(small(algorithm.needs, sampling=cool))  # at random weights logits are alike
+    quick = {"policy": lambda: policy, "epochs": 1, "lr": 0.0}
+    guards = Guards(no_signal=99, max_missing_rewards=1.0)
+    bench = Bench(algorithm, Setting(guards=guards, **quick)).go()
+    rollout = bench.rollout
+    assert_close(
+        rollout.behaviour_logp[rollout.mask],
+        logp_at(COOL, policy, rollout)[rollout.mask],
+        atol=1e-5,
+        rtol=0,
+    )
+    warm = replace(algorithm, collect=partial(forgetful, collect=algorithm.collect))
+    policy.sampler.fill_(-1)
+    with pytest.raises(Stop, match="temperature"):
+        Bench(warm, Setting(guards=guards, **quick)).go()
+
+
+@torch.no_grad()
+def logp_at(temperature: float, policy: LanguagePolicy, rollout: Rollout) -> Tensor:
+    """log softmax(logits / temperature) of what was taken, [B, T], by a forward pass of all."""
+    sample = rollout.sample
+    logits = policy.network(input_ids=sample.tokens).logits / temperature
+    steps = sample.prompt_length[:, None] + torch.arange(rollout.mask.shape[1])
+    column = steps.clamp(max=sample.tokens.shape[1] - 1)
+    taken = sample.tokens.gather(1, column)
+    row = torch.arange(len(taken))[:, None]
+    return logits.log_softmax(-1)[row, column - 1].gather(-1, taken[..., None])[..., 0]
+
+
+def forgetful(source, prompts, *, collect) -> tuple[Rollout, Scores]:
+    """Samples as they are, but nobody is told at which temperature."""
+    rollout, scores = collect(source, prompts)
+    ones = torch.ones_like(rollout.sample.temperature)
+    return replace(rollout, sample=replace(rollout.sample, temperature=ones)), scores
+
+
+# The KL.
+
+
+def no_kl(algorithm: Algorithm) -> str | None:
+    return None if float(algorithm.kl.coefficient) else "no KL to a reference"
+
+
+def kl_gradient(algorithm: Algorithm) -> None:
+    """Over all samples of a small vocabulary the KL has the gradient it promises.
+
+    In the loss it is that of each state's own KL; in the reward that of whole samples.
+    """
+    policy = TablePolicy(vocab=3, steps=3)
+    rollout = every_sample(policy)
+    probability = (policy.logp(rollout.sample, policy.table) * rollout.mask).sum(1).exp()
+    assert probability.sum().item() == pytest.approx(1.0)
+    if isinstance(algorithm.kl, KLInReward):
+        live = policy.logp(rollout.sample, policy.table) - rollout.ref_logp
+        truth = probability @ (live * rollout.mask).sum(1)
+        got = [loss.sum() for loss in charged(algorithm.kl, policy, rollout, probability.detach())]
+    else:
+        reverse = kind(algorithm.kl.loss) is not kl.k3
+        visits = probability.detach()[:, None] * rollout.mask
+        truth = (visits * of_states(policy, reverse=reverse)[rollout.sample.before]).sum()
+        weights = {"kl": visits}
+        rows = Experience(
+            rollout=rollout, scores=blank(rollout), advantages=0.0 * visits, weights=weights
+        )
+        objective = algorithm.objective
+        got = [objective.part("kl", objective.record(policy, rows), rows) / algorithm.kl.coef]
+    want = torch.autograd.grad(truth, policy.table, retain_graph=True)
+    assert want[0].any()
+    for loss in got:
+        assert_close(torch.autograd.grad(loss, policy.table, retain_graph=True), want, **EXACT)
+
+
+def every_sample(policy: TablePolicy) -> Rollout:
+    """All that the policy can answer to one prompt, each once, with all that is known of it."""
+    every = itertools.product(range(policy.vocab), repeat=policy.steps)
+    ended = [(*itertools.takewhile(lambda token: token != STOP, row), STOP) for row in every]
+    rows = sorted({(*row, *[STOP] * policy.steps)[: policy.steps] for row in ended})
+    tokens = torch.tensor(rows)
+    before = torch.cat([torch.ones(len(rows), 1, dtype=torch.int64), tokens[:, :-1]], 1)
+    prompts = (Prompt(id=1, source="all", text="?"),) * len(rows)
+    sample = TableSample(tokens=tokens, before=before)
+    rollout = policy.rollout(sample, torch.zeros(len(rows), dtype=torch.int64), prompts)
+    return policy.complete(rollout, frozenset({"old_logp", "ref_logp"}))
+
+
+def of_states(policy: TablePolicy, *, reverse: bool) -> Tensor:
+    """KL(policy || reference) of the next token in each state, or of the two exchanged: [V]"""
+    own, other = policy.table.log_softmax(-1), policy.reference.log_softmax(-1)
+    first, second = (own, other) if reverse else (other, own)
+    return (first.exp() * (first - second)).sum(-1)
+
+
+def blank(rollout: Rollout) -> Scores:
+    """A score of 0 for each sample."""
+    zero = torch.zeros(len(rollout.mask), dtype=torch.float64)
+    return Scores(total=zero, parts={}, scored=torch.ones_like(zero).bool())
+
+
+def charged(
+    penalty: KLInReward, policy: TablePolicy, rollout: Rollout, probability: Tensor
+) -> list[Tensor]:
+    """-A log p per unit of the coefficient: A the total that is left of a reward of 0, then what
+    is left from each step on."""
+    scores = penalty.charge(blank(rollout), rollout)
+    whole = scores.total[:, None].expand_as(rollout.mask)
+    logp = torch.where(rollout.mask, policy.logp(rollout.sample, policy.table), 0)
+    weight = probability[:, None] / penalty.coef
+    return [-x * logp * weight for x in (whole, return_to_go(scores.per_step, rollout.mask))]
+
+
+# Preferences.
+
+
+def no_preference(algorithm: Algorithm) -> str | None:
+    return None if prefers(algorithm) else "prefers no answer to another"
+
+
+def turned(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+    """What was chosen is rejected."""
+    return replace(scores, total=-scores.total), rollout
+
+
+def antisymmetry(algorithm: Algorithm) -> None:
+    """Chosen and rejected exchanged: their numbers are exchanged, and every margin changes sign.
+
+    At the reference itself the gradient changes sign too.
+    """
+    metrics = []
+    for change in (None, turned):
+        bench = Bench(algorithm, Setting(change=change))
+        metrics.append(settle(bench.objective(bench.policy, bench.first_rows()).metrics))
+    before, after = ({k: v for k, v in m.items() if k.startswith("preference/")} for m in metrics)
+    for of in ("reward", "logp"):
+        pair = [f"preference/{side}_{of}" for side in ("chosen", "rejected")]
+        assert [after[key] for key in pair] == pytest.approx([before[key] for key in pair[::-1]])
+        assert before[pair[0]] != before[pair[1]]
+    if "preference/margin" in before:
+        assert after["preference/margin"] == pytest.approx(-before["preference/margin"])
+        assert after["preference/accuracy"] == pytest.approx(1 - before["preference/accuracy"])
+    if "ref_logp" in needs_of(algorithm.loss):
+        forth, back = (at_the_reference(algorithm, change) for change in (None, turned))
+        assert forth.any()
+        assert_close(forth, -back, **EXACT)
+
+
+def at_the_reference(algorithm: Algorithm, change) -> Tensor:
+    """The first gradient of a policy that is its reference."""
+    bench = Bench(algorithm, Setting(change=change))
+    bench.policy.table.data.copy_(bench.policy.reference)
+    outcome = bench.objective(bench.policy, bench.first_rows())
+    return torch.autograd.grad(outcome.loss, bench.policy.table)[0]

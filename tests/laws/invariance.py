@@ -1,0 +1,256 @@
+"""What changes nothing: how rows are cut, padded, ordered, shifted, rounded and spread over ranks.
+
+A law is a function of an algorithm that raises where it is broken. Beside it stands what says why
+it does not hold for some: a reason in one sentence, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from laws.bench import EXACT, Bench, agree, run
+from table_policy import TablePolicy
+from torch import Tensor
+from torch.testing import assert_close
+
+from tandem import draws, kl
+from tandem.advantages import baselines, group, passk, temporal
+from tandem.algorithm import Algorithm
+from tandem.batches import Budget
+from tandem.losses.selective import clip_cov, kl_cov
+from tandem.penalties import KLInLoss, KLInReward
+from tandem.types import Rollout, Scores, each, take, unbound
+
+CUTS = (Budget(rows=5), Budget(rows=1), Budget(max_tokens=17))
+FLOAT32 = {"rtol": 1e-4, "atol": 1e-5}  # a gradient of length 0.1, or a metric near 1
+BONUS = 3.0
+Law = Callable[[Algorithm], None]
+
+
+def always(algorithm: Algorithm) -> None:
+    """No reason against it: it holds for all."""
+
+
+def kind(component: Callable) -> Callable | type:
+    """The function of a component, or the class of one with a memory."""
+    function = unbound(component)[0]
+    return function if hasattr(function, "__name__") else type(function)
+
+
+def broken(law: Law) -> Law:
+    """That an algorithm breaks it indeed, where a reason says that it does."""
+
+    def check(algorithm: Algorithm) -> None:
+        try:
+            law(algorithm)
+        except AssertionError:
+            return
+        raise AssertionError("the law holds: take the reason out")
+
+    return check
+
+
+# Cuts.
+
+
+def cut(algorithm: Algorithm) -> None:
+    """Micro-batches of five rows, of one, and of uneven numbers give one gradient."""
+    whole = run(algorithm)
+    for budget in CUTS:
+        parts = run(algorithm, budget=budget)
+        assert max(parts.policy.rows_seen) <= max(whole.policy.rows_seen)
+        assert len(parts.policy.rows_seen) > len(whole.policy.rows_seen)
+        agree(parts, whole)
+
+
+def surveys_nothing(algorithm: Algorithm) -> str | None:
+    return None if algorithm.objective.surveys else "each row is judged by itself"
+
+
+def survey(algorithm: Algorithm) -> None:
+    """What a loss found in the rows of an update is the same in every cut of them."""
+    whole = run(algorithm)
+    assert any(found.any() for update in whole.surveys for found in update.values())
+    for budget in CUTS:
+        assert_close(run(algorithm, budget=budget).surveys, whole.surveys, **EXACT)
+
+
+# Rows and steps.
+
+
+def reversed_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+    rows = torch.arange(len(rollout.mask)).flip(0)
+    return take(scores, rows), take(rollout, rows)
+
+
+def shuffled_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+    rows = draws.permutation(draws.key("rows"), len(rollout.mask))
+    return take(scores, rows), take(rollout, rows)
+
+
+def by_place(algorithm: Algorithm) -> str | None:
+    if kind(algorithm.loss) is kl_cov:
+        return "where no covariance stands out, the step that comes first is held back"
+    return None
+
+
+def by_column(algorithm: Algorithm) -> str | None:
+    if kind(algorithm.loss) is clip_cov:
+        return "steps are drawn by their column, which untrained steps on the left move"
+    return by_place(algorithm)
+
+
+def permutation(algorithm: Algorithm) -> None:
+    """The order of the rows of an iteration moves nothing, groups torn apart or not."""
+    want = run(algorithm)
+    agree(run(algorithm, change=shuffled_rows), want)
+    agree(run(algorithm, change=reversed_rows), want)
+
+
+def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[Scores, Rollout]:
+    """Steps that are not trained on either side, and NaN in every number that no step has.
+
+    Steps on the left were taken, so they count in the length; those on the right were not.
+    """
+
+    def wider(value: Tensor | tuple) -> Tensor | tuple:
+        if isinstance(value, tuple) or value.ndim == 1:
+            return value
+        return torch.nn.functional.pad(value, (left, right))
+
+    def poisoned(value: Tensor | tuple) -> Tensor | tuple:
+        if isinstance(value, tuple) or value.ndim == 1 or not value.is_floating_point():
+            return value
+        return torch.where(wide.mask, value, torch.nan)
+
+    wide = each(rollout, wider)
+    return scores, replace(each(wide, poisoned), length=rollout.length + left)
+
+
+def padding(algorithm: Algorithm) -> None:
+    """NaN outside the mask, in records of their own width and in wider ones."""
+    want = run(algorithm)
+    for right in (0, 3):
+        agree(run(algorithm, change=partial(padded, left=0, right=right)), want)
+
+
+def prefix(algorithm: Algorithm) -> None:
+    """Steps that were taken but are not trained, before the others."""
+    want = run(algorithm)
+    agree(run(algorithm, change=partial(padded, left=2, right=1)), want)
+
+
+# Scores.
+
+SHIFTED = {
+    group.given: "the score of a demonstration is its weight",
+    group.batch_relative: "compared with all samples, not with a group",
+    group.maxrl: "a group's mean score is its unit",
+    passk.pass_at_k: "made for scores of 0 and 1 alone",
+    passk.pkpo: "has no baseline",
+    temporal.reward_to_go: "has no group: returns are compared with those of all steps",
+    temporal.generalised: "has no group: a critic is the baseline",
+    baselines.MovingAverage: "compared with earlier iterations, not with a group",
+}
+
+
+def no_group(algorithm: Algorithm) -> str | None:
+    return SHIFTED.get(kind(algorithm.advantage))
+
+
+def a_group_up(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+    """BONUS on every score of the first group, and on one of its parts."""
+    chosen = (rollout.group == rollout.group.min()) & scores.scored
+    first, *others = scores.parts
+    parts = {first: scores.parts[first] + BONUS * chosen} | {n: scores.parts[n] for n in others}
+    return replace(scores, total=scores.total + BONUS * chosen, parts=parts), rollout
+
+
+def shift(algorithm: Algorithm) -> None:
+    """A bonus for a whole group moves nothing."""
+    agree(run(algorithm, change=with_parts(a_group_up)), run(algorithm))
+
+
+def with_parts(change: Callable) -> Callable:
+    """Rows that were shown have no parts; they get their total as one."""
+
+    def on_parts(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+        parts = scores.parts or {"given": scores.total}
+        return change(replace(scores, parts=parts), rollout)
+
+    return on_parts
+
+
+def shift_matters(algorithm: Algorithm) -> None:
+    """Where a bonus is said to matter, it does, or is refused."""
+    refused = moved = None
+    try:
+        moved = run(algorithm, change=with_parts(a_group_up))
+    except ValueError as error:
+        refused = str(error)
+    if moved is None:
+        assert "scored" in refused
+    else:
+        assert (moved.gradients[0] - run(algorithm).gradients[0]).abs().max() > 1e-6
+
+
+# Numbers.
+
+
+def float32(algorithm: Algorithm) -> None:
+    """Single precision gives the numbers of double precision, to a part in ten thousand."""
+    got = run(algorithm, policy=partial(TablePolicy, dtype=torch.float32))
+    want = run(algorithm)
+    assert got.rollout.outputs == want.rollout.outputs
+    assert {gradient.dtype for gradient in got.gradients} == {torch.float32}
+    for single, double in zip(got.gradients, want.gradients, strict=True):
+        assert_close(single.double(), double, rtol=1e-4, atol=1e-4 * float(double.abs().max()))
+    assert_close(got.report, want.report, **FLOAT32)
+
+
+def without_penalties(algorithm: Algorithm, **kept: float) -> Algorithm:
+    """The same, its coefficients 0 but for those that are given."""
+    coefs = {"kl": 0.0, "entropy": 0.0} | kept
+    own = {
+        part: replace(getattr(algorithm, part), coef=coef, **_STILL[part])
+        for part, coef in coefs.items()
+    }
+    return replace(algorithm, **own)
+
+
+_STILL = {"kl": {"kl_target": None}, "entropy": {"target": None}}
+
+
+def coefficient(algorithm: Algorithm) -> None:
+    """A penalty of coefficient 0 asks for nothing and is nothing, as one is that is near 0."""
+    silent = without_penalties(algorithm)
+    assert set(silent.objective.terms) <= {"policy", "value"}
+    want = run(silent)
+    estimators = (kl.k2, kl.k3, kl.k3_plus, kl.k3_unbiased)
+    kinds = [KLInReward(coef=0.0), *(KLInLoss(coef=0.0, loss=of) for of in estimators)]
+    for other in kinds:
+        turned_off = replace(silent, kl=other)
+        assert turned_off.needs == silent.needs
+        agree(run(turned_off), want, rtol=0, atol=0)
+    near = run(without_penalties(algorithm, kl=1e-13, entropy=1e-13))
+    assert_close(near.gradients, want.gradients, **EXACT)
+
+
+# Ranks.
+
+
+def one_rank(algorithm: Algorithm) -> Bench:
+    return run(algorithm, iterations=rounds(algorithm))
+
+
+def two_ranks(algorithm: Algorithm) -> Bench:
+    """What each of two ranks runs; their rows are cut besides."""
+    return run(algorithm, iterations=rounds(algorithm), budget=Budget(rows=3))
+
+
+def rounds(algorithm: Algorithm) -> int:
+    """Iterations that show all it does: what it remembers acts in the second."""
+    return 2 if algorithm.memory else 1

@@ -1,0 +1,134 @@
+"""Every preset under every law: `make laws` writes docs/laws.md, and a test holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from laws import gradients, invariance
+from laws.bench import names, preset
+
+from tandem.algorithm import Algorithm
+
+PAGE = Path(__file__).parents[2] / "docs" / "laws.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """What holds of an algorithm."""
+
+    says: str
+    check: Callable[[Algorithm], None]  # raises where it is broken
+    reason: Callable[[Algorithm], str | None] = invariance.always  # why it does not hold; or None
+    otherwise: Callable[[Algorithm], None] | None = None  # raises where the reason is an excuse
+
+
+LAWS = {
+    "cut": Law(
+        says="any cut of an update into micro-batches, uneven ones too, gives the same gradients "
+        "and metrics, to 1e-9",
+        check=invariance.cut,
+    ),
+    "survey": Law(
+        says="what a loss finds in all rows of an update does not depend on that cut",
+        check=invariance.survey,
+        reason=invariance.surveys_nothing,
+    ),
+    "ranks": Law(
+        says="two ranks with unequal numbers of groups give the gradients and metrics of one, "
+        "to 1e-9",
+        check=invariance.one_rank,  # the two ranks run all presets in one go
+        reason=invariance.by_place,
+    ),
+    "rows": Law(
+        says="the order of the rows of an iteration changes nothing",
+        check=invariance.permutation,
+        reason=invariance.by_place,
+        otherwise=invariance.broken(invariance.permutation),
+    ),
+    "padding": Law(
+        says="NaN outside the mask, and wider records, change nothing",
+        check=invariance.padding,
+    ),
+    "prefix": Law(
+        says="nor do steps before the others that were taken but are not trained",
+        check=invariance.prefix,
+        reason=invariance.by_column,
+        otherwise=invariance.broken(invariance.prefix),
+    ),
+    "shift": Law(
+        says="a bonus for all samples of a group changes nothing",
+        check=invariance.shift,
+        reason=invariance.no_group,
+        otherwise=invariance.shift_matters,
+    ),
+    "coefficient": Law(
+        says="a penalty of coefficient 0 asks for nothing and adds nothing, whichever it is",
+        check=invariance.coefficient,
+    ),
+    "float32": Law(
+        says="single precision gives the gradients of double precision, to 1e-4",
+        check=invariance.float32,
+    ),
+    "first step": Law(
+        says="on fresh samples the gradient is that of -A log p, every ratio is 1 and no clip acts",
+        check=gradients.first_step,
+        reason=gradients.no_policy_gradient,
+    ),
+    "temperature": Law(
+        says="sampler and trainer divide the logits of a language model by one temperature, and "
+        "another one on one side stops the run",
+        check=gradients.temperature,
+        reason=gradients.samples_nothing,
+    ),
+    "KL": Law(
+        says="over all samples of a small vocabulary the KL has the gradient it promises",
+        check=gradients.kl_gradient,
+        reason=gradients.no_kl,
+    ),
+    "antisymmetry": Law(
+        says="with chosen and rejected exchanged, margins change sign, and at the reference so "
+        "does the gradient",
+        check=gradients.antisymmetry,
+        reason=gradients.no_preference,
+    ),
+}
+
+
+def reasons() -> dict[tuple[str, str], str | None]:
+    """Why a law does not hold for a preset, or None: it holds. Nothing is run to know it."""
+    presets = {name: preset(name) for name in names()}
+    return {
+        (name, law): LAWS[law].reason(algorithm)
+        for name, algorithm in presets.items()
+        for law in LAWS
+    }
+
+
+def page() -> str:
+    """docs/laws.md."""
+    found = reasons()
+    notes = {text: f"{i + 1}" for i, text in enumerate(dict.fromkeys(filter(None, found.values())))}
+    rows = [
+        f"| {name} | {' | '.join(notes.get(found[name, law], '✓') for law in LAWS)} |"
+        for name in names()
+    ]
+    return "\n".join(
+        [
+            "# What holds of every algorithm",
+            "",
+            "A tick is a test of `tests/test_law_matrix.py`; a number says why a law is not one of "
+            "that algorithm.",
+            "`make laws` writes this page. Each preset has the numbers it published.",
+            "",
+            *(f"* **{name}**: {law.says}." for name, law in LAWS.items()),
+            "",
+            f"| algorithm | {' | '.join(LAWS)} |",
+            f"|---|{':-:|' * len(LAWS)}",
+            *rows,
+            "",
+            *(f"{number}. {text}" for text, number in notes.items()),
+            "",
+        ]
+    )

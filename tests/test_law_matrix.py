@@ -1,0 +1,80 @@
+"""Every preset under every law that it promises to keep; docs/laws.md is the table of it."""
+
+import os
+import socket
+
+import pytest
+from laws.bench import EXACT, names, preset
+from laws.gradients import kl_gradient
+from laws.invariance import one_rank, two_ranks
+from laws.matrix import LAWS, PAGE, page, reasons
+from torch import distributed, multiprocessing, set_num_threads
+from torch.testing import assert_close
+
+from tandem.algorithm import Algorithm
+from tandem.config import build, compose
+from tandem.config.composition import conf_folder
+
+FOUND = reasons()
+KEPT = [key for key, reason in FOUND.items() if reason is None and key[1] != "ranks"]
+EXCUSED = [key for key, reason in FOUND.items() if reason and LAWS[key[1]].otherwise]
+ESTIMATORS = sorted(path.stem for path in (conf_folder() / "algorithm" / "kl").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("name", "law"), KEPT, ids=map("-".join, KEPT))
+def test_the_law_holds(name, law):
+    LAWS[law].check(preset(name))
+
+
+@pytest.mark.parametrize(("name", "law"), EXCUSED, ids=map("-".join, EXCUSED))
+def test_the_law_does_not_hold_where_a_reason_says_so(name, law):
+    LAWS[law].otherwise(preset(name))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_kl_has_the_gradient_it_promises(estimator):
+    chosen = [f"algorithm/kl={estimator}", "algorithm.kl.coef=0.3", "~recipe"]
+    kl_gradient(build(compose(chosen).algorithm))
+
+
+def test_the_table_is_that_of_these_tests():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make laws`"
+
+
+def _on_rank(rank: int, port: int, presets: dict[str, Algorithm], result) -> None:
+    set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    distributed.init_process_group("gloo", rank=rank, world_size=2)
+    for name, algorithm in presets.items():
+        bench = two_ranks(algorithm)
+        result[rank, name] = [gradient.numpy() for gradient in bench.gradients], bench.report
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks():
+    """Gradients and report of every preset on each of two ranks: one pair of processes for all."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    presets = {name: preset(name) for name in names()}
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        result = manager.dict()
+        multiprocessing.spawn(_on_rank, (port, presets, result), nprocs=2)
+        return dict(result)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", names())
+def test_two_ranks_give_the_gradients_of_one_but_where_a_reason_says_not(name, of_two_ranks):
+    alone, differ = one_rank(preset(name)), 0
+    for rank in range(2):
+        gradients, report = of_two_ranks[rank, name]
+        assert len(gradients) == len(alone.gradients)
+        if FOUND[name, "ranks"]:
+            pairs = zip(gradients, alone.gradients, strict=True)
+            differ += any(abs(got - want.numpy()).max() > 1e-9 for got, want in pairs)
+            continue
+        assert_close(gradients, [gradient.numpy() for gradient in alone.gradients], **EXACT)
+        assert_close(report, alone.report, **EXACT)
+    assert bool(FOUND[name, "ranks"]) == bool(differ)
