@@ -1,0 +1,99 @@
+"""One denoising step: (x, velocity, sigma, next_sigma, *, numbers) -> mean and std of the next x.
+
+Every kernel is linear in x and velocity, x' ~ N(a x + b velocity, std^2), with a, b and std from
+the noise levels alone: [B] each, computed in float64. sigma falls, so dt = next_sigma - sigma < 0.
+noise_level is the papers' eta; at 0 all kernels are the ODE.
+
+At next_sigma = 0 both SDEs still add noise to the finished sample, and `cps` adds none: the last
+step is taken by the ODE (`steps.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem.dynamics.path import beside, wide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Where a step goes. Only `mean` carries a gradient."""
+
+    mean: Tensor  # [B, ...]
+    std: Tensor  # [B], of every latent dimension; 0: no noise
+    velocity_gain: Tensor  # [B] d mean / d velocity, below 0
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Step]
+
+
+def ode(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor) -> Step:
+    """x + velocity dt: Euler's step, without noise."""
+    dt = next_sigma.double() - sigma.double()
+    return _step(x, velocity, torch.ones_like(dt), dt, torch.zeros_like(dt))
+
+
+def flow_sde(
+    x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, *, noise_level: float = 0.7
+) -> Step:
+    """The SDE with s = noise_level sqrt(sigma / (1 - sigma)) (Flow-GRPO, arXiv:2505.05470).
+
+    At sigma = 1, which is the first step, the 1 - sigma under the root takes the second level of
+    the schedule, which is next_sigma. A schedule that starts a little below 1 has no such remedy.
+    """
+    level = sigma.double()
+    below_one = torch.where(level == 1, next_sigma.double(), level)
+    return _sde(x, velocity, sigma, next_sigma, noise_level * (level / (1 - below_one)).sqrt())
+
+
+def dance_sde(
+    x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, *, noise_level: float = 0.3
+) -> Step:
+    """The SDE with the same s at every level, s = noise_level (DanceGRPO, arXiv:2505.07818)."""
+    s = torch.full_like(sigma, noise_level, dtype=torch.float64)
+    return _sde(x, velocity, sigma, next_sigma, s)
+
+
+def cps(
+    x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, *, noise_level: float = 0.8
+) -> Step:
+    """(1 - sigma') x0 + sigma' (cos(e) noise + sin(e) fresh noise), e = noise_level pi / 2.
+
+    x0 and noise are those that the velocity implies, so the noise of x' has exactly the std sigma'
+    that the model was trained on (coefficients-preserving sampling, arXiv:2509.05952).
+    """
+    level, after = sigma.double(), next_sigma.double()
+    # cos and sin of the angle: sqrt(sigma'^2 - std^2) is NaN where rounding turns it negative.
+    kept = after * math.cos(noise_level * math.pi / 2)
+    fresh = after * math.sin(noise_level * math.pi / 2)
+    return _step(x, velocity, (1 - after) + kept, (1 - level) * kept - level * (1 - after), fresh)
+
+
+def next_state(step: Step, noise: Tensor, *, storage: torch.dtype = torch.float32) -> Tensor:
+    """mean + std noise, [B, ...], as the trajectory stores it, and without gradient.
+
+    Rounded before anybody reads it: its log-probability and the next step must be those of the
+    value that training will find, or the first ratio is not 1.
+    """
+    drawn = step.mean + beside(step.std, step.mean) * wide(noise)
+    return drawn.detach().to(storage).to(drawn.dtype)
+
+
+def _sde(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, s: Tensor) -> Step:
+    """x + (velocity - s^2 / 2 score) dt + s sqrt(-dt) noise: the ODE's marginals, as dt -> 0."""
+    level = sigma.double()
+    dt = next_sigma.double() - level
+    pull = s.square() / (2 * level)  # -s^2 / 2 score = pull (x + (1 - sigma) velocity)
+    return _step(x, velocity, 1 + pull * dt, (1 + pull * (1 - level)) * dt, s * (-dt).sqrt())
+
+
+def _step(x: Tensor, velocity: Tensor, state_gain: Tensor, gain: Tensor, std: Tensor) -> Step:
+    x, velocity = wide(x), wide(velocity)
+    state_gain, gain, std = (number.to(x.dtype) for number in (state_gain, gain, std))
+    mean = beside(state_gain, x) * x + beside(gain, x) * velocity
+    return Step(mean=mean, std=std, velocity_gain=gain)

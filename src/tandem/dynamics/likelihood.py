@@ -1,0 +1,71 @@
+"""How likely a step was, and how far two policies are apart on it: [B], nats per latent dimension.
+
+All are means over latent dimensions, never sums: the log of a ratio is then 1/D of the whole
+step's, which is why clip ranges of flows are small.
+
+With the same std, KL(step || other) is symmetric, and the distances that papers call KL are that
+one in other units: published coefficients do not carry over from one to another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+from tandem.dynamics.kernels import Step
+from tandem.dynamics.path import mean_square, wide
+
+LogProbability = Callable[[Tensor, Step], Tensor]
+
+
+def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
+    """-(x' - mean)^2 / (2 std^2) - log std - log(2 pi) / 2: a density, for every kernel with noise.
+
+    x' is a constant. For `cps` it makes one clip range fit all kernels, which its paper's does not.
+    """
+    error = _error(next_x, step)
+    return -error / (2 * step.std.square()) - step.std.log() - math.log(2 * math.pi) / 2
+
+
+def unscaled_logp(next_x: Tensor, step: Step) -> Tensor:
+    """-(x' - mean)^2, as the paper of `cps` has it (arXiv:2509.05952).
+
+    Its log-ratios are 2 std^2 times those of the density.
+    """
+    return -_error(next_x, step)
+
+
+def gaussian_kl(step: Step, other_mean: Tensor) -> Tensor:
+    """(mean - mean')^2 / (2 std^2): exact, of two policies that take the same step."""
+    _must_be_noisy(step)
+    return mean_square(step.mean - wide(other_mean), step.std) / (2 * step.std.square())
+
+
+def mean_distance(kl: Tensor, std: Tensor) -> Tensor:
+    """(mean - mean')^2, from the exact KL of the step."""
+    return kl * 2 * std.square()
+
+
+def velocity_distance(kl: Tensor, std: Tensor, velocity_gain: Tensor) -> Tensor:
+    """(velocity - velocity')^2, from the exact KL of the step."""
+    return mean_distance(kl, std) / velocity_gain.square()
+
+
+def timeless_kl(kl: Tensor, sigma: Tensor, next_sigma: Tensor) -> Tensor:
+    """(mean - mean')^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's published code. SDEs only."""
+    return kl * (wide(sigma) - wide(next_sigma))
+
+
+def _error(next_x: Tensor, step: Step) -> Tensor:
+    _must_be_noisy(step)
+    return mean_square(wide(next_x).detach() - step.mean, step.std)
+
+
+def _must_be_noisy(step: Step) -> None:
+    if not (step.std > 0).all():  # written so that NaN is caught as well
+        raise ValueError(
+            f"a step with std {step.std.min():g} has no log-probability; sample the steps that are "
+            "trained with dynamics=flow_sde, dance_sde or cps, and never train the last one"
+        )

@@ -1,0 +1,130 @@
+"""The path, and the four things that one prediction says."""
+
+import pytest
+import torch
+from flows import PRECISION, levels, random_steps
+from torch.testing import assert_close
+
+from tandem.dynamics import path
+
+DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
+
+
+def same(got, want, dtype):
+    assert_close(got, want, atol=PRECISION[dtype], rtol=0, check_dtype=False)
+
+
+@DTYPES
+def test_states_and_targets_are_the_reference_ones(flow, dtype):
+    x0, noise, sigma = (flow(f"fixture/{name}", dtype) for name in ("x0", "eps", "sigma"))
+    same(path.interpolate(x0, noise, sigma), flow("fixture/x_t"), dtype)
+    same(path.velocity_between(x0, noise), flow("fixture/v_target"), dtype)
+    error = flow("fixture/v", dtype) - path.velocity_between(x0, noise)
+    same(path.mean_square(error, sigma), flow("sft/per_sample"), dtype)
+
+
+@DTYPES
+def test_recovered_ends_are_the_reference_ones(flow, dtype):
+    x, velocity = flow("tdm/x", dtype), flow("tdm/v", dtype)
+    sigma = levels(flow("tdm/sigma_upper"), x)
+    x0 = path.x0_from_velocity(x, velocity, sigma)
+    same(x0, flow("tdm/x0_student"), dtype)
+    same(path.noise_from_velocity(x, velocity, sigma), flow("tdm/implied_noise"), dtype)
+    query = path.interpolate(x0, flow("tdm/mixed", dtype), levels(flow("tdm/sigma_t"), x))
+    same(query, flow("tdm/x_query"), dtype)
+
+
+@DTYPES
+def test_a_sample_in_one_step_is_the_reference_one(flow, dtype):
+    noise = flow("fixture/eps", dtype)
+    sample = path.x0_from_velocity(noise, flow("fixture/v", dtype), levels(1.0, noise))
+    same(sample, flow("dmd2/x0_gen"), dtype)
+    half = levels(0.5, noise)
+    x = path.interpolate(sample, flow("tdm/fresh", dtype), half)
+    for predicted, name in (("v_ref", "x0_real"), ("v_old", "x0_fake")):
+        velocity = flow(f"fixture/{predicted}", dtype)
+        same(path.x0_from_velocity(x, velocity, half), flow(f"dmd2/{name}"), dtype)
+
+
+def test_one_prediction_says_all_four_and_each_gives_it_back():
+    x, velocity, sigma, _ = random_steps()
+    x0 = path.x0_from_velocity(x, velocity, sigma)
+    noise = path.noise_from_velocity(x, velocity, sigma)
+    score = path.score_from_velocity(x, velocity, sigma)
+    assert_close(path.interpolate(x0, noise, sigma), x)
+    for back in (
+        path.velocity_between(x0, noise),
+        path.velocity_from_x0(x, x0, sigma),
+        path.velocity_from_noise(x, noise, sigma),
+        path.velocity_from_score(x, score, sigma),
+    ):
+        assert_close(back, velocity)
+
+
+def test_the_score_is_the_gradient_of_the_density_around_x0():
+    x, velocity, sigma, _ = random_steps(rows=5, size=(3,))
+    x0 = path.x0_from_velocity(x, velocity, sigma)
+    x.requires_grad_()
+    density = torch.distributions.Normal((1 - sigma[:, None]) * x0, sigma[:, None])
+    (want,) = torch.autograd.grad(density.log_prob(x).sum(), x)
+    assert_close(path.score_from_velocity(x.detach(), velocity, sigma), want)
+
+
+def test_an_error_of_x0_is_minus_sigma_times_that_of_the_velocity():
+    x0, velocity, sigma, _ = random_steps()
+    noise = torch.randn(x0.shape, dtype=x0.dtype, generator=torch.Generator().manual_seed(1))
+    x = path.interpolate(x0, noise, sigma)
+    error = velocity - path.velocity_between(x0, noise)
+    got = path.x0_from_velocity(x, velocity, sigma) - x0
+    assert_close(got, -path.beside(sigma, x0) * error)
+
+
+@pytest.mark.parametrize(
+    ("convert", "end"),
+    [
+        (path.velocity_from_x0, 0.0),
+        (path.score_from_velocity, 0.0),
+        (path.velocity_from_noise, 1.0),
+        (path.velocity_from_score, 1.0),
+    ],
+)
+def test_a_conversion_that_divides_by_zero_says_so(convert, end):
+    x, other, sigma, _ = random_steps()
+    sigma[3] = end
+    with pytest.raises(ValueError, match=rf"sigma = {end:g}"):
+        convert(x, other, sigma)
+
+
+def test_predictions_exist_at_both_ends():
+    x, velocity, sigma, _ = random_steps(rows=2)
+    sigma[0], sigma[1] = 0, 1
+    assert_close(path.x0_from_velocity(x, velocity, sigma)[0], x[0], rtol=0, atol=0)
+    assert_close(path.noise_from_velocity(x, velocity, sigma)[1], x[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_arithmetic_is_float32_whatever_a_model_speaks(dtype):
+    x, velocity, sigma, _ = random_steps(dtype=torch.float32)
+    x, velocity = x.to(dtype), velocity.to(dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = path.x0_from_velocity(x, velocity, sigma)
+        mean = path.mean_square(x, sigma)
+    assert_close(mean, x.float().square().mean((1, 2)), rtol=1e-6, atol=0)
+    assert_close(got, x.float() - sigma[:, None, None] * velocity.float(), rtol=0, atol=0)
+    assert path.x0_from_velocity(x, velocity, sigma.double()).dtype == torch.float32
+
+
+def test_steps_have_levels_of_their_own():
+    x, velocity, sigma, _ = random_steps(rows=6)
+    got = path.x0_from_velocity(x.view(2, 3, 3, 4), velocity.view(2, 3, 3, 4), sigma.view(2, 3))
+    assert_close(got.view(6, 3, 4), path.x0_from_velocity(x, velocity, sigma), rtol=0, atol=0)
+    assert_close(
+        path.mean_square(x.view(2, 3, 3, 4), sigma.view(2, 3)).view(6), (x**2).mean((1, 2))
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (12, 3, 4)])
+def test_one_level_for_all_rows_is_refused(shape):
+    x, velocity, *_ = random_steps()
+    with pytest.raises(ValueError, match="its own noise level"):
+        path.x0_from_velocity(x, velocity, torch.full(shape, 0.5))
