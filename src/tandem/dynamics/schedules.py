@@ -1,0 +1,80 @@
+"""The noise levels of a rollout: (steps, tokens, *, numbers) -> sigma [steps + 1], from 1 to 0.
+
+tokens: of one latent picture, as the transformer sees it; only the dynamic shifts read it.
+shift > 1 moves the levels toward noise. Several of these go by "N steps, shift 3" elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def linear_shift(steps: int, tokens: int, *, shift: float = 3.0) -> Tensor:
+    """Levels at equal distances, shifted once: DanceGRPO, MixGRPO, Flow-Factory."""
+    return _shifted([1 - step / steps for step in range(steps)], shift)
+
+
+def diffusers_default(
+    steps: int, tokens: int, *, shift: float = 3.0, train_steps: int = 1000
+) -> Tensor:
+    """diffusers' FlowMatchEulerDiscreteScheduler if it is given no sigmas: Flow-GRPO on SD3.
+
+    The lowest level is that of a schedule of `train_steps`, so the last step is tiny, and the
+    levels between are shifted a second time.
+    """
+    lowest = torch.tensor(1 / train_steps, dtype=torch.float32)
+    lowest = (shift * lowest / (1 + (shift - 1) * lowest)).item()  # in float32, as there
+    # In its order of operations too: the same bits.
+    spacing = (train_steps * lowest - train_steps) / max(1, steps - 1)
+    times = [train_steps + step * spacing for step in range(steps)]
+    if steps > 1:
+        times[-1] = train_steps * lowest
+    return _shifted([time / train_steps for time in times], shift)
+
+
+def exponential_dynamic_shift(
+    steps: int,
+    tokens: int,
+    *,
+    base_tokens: int = 256,
+    base_shift: float = 0.5,
+    max_tokens: int = 4096,
+    max_shift: float = 1.15,
+) -> Tensor:
+    """linear_shift by e^mu, mu on the line through (base_tokens, base_shift) and the same of max.
+
+    What Flux and its kin do: the larger the picture, the more noise it takes to hide it.
+    """
+    mu = _on_line(tokens, base_tokens, base_shift, max_tokens, max_shift)
+    return linear_shift(steps, tokens, shift=math.exp(mu))
+
+
+def linear_dynamic_shift(
+    steps: int,
+    tokens: int,
+    *,
+    base_tokens: int = 256,
+    base_shift: float = 0.5,
+    max_tokens: int = 4096,
+    max_shift: float = 1.15,
+) -> Tensor:
+    """linear_shift by mu itself: diffusers' time_shift_type="linear"."""
+    mu = _on_line(tokens, base_tokens, base_shift, max_tokens, max_shift)
+    return linear_shift(steps, tokens, shift=mu)
+
+
+def _on_line(x: float, x1: float, y1: float, x2: float, y2: float) -> float:
+    return y1 + (y2 - y1) / (x2 - x1) * (x - x1)
+
+
+def _shifted(levels: list[float], shift: float) -> Tensor:
+    """shift u / (1 + (shift - 1) u) of each level, and 0 at the end."""
+    if not levels or shift <= 0:
+        raise ValueError(
+            f"a schedule needs at least 1 step and a shift above 0, got {len(levels)} and {shift:g}"
+        )
+    shifted = [shift * level / (1 + (shift - 1) * level) for level in levels]
+    return torch.tensor([*shifted, 0.0], dtype=torch.float64).float()

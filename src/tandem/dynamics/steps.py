@@ -1,0 +1,121 @@
+"""Which steps of a rollout are stochastic: (steps, iteration, seed, *, numbers) -> step indices.
+
+All other steps follow the ODE, and the last one always does: its noise would stay in the sample.
+Every sample of an iteration has the same stochastic steps, a function of seed and iteration alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from tandem.draws import key, permutation, uniform
+
+Indices = tuple[int, ...]  # ascending, in [0, steps - 2]
+Stay = Callable[[int, int], int]  # (start of the window, steps) -> iterations
+
+
+def every_step(steps: int, iteration: int, seed: int) -> Indices:
+    """All but the last: Flow-GRPO, DanceGRPO."""
+    return tuple(range(_before_last(steps)))
+
+
+def random_steps(
+    steps: int,
+    iteration: int,
+    seed: int,
+    *,
+    sde_steps: Sequence[int] | None = None,
+    num_sde_steps: int = 1,
+) -> Indices:
+    """num_sde_steps of the candidates sde_steps (None: all but the last), drawn per iteration."""
+    candidates = range(_before_last(steps)) if sde_steps is None else sorted(set(sde_steps))
+    if not all(0 <= step < _before_last(steps) for step in candidates):
+        raise ValueError(
+            f"sde_steps are {list(candidates)}, but of {steps} steps only 0 to {steps - 2} can be "
+            "stochastic; the last one follows the ODE"
+        )
+    if not 1 <= num_sde_steps <= len(candidates):
+        raise ValueError(f"num_sde_steps is {num_sde_steps}, of {len(candidates)} candidates")
+    order = permutation(key(seed, "stochastic steps", iteration), len(candidates)).tolist()
+    return tuple(sorted(candidates[place] for place in order[:num_sde_steps]))
+
+
+def random_window(
+    steps: int, iteration: int, seed: int, *, length: int = 4, share: float = 1.0
+) -> Indices:
+    """`length` steps in a row that start in the first `share` of the rollout, anew per iteration.
+
+    share=1 is MixGRPO's random strategy; length=3, share=.5 is Flow-GRPO-fast.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share:g}, but it is a part of the rollout: above 0, at most 1")
+    starts = min(_starts(steps, length), math.ceil(share * steps))
+    drawn = uniform(key(seed, "stochastic steps", iteration), (1,)).item()
+    return _window(int(drawn * starts), length)
+
+
+def even(start: int, steps: int, *, iterations: int = 25) -> int:
+    """How many iterations a window stays at `start`: everywhere the same."""
+    return iterations
+
+
+def linearly_fewer(start: int, steps: int, *, iterations: int = 25, least: int = 6) -> int:
+    """From `iterations` at the first step on a line down to `least` at the last stochastic one."""
+    return int(iterations + (least - iterations) * start / max(1, steps - 2))
+
+
+def exponentially_fewer(
+    start: int, steps: int, *, iterations: int = 25, after: int = 13, rate: float = 0.1
+) -> int:
+    """`iterations` up to the step `after`, then e^-rate as many with every step, at least 1."""
+    return math.ceil(iterations * math.exp(-rate * max(0, start - after)))
+
+
+def sliding_window(
+    steps: int,
+    iteration: int,
+    seed: int,
+    *,
+    stay: Stay = even,
+    length: int = 4,
+    stride: int = 1,
+    roll_back: bool = True,
+) -> Indices:
+    """`length` steps in a row, `stride` further whenever it stayed enough (arXiv:2507.21802).
+
+    From noise to data; then again from the start (roll_back), or it rests there. MixGRPO's `decay`
+    and `exp_decay` are stay=linearly_fewer and stay=exponentially_fewer. Every window is whole: the
+    published code goes on into shorter ones, and leaves out the step before the last.
+    """
+    starts = range(0, _starts(steps, length), stride)
+    left_at = list(itertools.accumulate(stay(start, steps) for start in starts))
+    if roll_back:
+        iteration %= left_at[-1]
+    passed = sum(iteration >= left for left in left_at[:-1])
+    return _window(starts[passed], length)
+
+
+def _before_last(steps: int) -> int:
+    """How many steps may be stochastic."""
+    if steps < 2:
+        raise ValueError(
+            f"a rollout of {steps} step has no stochastic one, because the last follows the ODE; "
+            "take 2 steps or more"
+        )
+    return steps - 1
+
+
+def _starts(steps: int, length: int) -> int:
+    """At how many steps a window of this length may start."""
+    starts = _before_last(steps) - length + 1
+    if length < 1 or starts < 1:
+        raise ValueError(
+            f"a window of {length} steps does not fit in front of the last of {steps} steps"
+        )
+    return starts
+
+
+def _window(start: int, length: int) -> Indices:
+    return tuple(range(start, start + length))
