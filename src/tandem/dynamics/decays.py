@@ -1,0 +1,47 @@
+"""How much a moving average keeps: (count, *, numbers) -> decay in [0, 1].
+
+average <- decay average + (1 - decay) live, in float32: in bfloat16 the small steps round to none.
+count is the number of updates of the average so far, 0 at the first; 0 as decay copies.
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def constant(count: int, *, decay: float = 0.995) -> float:
+    return decay
+
+
+def power(count: int, *, decay: float = 0.995, warmup: float = 10) -> float:
+    """(1 + count) / (warmup + count), at most `decay`."""
+    return min(decay, (1 + count) / (warmup + count))
+
+
+def linear(count: int, *, decay: float = 0.995, start: float = 0.0, warmup: int = 100) -> float:
+    """Straight from `start` to `decay` in `warmup` updates."""
+    return start + (decay - start) * min(count / warmup, 1)
+
+
+def piecewise_linear(
+    count: int, *, decay: float = 0.995, start: float = 0.0, flat: int = 50, slope: float = 0.001
+) -> float:
+    """`start`, and from count = flat on `slope` more with every update, at most `decay`.
+
+    DiffusionNFT and CRD write it start-of-ramp, value, slope, end: flat, start, slope, decay.
+    """
+    return min(start + max(0, count - flat) * slope, decay)
+
+
+def cosine(count: int, *, decay: float = 0.995, start: float = 0.0, length: int = 1000) -> float:
+    """From `start` to `decay` along half a cosine of `length` updates."""
+    return start + (decay - start) * (1 - math.cos(math.pi * min(count / length, 1))) / 2
+
+
+def warmup_cosine(
+    count: int, *, decay: float = 0.995, start: float = 0.0, warmup: int = 100, length: int = 1000
+) -> float:
+    """Straight from 0 to `start` in `warmup` updates, then `cosine` in what is left of `length`."""
+    if count < warmup:
+        return start * count / warmup
+    return cosine(count - warmup, decay=decay, start=start, length=length - warmup)

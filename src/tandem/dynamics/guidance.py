@@ -1,0 +1,30 @@
+"""Classifier-free guidance: one velocity out of two, those with and without the prompt."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tandem.dynamics.path import wide
+
+
+def guides(scale: float) -> bool:
+    """Whether a scale asks for the velocity without the prompt; 1 is no guidance."""
+    if scale < 1:
+        raise ValueError(f"a guidance scale is at least 1 (no guidance), got {scale:g}")
+    return scale > 1
+
+
+def guided(prompted: Tensor, unprompted: Tensor | None, *, scale: float) -> Tensor:
+    """unprompted + scale (prompted - unprompted), in float32; the gradient goes into both.
+
+    Raises if the scale asks for an unprompted velocity and there is none: to go on without it would
+    sample, and train, another policy than the one that was named.
+    """
+    if not guides(scale):
+        return wide(prompted)
+    if unprompted is None:
+        raise ValueError(
+            f"guidance_scale={scale:g} needs the velocity without the prompt; "
+            "encode a negative prompt, or set guidance_scale=1"
+        )
+    return wide(unprompted) + scale * (wide(prompted) - wide(unprompted))

@@ -1,0 +1,42 @@
+"""Guidance: the line through two velocities, and no silent way around a missing one."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tandem.dynamics.guidance import guided, guides
+
+WITH, WITHOUT = torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 1.0]])
+
+
+def test_worked_example():
+    assert_close(guided(WITH, WITHOUT, scale=4.5), torch.tensor([[5.5, -8.0]]))
+
+
+def test_a_scale_of_one_is_the_prompted_velocity_itself():
+    assert not guides(1.0) and guides(1.01)
+    assert guided(WITH, None, scale=1.0) is WITH
+    assert_close(guided(WITH, WITHOUT, scale=1.0), WITH, rtol=0, atol=0)
+
+
+def test_both_velocities_are_trained():
+    both = [WITH.clone().requires_grad_(), WITHOUT.clone().requires_grad_()]
+    gradients = torch.autograd.grad(guided(*both, scale=3.0).sum(), both)
+    assert_close(gradients[0], torch.full((1, 2), 3.0))
+    assert_close(gradients[1], torch.full((1, 2), -2.0))
+
+
+def test_a_missing_negative_is_an_error():
+    with pytest.raises(ValueError, match="encode a negative prompt, or set guidance_scale=1"):
+        guided(WITH, None, scale=4.5)
+
+
+def test_a_scale_below_one_is_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        guided(WITH, WITHOUT, scale=0.0)
+
+
+def test_velocities_of_a_half_model_are_combined_in_float32():
+    half = torch.randn(2, 1, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    want = guided(*half.float(), scale=7.5)
+    assert_close(guided(*half, scale=7.5), want, rtol=0, atol=0)
