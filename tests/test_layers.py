@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types draws",
-    "ranks weights kl schedules coefficients",
+    "ranks weights kl schedules coefficients dynamics",
     "metrics batches",
     "advantages losses corrections",
     "guards objectives policies rewards data collect",
