@@ -110,7 +110,7 @@ class TablePolicy(nn.Module):
         return rollout.length + 1
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        return {"table": self.table}
+        return {"table": self.table, "values": self.values}
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {"policy": [self.table], "critic": [self.values]}
