@@ -20,7 +20,6 @@ from tandem import draws, kl
 from tandem.advantages import baselines, group, passk, temporal
 from tandem.algorithm import Algorithm
 from tandem.batches import Budget
-from tandem.losses.selective import clip_cov, kl_cov
 from tandem.penalties import KLInLoss, KLInReward
 from tandem.types import Rollout, Scores, each, take, unbound
 
@@ -38,19 +37,6 @@ def kind(component: Callable) -> Callable | type:
     """The function of a component, or the class of one with a memory."""
     function = unbound(component)[0]
     return function if hasattr(function, "__name__") else type(function)
-
-
-def broken(law: Law) -> Law:
-    """That an algorithm breaks it indeed, where a reason says that it does."""
-
-    def check(algorithm: Algorithm) -> None:
-        try:
-            law(algorithm)
-        except AssertionError:
-            return
-        raise AssertionError("the law holds: take the reason out")
-
-    return check
 
 
 # Cuts.
@@ -89,18 +75,6 @@ def reversed_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 def shuffled_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
     rows = draws.permutation(draws.key("rows"), len(rollout.mask))
     return take(scores, rows), take(rollout, rows)
-
-
-def by_place(algorithm: Algorithm) -> str | None:
-    if kind(algorithm.loss) is kl_cov:
-        return "where no covariance stands out, the step that comes first is held back"
-    return None
-
-
-def by_column(algorithm: Algorithm) -> str | None:
-    if kind(algorithm.loss) is clip_cov:
-        return "steps are drawn by their column, which untrained steps on the left move"
-    return by_place(algorithm)
 
 
 def permutation(algorithm: Algorithm) -> None:

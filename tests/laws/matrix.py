@@ -39,13 +39,10 @@ LAWS = {
         says="two ranks with unequal numbers of groups give the gradients and metrics of one, "
         "to 1e-9",
         check=invariance.one_rank,  # the two ranks run all presets in one go
-        reason=invariance.by_place,
     ),
     "rows": Law(
         says="the order of the rows of an iteration changes nothing",
         check=invariance.permutation,
-        reason=invariance.by_place,
-        otherwise=invariance.broken(invariance.permutation),
     ),
     "padding": Law(
         says="NaN outside the mask, and wider records, change nothing",
@@ -54,8 +51,6 @@ LAWS = {
     "prefix": Law(
         says="nor do steps before the others that were taken but are not trained",
         check=invariance.prefix,
-        reason=invariance.by_column,
-        otherwise=invariance.broken(invariance.prefix),
     ),
     "shift": Law(
         says="a bonus for all samples of a group changes nothing",

@@ -56,8 +56,7 @@ def step_draws(batch: CoupledBatch, purpose: str) -> Tensor:
     logp = torch.where(batch.mask, batch.logp.detach(), 0).sum(1, dtype=torch.float64)
     rows = draws.key(purpose, batch.group, batch.mask.sum(1), (logp / GRAIN).round().long())
     rows = draws.key(rows, _earlier_copies(rows))
-    steps = torch.arange(batch.mask.shape[1], device=rows.device)
-    return draws.unit(draws.at(rows[:, None], steps))
+    return draws.unit(draws.at(rows[:, None], batch.mask.cumsum(1)))
 
 
 def _earlier_copies(x: Tensor) -> Tensor:
@@ -135,8 +134,9 @@ def clip_cov(
 
 
 def kl_cov_survey(batch: CoupledBatch, *, part: float, coef: float) -> Tensor:
-    """[B, T] bool, True for the `part` of all steps with the highest covariance."""
-    return highest(covariance(batch), compared(batch), share(part, batch))
+    """[B, T] bool, True for the `part` of all steps with the highest covariance above 0."""
+    c = covariance(batch)
+    return highest(c, compared(batch) & (c > 0), share(part, batch))
 
 
 def kl_cov_metrics(
