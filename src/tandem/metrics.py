@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -74,7 +75,8 @@ def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
     most = ranks.largest(_column(highest)).tolist()
     settled = {name: m.value(*islice(added, len(_parts(m)))) for name, m in sums.items()}
     signs = [1 if isinstance(m, Max) else -1 for m in edges.values()]
-    settled |= {n: s * x for n, s, x in zip(edges, signs, most, strict=True)}
+    edge_of = zip(edges, signs, most, strict=True)
+    settled |= {n: None if x == -math.inf else s * x for n, s, x in edge_of}  # of nothing: none
     return {name: settled[name] for name in metrics if settled[name] is not None}
 
 
@@ -135,7 +137,7 @@ def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     # Without a reference, the drift of this update; with one, the KL to it takes this name.
     means["actor/grpo_kl"] = means["actor/approx_kl_k3"]
     metrics = {name: masked_mean(x, batch.mask) for name, x in means.items()}
-    metrics["actor/ratio_max"] = Max(torch.where(batch.mask, log_ratio, -torch.inf).max().exp())
+    metrics["actor/ratio_max"] = Max(torch.where(batch.mask, log_ratio.exp(), -torch.inf).max())
     metrics["actor/log_ratio_max"] = Max(torch.where(batch.mask, log_ratio.abs(), 0).max())
     return metrics
 
