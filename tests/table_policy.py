@@ -26,11 +26,19 @@ class TablePolicy(nn.Module):
 
     exact = True
 
-    def __init__(self, vocab: int = 6, steps: int = 5, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self,
+        vocab: int = 6,
+        steps: int = 5,
+        dtype: torch.dtype = torch.float64,
+        *,
+        critic: bool = False,
+    ) -> None:
         super().__init__()
         noise = draws.normal(draws.key("table"), (vocab, vocab)).to(dtype)
         self.table = nn.Parameter(0.5 * noise)
-        self.values = nn.Parameter(torch.zeros(vocab, dtype=dtype))  # of the token before
+        # Of the token before; without a critic nobody trains them.
+        self.values = nn.Parameter(torch.zeros(vocab, dtype=dtype), requires_grad=critic)
         self.register_buffer("reference", 0.3 * noise.flip(0))
         self.vocab, self.steps = vocab, steps
         self.sampling = Sampling(max_new_tokens=steps)
@@ -110,7 +118,9 @@ class TablePolicy(nn.Module):
         return rollout.length + 1
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        return {"table": self.table, "values": self.values}
+        named = {"table": self.table, "values": self.values}
+        return {name: parameter for name, parameter in named.items() if parameter.requires_grad}
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {"policy": [self.table], "critic": [self.values]}
+        critic = {"critic": [self.values]} if self.values.requires_grad else {}
+        return {"policy": [self.table]} | critic
