@@ -45,7 +45,8 @@ def test_sampled_accuracy_rises_by_a_third(tmp_path, algorithm):
 @pytest.mark.parametrize("algorithm", sorted(GIVEN - {"sft"}))
 def test_pairs_are_told_apart_and_answers_stay_right(tmp_path, algorithm):
     before, after = trained(tmp_path, f"algorithm={algorithm}", "data=sort_pairs")
-    assert after["eval/pair_accuracy"] >= before["eval/pair_accuracy"] + 0.15
+    # Without a reference the starting model tells most pairs apart already.
+    assert after["eval/pair_accuracy"] >= min(before["eval/pair_accuracy"] + 0.15, 0.99)
     assert after["eval/greedy_accuracy"] >= before["eval/greedy_accuracy"] - 0.05
 
 
