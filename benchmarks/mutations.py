@@ -133,6 +133,9 @@ def judged(mutants: Sequence[Mutant], processes: int, *, committed: bool) -> lis
             copy = copies.get()
             try:
                 verdict = fate(copy, mutant)
+            except Refused as error:  # the others are worth knowing
+                say(f"{mutant.name}: {error}")
+                verdict = Verdict(mutant=mutant, caught_by=None, seconds=0)
             finally:
                 copies.put(copy)
             say(f"{mutant.name}: {verdict.caught_by or 'SURVIVED'} ({verdict.seconds:.0f} s)")

@@ -40,6 +40,13 @@ def test_a_sample_without_trained_steps_is_no_sample(weigh):
     assert_close(weigh(empty)[:6], weigh(mask))
 
 
+@pytest.mark.parametrize("weigh", ALL)
+def test_every_sample_twice_is_the_same_loss(weigh):
+    loss, mask = case()
+    twice = (loss.repeat(2, 1) * weigh(mask.repeat(2, 1))).sum()
+    assert_close(twice, (loss * weigh(mask)).sum())
+
+
 def test_sequence_mean_is_the_mean_of_sample_means():
     loss, mask = case()
     want = torch.stack([row[keep].mean() for row, keep in zip(loss, mask, strict=True)]).mean()
