@@ -27,6 +27,8 @@ class Prompt:
     answer: str | None = None
     chosen: str | None = None  # of two answers the preferred one
     rejected: str | None = None  # and the other; a prompt has both or neither
+    # [H, W, 3] uint8, the picture of a demonstration. Tensors have no one truth to compare by.
+    media: Tensor | None = field(default=None, compare=False)
     fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
 
     def __post_init__(self) -> None:
