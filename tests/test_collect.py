@@ -76,6 +76,18 @@ def test_mismatched_rows_ask_one_prompt_and_answer_another(tmp_path):
     assert source.samples == 12
 
 
+def test_a_prompt_that_comes_twice_gets_the_answers_to_another_one(tmp_path):
+    first, second, third = PairStream().draw(0, 3)
+    made = loop(KTO, tmp_path, prompts=5)
+    made.source.stream.draw = lambda iteration, count: [first, second, second, third, first]
+    rollout, _ = collect.mismatched_pairs(made.source, dict(enumerate(made.source.asked())))
+    got = [output.removesuffix("0") for output in rollout.outputs[10:15]]
+    assert got == [p.chosen for p in (third, first, first, second, third)]
+    made.source.stream.draw = lambda iteration, count: [first] * count
+    with pytest.raises(ValueError, match=r"prompt 0 is the only one among 5 .*give two pairs"):
+        collect.mismatched_pairs(made.source, {0: first})
+
+
 def test_a_single_prompt_has_no_mismatched_answers(tmp_path):
     with pytest.raises(ValueError, match="set prompts_per_step=2"):
         collect.mismatched_pairs(loop(KTO, tmp_path, prompts=1).source, pairs(1))

@@ -87,19 +87,31 @@ def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 @supplies("pairs", "baseline")
 @needs("pairs")
 def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
-    """Pairs, and beside them each prompt with the answers to the one before it.
+    """Pairs, and beside them each prompt with the answers to another one, the last before it.
 
     What the policy thinks of the latter tells how far it is from the reference (KTO,
     arXiv:2402.01306). They are compared with, never trained.
     """
     asked = source.asked()
-    if len(asked) < 2:
-        raise ValueError("mismatched answers are those to other prompts; set prompts_per_step=2")
+    others = {slot: _another(asked, slot) for slot in prompts}
     mismatched = {
-        slot: replace(prompt, chosen=asked[slot - 1].chosen, rejected=asked[slot - 1].rejected)
+        slot: replace(prompt, chosen=others[slot].chosen, rejected=others[slot].rejected)
         for slot, prompt in prompts.items()
     }
     return _beside(source.show_pairs(prompts), source.show_pairs(mismatched, baseline=True))
+
+
+def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
+    """The last prompt before a slot that is not the same one; the first comes after the last."""
+    before = (asked[slot - back] for back in range(1, len(asked)))
+    other = next((prompt for prompt in before if prompt.id != asked[slot].id), None)
+    if other is None:
+        raise ValueError(
+            f"mismatched answers are those to other prompts, but prompt {asked[slot].id} is the "
+            f"only one among {len(asked)} of an iteration; give two pairs at least, and set "
+            "prompts_per_step=2 or more"
+        )
+    return other
 
 
 @supplies("pairs")
