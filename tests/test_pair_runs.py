@@ -52,3 +52,18 @@ def test_a_finished_run_is_measured_again_against_its_own_beginning(place):
     last = lines(place / "run")[-1]
     for name in ("eval/pair_accuracy", "eval/pair_margin"):
         assert result.metrics[name] == pytest.approx(last[name], abs=1e-6)
+
+
+def test_kto_leaves_out_answers_that_fit_their_own_question_alone(tmp_path):
+    train, held_out = tmp_path / "train.jsonl", tmp_path / "held_out.jsonl"
+    asked = {"ba>": "ab", "a" * 40 + ">": "a", "j>": "j" * 50}
+    rows = [{"prompt": q, "chosen": a, "rejected": a + "b"} for q, a in asked.items()]
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held_out.write_text(json.dumps({"prompt": "gb>", "answer": "bg"}))
+    tandem.train(
+        *FEW[4:], "algorithm=kto", "data=jsonl", f"data.path={train}",
+        f"data.eval_path={held_out}", f"run_dir={tmp_path / 'run'}", "prompts_per_step=3",
+        "iterations=6",  # in one of them the long question comes after the long answers
+    )  # fmt: skip
+    left_out = (tmp_path / "run" / "quarantine.jsonl").read_text().splitlines()
+    assert ["has 41 tokens and up to 3 in an answer" in row for row in left_out] == [True]

@@ -95,6 +95,32 @@ def test_a_pair_is_admitted_if_both_of_its_answers_fit(policy):
     assert {p.id for p, _ in left_out} == {1, 2, 3}
 
 
+def test_mismatched_pairs_are_admitted_if_every_prompt_fits_with_every_answer(policy):
+    lengths = {0: (3, 2), 1: (20, 30), 2: (20, 31), 3: (22, 4), 4: (33, 4), 5: (4, 54), 6: (3, 70)}
+    offered = [
+        Prompt(id=id, source="s", text="a" * (asked - 1) + ">", chosen="a" * said, rejected="b")
+        for id, (asked, said) in lengths.items()
+    ]
+    kept, dropped = pairs.admit_mismatched(policy, offered)
+    assert [p.id for p in kept] == [0, 1, 2, 3]
+    for asked in kept:
+        shown = [replace(asked, answer=x) for p in kept for x in (p.chosen, p.rejected)]
+        policy.encode(shown, slots=range(len(shown)))
+    reasons = {p.id: reason for p, reason in dropped}
+    assert reasons.keys() == {4, 5, 6}
+    assert "has 33 tokens and up to 5 in an answer" in reasons[4]
+    assert "if these have 22 and 42 at most" in reasons[5]
+    assert "more than the 64 of the model" in reasons[6]
+    assert [p.id for p in pairs.admit_pairs(policy, offered)[0]] == [0, 1, 2, 3, 4, 5]
+
+
+def test_questions_are_cut_where_most_pairs_are_left():
+    asked, said = torch.tensor([5, 2, 2, 9, 9]), torch.tensor([1, 8, 7, 1, 1])
+    assert pairs.longest_question(asked, said, 10) == 9
+    assert pairs.longest_question(asked[:4], said[:4], 10) == 2
+    assert pairs.longest_question(asked, said, 100) == 9
+
+
 def test_a_policy_says_nothing_against_its_reference_before_it_is_trained(policy):
     got = compare_pairs(policy, dpo, with_answers())
     assert got == {"eval/pair_accuracy": 0.5, "eval/pair_margin": 0.0}

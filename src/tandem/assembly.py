@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem import pairs
 from tandem.batches import Budget, Plan
+from tandem.collect import supplied_by
 from tandem.config import ConfigError, build
 from tandem.config.settings import Settings
 from tandem.data import BadRow, Data, PromptStream
@@ -49,7 +50,8 @@ def assemble(
         )
     if source == "pairs" and data.tries is not None:
         data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
-    data = admitted(policy, data, source)
+    mismatched = "baseline" in supplied_by(algorithm.collect)
+    data = admitted(policy, data, source, mismatched=mismatched)
     # A curriculum goes by what samples score; what is given comes in turn.
     order = data.curriculum if source == "train" else PromptStream
     module = PostTraining(
@@ -71,14 +73,16 @@ def read_by(needs: frozenset[str]) -> str:
     return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
 
 
-def admitted(policy: LanguagePolicy, data: Data, source: str) -> Data:
+def admitted(policy: LanguagePolicy, data: Data, source: str, *, mismatched: bool = False) -> Data:
     """Without the prompts that are too long or cannot be encoded; they join the quarantine.
 
     `source` names the split that is trained on; one that the run does not read stays as it is.
+    `mismatched`: prompts are shown with the answers to other ones too, if `source` has answers.
     """
+    ways = ADMIT | ({"pairs": pairs.admit_mismatched} if mismatched else {})
     kept, left_out = {}, []
     for split in ("eval", "test", source):
-        admit = ADMIT.get(split, pairs.admit_with_pairs)
+        admit = ways.get(split, pairs.admit_with_pairs)
         prompts, dropped = admit(policy, getattr(data, split))
         if split == source:
             prompts, known = apart(prompts, (*kept["eval"], *kept["test"]))

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from tandem.data import BadRow, Data
 from tandem.data.contrast import contrasted
 from tandem.data.rows import read_rows
@@ -13,6 +16,7 @@ from tandem.policies.language import LanguagePolicy
 from tandem.record import durable, jsonl
 from tandem.types import Prompt
 
+SIDES = ("chosen", "rejected")
 Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # who comes in, who does not and why
 
 
@@ -89,15 +93,50 @@ def admit_with_pairs(policy: LanguagePolicy, prompts: Sequence[Prompt]) -> Admis
 
 def admit_pairs(policy: LanguagePolicy, pairs: Sequence[Prompt]) -> Admission:
     """The pairs of which both answers fit, and the others with the first reason."""
-    sides = (
-        [replace(pair, answer=pair.chosen) for pair in pairs],
-        [replace(pair, answer=pair.rejected) for pair in pairs],
-    )
     reasons: dict[int, str] = {}
-    for shown in sides:
+    for shown in ([replace(pair, answer=getattr(pair, side)) for pair in pairs] for side in SIDES):
         for pair, reason in policy.admit_answered(shown)[1]:
             reasons.setdefault(pair.id, reason)
     return (
         [pair for pair in pairs if pair.id not in reasons],
         [(pair, reasons[pair.id]) for pair in pairs if pair.id in reasons],
     )
+
+
+def admit_mismatched(policy: LanguagePolicy, pairs: Sequence[Prompt]) -> Admission:
+    """Pairs of which every prompt fits with the answers of every other, and the ones left out.
+
+    A prompt that is too long for the longest answers, or answers that are too long for the longest
+    prompt: the lengths are cut where most pairs are left.
+    """
+    kept, dropped = admit_pairs(policy, pairs)
+    if policy.positions is None or not kept:
+        return kept, dropped
+    asked = _lengths(policy.chat.encode(kept))
+    said = [policy.chat.encode_answers([getattr(p, x) for p in kept]) for x in SIDES]
+    said = torch.stack([_lengths(side) for side in said]).amax(0)
+    most = longest_question(asked, said, policy.positions)
+    fits = ((asked <= most) & (said <= policy.positions - most)).tolist()
+    reason = (
+        f"has {{}} tokens and up to {{}} in an answer: other prompts and answers fit if these have "
+        f"{most} and {policy.positions - most} at most"
+    )
+    rows = list(zip(kept, asked.tolist(), said.tolist(), fits, strict=True))
+    return (
+        [pair for pair, _, _, fit in rows if fit],
+        [*dropped, *((pair, reason.format(q, a)) for pair, q, a, fit in rows if not fit)],
+    )
+
+
+def longest_question(asked: Tensor, said: Tensor, room: int) -> int:
+    """How long questions may be so that most pairs fit whose answers get what is left of `room`.
+
+    Both are lengths, [N]; of two limits that keep as many, the shorter.
+    """
+    limits = asked.unique()
+    kept = [int(((asked <= limit) & (said <= room - limit)).sum()) for limit in limits]
+    return int(limits[kept.index(max(kept))])
+
+
+def _lengths(rows: Sequence[Sequence[int]]) -> Tensor:
+    return torch.tensor([len(row) for row in rows])
