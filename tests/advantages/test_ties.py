@@ -17,7 +17,7 @@ from tandem.advantages.group import (
     unbiased_std,
 )
 
-SIZES, VALUES = (6, 7, 8, 11, 16), (0.1, 0.3, 0.35, 0.7)
+SIZES, VALUES = (6, 7, 8, 11, 16), (0.1, 0.3, 0.35, 0.7, 10.1, 33.3, 100.1, 1234.567)
 
 
 def residue(size: int, value: float) -> float:
@@ -44,9 +44,12 @@ def test_some_ties_leave_a_residue():
     ids=["grpo", "dr_grpo", "rloo", "batch", "gpg", "maxrl", "opo"],
 )
 def test_a_tie_of_any_size_is_exactly_zero(estimate, size):
+    rows = rollout(torch.ones(size, 2, dtype=torch.bool), torch.zeros(size, dtype=torch.int64))
     for value in VALUES:
-        rows = rollout(torch.ones(size, 2, dtype=torch.bool), torch.zeros(size, dtype=torch.int64))
-        assert not estimate(scores(torch.full((size,), value)), rows).any()
+        total = torch.full((size,), value)
+        assert not estimate(scores(total), rows).any()
+        total[0] = total[0].nextafter(torch.tensor(1.0))  # a sum of rewards in another order
+        assert not estimate(scores(total), rows).any()
 
 
 @pytest.mark.parametrize("size", SIZES)
