@@ -9,10 +9,12 @@ from torch.testing import assert_close
 
 from tandem.losses.behaviour import OffPolicyMask, binary_kl, dppo, dppo_pulled
 from tandem.losses.policy import ppo
+from tandem.losses.preference import dpo
+from tandem.losses.selective import kl_cov
 from tandem.losses.sequence import gmpo, gspo, gspo_token, mean_log_ratio, reshaped_ratio, vespo
 from tandem.losses.soft import cispo
 from tandem.metrics import own_metrics, settle
-from tandem.types import CoupledBatch, needs_of, vanishes
+from tandem.types import CoupledBatch, compares_rows, needs_of, vanishes
 
 
 def measured(loss, batch):
@@ -126,3 +128,13 @@ def test_a_masked_loss_needs_and_measures_what_its_loss_does(vectors):
     assert vanishes(masked)
     got, inner = (measured(x, coupled(vectors)) for x in (masked, masked.loss))
     assert got == inner | {"opsm_dropped": pytest.approx(1 / 6)}
+
+
+def test_a_masked_loss_keeps_groups_together_if_its_loss_does():
+    assert not compares_rows(OffPolicyMask(loss=ppo, delta=0.1))
+    assert compares_rows(OffPolicyMask(loss=partial(dpo, beta=0.2), delta=0.1))
+
+
+def test_a_masked_loss_is_not_one_that_looks_at_a_whole_update():
+    with pytest.raises(ValueError, match=r"but kl_cov looks .* set algorithm\.loss\.loss to a"):
+        OffPolicyMask(loss=partial(kl_cov, part=0.1), delta=0.1)

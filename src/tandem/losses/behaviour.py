@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tandem.losses.inner import refuse_survey
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
-from tandem.types import CoupledBatch, needs, needs_of, vanishes
+from tandem.types import CoupledBatch, compares_rows, needs, needs_of, vanishes
 
 Bound = Callable[[CoupledBatch], Tensor]  # -> [B, T] bool, True where a step went too far
 TINY = 1e-8  # keeps a logarithm finite where a probability is rounded to 1
@@ -90,6 +91,9 @@ class OffPolicyMask:
     loss: Callable[[CoupledBatch], Tensor]
     delta: float
 
+    def __post_init__(self) -> None:
+        refuse_survey("the off-policy mask", self.loss)
+
     @property
     def needs(self) -> frozenset[str]:
         return needs_of(self.loss) | {"behaviour_logp"}
@@ -97,6 +101,10 @@ class OffPolicyMask:
     @property
     def vanishes(self) -> bool:
         return vanishes(self.loss)
+
+    @property
+    def whole_groups(self) -> bool:
+        return compares_rows(self.loss)
 
     def __call__(self, batch: CoupledBatch) -> Tensor:
         return torch.where(self.dropped(batch), 0, self.loss(batch))
