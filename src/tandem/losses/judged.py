@@ -1,4 +1,4 @@
-"""Losses of rows that were judged one by one, good or bad, without a rival: [B, T]."""
+"""Losses that compare no row with its rival, good and bad ones by themselves: [B, T]."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def kto(
 ) -> Tensor:
     """1 - sigmoid(beta (log ratio - z)) for good rows, 1 - sigmoid(beta (z - log ratio)) for bad.
 
-    z is the survey's KL. Good and bad are the signs of the advantage; `desirable` and `undesirable`
-    weigh them, to make up for unequal numbers (arXiv:2402.01306).
+    z is the survey's KL. Good and bad are the signs of the advantage, and `desirable` and
+    `undesirable` weigh them. Rows come in pairs, as many good as bad: the weights say what counts
+    more, and have no unequal numbers to make up for (arXiv:2402.01306).
     """
     ahead = beta * (log_ratio(batch) - surveyed)
     good, bad = desirable * (-ahead).sigmoid(), undesirable * ahead.sigmoid()
