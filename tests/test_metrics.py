@@ -1,5 +1,6 @@
 """Metrics against the reference values, and the law that any cut of the rows gives the same."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -113,6 +114,43 @@ def test_a_group_with_one_known_score_carries_no_signal():
     rows = rollout(torch.ones(4, 1, dtype=torch.bool), torch.tensor([0, 0, 1, 1]))
     got = reward_metrics(scores(torch.tensor([1.0, 0.0, 0.5, 9.0]), known), rows)
     assert got["reward/frac_zero_std"] == 0.5
+
+
+def graded(part, group, length, known=None):
+    """Metrics of samples of which the first reward said `part`."""
+    rows = rollout(torch.ones(len(part), 9, dtype=torch.bool), torch.tensor(group))
+    rows = replace(rows, length=torch.tensor(length))
+    return reward_metrics(scores(torch.tensor(part), known), rows)
+
+
+def test_groups_are_all_right_or_all_wrong_by_the_first_reward():
+    group, length = [5, 5, 2, 2, 7, 7, 9, 9], [1, 2, 3, 4, 5, 6, 7, 8]
+    part = [1.0, 1.5, 0.0, -1.0, 0.0, 1.0, 0.5, 0.9]
+    got = graded(part, group, length)
+    assert got["reward/frac_all_right"] == 1 / 4
+    assert got["reward/frac_all_wrong"] == 1 / 4
+    assert got["reward/pass@2"] == 2 / 4
+    assert got["response/length_right"] == (1 + 2 + 6) / 3
+    assert got["response/length_wrong"] == (3 + 4 + 5) / 3
+    second = scores(torch.tensor(part))
+    flat = torch.zeros(8)
+    last = replace(second, parts={"first": flat, **second.parts})
+    rows = rollout(torch.ones(8, 1, dtype=torch.bool), torch.tensor(group))
+    assert reward_metrics(last, rows)["reward/frac_all_wrong"] == 1
+
+
+def test_groups_are_judged_by_the_samples_that_have_a_score():
+    known = torch.tensor([True, False, False, False, True, True])
+    got = graded([1.0, 0.0, 1.0, 1.0, 0.0, 0.0], [0, 0, 1, 1, 2, 2], [9, 1, 1, 1, 2, 4], known)
+    assert got["reward/frac_all_right"] == got["reward/frac_all_wrong"] == 1 / 2
+    assert got["reward/pass@2"] == 1 / 2
+    assert (got["response/length_right"], got["response/length_wrong"]) == (9, 3)
+
+
+def test_single_samples_are_no_groups_and_lengths_of_nobody_are_left_out():
+    got = graded([1.0, 1.0], [0, 1], [2, 4])
+    assert got["response/length_right"] == 3
+    assert not got.keys() & {"response/length_wrong", "reward/frac_all_right", "reward/pass@1"}
 
 
 def test_the_norm_is_not_taken_in_one_pass():

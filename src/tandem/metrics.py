@@ -177,7 +177,7 @@ def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
             prefix = f"reward/{name}/" if name else "reward/"
             metrics[f"{prefix}mean"] = known.mean().item()
             metrics[f"{prefix}std"] = known.std(correction=0).item()
-    return metrics | _group_metrics(scores, rollout.group)
+    return metrics | _group_metrics(scores, rollout.group) | _right_metrics(scores, rollout)
 
 
 def _group_metrics(scores: Scores, group: Tensor) -> dict[str, float]:
@@ -188,14 +188,55 @@ def _group_metrics(scores: Scores, group: Tensor) -> dict[str, float]:
     return {"reward/frac_zero_std": sum(flat) / len(flat)}
 
 
+def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
+    """By the first reward, of which 1 or more is right and 0 or less wrong.
+
+    Shares of the groups with a score: all samples right, all wrong, one right (pass@k of the k
+    samples of a group). And mean lengths in steps of right and of wrong samples.
+    """
+    first = next(iter(scores.parts.values()))
+    known = scores.scored & first.isfinite()
+    right, wrong = known & (first >= 1), known & (first <= 0)
+    lengths = {"right": rollout.length[right], "wrong": rollout.length[wrong]}
+    metrics = {
+        f"response/length_{name}": length.double().mean().item()
+        for name, length in lengths.items()
+        if len(length)
+    }
+    ids, group = rollout.group.unique(return_inverse=True)
+    samples, of_right, of_wrong = (
+        torch.bincount(group[rows], minlength=len(ids)) for rows in (known, right, wrong)
+    )
+    size, heard = int(group.bincount().max()), samples > 0
+    if size < 2 or not heard.any():
+        return metrics
+    shares = {
+        "frac_all_right": of_right == samples,
+        "frac_all_wrong": of_wrong == samples,
+        f"pass@{size}": of_right > 0,
+    }
+    return metrics | {f"reward/{n}": x[heard].double().mean().item() for n, x in shares.items()}
+
+
 def response_metrics(rollout: Rollout) -> dict[str, float]:
     """Lengths in steps, entropy in nats per step of the distribution that was sampled from."""
     length, truncated = rollout.length.double(), rollout.truncated
     metrics = {
         "response/length_mean": length.mean().item(),
+        "response/length_min": length.min().item(),
         "response/length_max": length.max().item(),
         "response/truncated": truncated.double().mean().item(),
     }
+    if not truncated.all():
+        metrics["response/length_finished"] = length[~truncated].mean().item()
     if rollout.entropy is not None:
         metrics["actor/entropy"] = rollout.entropy[rollout.mask].double().mean().item()
-    return metrics
+    return metrics | staleness_metrics(rollout)
+
+
+def staleness_metrics(rollout: Rollout) -> dict[str, float]:
+    """Iterations from the weights of a sample's oldest step to those it is trained on."""
+    if rollout.version_gap is None:
+        return {}
+    gap = torch.where(rollout.mask, rollout.version_gap, 0).amax(1).double()
+    return {"staleness/gap_mean": gap.mean().item(), "staleness/gap_max": gap.max().item()}
