@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 import pytest
 import torch
@@ -168,6 +169,25 @@ def test_non_finite_updates_can_be_skipped_and_are_counted(tmp_path):
     with pytest.raises(Stop):
         loop.go(2)
     assert loop.skipped_in_a_row == 4
+
+
+def test_skipped_updates_are_reported_and_remembered(tmp_path):
+    calls = count()
+
+    def poisoned_once(batch):
+        return batch.logp * (torch.nan if next(calls) == 0 else 1)
+
+    poisoned_once.needs = frozenset()
+    guards = Guards(non_finite="skip:3")
+    algorithm = replace(GRPO, loss=poisoned_once)
+    loop = Loop(folder=tmp_path, algorithm=algorithm, guards=guards)
+    assert loop.go().report["optim/skipped"] == 1
+    assert loop.skipped_in_a_row == 0
+    resumed = Loop(folder=tmp_path, algorithm=algorithm, guards=guards)
+    for made in (loop, resumed):  # a table remembers nothing beside its weights
+        made.policy.state, made.policy.load_state = dict, dict
+    resumed.load_state(loop.state())
+    assert resumed.go().report["optim/skipped"] == 1
 
 
 def test_wrong_old_log_probabilities_are_found_before_the_first_update(tmp_path):

@@ -38,7 +38,14 @@ from tandem.types import Prompt, Rollout, Scores
 
 PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it
 GIVEN = {"demonstrations", "pairs"}  # rows that nobody sampled
-COUNTERS = ("iteration", "samples_seen", "tokens_seen", "flat_iterations", "skipped_in_a_row")
+COUNTERS = (
+    "iteration",
+    "samples_seen",
+    "tokens_seen",
+    "flat_iterations",
+    "skipped",
+    "skipped_in_a_row",
+)
 
 
 class PostTraining(LightningModule):
@@ -67,7 +74,7 @@ class PostTraining(LightningModule):
             policy=policy, rewards=rewards, stream=stream, plan=plan, clock=self.clock
         )
         self.iteration = self.samples_seen = self.tokens_seen = 0
-        self.flat_iterations = self.skipped_in_a_row = 0
+        self.flat_iterations = self.skipped = self.skipped_in_a_row = 0
         self.start_of_iteration()
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -186,7 +193,7 @@ class PostTraining(LightningModule):
         self.losses, self.updates_done = {}, self.updates_done + 1
 
     def skip(self, minibatch: Experience, norm: Tensor) -> None:
-        self.skipped_in_a_row += 1
+        self.skipped, self.skipped_in_a_row = self.skipped + 1, self.skipped_in_a_row + 1
         facts = {
             "iteration": self.iteration,
             "update": self.updates_done,
@@ -222,7 +229,7 @@ class PostTraining(LightningModule):
         self.samples_seen, self.tokens_seen = self.samples_seen + samples, self.tokens_seen + tokens
         self.report = settle(self.metrics | self.source.metrics) | response_metrics(rollout)
         self.report |= self.algorithm.report(experience)
-        self.report["optim/updates"] = self.updates_done
+        self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.parts:
             self.learn_from(prompts, rollout, scores)
