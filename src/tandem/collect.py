@@ -19,6 +19,9 @@ from tandem.types import Prompt, Rollout, Scores, concat, needs, take, unbound
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
 
 
+GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
+
+
 class Source(Protocol):
     """What a training step offers to a way of collecting."""
 
@@ -216,7 +219,7 @@ def part(scores: Scores, metric: str | None) -> Tensor:
 
 def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:
     """True for every row of a group whose known scores are not all alike. [B] -> [B] bool."""
-    known = score.isfinite()
+    known, score = score.isfinite(), score.double()  # as groups are compared
     count = group_sum(known, group).clamp(min=1)
     mean = group_sum(torch.where(known, score, 0), group) / count
     deviation = torch.where(known, (score - mean).abs(), 0)

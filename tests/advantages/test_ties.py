@@ -60,3 +60,12 @@ def test_ties_side_by_side_are_exactly_zero(size):
     rows = rollout(torch.ones(2 * size, 2, dtype=torch.bool), torch.arange(2 * size) // size)
     total = torch.tensor(VALUES[:2]).repeat_interleave(size)
     assert not grpo_vectorized(scores(total), rows, group_size=size).any()
+
+
+def test_a_tie_without_an_eps_is_zero_and_no_nan():
+    rows = rollout(torch.ones(4, 2, dtype=torch.bool), torch.zeros(4, dtype=torch.int64))
+    for estimate in (
+        partial(group_relative, scale=unbiased_std, eps=0.0),
+        partial(grpo_vectorized, group_size=4, eps=0.0),
+    ):
+        assert not estimate(scores(torch.ones(4)), rows).any()

@@ -38,15 +38,15 @@ class Standardised:
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.of(scores, rollout)
-        steps = rollout.mask.sum(1)
+        steps = rollout.trained.sum(1)
         counted = scores.scored & (steps > 0)
-        of_sample = torch.where(counted, advantages.sum(1) / steps.clamp(min=1), 0)
+        of_sample = torch.where(counted, advantages.double().sum(1) / steps.clamp(min=1), 0)
         count = counted.sum()
         mean = of_sample.sum() / count.clamp(min=1)
         apart = torch.where(counted, of_sample - mean, 0)
         std = (apart.square().sum() / (count - 1).clamp(min=1)).sqrt()
-        inside = rollout.mask & counted[:, None]
-        return torch.where(inside, (advantages - mean) / (std + self.eps), 0)
+        inside = rollout.trained & counted[:, None]
+        return torch.where(inside, (advantages - mean) / (std + self.eps), 0).to(advantages.dtype)
 
 
 @dataclass(frozen=True)

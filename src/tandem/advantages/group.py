@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -33,7 +34,8 @@ def group_relative(
     """
     centred = centre(scores, rollout.group)
     if scale is not None:
-        centred = centred / (scale(scores, rollout.group) + eps)
+        divisor = scale(scores, rollout.group) + eps
+        centred = centred / torch.where(divisor > 0, divisor, 1)  # 0 only where all is 0
     return on_steps(centred, rollout.mask)
 
 
@@ -51,13 +53,13 @@ def grpo_vectorized(
             f"{len(rollout.group)} rows some are missing or elsewhere; "
             "set algorithm/advantage=group_relative"
         )
-    scored, total = scores.scored.view_as(groups), scores.total.view_as(groups)
+    scored, total = scores.scored.view_as(groups), scores.total.view_as(groups).double()
     count = scored.sum(1, keepdim=True)
     mean = torch.where(scored, total, 0).sum(1, keepdim=True) / count.clamp(min=1)
     centred = torch.where(scored, total - mean, 0)
     std = (centred.square().sum(1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
-    relative = torch.where(std < TIE, 0, centred / (std + eps))
-    return on_steps(relative.view(-1), rollout.mask)
+    relative = torch.where(std < TIE, 0, centred / (std + eps).clamp(min=TIE))
+    return on_steps(relative.view(-1).to(scores.total.dtype), rollout.mask)
 
 
 def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
@@ -133,9 +135,12 @@ def varies(scores: Scores, group: Tensor) -> Tensor:
 
 def spread(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
     """R minus the group's mean, 0 where there is no score; and the group's std. [B] each."""
-    count, mean = count_and_mean(scores, group)
-    centred = torch.where(scores.scored, scores.total - mean, 0)
-    return centred, (group_sum(centred.square(), group) / (count - 1).clamp(min=1)).sqrt()
+    # In float64: the rounding of a mean in float32 would pass for a signal from scores of 10 on.
+    total = scores.total.double()
+    count, mean = count_and_mean(replace(scores, total=total), group)
+    centred = torch.where(scores.scored, total - mean, 0)
+    std = (group_sum(centred.square(), group) / (count - 1).clamp(min=1)).sqrt()
+    return centred.to(scores.total.dtype), std.to(scores.total.dtype)
 
 
 def count_and_mean(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:

@@ -100,9 +100,9 @@ def whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
 
     0 outside the mask, and everywhere if x is the same on all trained steps.
     """
-    count = mask.sum()
+    count, dtype, x = mask.sum(), x.dtype, x.double()
     mean = torch.where(mask, x, 0).sum() / count.clamp(min=1)
     centred = torch.where(mask, x - mean, 0)
     variance = centred.square().sum() / (count - 1).clamp(min=1)
     centred = torch.where(variance < TIE**2, 0, centred)
-    return centred * (variance + eps).rsqrt()
+    return (centred * (variance + eps).rsqrt()).to(dtype)
