@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem import collect, corrections, weights
+from tandem import collect, corrections, draws, weights
 from tandem.advantages import shaping
 from tandem.advantages.compose import normalised
 from tandem.advantages.group import group_relative, unbiased_std
@@ -68,7 +68,8 @@ def coupled(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> C
         }.items()
     }
     inside["logp"].requires_grad_()
-    return CoupledBatch(mask=mask, group=torch.tensor([0, 0, 0, 1, 1, 1]), **inside)
+    key = draws.key("row", torch.arange(len(mask)))
+    return CoupledBatch(mask=mask, group=torch.tensor([0, 0, 0, 1, 1, 1]), key=key, **inside)
 
 
 def whitened(estimate):

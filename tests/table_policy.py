@@ -66,7 +66,7 @@ class TablePolicy(nn.Module):
             tokens.append(last)
         sample = TableSample(tokens=torch.stack(tokens, 1), before=torch.stack(before, 1))
         owners = tuple(p for p in prompts for _ in range(group_size))
-        return self.rollout(sample, group, owners)
+        return replace(self.rollout(sample, group, owners), key=rows)
 
     def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
         answers = [[int(letter) for letter in p.answer] for p in examples]

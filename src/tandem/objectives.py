@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from tandem import corrections, ranks
 from tandem.batches import Experience, rows_of
 from tandem.losses.adapted import refuse_part
-from tandem.metrics import Metric, mismatch_metrics, own_metrics, policy_metrics, reference_metrics
+from tandem.metrics import (
+    Metric,
+    masked_mean,
+    mismatch_metrics,
+    own_metrics,
+    policy_metrics,
+    reference_metrics,
+)
 from tandem.types import (
     CoupledBatch,
     Evidence,
@@ -83,8 +90,9 @@ class Coupled:
         self.terms = {name: term for name, term in terms.items() if term.exists}
         self.old_policy = old_policy
         read = frozenset().union(*(term.needs for term in self.terms.values()))
-        own = read - {"old_logp"} | needs_of(old_policy)
-        self.needs = own if "old_logp" in read else read
+        # Every record has an old policy, but only those who read it pay a forward pass for it.
+        unread = frozenset() if "old_logp" in read else {"old_logp"}
+        self.needs = (read - {"old_logp"}) | (needs_of(old_policy) - unread)
         self.vanishes = all(vanishes(term.loss) for term in self.terms.values())
         self.whole_groups = any(compares_rows(term.loss) for term in self.terms.values())
         surveys = {name: survey_of(term.loss) for name, term in self.terms.items()}
@@ -148,7 +156,11 @@ class Coupled:
             k: None if v is None else torch.where(rollout.mask, v, 0) for k, v in fields.items()
         }
         batch = CoupledBatch(
-            mask=rollout.mask, group=rollout.group, baseline=rollout.baseline, **inside
+            mask=rollout.mask,
+            group=rollout.group,
+            key=rollout.key,
+            baseline=rollout.baseline,
+            **inside,
         )
         return replace(batch, old_logp=torch.where(batch.mask, self.old_policy(batch), 0))
 
@@ -164,9 +176,12 @@ class Coupled:
         if POLICY in self.terms and vanishes(self.terms[POLICY].loss):
             signal = batch.advantages.ne(0).any(1, keepdim=True)
             batch = replace(batch, mask=batch.mask & signal)
-        metrics = policy_metrics(batch) | metrics
+        metrics = {"actor/nll": masked_mean(-batch.logp, batch.mask)} | metrics
         if batch.behaviour_logp is not None:
-            metrics |= mismatch_metrics(batch)
+            metrics = policy_metrics(batch) | metrics
+            own = self.old_policy is corrections.recomputed
+            trainer = batch.old_logp if own else batch.logp
+            metrics |= mismatch_metrics(replace(batch, old_logp=trainer))
         for name, term in self.terms.items():
             metrics |= own_metrics(term.loss, batch, *_found(rows, name))
             if term.correction is not corrections.none:

@@ -36,7 +36,7 @@ class Prompt:
             raise ValueError(f"prompt {self.id} of {self.source}: give either text or messages")
 
 
-PER_SAMPLE = ("group", "length", "truncated", "baseline")
+PER_SAMPLE = ("group", "length", "truncated", "key", "baseline")
 PER_STEP = ("behaviour_logp", "version_gap", "entropy", "old_logp", "ref_logp", "old_values")
 
 
@@ -51,6 +51,7 @@ class Rollout:
     group: Tensor  # [B] int64
     length: Tensor  # [B] int64 steps the policy took, trained or not
     truncated: Tensor  # [B] bool: the step limit ended the sample, not the policy
+    key: Tensor | None = None  # [B] int64 of the draws that made the row; None: nobody drew
     baseline: Tensor | None = None  # [B] bool: compared with, never trained; None: there is none
     behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
     version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
@@ -91,12 +92,25 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What dynamics say of Gaussian steps, x' ~ N(mean, std^2); only the KLs carry a gradient."""
+
+    std: Tensor  # [B, T] of every latent dimension
+    sigma: Tensor  # [B, T] noise level before the step
+    next_sigma: Tensor  # [B, T] and after it
+    velocity_gain: Tensor  # [B, T] d mean / d velocity, below 0
+    kl_to_old: Tensor | None = None  # [B, T] nats per latent dimension; None: not asked for
+    kl_to_ref: Tensor | None = None  # [B, T] nats per latent dimension; None: not asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What a policy says of steps that were taken, with gradient; 0 outside the mask."""
 
     logp: Tensor  # [B, T] nats
     entropy: Tensor | None = None  # [B, T] nats; None: not asked for
     values: Tensor | None = None  # [B, T] the critic's; None: not asked for
+    transition: Transition | None = None  # None: not asked for, or the steps are not Gaussian
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +129,9 @@ class CoupledBatch:
     values: Tensor | None = None  # [B, T]; carries the gradient
     old_values: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T] what the values should be
+    key: Tensor | None = None  # [B] int64 of the draws that made the row
     baseline: Tensor | None = None  # [B] bool: rows that are only compared with
+    transition: Transition | None = None  # of Gaussian steps
 
 
 def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:
@@ -160,8 +176,9 @@ def _join(values: tuple) -> Tensor | tuple:
 
 
 def pad_steps(value: Tensor, width: int) -> Tensor:
-    """[B, T] -> [B, width], zeros on the right."""
-    return torch.nn.functional.pad(value, (0, width - value.shape[1]))
+    """[B, T, ...] -> [B, width, ...], zeros on the right."""
+    behind = (0, 0) * (value.ndim - 2)  # named from the last axis on
+    return torch.nn.functional.pad(value, (*behind, 0, width - value.shape[1]))
 
 
 def each(record: Record, change: Callable, *others: Record) -> Record:

@@ -9,7 +9,7 @@ from every_loss import random_batch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem import weights
+from tandem import draws, weights
 from tandem.losses.behaviour import OffPolicyMask
 from tandem.losses.policy import ppo
 from tandem.losses.selective import TopEntropy, clip_cov, covariance, kl_cov, step_draws
@@ -48,7 +48,8 @@ def random_update(seed=0, rows=40):
     entropy = torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(seed))
     quiet = batch.group[:, None] % 3 == 0
     advantages = torch.where(quiet, 0, batch.advantages)
-    return replace(batch, entropy=entropy.double() * batch.mask, advantages=advantages)
+    key = draws.key(seed, torch.arange(rows))
+    return replace(batch, entropy=entropy.double() * batch.mask, advantages=advantages, key=key)
 
 
 @both
@@ -187,7 +188,7 @@ def test_clip_cov_draws_as_many_candidates_as_its_part_of_all_steps():
 
 
 def test_clip_cov_leaves_clipped_steps_to_the_clip():
-    batch = random_batch(rows=400)
+    batch = replace(random_batch(rows=400), key=draws.key("rows", torch.arange(400)))
     all_of_them = partial(clip_cov, part=1.0, between=(0.0, 99.0))
     drawn = chosen(all_of_them, batch)
     nothing_drawn = torch.zeros_like(drawn)
@@ -216,13 +217,19 @@ def test_the_lot_falls_evenly_and_anew_in_every_update():
     assert_close(by_step, torch.full_like(by_step, 0.5), atol=0.02, rtol=0)
 
 
-def test_copies_of_a_row_have_lots_of_their_own_whichever_is_which():
-    batch = take(random_update(), torch.tensor([0, 0, 7, 0]))
+def test_the_lot_of_a_step_follows_its_row_whatever_else_stands_there():
+    batch = random_update()
     drawn = step_draws(batch, "test")
-    assert len(drawn[[0, 1, 3]].unique()) == 3 * 6
-    swapped = step_draws(take(batch, torch.tensor([3, 2, 0, 1])), "test")
-    assert torch.equal(swapped[[0, 2, 3]], drawn[[0, 1, 3]])
-    assert torch.equal(swapped[1], drawn[2])
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(step_draws(take(batch, order), "test"), drawn[order])
+    rounded = replace(batch, logp=batch.logp.bfloat16().double(), group=batch.group + 7)
+    assert torch.equal(step_draws(rounded, "test"), drawn)
+    later = {
+        name: torch.nn.functional.pad(getattr(batch, name), (2, 0))
+        for name in ("logp", "mask", "advantages", "old_logp")
+    }
+    shifted = step_draws(replace(batch, entropy=None, **later), "test")[:, 2:]
+    assert torch.equal(shifted[batch.mask], drawn[batch.mask])
 
 
 # What they say of themselves.

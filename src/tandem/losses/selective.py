@@ -25,8 +25,6 @@ from tandem.types import (
     vanishes,
 )
 
-GRAIN = 0.01  # nats; a row is known by its log p to this, which other cuts change by 1e-6
-
 
 def compared(batch: CoupledBatch) -> Tensor:
     """[B, T] bool: the steps of an update, without rows that others are only compared with."""
@@ -50,22 +48,11 @@ def _centred(x: Tensor, mask: Tensor) -> Tensor:
 def step_draws(batch: CoupledBatch, purpose: str) -> Tensor:
     """A random number in (0, 1) for each step, [B, T], float64.
 
-    Its key is what the row holds, so no rank, cut, padding or order of rows moves it. Rows that
-    hold the same are told apart by counting them; which is which then makes no difference.
+    A function of the row's own key and of the trained step: no rank, cut, padding, order of rows
+    or rounding moves it, and another iteration or seed draws others.
     """
-    logp = torch.where(batch.mask, batch.logp.detach(), 0).sum(1, dtype=torch.float64)
-    rows = draws.key(purpose, batch.group, batch.mask.sum(1), (logp / GRAIN).round().long())
-    rows = draws.key(rows, _earlier_copies(rows))
-    return draws.unit(draws.at(rows[:, None], batch.mask.cumsum(1)))
-
-
-def _earlier_copies(x: Tensor) -> Tensor:
-    """How many of the entries before each one are equal to it. [N] -> [N] int64"""
-    _, value, count = x.unique(return_inverse=True, return_counts=True)
-    order = value.argsort(stable=True)
-    first = count.cumsum(0) - count
-    place = torch.arange(len(x), device=x.device) - first[value[order]]
-    return torch.empty_like(place).scatter_(0, order, place)
+    keys = draws.key(batch.key, purpose)
+    return draws.unit(draws.at(keys[:, None], batch.mask.cumsum(1)))
 
 
 def highest(x: Tensor, among: Tensor, count: int) -> Tensor:
@@ -115,7 +102,7 @@ def clip_cov_metrics(
 
 @measured_by(clip_cov_metrics)
 @surveyed_by(clip_cov_survey)
-@needs("old_logp", vanishes=True)
+@needs("old_logp", "key", vanishes=True)
 def clip_cov(
     batch: CoupledBatch,
     surveyed: Tensor,

@@ -26,8 +26,11 @@ from tandem.types import Evidence, Prompt, Rollout, take
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
-PROVIDES = frozenset({"behaviour_logp", "old_logp", "ref_logp", "entropy", "values", "old_values"})
+PROVIDES = frozenset(
+    {"behaviour_logp", "old_logp", "ref_logp", "entropy", "values", "old_values", "key"}
+)
 SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
+FILLED = ("old_logp", "old_values", "ref_logp")  # by `complete`, if they are read and not given
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
 
@@ -136,7 +139,7 @@ class LanguagePolicy(nn.Module):
         keys = draws.key(key, group[:, None], torch.arange(group_size, device=self.device))
         endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
         answers = answer(self.scorer.model, encoded, keys, sampling=sampling, endings=endings)
-        return sampled(
+        rows = sampled(
             prompts,
             encoded,
             answers,
@@ -144,6 +147,7 @@ class LanguagePolicy(nn.Module):
             group=group.repeat_interleave(group_size),
             temperature=sampling.temperature or 1.0,
         )
+        return replace(rows, key=keys.flatten())
 
     def _check_room(self, encoded: Sequence[list[int]], sampling: Sampling) -> None:
         longest = max(len(tokens) for tokens in encoded)
@@ -177,23 +181,23 @@ class LanguagePolicy(nn.Module):
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities and values that are read and were not given."""
-        fill = {
-            "old_values": self._old_values,
-            "old_logp": self._old_logp,
-            "ref_logp": self._ref_logp,
-        }
-        for name, find in fill.items():
-            if name in needs and getattr(rollout, name) is None:
-                rollout = replace(rollout, **{name: find(rollout)})
+        wanted = {name for name in FILLED if name in needs and getattr(rollout, name) is None}
+        sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
+        if sampler_speaks and self._sampler_agrees(rollout):
+            rollout = replace(rollout, old_logp=rollout.behaviour_logp)
+            wanted.remove("old_logp")
+        if wanted & {"old_logp", "old_values"}:
+            rollout = self._remember(rollout, wanted)
+        if "ref_logp" in wanted:
+            rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
         return rollout
 
-    def _old_values(self, rollout: Rollout) -> Tensor:
-        return self.scorer.in_parts(rollout.sample, rollout.mask, with_values=True).values
-
-    def _old_logp(self, rollout: Rollout) -> Tensor:
-        if rollout.behaviour_logp is not None and self._sampler_agrees(rollout):
-            return rollout.behaviour_logp
-        return self.scorer.in_parts(rollout.sample, rollout.mask).logp
+    def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:
+        """What the weights say before they are updated, in one pass."""
+        values = "old_values" in wanted
+        said = self.scorer.in_parts(rollout.sample, rollout.mask, with_values=values)
+        known = {"old_logp": said.logp, "old_values": said.values}
+        return replace(rollout, **{name: x for name, x in known.items() if name in wanted})
 
     def _sampler_agrees(self, rollout: Rollout) -> bool:
         """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
