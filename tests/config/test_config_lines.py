@@ -146,12 +146,86 @@ WRONG = {
         "k=0 of pkpo: a group of group_size=8 has no set of 0 samples; set k to 1 ... 8"
     ),
     "algorithm=dapo algorithm/advantage=grpo_vectorized": (
-        "algorithm/collect=dynamic_sampling keeps parts of what was sampled, but grpo_vectorized "
-        "needs whole groups side by side; set algorithm/advantage=group_relative"
+        "algorithm/collect=dynamic_sampling does not keep what was sampled as it is, but "
+        "grpo_vectorized needs whole groups side by side; set algorithm/advantage=group_relative"
     ),
     "algorithm=gdpo algorithm/truncated=overlong": (
         "algorithm/truncated=overlong lowers the sum of the rewards, which gdpo does not read; "
-        "set algorithm/truncated=train or mask"
+        "set algorithm/truncated=train or mask and algorithm/kl=k3_unbiased"
+    ),
+    "algorithm=gdpo algorithm/kl=in_reward algorithm.kl.coef=0.1": (
+        "algorithm/kl=in_reward lowers the sum of the rewards, which gdpo does not read; "
+        "set algorithm/truncated=train or mask and algorithm/kl=k3_unbiased"
+    ),
+    "algorithm=gdpo reward=[exact_match,length]": (
+        "reward.length.weight=0.1: gdpo compares each reward by itself and reads no weight of the "
+        "sum; set it to 1, and algorithm.advantage.weights={length:0.1,...}"
+    ),
+    "algorithm=passk algorithm/truncated=penalise": (
+        "algorithm/truncated=penalise makes scores negative, and pass_at_k compares rewards of 0 "
+        "and more; leave it out, or set algorithm/advantage=group_relative"
+    ),
+    "algorithm=maxrl reward.exact_match.range=[0,1]": (
+        "reward.exact_match.range makes scores negative, and maxrl compares rewards of 0 and more; "
+        "leave it out, or set algorithm/advantage=group_relative"
+    ),
+    "algorithm=dpo data=sort_pairs algorithm/kl=in_reward algorithm.kl.coef=0.1": (
+        "algorithm/kl=in_reward takes from the scores of pairs after preference_pairs has said "
+        "which answer is the better one; set algorithm/truncated=train and "
+        "algorithm/kl=k3_unbiased"
+    ),
+    "algorithm=dpo_online algorithm/truncated=overlong": (
+        "algorithm/truncated=overlong takes from the scores of pairs after best_and_worst has said "
+        "which answer is the better one; set algorithm/truncated=train and "
+        "algorithm/kl=k3_unbiased"
+    ),
+    "algorithm=sft algorithm.normalize_advantages=true": (
+        "algorithm.normalize_advantages=true leaves nothing of rows that are all worth 1; set it "
+        "to false"
+    ),
+    "algorithm=dpo data=sort_pairs algorithm.kl.coef=0.1": (
+        "algorithm.kl.coef: a KL is estimated from the policy's own samples, and here rows are "
+        "given; set it to 0"
+    ),
+    "algorithm=sft algorithm.entropy.target=0.3": (
+        "algorithm.entropy.target is compared with samples, and here rows are given"
+    ),
+    "algorithm=sft algorithm/loss=dppo": (
+        "algorithm=sft needs behaviour_logp, which rows of data=sort_ladder does not give"
+    ),
+    "algorithm=grpo algorithm.target_kl=0.02 num_minibatches=1": (
+        "algorithm.target_kl ends the updates of an iteration, and there is only one; set it to "
+        "null, or num_minibatches or epochs above 1"
+    ),
+    "algorithm.target_kl=-1": "algorithm.target_kl=-1.0: must be positive",
+    "algorithm=opo num_minibatches=4": (
+        "num_minibatches=4 epochs=1: reinforce has no ratio for samples that an update has left "
+        "behind; set both to 1, or algorithm/proximal=current, whose correction weighs them"
+    ),
+    "algorithm.loss.clip_low=1.5": "algorithm.loss.clip_low=1.5: must lie in 0 ... 1",
+    "algorithm=clip_cov algorithm.loss.between=[5,1]": (
+        "algorithm.loss.between=[5.0, 1.0]: give the lower bound and then the upper"
+    ),
+    "algorithm/correction=icepop algorithm.correction.low=6": (
+        "algorithm.correction.low=6.0: must be below high=5.0"
+    ),
+    "algorithm=ppo algorithm.critic.loss.clip=-1": (
+        "algorithm.critic.loss.clip=-1.0: must not be negative"
+    ),
+    "algorithm=ppo algorithm.critic.coef=0": (
+        "algorithm.critic.coef=0.0 teaches the critic nothing; set it above 0, or take an "
+        "algorithm without a critic"
+    ),
+    "algorithm=ppo algorithm.critic.warmup=200": (
+        "algorithm.critic.warmup=200 of iterations=150 leaves none to the policy; set it lower"
+    ),
+    "algorithm=ppo algorithm.critic=null": (
+        "algorithm.critic=null: generalised reads the values of a critic; take the one of "
+        "algorithm=ppo, or another algorithm/advantage"
+    ),
+    "algorithm=ppo algorithm/advantage=group_relative group_size=4": (
+        "algorithm.critic learns values that no advantage reads; set algorithm.critic=null or "
+        "algorithm/advantage=gae"
     ),
     "algorithm=gspo algorithm/weights=token_mean": (
         "algorithm/weights=token_mean: gspo has one ratio for a whole sample; "

@@ -20,6 +20,7 @@ from tandem.config.settings import COMPONENTS, Settings
 
 # What data, ways of collecting and the algorithm itself bring.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
+OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
 ROOT = "${oc.env:PROJECT_ROOT}"
 ENVIRONMENT = re.compile(r"oc\s*\.\s*(env|\$\{)")  # the second: a name put together on the way
 
@@ -67,14 +68,17 @@ def _refuse_unmet_needs(composed: Composed) -> None:
     """What the algorithm reads and the policy cannot say; neither has weights yet."""
     try:
         algorithm, policy = (make(composed.components[name]) for name in ("algorithm", "model"))
+        needs = algorithm.needs
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    missing = sorted(algorithm.needs - policy.describe().provides - OWN)
+    provided = policy.describe().provides - (OF_SAMPLES if composed.is_offline else set())
+    missing = sorted(needs - provided - OWN)
     if missing:
         chosen = composed.settings.choices
         raise ConfigError(
             f"algorithm={chosen['algorithm']} needs {', '.join(missing)}, "
-            f"which model={chosen['model']} does not give"
+            f"which {'rows of data' if composed.is_offline else 'model'}="
+            f"{chosen['data' if composed.is_offline else 'model']} does not give"
         )
 
 

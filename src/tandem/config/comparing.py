@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
+from tandem.config.given import shapes
 from tandem.types import needs_of
 
 COMPARING = (
@@ -11,7 +12,6 @@ COMPARING = (
     "best_gap pass_at_k pkpo_centred"
 )
 PARTS, SETS = "tandem.advantages.parts", "tandem.advantages.passk"
-SHAPING = ("penalise", "overlong")
 
 
 def groups_have_rivals(composed: Composed) -> str | None:
@@ -30,8 +30,13 @@ def values_have_a_critic(composed: Composed) -> str | None:
     reading = [e.target.__name__ for e in composed.estimators if "old_values" in needs_of(e.target)]
     if critic is None and reading:
         return (
-            f"algorithm/advantage: {reading[0]} reads the values of a critic, and there is none; "
-            "set algorithm=ppo, which has one"
+            f"algorithm.critic=null: {reading[0]} reads the values of a critic; take the one of "
+            "algorithm=ppo, or another algorithm/advantage"
+        )
+    if critic is not None and not reading:
+        return (
+            "algorithm.critic learns values that no advantage reads; set algorithm.critic=null or "
+            "algorithm/advantage=gae"
         )
     return None
 
@@ -60,13 +65,46 @@ def sets_fit_into_groups(composed: Composed) -> str | None:
 
 def what_shaping_takes_is_read(composed: Composed) -> str | None:
     """A penalty lowers the total, which estimators of single rewards never read."""
-    truncated = composed.within("algorithm", "truncated")
+    shaping = shapes(composed)
     by_part = [e.target.__name__ for e in composed.estimators if e.target.__module__ == PARTS]
-    if truncated is None or not by_part or truncated.target.__name__ not in SHAPING:
+    if shaping is None or not by_part:
         return None
     return (
-        f"algorithm/truncated={truncated.target.__name__} lowers the sum of the rewards, which "
-        f"{by_part[0]} does not read; set algorithm/truncated=train or mask"
+        f"{shaping} lowers the sum of the rewards, which {by_part[0]} does not read; set "
+        "algorithm/truncated=train or mask and algorithm/kl=k3_unbiased"
+    )
+
+
+def rewards_are_weighed_once(composed: Composed) -> str | None:
+    """Estimators of single rewards have weights of their own."""
+    for estimator in composed.estimators:
+        if estimator.target.__module__ != PARTS or estimator.arguments.get("weights") is not None:
+            continue
+        for name, reward in composed.components["reward"].items():
+            if (weight := reward.arguments.get("weight", 1.0)) != 1.0:
+                return (
+                    f"reward.{name}.weight={weight}: {estimator.target.__name__} compares each "
+                    "reward by itself and reads no weight of the sum; set it to 1, and "
+                    f"algorithm.advantage.weights={{{name}:{weight},...}}"
+                )
+    return None
+
+
+NOT_NEGATIVE = ("maxrl", "pass_at_k")  # estimators that only rewards of 0 and more make sense to
+
+
+def scores_stay_in_their_domain(composed: Composed) -> str | None:
+    names = [e.target.__name__ for e in composed.estimators]
+    strict = next((name for name in names if name in NOT_NEGATIVE), None)
+    if strict is None:
+        return None
+    ranged = [n for n, r in composed.components["reward"].items() if r.arguments.get("range")]
+    broken = shapes(composed) or (f"reward.{ranged[0]}.range" if ranged else None)
+    if broken is None:
+        return None
+    return (
+        f"{broken} makes scores negative, and {strict} compares rewards of 0 and more; leave it "
+        "out, or set algorithm/advantage=group_relative"
     )
 
 
@@ -75,9 +113,9 @@ def groups_stand_side_by_side(composed: Composed) -> str | None:
     collect = composed.within("algorithm", "collect")
     if "grpo_vectorized" not in names or collect is None:
         return None
-    if collect.target.__name__ != "dynamic_sampling":
+    if (name := collect.target.__name__) == "on_policy":
         return None
     return (
-        "algorithm/collect=dynamic_sampling keeps parts of what was sampled, but grpo_vectorized "
+        f"algorithm/collect={name} does not keep what was sampled as it is, but grpo_vectorized "
         "needs whole groups side by side; set algorithm/advantage=group_relative"
     )

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tandem.collect import GIVEN
 from tandem.config.binding import Call
 from tandem.config.settings import Settings
 from tandem.types import needs_of
-
-GIVEN = {"demonstrations", "pairs"}  # rows that come with the data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +24,14 @@ class Composed:
         outer = self.components[group]
         inner = outer.arguments.get(name) if isinstance(outer, Call) else None
         return inner if isinstance(inner, Call) else None
+
+    def number(self, key: str) -> Any:
+        """The value at a dotted key of a component; None where there is none."""
+        group, *names = key.split(".")
+        value: Any = self.components[group]
+        for name in names:
+            value = value.arguments.get(name) if isinstance(value, Call) else None
+        return value
 
     @property
     def policy_loss(self) -> Call | None:

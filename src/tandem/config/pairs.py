@@ -69,6 +69,13 @@ def rows_to_compare_with_are_supplied_and_read(composed: Composed) -> str | None
                 f"algorithm/collect={name}: {reader.target.__name__} compares with rows that are "
                 f"not trained; set algorithm/collect={option}"
             )
+    greedy = "baseline" in supplied and "pairs" not in supplied
+    counting = [e.target.__name__ for e in composed.estimators if e not in readers]
+    if greedy and readers and counting:
+        return (
+            f"algorithm/collect={name}: {counting[0]} would count the greedy answer as a sample; "
+            "leave it out of algorithm.advantage"
+        )
     if "baseline" in supplied and not readers:
         return (
             f"algorithm/collect={name} makes rows to compare with, but nothing reads them; set "

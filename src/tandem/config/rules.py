@@ -10,17 +10,19 @@ from dataclasses import asdict
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any
 
 from tandem.config.binding import Call
 from tandem.config.comparing import (
     groups_have_rivals,
     groups_stand_side_by_side,
+    rewards_are_weighed_once,
+    scores_stay_in_their_domain,
     sets_fit_into_groups,
     values_have_a_critic,
     what_shaping_takes_is_read,
 )
 from tandem.config.composed import Composed, Rule
+from tandem.config.given import GIVEN_RULES
 from tandem.config.names import unknown
 from tandem.config.own_functions import averaging_losses_see_whole_updates, ranges_rise
 from tandem.config.pairs import PAIR_RULES
@@ -73,6 +75,7 @@ def minibatches_have_a_group_each(composed: Composed) -> str | None:
     )
 
 
+IN_NATS = ("gmpo",)  # losses whose clip bounds a log ratio
 WHOLE = ("gspo", "gmpo")  # losses with one value for all steps of a sample
 BY_SAMPLE = ("sequence_mean", "sequence_sum")
 
@@ -156,22 +159,55 @@ def metrics_name_a_reward(composed: Composed) -> str | None:
     return None
 
 
-# Numbers with a floor of 0 that would otherwise be found after the warm start, or never.
+# Numbers that would otherwise be found after the warm start, or never.
 AT_LEAST_ZERO = (
     "optimizer.lr optimizer.weight_decay schedule.warmup schedule.final algorithm.kl.coef "
-    "algorithm.loss.clip_low algorithm.loss.clip_high algorithm.advantage.eps"
+    "algorithm.loss.clip_high algorithm.loss.coef algorithm.loss.desirable "
+    "algorithm.loss.undesirable algorithm.advantage.eps algorithm.critic.coef algorithm.critic.lr "
+    "algorithm.critic.warmup algorithm.critic.loss.clip"
 )
+FRACTIONS = (
+    "algorithm.loss.part algorithm.advantage.gamma algorithm.advantage.lam "
+    "algorithm.correction.decay"
+)
+INF = float("inf")
 
 
-def numbers_have_their_sign(composed: Composed) -> str | None:
-    for key in AT_LEAST_ZERO.split():
-        group, *names = key.split(".")
-        value: Any = composed.components[group]
-        for name in names:
-            value = value.arguments.get(name) if isinstance(value, Call) else None
-        if isinstance(value, int | float) and value < 0:
-            return f"{key}={value}: must not be negative"
+def numbers_are_in_their_range(composed: Composed) -> str | None:
+    for keys, high in ((AT_LEAST_ZERO, INF), (FRACTIONS, 1)):
+        for key in keys.split():
+            value = composed.number(key)
+            if isinstance(value, int | float) and not 0 <= value <= high:
+                said = "not be negative" if high == INF else "lie in 0 ... 1"
+                return f"{key}={value}: must {said}"
     return None
+
+
+def bounds_rise(composed: Composed) -> str | None:
+    """Of a band of the loss, and of a clip of ratios, which cannot go below 0."""
+    edges = [composed.number(f"algorithm.correction.{name}") for name in ("low", "high")]
+    if None not in edges and not edges[0] < edges[1]:
+        return f"algorithm.correction.low={edges[0]}: must be below high={edges[1]}"
+    between, low = (composed.number(f"algorithm.loss.{name}") for name in ("between", "clip_low"))
+    if between is not None and not between[0] < between[1]:
+        return f"algorithm.loss.between={list(between)}: give the lower bound and then the upper"
+    loss = composed.policy_loss
+    in_nats = loss is not None and loss.target.__name__ in IN_NATS
+    if low is not None and not 0 <= low <= (INF if in_nats else 1):
+        return f"algorithm.loss.clip_low={low}: must " + (
+            "not be negative" if in_nats else "lie in 0 ... 1"
+        )
+    return None
+
+
+def the_policy_learns_at_last(composed: Composed) -> str | None:
+    warmup, iterations = composed.number("algorithm.critic.warmup"), composed.settings.iterations
+    if warmup is None or warmup < iterations:
+        return None
+    return (
+        f"algorithm.critic.warmup={warmup} of iterations={iterations} leaves none to the policy; "
+        "set it lower"
+    )
 
 
 def there_is_a_device(composed: Composed) -> str | None:
@@ -187,6 +223,8 @@ RULES: tuple[Rule, ...] = (
     groups_have_rivals,
     sets_fit_into_groups,
     values_have_a_critic,
+    rewards_are_weighed_once,
+    scores_stay_in_their_domain,
     groups_stand_side_by_side,
     what_shaping_takes_is_read,
     whole_samples_are_weighed_as_such,
@@ -199,9 +237,12 @@ RULES: tuple[Rule, ...] = (
     training_samples_are_random,
     a_run_has_a_directory_of_its_own,
     metrics_name_a_reward,
-    numbers_have_their_sign,
+    numbers_are_in_their_range,
+    bounds_rise,
+    the_policy_learns_at_last,
     there_is_a_device,
     averaging_losses_see_whole_updates,
     ranges_rise,
     *PAIR_RULES,
+    *GIVEN_RULES,
 )
