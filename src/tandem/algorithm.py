@@ -33,6 +33,13 @@ class Critic:
     lr: float
     warmup: int  # first iterations in which nothing else is trained
 
+    def __post_init__(self) -> None:
+        if self.coef <= 0:
+            raise ValueError(
+                f"algorithm.critic.coef={self.coef} teaches the critic nothing; set it above 0, or "
+                "take an algorithm without a critic"
+            )
+
     @property
     def term(self) -> Term:
         return Term(loss=self.loss, coef=self.coef, weights=token_mean)
@@ -132,7 +139,8 @@ class Algorithm:
         metrics = advantage_metrics(advantages, rollout.trained)
         if experience.returns is not None:
             returns = ranks.gather(experience.returns)
-            explained = explained_variance(returns, rollout.old_values, rollout.trained)
+            scored = ranks.gather(experience.scores.scored)[:, None]
+            explained = explained_variance(returns, rollout.old_values, rollout.trained & scored)
             metrics["critic/explained_variance"] = explained
         moving = {name: self.memory[name] for name in ("kl", "entropy") if name in self.memory}
         return metrics | {f"optim/{name}_coef": float(x) for name, x in moving.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -41,9 +42,14 @@ class KLController(Coefficient):
         self.kl_target, self.horizon = kl_target, horizon
 
     def observe(self, kl: float, samples: int) -> None:
-        """The KL of an iteration over all ranks, and how many samples it had."""
+        """The KL of an iteration over all ranks, and how many samples it had.
+
+        More samples than the horizon count as the horizon, or the coefficient could turn negative.
+        """
+        if not math.isfinite(kl):
+            return
         error = min(max(kl / self.kl_target - 1, -MOST_ERROR), MOST_ERROR)
-        self.value.mul_(1 + error * samples / self.horizon)
+        self.value.mul_(1 + error * min(samples / self.horizon, 1))
 
 
 class EntropyController(Coefficient):

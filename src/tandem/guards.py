@@ -49,7 +49,7 @@ class Guards:
         """What fresh samples say of sampler and trainer, while the weights are the same."""
         self.check_mismatch(seen.get("rollout_corr/abs_logp_diff", 0.0))
         if exact:
-            self.check_fresh(seen["actor/log_ratio_max"])
+            self.check_fresh(seen.get("actor/log_ratio_max", 0.0))  # of samples only
 
     def check_fresh(self, gap: float) -> None:
         if not gap <= self.first_update_ratio:
@@ -98,6 +98,10 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
         "old_logp": rollout.old_logp,
         "behaviour_logp": rollout.behaviour_logp,
         "ref_logp": rollout.ref_logp,
+        "old_values": rollout.old_values,
+        "baseline": rollout.baseline,
+        "returns": batch.returns,
+        **{f"surveyed.{name}": found for name, found in batch.surveyed.items()},
     }
     known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}
     save_file(known, folder / "batch.safetensors")

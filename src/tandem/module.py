@@ -22,7 +22,7 @@ from tandem.batches import (
     rows_of,
     split_groups,
 )
-from tandem.collect import part, slots_of_this_rank
+from tandem.collect import GIVEN, part, slots_of_this_rank
 from tandem.guards import STALE, Guards, Stop, finite, save_failure
 from tandem.metrics import (
     Metric,
@@ -37,7 +37,6 @@ from tandem.source import Clock, Iterations, LiveSource
 from tandem.types import Prompt, Rollout, Scores
 
 PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it
-GIVEN = {"demonstrations", "pairs"}  # rows that nobody sampled
 COUNTERS = (
     "iteration",
     "samples_seen",
@@ -162,10 +161,10 @@ class PostTraining(LightningModule):
         if target is None or not self.updates_done:
             return False
         drift = settle(self.of_update).get("actor/approx_kl_k3", 0.0)
-        if drift <= PATIENCE * target:
-            return False
-        self.optimizers().zero_grad()
-        return True
+        too_far = drift > PATIENCE * target  # no number is left to `update`, which judges it
+        if too_far:
+            self.optimizers().zero_grad()
+        return too_far
 
     def update(self, minibatch: Experience) -> None:
         """Clip and step, unless something is not finite."""
@@ -233,7 +232,8 @@ class PostTraining(LightningModule):
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.parts:
             self.learn_from(prompts, rollout, scores)
-        self.algorithm.observe(self.report, samples)
+        if not self.algorithm.warms_up(self.iteration):
+            self.algorithm.observe(self.report, samples)
         self.iteration += 1
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
@@ -281,10 +281,10 @@ class PostTraining(LightningModule):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        groups = [{"params": group} for group in self.policy.groups().values()]
+        groups = {name: {"params": group} for name, group in self.policy.groups().items()}
         if (critic := self.algorithm.critic) is not None:
-            groups[-1]["lr"] = critic.lr
-        return self.optimizer(groups)
+            groups["critic"]["lr"] = critic.lr
+        return self.optimizer(list(groups.values()))
 
     def on_train_batch_start(self, batch: Sequence[Prompt], batch_idx: int) -> None:
         factor = self.schedule(self.iteration, self.plan.iterations)

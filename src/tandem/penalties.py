@@ -26,7 +26,7 @@ class KL:
 
     coef: float
     kl_target: float | None = None
-    horizon: int = 10_000  # samples in which the coefficient may grow by a factor of e
+    horizon: int = 10_000  # samples over which the coefficient may change by a fifth
 
     def __post_init__(self) -> None:
         if self.kl_target is not None and not (self.coef > 0 and self.kl_target > 0):

@@ -1,10 +1,11 @@
-"""Prompts from a file of JSON lines. Every row is checked; a bad one is listed, never fatal."""
+"""Prompts from a file, JSON or plain text, one on each line. Every row is checked; a bad one is
+listed, never fatal."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -42,7 +43,8 @@ def jsonl(
     """Rows with `prompt` (text, sent as it is) or `messages` (a chat), and perhaps an `answer`, or
     two of which one is `chosen` and one `rejected`.
 
-    `id` and `source` may be given; every other key reaches the reward as `prompt.fields[key]`.
+    `id` and `source` may be given; every other key reaches the reward as `prompt.fields[key]`, and
+    `negative_prompt` (text, perhaps empty) the guidance of a flow policy.
     Without `eval_path` a part `held_out` of the rows is kept for evaluation: a row is in it or not
     by its content and the seed alone, so added rows move none. At most `max_size` prompts are
     trained on, chosen by content too. Train rows with an answer are the demonstrations, and those
@@ -51,6 +53,28 @@ def jsonl(
     paths = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
     splits = [
         None if path is None else read_rows(Path(path), option=option)
+        for option, path in paths.items()
+    ]
+    return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
+
+
+def text(
+    *,
+    path: str,
+    eval_path: str | None = None,
+    test_path: str | None = None,
+    held_out: float = 0.05,
+    negative_prompt: str | None = None,
+    max_size: int | None = None,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """Each line is a prompt, sent without the white space around it, and all share one
+    `negative_prompt`; the lines are split and limited as rows of `jsonl` are."""
+    paths = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
+    fields = {} if negative_prompt is None else {"negative_prompt": negative_prompt}
+    splits = [
+        None if path is None else _add(fields, read_rows(Path(path), option=option, parse=as_row))
         for option, path in paths.items()
     ]
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
@@ -81,7 +105,7 @@ def assemble(
     )
 
 
-def read_rows(path: Path, *, option: str) -> Rows:
+def read_rows(path: Path, *, option: str, parse: Callable[[bytes], dict] = parse) -> Rows:
     """`option` is the flag that named the file: what the message of a useless file starts with."""
     try:
         rows = check_rows(_lines(path), parse, file=str(path), source=path.stem)
@@ -91,6 +115,16 @@ def read_rows(path: Path, *, option: str) -> Rows:
         first = f"; row {rows.bad[0].line}: {rows.bad[0].reason}" if rows.bad else ""
         raise ValueError(f"{option}={path}: no usable row among {len(rows.bad)}{first}")
     return rows
+
+
+def as_row(line: bytes) -> dict:
+    """A line of plain text as the row that `jsonl` would have read for it."""
+    if len(line.rstrip(b"\r\n")) > LONGEST_ROW:
+        raise ValueError(f"longer than {LONGEST_ROW} bytes")
+    try:
+        return {"prompt": line.decode().strip()}
+    except UnicodeError:
+        raise ValueError("not valid unicode") from None
 
 
 def check_rows(
@@ -109,7 +143,7 @@ def check_rows(
         try:
             row = parse(line)
             key = prompt_id(json.dumps(row, sort_keys=True, default=_opaque))
-            prompt = to_prompt(row, source=source, content=key)
+            prompt = to_prompt(_negative(row), source=source, content=key)
             _unique(seen, prompt.id, number, given="id" in row)
         except ValueError as problem:
             bad.append(BadRow(file=file, line=number, reason=str(problem), text=_start(line)))
@@ -128,6 +162,11 @@ def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
     if held_out > 0 and len(out) > 1 and out.all() | ~out.any():
         out = chance == chance.min()
     return _where(rows, ~out, bad=rows.bad), _where(rows, out, bad=())
+
+
+def _add(fields: Mapping[str, str], rows: Rows) -> Rows:
+    added = (replace(prompt, fields={**prompt.fields, **fields}) for prompt in rows.prompts)
+    return replace(rows, prompts=tuple(added))
 
 
 def _where(rows: Rows, chosen: Tensor, *, bad: tuple[BadRow, ...]) -> Rows:
@@ -172,6 +211,16 @@ def _unique(seen: dict[int, int], id: int, number: int, *, given: bool) -> None:
     first = seen.setdefault(id, number)
     if first != number:
         raise ValueError(f"{'the same id as' if given else 'equal to'} row {first}")
+
+
+def _negative(row: dict) -> dict:
+    """The row, its `negative_prompt` text or absent."""
+    negative = row.get("negative_prompt")
+    if negative is None:
+        return {key: value for key, value in row.items() if key != "negative_prompt"}
+    if not isinstance(negative, str):
+        raise ValueError(f"`negative_prompt` must be text, not {type(negative).__name__}")
+    return row
 
 
 def _opaque(value: object) -> str:
