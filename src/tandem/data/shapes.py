@@ -1,0 +1,119 @@
+"""Coloured shapes: `red circle` asks for one. A world that a tiny flow model learns in a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem import draws
+from tandem.data.records import Data, StreamMaker, prompt_id
+from tandem.data.shapes_drawn import COLOURS, SHAPES, renderings
+from tandem.data.stream import PromptStream
+from tandem.types import Prompt
+
+PAIRS = tuple((colour, shape) for colour in COLOURS for shape in SHAPES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """The demonstrations: `count` pictures with their prompts, not all of which tell the truth."""
+
+    count: int = 4096
+    corrupted: float = 0.0  # chance of each attribute, colour and shape, to be any one instead
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not 0 <= self.corrupted <= 1:
+            raise ValueError(f"count is at least 1, and corrupted from 0 to 1: {self}")
+
+
+def shapes(
+    *,
+    demonstrations: Pictures,
+    held_out: Sequence[str] = (),
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """All twelve colour-shape pairs are asked for; no demonstration has a `held_out` one.
+
+    A source is a pair: `red_circle`, or `held_out_blue_circle`. Every rendering of a pair is shown
+    as often as any other. The prompts of evaluation and test are those of training: what differs
+    is their id, and with it the noise that a policy starts from.
+    """
+    never = [_pair(text) for text in held_out]
+    shown = [pair for pair in PAIRS if pair not in never]
+    if not shown:
+        raise ValueError("data.held_out names all pairs: at least one must be shown")
+    return Data(
+        train=_questions("train", never),
+        eval=_questions("eval", never),
+        test=_questions("test", never),
+        demonstrations=_demonstrations(shown, demonstrations, seed=seed),
+        curriculum=curriculum,
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    colour, _, shape = text.partition(" ")
+    if (colour, shape) not in PAIRS:
+        raise ValueError(
+            f"data.held_out: {text!r} is no pair of a colour ({', '.join(COLOURS)}) "
+            f"and a shape ({', '.join(SHAPES)})"
+        )
+    return colour, shape
+
+
+def _questions(split: str, never: Sequence[tuple[str, str]]) -> tuple[Prompt, ...]:
+    return tuple(
+        Prompt(
+            id=prompt_id("shapes", split, *pair),
+            source="_".join(("held_out", *pair) if pair in never else pair),
+            text=" ".join(pair),
+        )
+        for pair in PAIRS
+    )
+
+
+def _demonstrations(
+    shown: Sequence[tuple[str, str]], wanted: Pictures, *, seed: int
+) -> tuple[Prompt, ...]:
+    turn = torch.arange(wanted.count)
+    named = torch.tensor([PAIRS.index(pair) for pair in shown])[turn % len(shown)]
+    drawn = _corrupted(named, shown, share=wanted.corrupted, seed=seed)
+    pictures = torch.stack([*renderings().values()])  # [pairs, renderings, H, W, 3]
+    which = turn // len(shown) % pictures.shape[1]
+    # The id counts the copies of a picture, so that it names one demonstration.
+    ids = draws.key("shapes", "shown", named, drawn, turn) >> 1 & (1 << 62) - 1
+    rows = zip(ids.tolist(), named.tolist(), drawn.tolist(), which.tolist(), strict=True)
+    return tuple(
+        Prompt(
+            id=id,
+            source="_".join(PAIRS[label]),
+            text=" ".join(PAIRS[label]),
+            media=pictures[pair, rendering],
+        )
+        for id, label, pair, rendering in rows
+    )
+
+
+def _corrupted(
+    named: Tensor, shown: Sequence[tuple[str, str]], *, share: float, seed: int
+) -> Tensor:
+    """What the pictures show of what was named: [N] int64, both numbers of `PAIRS`.
+
+    A colour or a shape may be replaced by any, itself included, but no held-out pair comes of it.
+    """
+    colour = _replaced(
+        named // len(SHAPES), len(COLOURS), share, draws.key(seed, "corrupt", "colour")
+    )
+    shape = _replaced(named % len(SHAPES), len(SHAPES), share, draws.key(seed, "corrupt", "shape"))
+    drawn = colour * len(SHAPES) + shape
+    allowed = torch.tensor([pair in shown for pair in PAIRS])
+    return torch.where(allowed[drawn], drawn, named)
+
+
+def _replaced(values: Tensor, kinds: int, share: float, key: int) -> Tensor:
+    hit, other = draws.uniform(key, (len(values), 2)).unbind(1)
+    return torch.where(hit < share, (other * kinds).long(), values)
