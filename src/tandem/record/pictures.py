@@ -1,0 +1,139 @@
+"""Samples of a flow policy as one picture: a grid of an evaluation, a strip through training.
+
+A picture is uint8 [H, W, 3].
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tandem.record import durable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+GAP = 1  # pixels of paper around each picture, before small ones are enlarged
+PAPER = 255
+VISIBLE = 48  # screen pixels that a picture has at least along its shorter side
+INK = "#1f2933"
+
+
+def grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
+    """Pictures of one size row by row, paper between them and in the places left over: [H, W, 3].
+
+    Not enlarged: `tiles` takes it apart again.
+    """
+    sizes = {tuple(picture.shape) for picture in pictures}
+    if len(sizes) != 1 or columns < 1:
+        raise ValueError(
+            f"a grid needs pictures of one size and a column at least, not sizes {sorted(sizes)} "
+            f"in {columns} columns"
+        )
+    height, width, _ = sizes.pop()
+    rows = math.ceil(len(pictures) / columns)
+    size = (rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3)
+    sheet = torch.full(size, PAPER, dtype=torch.uint8)
+    for (top, left), picture in zip(_corners(sheet, (height, width)), pictures, strict=False):
+        sheet[top : top + height, left : left + width] = picture.cpu()
+    return sheet
+
+
+def tiles(sheet: Tensor, size: tuple[int, int]) -> list[Tensor]:
+    """The places of a grid of pictures of that height and width, row by row."""
+    height, width = size
+    return [sheet[top : top + height, left : left + width] for top, left in _corners(sheet, size)]
+
+
+def strip(frames: Mapping[int, Sequence[Tensor]], *, most: int = 10) -> tuple[list[int], Tensor]:
+    """The same samples at several iterations: a row each, an iteration a column.
+
+    Of more than `most` iterations the first and the last stay, and evenly spread ones between.
+    Gives the iterations that are shown too.
+    """
+    known = sorted(frames)
+    places = np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int)
+    shown = [known[place] for place in places]
+    rows = zip(*(frames[iteration] for iteration in shown), strict=True)
+    return shown, grid([picture for row in rows for picture in row], len(shown))
+
+
+def enlarged(picture: Tensor, times: int) -> Tensor:
+    """Every pixel as a block of so many: [H, W, 3] -> [times H, times W, 3]"""
+    return picture.repeat_interleave(times, 0).repeat_interleave(times, 1)
+
+
+def save(picture: Tensor, path: Path) -> Path:
+    """A PNG of the very pixels, whole or absent."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(picture.cpu().numpy()).save(file, format="PNG")
+    durable.replace(path, file.getvalue())
+    return path
+
+
+def load(path: Path) -> Tensor:
+    """The pixels that `save` wrote: [H, W, 3]."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return torch.from_numpy(np.array(image.convert("RGB")))
+
+
+def save_titled(
+    sheet: Tensor,
+    path: Path,
+    *,
+    size: tuple[int, int],
+    columns: Sequence[str] = (),
+    rows: Sequence[str] = (),
+) -> Path:
+    """A grid of pictures of that height and width to look at: small ones enlarged, a title above
+    each column and at the left of each row."""
+    from matplotlib.figure import Figure
+
+    times = math.ceil(VISIBLE / min(size))
+    shown = enlarged(sheet, times)
+    high, wide = (length / 100 for length in shown.shape[:2])
+    figure = Figure(figsize=(wide, high), dpi=100)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.imshow(shown.numpy(), interpolation="nearest", aspect="auto")
+    height, width = (times * (length + GAP) for length in size)
+    axes.set_xticks(_middles(columns, width), [_short(t, width) for t in columns])
+    axes.set_yticks(_middles(rows, height), [_short(t, 3 * width) for t in rows])
+    _plain(axes)
+    figure.savefig(path, dpi=100, facecolor="white", bbox_inches="tight", pad_inches=0.06)
+    return path
+
+
+def _corners(sheet: Tensor, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Top and left of each place, row by row."""
+    (high, wide), (height, width) = sheet.shape[:2], size
+    for top in range(GAP, high - height + 1, height + GAP):
+        for left in range(GAP, wide - width + 1, width + GAP):
+            yield top, left
+
+
+def _middles(titles: Sequence[str], length: int) -> list[float]:
+    return [(place + 0.5) * length for place in range(len(titles))]
+
+
+def _short(title: str, width: int) -> str:
+    """In lines that fit into so many pixels, three of them at most."""
+    lines = textwrap.wrap(title, max(6, width // 6), max_lines=3, placeholder=" ...")
+    return "\n".join(lines)
+
+
+def _plain(axes: Axes) -> None:
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelsize=8, labelcolor=INK, pad=3)
+    axes.spines[:].set_visible(False)
