@@ -234,6 +234,32 @@ def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path):
     assert parts[2]["actor/ref_kl"] == whole[2]["actor/ref_kl"] > 0
 
 
+REMEMBERING = {
+    "ppo": (
+        "algorithm.kl.kl_target=0.001", "algorithm.kl.horizon=100", "algorithm.critic.warmup=1",
+        "algorithm.entropy.target=9", "model.critic=separate", "algorithm.target_kl=null",
+    ),
+    "reinforce": ("algorithm/advantage=moving_average", "num_minibatches=1"),
+    "clip_cov": ("algorithm.loss.part=0.3", "algorithm.loss.between=[0.01,9]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", REMEMBERING)
+def test_what_an_algorithm_remembers_is_resumed_bit_for_bit(tmp_path, algorithm):
+    asked = (
+        f"algorithm={algorithm}", "~recipe", "schedule=constant", "evaluation.every=null",
+        "checkpoints.every=1", "group_size=4", *REMEMBERING[algorithm],
+    )  # fmt: skip
+    train(tmp_path / "whole", *asked, "iterations=4")
+    train(tmp_path / "parts", *asked, "iterations=2")
+    tandem.train(f"resume={tmp_path / 'parts'}", "iterations=4")
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    parts, whole = (
+        load_file(tmp_path / run / "model" / "model.safetensors") for run in ("parts", "whole")
+    )
+    assert all(torch.equal(parts[name], weight) for name, weight in whole.items())
+
+
 def test_a_run_that_continued_from_another_can_be_resumed(straight, tmp_path):
     train(tmp_path / "next", f"continue_from={straight}")
     tandem.train(f"resume={tmp_path / 'next'}", "iterations=3")
