@@ -1,0 +1,1 @@
+"""The flow policy: any diffusion transformer that predicts velocities, and its families."""

@@ -1,0 +1,54 @@
+"""Which prompts a flow policy can paint, which demonstrations it can learn from, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from tandem.policies.flow.prompts import Library
+from tandem.policies.flow.protocol import Adapter
+from tandem.types import Prompt
+
+Split = tuple[list[Prompt], list[tuple[Prompt, str]]]
+
+
+def split(prompts: Sequence[Prompt], refuse: Callable[[Prompt], str | None]) -> Split:
+    """Those without a reason against them, and the others with it."""
+    judged = [(prompt, refuse(prompt)) for prompt in prompts]
+    kept = [prompt for prompt, reason in judged if reason is None]
+    return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
+
+
+def refuse(prompt: Prompt, library: Library, *, guided: bool) -> str | None:
+    """Why nothing can be painted; a guided prompt needs one to get away from."""
+    if prompt.text is None:
+        return "is a chat, but a picture is asked for by text"
+    texts = [prompt.text]
+    if guided:
+        negative = library.negative_of(prompt)
+        if negative is None:
+            return (
+                "has no negative_prompt, which a guidance_scale above 1 needs; set "
+                "model.negative_prompt (it may be empty), or rollout.guidance_scale=1"
+            )
+        texts.append(negative)
+    return next((reason for text in texts if (reason := library.adapter.refuse(text))), None)
+
+
+def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
+    """Why an example shows nothing to learn from."""
+    if prompt.media is None:
+        return "has no picture"
+    if tuple(prompt.media.shape) != adapter.image_shape:
+        sizes = ["x".join(map(str, shape)) for shape in (prompt.media.shape, adapter.image_shape)]
+        return "has a picture of {}, but the model's are {}".format(*sizes)
+    return None
+
+
+def shown(prompt: Prompt, adapter: Adapter) -> Tensor:
+    """The picture of a demonstration, uint8 [H, W, 3]."""
+    reason = refuse_picture(prompt, adapter)
+    if reason is not None:
+        raise ValueError(f"demonstration {prompt.id} of {prompt.source} {reason}")
+    return prompt.media

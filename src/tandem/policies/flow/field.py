@@ -1,0 +1,39 @@
+"""The velocity field of one network: what it predicts at a point, for a prompt."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tandem.dynamics.guidance import guided, guides
+from tandem.policies.flow.prompts import Conditioning
+from tandem.policies.flow.protocol import Adapter
+from tandem.policies.flow.records import Condition
+
+
+class Field:
+    def __init__(self, network: nn.Module, adapter: Adapter, *, compiled: bool = False) -> None:
+        self.network, self.adapter = network, adapter
+        self.run = torch.compile(network, dynamic=True) if compiled else network
+
+    def __call__(
+        self, x: Tensor, sigma: Tensor, conditioning: Conditioning, *, scale: float
+    ) -> Tensor:
+        """[N, ...] float32, guided by classifier-free guidance if scale is above 1. sigma: [N]"""
+        prompted, unprompted = conditioning.prompted, conditioning.unprompted
+        if unprompted is None or not guides(scale):
+            return guided(self.predict(x, sigma, prompted), None, scale=scale)
+        both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
+        velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
+        return guided(*velocity.chunk(2), scale=scale)
+
+    def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
+        kind = x.device.type
+        # A cache of autocast would outlive an optimiser step, and go on with the old weights.
+        with torch.autocast(
+            kind,
+            dtype=torch.get_autocast_dtype(kind),
+            enabled=torch.is_autocast_enabled(kind),
+            cache_enabled=False,
+        ):
+            return self.adapter.velocity(self.run, x, sigma, condition)

@@ -1,0 +1,87 @@
+"""Low-rank adapters in a diffusers transformer: added, switched off, and merged for saving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tandem.policies.lora import Lora, bare, is_adapted, is_base
+
+OWN, EVERY_LINEAR = "attention", "all-linear"
+
+
+def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> None:
+    """New ones, float32 and without dropout; from now on only they are trained.
+
+    `own`: the layers that "attention" stands for in this family.
+    """
+    from peft import LoraConfig
+
+    places = lora.target_modules
+    if places == OWN:
+        places = own
+    elif places == EVERY_LINEAR:
+        places = linear_layers(network)
+    config = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        target_modules=places if isinstance(places, str) else list(places),
+    )
+    network.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            network.add_adapter(config)
+        except ValueError as error:
+            raise ValueError(f"model.lora does not fit this model: {error}") from None
+    for name, parameter in network.named_parameters():
+        if not is_base(name):
+            parameter.data = parameter.data.float()
+            parameter.requires_grad_(True)
+
+
+def linear_layers(network: nn.Module) -> list[str]:
+    """Every linear layer of the blocks: not those that read time, text or patches, nor the last."""
+    return [
+        name
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear) and "blocks." in name
+    ]
+
+
+@contextmanager
+def without_adapters(network: nn.Module) -> Iterator[None]:
+    """The base, which is the reference. No graph may be open that has yet to run backward through
+    recomputed layers."""
+    network.disable_adapters()
+    try:
+        yield
+    finally:
+        network.enable_adapters()
+
+
+def plain_weights(network: nn.Module) -> dict[str, Tensor]:
+    """Those of the bare model, adapters added, under the names of the bare model.
+
+    The sums are new tensors, so the training copy does not drift.
+    """
+    state = network.state_dict()
+    weights = {bare(name): value for name, value in state.items() if is_base(name)}
+    for name, layer in network.named_modules():
+        if is_adapted(layer):
+            base = weights[f"{name}.weight"]
+            change = layer.get_delta_weight("default")
+            weights[f"{name}.weight"] = (base.to(change.dtype) + change).to(base.dtype)
+    return weights
+
+
+def plain_copy(network: nn.Module) -> nn.Module:
+    """The same transformer without adapters in it; it holds the very tensors where none were."""
+    with torch.device("meta"):
+        copy = type(network).from_config(network.config)
+    copy.load_state_dict(plain_weights(network), assign=True)
+    return copy

@@ -1,0 +1,94 @@
+"""The weights of a flow policy: live, frozen as a reference, as other snapshots, and on disk."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tandem.policies.flow.field import Field
+from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
+from tandem.policies.flow.protocol import Adapter
+from tandem.policies.flow.snapshots import Snapshots
+from tandem.policies.lora import Lora
+from tandem.policies.pretrained import Numerics
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
+
+
+class FlowModel(nn.Module):
+    """One transformer. It is not there before `load`."""
+
+    def __init__(self, adapter: Adapter, numerics: Numerics, lora: Lora | None) -> None:
+        super().__init__()
+        self.adapter, self.numerics, self.lora = adapter, numerics, lora
+        self.frozen: Field | None = None
+
+    def load(self, path: str | None, *, seed: int, with_reference: bool) -> None:
+        """`seed`: of new adapters. A frozen copy is made only if there are none."""
+        network = self.adapter.load(path, DTYPES[self.numerics.dtype])
+        self.network = ready(network, recompute=self.numerics.gradient_checkpointing)
+        if self.lora is not None:
+            add_adapters(self.network, self.lora, own=self.adapter.lora_targets, seed=seed)
+        self.field = Field(self.network, self.adapter, compiled=self.numerics.torch_compile)
+        self.snapshots = Snapshots(self.trainable())
+        if with_reference and self.lora is None:
+            copied = copy.deepcopy(self.network).requires_grad_(False)
+            self.frozen = Field(copied, self.adapter, compiled=self.numerics.torch_compile)
+        warn_of_rounding(self.trainable())
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+
+    @property
+    def exact(self) -> bool:
+        """Whether all is float32 or wider, autocast too."""
+        parameters = list(self.network.parameters())
+        full = all(p.dtype in (torch.float32, torch.float64) for p in parameters)
+        return full and not torch.is_autocast_enabled(parameters[0].device.type)
+
+    @contextmanager
+    def reference(self) -> Iterator[Field]:
+        """The policy as it was loaded: without its adapters, or a frozen copy."""
+        if self.lora is not None:
+            with without_adapters(self.network):
+                yield self.field
+            return
+        assert self.frozen is not None, "load() was not told that a reference is needed"
+        self.frozen.network.to(next(self.network.parameters()).device)
+        yield self.frozen
+
+    def save(self, folder: Path) -> None:
+        """In the layout of diffusers; adapters are merged, and lie beside it in `lora`."""
+        if self.lora is None:
+            self.adapter.save(self.network, folder)
+            return
+        self.adapter.save(plain_copy(self.network), folder)
+        self.adapter.save_lora(self.network, folder / "lora")
+
+
+def ready(network: nn.Module, *, recompute: bool) -> nn.Module:
+    """No dropout, eval mode, and recomputed activations where they are asked for."""
+    for parameter in network.parameters():
+        # Files are mapped at addresses of odd alignment, where BLAS rounds in another way.
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    if recompute:
+        network.enable_gradient_checkpointing()
+    return network.eval()
+
+
+def warn_of_rounding(trainable: dict[str, nn.Parameter]) -> None:
+    if any(p.dtype == torch.bfloat16 for p in trainable.values()):
+        warnings.warn(
+            "bfloat16 weights are trained, and they lose updates below 1/256 of a weight: set "
+            "model.lora, or model.dtype=float32 with trainer.precision=bf16-mixed",
+            stacklevel=2,
+        )

@@ -1,0 +1,259 @@
+"""The flow policy: any transformer that predicts velocities, with the adapter of its family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tandem import draws, ranks
+from tandem.policies.flow import rows
+from tandem.policies.flow.admission import Split, refuse, refuse_picture, shown, split
+from tandem.policies.flow.field import Field
+from tandem.policies.flow.model import FlowModel
+from tandem.policies.flow.painting import paint
+from tandem.policies.flow.prompts import Library, text_of
+from tandem.policies.flow.protocol import Adapter
+from tandem.policies.flow.questions import Levels, logit_normal
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.scorer import Scorer
+from tandem.policies.flow.snapshots import LIVE, Decay
+from tandem.policies.flow.trajectories import Course
+from tandem.policies.lora import Lora
+from tandem.policies.pretrained import Numerics, copy_into
+from tandem.policies.records import Description
+from tandem.types import Evidence, Prompt, Rollout, take
+
+OF_PICTURES = frozenset({"old_logp", "ref_logp"})
+OF_STEPS = frozenset({"behaviour_logp", "transition", "kl_to_old", "kl_to_ref"})
+SAME = 1e-6  # nats per latent dimension, below every published clip range
+UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
+
+
+class FlowPolicy(nn.Module):
+    """Denoises pictures, and says how likely its steps are. It has no weights before `load`."""
+
+    def __init__(
+        self,
+        *,
+        adapter: Adapter,
+        sampling: FlowSampling,
+        path: str | None = None,
+        seed: int = 0,
+        dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+        gradient_checkpointing: bool = False,
+        torch_compile: bool = False,
+        lora: Lora | None = None,
+        negative_prompt: str | None = None,
+        cache_dir: str | None = None,
+        noise_levels: Levels = logit_normal,
+        levels_per_picture: int = 1,
+        row_budget: int = 1024,
+    ) -> None:
+        """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
+
+        `noise_levels`, `levels_per_picture`: where pictures as a whole are regressed on;
+        `row_budget`: rows of one forward pass of training, memory and nothing else.
+        """
+        super().__init__()
+        self.adapter, self.sampling, self.path, self.seed = adapter, sampling, path, seed
+        numerics = Numerics(
+            dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
+        )
+        self.model = FlowModel(adapter, numerics, lora)
+        cache = None if cache_dir is None else Path(cache_dir)
+        self.library = Library(adapter, cache=cache, negative=negative_prompt)
+        self.scorer = Scorer(
+            self.library,
+            sampling,
+            levels=noise_levels,
+            levels_per_picture=levels_per_picture,
+            max_rows=row_budget,
+        )
+        self.iteration = 0
+        self.register_buffer("sampler", torch.tensor(UNKNOWN))
+
+    def describe(self) -> Description:
+        provides = OF_PICTURES if self.sampling.deterministic else OF_PICTURES | OF_STEPS
+        return Description(kind="flow", provides=provides)
+
+    def load(self, needs: frozenset[str]) -> None:
+        """Weights; a frozen copy of them only if a reference is needed without adapters."""
+        with_reference = bool(needs & {"ref_logp", "kl_to_ref"})
+        self.model.load(self.path, seed=self.seed, with_reference=with_reference)
+        self.keeps_mean = "kl_to_old" in needs
+
+    def train(self, mode: bool = True) -> FlowPolicy:
+        """The network stays in eval mode."""
+        super().train(mode)
+        for child in self.children():
+            child.eval()
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return self.sampler.device
+
+    @property
+    def exact(self) -> bool:
+        """Whether a log-probability comes out the same in any batch, to 1e-4."""
+        return self.model.exact
+
+    def begin(self, iteration: int) -> None:
+        """Which iteration the next pictures belong to: it names their random steps."""
+        self.iteration = iteration
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: FlowSampling | None = None,
+        snapshot: str = LIVE,
+    ) -> Rollout:
+        """`group_size` pictures for every prompt, prompt by prompt; group = slot of the prompt.
+
+        The noise of a picture is a function of key, slot, sample and step. What is trained must be
+        sampled with the policy's own `sampling`; another one is for evaluation.
+        """
+        sampling = self.sampling if sampling is None else sampling
+        asked = [prompt for prompt in prompts for _ in range(group_size)]
+        texts = self.library.texts(prompts, guided=sampling.guidance_scale > 1)
+        self.library.prepare(texts, self.device)
+        group = torch.tensor(slots, device=self.device)
+        of_group = draws.key(key, group).repeat_interleave(group_size)
+        keys = draws.key(of_group, torch.arange(group_size, device=self.device).repeat(len(slots)))
+        starts = of_group if sampling.shared_noise else keys
+        course = Course.of(
+            sampling,
+            tokens=self.adapter.tokens[0],
+            iteration=self.iteration,
+            seed=self.seed,
+            keep_mean=self.keeps_mean,
+        )
+        with self.model.snapshots.under(snapshot):
+            finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
+        return rows.sampled(
+            asked,
+            finished,
+            pictures,
+            group=group.repeat_interleave(group_size),
+            key=draws.key(of_group, "regression"),
+            guidance=sampling.guidance_scale,
+        )
+
+    def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
+        """Pictures of demonstrations, each one step; the rows of a slot share their noise."""
+        group = torch.tensor(slots, device=self.device)
+        pictures = torch.stack([shown(example, self.adapter) for example in examples])
+        parts = pictures.split(self.sampling.max_rows)
+        x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
+        key = draws.key(self.seed, "regression", self.iteration, group)
+        return rows.demonstrated(examples, x0, pictures, group=group, key=key)
+
+    def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
+        and "kl_to_ref" the transition, in which a KL is there only if it was named."""
+        return self.scorer.evidence(self.model.field, rollout, needs, self.model.reference)
+
+    def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        """Fill the log-probabilities and old means that are read and were not given."""
+        fill = {"old_logp": self._old_logp, "ref_logp": self._ref_logp}
+        for name, find in fill.items():
+            if name in needs and getattr(rollout, name) is None:
+                rollout = replace(rollout, **{name: find(rollout)})
+        return self._with_means(rollout) if "kl_to_old" in needs else rollout
+
+    def _old_logp(self, rollout: Rollout) -> Tensor:
+        if rollout.behaviour_logp is not None and self._sampler_agrees(rollout):
+            return rollout.behaviour_logp
+        return self._logp(self.model.field, rollout)
+
+    def _ref_logp(self, rollout: Rollout) -> Tensor:
+        with self.model.reference() as field:
+            return self._logp(field, rollout)
+
+    @torch.no_grad()
+    def _with_means(self, rollout: Rollout) -> Rollout:
+        taken = rollout.sample.trajectory
+        if taken is None or taken.mean is not None:
+            return rollout
+        taken = replace(taken, mean=self.scorer.means(self.model.field, rollout))
+        return replace(rollout, sample=replace(rollout.sample, trajectory=taken))
+
+    @torch.no_grad()
+    def _logp(self, field: Field, rollout: Rollout) -> Tensor:
+        return self.scorer.answers(field, rollout)["logp"]
+
+    def _sampler_agrees(self, rollout: Rollout) -> bool:
+        """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
+        if self.sampler == UNKNOWN:
+            few = rollout.mask.any(1).nonzero()[:16, 0]
+            some = take(rollout, few)
+            gap = torch.where(
+                some.mask, self._logp(self.model.field, some) - some.behaviour_logp, 0
+            )
+            largest = ranks.largest(torch.cat([gap.abs().flatten(), gap.new_zeros(1)]).max())
+            self.sampler.fill_(REUSED if self.exact and largest < SAME else DIFFERENT)
+        return bool(self.sampler == REUSED)
+
+    def row_cost(self, rollout: Rollout) -> Tensor:
+        """Tokens that a forward pass reads for each row, [B] int64."""
+        points = self.scorer.points_per_step(rollout) * rollout.length
+        return sum(self.adapter.tokens) * (1 + rollout.sample.guidance.gt(1).long()) * points
+
+    def admit(self, prompts: Sequence[Prompt]) -> Split:
+        """The prompts that can be painted, encoded by now, and the others with the reason."""
+        guided = self.sampling.guidance_scale > 1
+        kept, dropped = split(prompts, lambda p: refuse(p, self.library, guided=guided))
+        self.library.prepare(self.library.texts(kept, guided=guided), self.device)
+        return kept, dropped
+
+    def admit_answered(self, examples: Sequence[Prompt]) -> Split:
+        """The demonstrations that have a picture of the right size, and the others."""
+        shown, without = split(examples, lambda p: refuse_picture(p, self.adapter))
+        kept, dropped = self.admit(shown)
+        return kept, without + dropped
+
+    def describe_prompt(self, prompt: Prompt) -> str:
+        """The text as the encoders see it."""
+        return text_of(prompt)
+
+    def blend(self, name: str, decay: Decay) -> None:
+        """snapshot <- decay(count) snapshot + (1 - decay(count)) live; a new one is a copy."""
+        self.model.snapshots.blend(name, decay)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """All that learns, by name."""
+        return self.model.trainable()
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """What an optimiser treats alike."""
+        return {"policy": list(self.trainable().values())}
+
+    def weights(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: all that is trained."""
+        return {name: parameter.detach() for name, parameter in self.trainable().items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy into the tensors that are there, so that an optimiser keeps its hold of them."""
+        copy_into(self.trainable(), weights)
+
+    def state(self) -> dict[str, Tensor]:
+        """What the policy remembers beside its weights; snapshots as snapshot/weight."""
+        return {"sampler": self.sampler} | self.model.snapshots.state()
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.sampler.copy_(state["sampler"])
+        others = {name: value for name, value in state.items() if name != "sampler"}
+        self.model.snapshots.load_state(others)
+
+    def save(self, folder: str | Path) -> None:
+        """In the layout of diffusers; adapters are merged, and lie beside it in `lora`."""
+        self.model.save(Path(folder))

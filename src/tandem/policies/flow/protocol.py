@@ -1,0 +1,60 @@
+"""What differs between families of flow models, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tandem.policies.flow.records import Condition
+
+
+class Adapter(Protocol):
+    """Knows one family. It holds no trained weights, and no weights at all before `load`."""
+
+    lora_targets: Sequence[str]  # the layers that get adapters if nobody names others
+
+    @property
+    def latent_shape(self) -> tuple[int, ...]:
+        """Of one latent picture; known after `load`, as all that follows."""
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Of one picture, and of one prompt, as the transformer sees them."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Of one picture: H, W, 3."""
+
+    def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        """The transformer, from a folder if there is one. dtype None: as it was saved."""
+
+    def fingerprint(self) -> str | None:
+        """Names what turns text into conditions; None: it is too quick to be worth a file."""
+
+    def refuse(self, text: str) -> str | None:
+        """Why this text cannot be read; None if it can."""
+
+    def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
+        """Each text on its own, so that its bits depend on nothing else. Encoders are loaded for
+        the first and freed after the last."""
+
+    def velocity(
+        self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
+    ) -> Tensor:
+        """noise - x0 as the network predicts it: [N, *latent_shape], sigma [N]."""
+
+    def decode(self, x0: Tensor) -> Tensor:
+        """[N, *latent_shape] -> uint8 [N, H, W, 3], on the CPU."""
+
+    def latents(self, images: Tensor, device: torch.device) -> Tensor:
+        """uint8 [N, H, W, 3] -> float32 [N, *latent_shape]."""
+
+    def save(self, network: nn.Module, folder: Path) -> None:
+        """A transformer without adapters, in the folder layout of diffusers."""
+
+    def save_lora(self, network: nn.Module, folder: Path) -> None:
+        """The adapters of a transformer, as `load_lora_weights` of diffusers reads them."""

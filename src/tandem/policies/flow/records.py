@@ -1,0 +1,79 @@
+"""What a flow policy samples by, and what it keeps of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tandem.dynamics.guidance import guides
+from tandem.dynamics.kernels import Kernel, flow_sde, ode
+from tandem.dynamics.likelihood import LogProbability, gaussian_logp
+from tandem.dynamics.schedules import linear_shift
+from tandem.dynamics.steps import Indices, every_step
+from tandem.types import unbound
+
+Condition = Mapping[str, Tensor]  # what a transformer reads of a prompt; [B, ...] once stacked
+Schedule = Callable[[int, int], Tensor]  # (steps, tokens) -> sigma [steps + 1]
+Choose = Callable[[int, int, int], Indices]  # (steps, iteration, seed) -> stochastic steps
+Storage = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSampling:
+    """How pictures are sampled."""
+
+    steps: int  # denoising steps, each a forward pass
+    kernel: Kernel = flow_sde  # of the stochastic steps; `ode` for none
+    logp: LogProbability = gaussian_logp
+    schedule: Schedule = linear_shift
+    stochastic: Choose = every_step
+    guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
+    shared_noise: bool = False  # all samples of a group start from the same noise
+    storage: Storage = "float32"  # of the states that are kept for training
+    max_rows: int = 64  # of one forward pass: memory, nothing else
+
+    def __post_init__(self) -> None:
+        guides(self.guidance_scale)  # raises below 1
+        for name in ("steps", "max_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
+
+    @property
+    def deterministic(self) -> bool:
+        return unbound(self.kernel)[0] is ode
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return {
+            "float32": torch.float32,
+            "bfloat16": torch.bfloat16,
+            "float16": torch.float16,
+        }[self.storage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """The stochastic steps of a rollout: step t goes from path[place] to path[place + 1].
+
+    Neighbouring steps share a state, and nothing is kept of deterministic ones.
+    """
+
+    path: Tensor  # [B, P, ...] in the storage dtype, T < P <= 2 T
+    place: Tensor  # [B, T] int64
+    sigma: Tensor  # [B, T] before the step
+    next_sigma: Tensor  # [B, T] and after it
+    mean: Tensor | None = None  # [B, T, ...] float32 of the old policy; None: nobody reads it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSample:
+    """Finished pictures, how they came to be, and the key of noise that may be put on them."""
+
+    x0: Tensor  # [B, C, H, W] float32, as the transformer sees a picture
+    key: Tensor  # [B] int64 of the noise of regression; the samples of a group share it
+    guidance: Tensor  # [B] float64 scale that the policy is taken at
+    trajectory: Trajectory | None = None  # None: sampled by the ODE, or given

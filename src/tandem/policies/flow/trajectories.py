@@ -1,0 +1,139 @@
+"""From noise to pictures, and the record of the steps that were random."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem import draws
+from tandem.dynamics.kernels import next_state, ode
+from tandem.dynamics.steps import Indices
+from tandem.policies.flow.field import Field
+from tandem.policies.flow.prompts import Conditioning
+from tandem.policies.flow.records import FlowSampling, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Rows of one pass from noise to data."""
+
+    x0: Tensor  # [N, *latent_shape] float32
+    trajectory: Trajectory | None  # None: no step was random
+    logp: Tensor | None  # [N, T] nats per latent dimension, of the random steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Where a rollout goes, whatever the policy."""
+
+    sigmas: Tensor  # [steps + 1], from 1 to 0
+    stochastic: Indices
+    sampling: FlowSampling
+    keep_mean: bool  # of the random steps: somebody compares the policy with the one that sampled
+
+    @classmethod
+    def of(
+        cls, sampling: FlowSampling, *, tokens: int, iteration: int, seed: int, keep_mean: bool
+    ) -> Course:
+        """tokens: of one latent picture."""
+        steps, random = sampling.steps, ()
+        if not sampling.deterministic:
+            random = sampling.stochastic(steps, iteration, seed)
+        sigmas = sampling.schedule(steps, tokens)
+        return cls(sigmas=sigmas, stochastic=random, sampling=sampling, keep_mean=keep_mean)
+
+
+@torch.no_grad()
+def denoise(
+    field: Field, start: Tensor, keys: Tensor, conditioning: Conditioning, course: Course
+) -> Finished:
+    """start: noise [N, *latent_shape]; keys: [N], the noise of step i is a function of key and i.
+
+    Every state is rounded through the storage dtype before anybody reads it, but the last one,
+    which nobody steps from.
+    """
+    sampling = course.sampling
+    x = start.to(sampling.dtype).float()
+    keeper = Keeper(sampling.dtype)
+    levels = course.sigmas.to(x.device)
+    for number, (level, after) in enumerate(itertools.pairwise(levels)):
+        random, last = number in course.stochastic, number == sampling.steps - 1
+        sigma, next_sigma = level.expand(len(x)), after.expand(len(x))
+        velocity = field(x, sigma, conditioning, scale=sampling.guidance_scale)
+        step = (sampling.kernel if random else ode)(x, velocity, sigma, next_sigma)
+        noise = (
+            draws.normal(draws.key(keys, number), x.shape[1:]) if random else torch.zeros_like(x)
+        )
+        reached = next_state(step, noise, storage=torch.float32 if last else sampling.dtype)
+        if random:
+            mean = step.mean if course.keep_mean else None
+            keeper.keep(number, x, reached, levels=(level, after), mean=mean)
+            keeper.logp.append(sampling.logp(reached, step))
+        x = reached
+    trajectory, logp = keeper.kept()
+    return Finished(x0=x, trajectory=trajectory, logp=logp)
+
+
+class Keeper:
+    """Collects what training will need: a state that two steps share is kept once."""
+
+    def __init__(self, storage: torch.dtype) -> None:
+        self.storage = storage
+        self.states: list[Tensor] = []
+        self.places: list[int] = []
+        self.levels: list[tuple[Tensor, Tensor]] = []
+        self.means: list[Tensor] = []
+        self.logp: list[Tensor] = []
+        self.previous: int | None = None
+
+    def keep(
+        self,
+        number: int,
+        x: Tensor,
+        reached: Tensor,
+        *,
+        levels: tuple[Tensor, Tensor],
+        mean: Tensor | None,
+    ) -> None:
+        if self.previous is None or number != self.previous + 1:
+            self.states.append(x.to(self.storage))
+        self.places.append(len(self.states) - 1)
+        self.states.append(reached.to(self.storage))
+        self.levels.append(levels)
+        self.means += [] if mean is None else [mean]
+        self.previous = number
+
+    def kept(self) -> tuple[Trajectory | None, Tensor | None]:
+        """The trajectory [N, T] and its log-probabilities [N, T]; None where no step was random."""
+        if not self.places:
+            return None, None
+        rows, device = len(self.states[0]), self.states[0].device
+        sigma, next_sigma = (torch.stack(column) for column in zip(*self.levels, strict=True))
+        trajectory = Trajectory(
+            path=torch.stack(self.states, 1),
+            place=torch.tensor(self.places, device=device).repeat(rows, 1),
+            sigma=sigma.repeat(rows, 1),
+            next_sigma=next_sigma.repeat(rows, 1),
+            mean=torch.stack(self.means, 1) if self.means else None,
+        )
+        return trajectory, torch.stack(self.logp, 1)
+
+
+def even_parts(rows: int, budget: int) -> list[Tensor]:
+    """range(rows) in as few parts as fit, of even sizes: a rest of one row would take another
+    code path in BLAS, and its bits would differ."""
+    return list(torch.arange(rows).tensor_split(max(1, -(-rows // budget))))
+
+
+def step_noise(keys: Tensor, number: int, x: Tensor) -> Tensor:
+    """[N, ...], as x."""
+    return draws.normal(draws.key(keys, number), x.shape[1:])
+
+
+def start_noise(keys: Tensor, shape: Sequence[int]) -> Tensor:
+    """What a rollout starts from: [*keys.shape, *shape]."""
+    return draws.normal(draws.key(keys, "start"), tuple(shape))

@@ -1,0 +1,55 @@
+"""Small flow policies that are quick to make, and what they are asked for."""
+
+from functools import partial
+
+import torch
+
+from tandem.dynamics.kernels import cps, dance_sde, flow_sde
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.tiny_flow import TinyFlow
+from tandem.types import Prompt
+
+TEXTS = ("red circle", "green square", "blue triangle", "yellow circle")
+KERNELS = {
+    "flow_sde": partial(flow_sde, noise_level=0.7),
+    "dance_sde": partial(dance_sde, noise_level=0.3),
+    "cps": partial(cps, noise_level=0.6),
+}
+NOTHING = frozenset()
+KEY = 11
+
+
+def asked(texts=TEXTS, **fields):
+    return [Prompt(id=i, source="shapes", text=text, fields=fields) for i, text in enumerate(texts)]
+
+
+def small(needs=NOTHING, *, steps=5, sampling=None, **options):
+    """A policy of one layer."""
+    own = {"kernel": KERNELS["flow_sde"], "max_rows": 16} | (sampling or {})
+    options.setdefault("adapter", TinyFlow(seed=0, num_layers=1))
+    policy = FlowPolicy(sampling=FlowSampling(steps=steps, **own), **options)
+    policy.load(needs)
+    return policy
+
+
+def sampled(policy, group_size=4, texts=TEXTS, **options):
+    prompts = asked(texts)
+    options.setdefault("slots", range(len(prompts)))
+    return policy.sample(prompts, group_size, key=KEY, **options)
+
+
+def step_on(policy, loss, lr=1e-3):
+    """One step of plain gradient descent; what the gradients were."""
+    loss.backward()
+    gradients = {name: p.grad.clone() for name, p in policy.trainable().items()}
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter -= lr * parameter.grad
+            parameter.grad = None
+    return gradients
+
+
+def gradients_of(policy, loss):
+    got = torch.autograd.grad(loss, list(policy.trainable().values()))
+    return dict(zip(policy.trainable(), got, strict=True))

@@ -1,0 +1,108 @@
+"""A Stable Diffusion 3 pipeline of a few thousand random weights, written to a folder."""
+
+import torch
+
+SPECIAL = ["<|startoftext|>", "<|endoftext|>"]
+
+
+def write_pipeline(folder, seed=0):
+    """As `save_pretrained` leaves it."""
+    torch.manual_seed(seed)
+    pipeline().save_pretrained(folder)
+    return folder
+
+
+def pipeline():
+    from diffusers import (
+        AutoencoderKL,
+        FlowMatchEulerDiscreteScheduler,
+        SD3Transformer2DModel,
+        StableDiffusion3Pipeline,
+    )
+
+    return StableDiffusion3Pipeline(
+        transformer=SD3Transformer2DModel(
+            sample_size=8,
+            patch_size=2,
+            in_channels=4,
+            out_channels=4,
+            num_layers=2,
+            attention_head_dim=8,
+            num_attention_heads=2,
+            joint_attention_dim=32,
+            caption_projection_dim=16,
+            pooled_projection_dim=64,
+            pos_embed_max_size=8,
+            qk_norm="rms_norm",
+            dual_attention_layers=(0,),
+        ),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+        vae=AutoencoderKL(
+            in_channels=3,
+            out_channels=3,
+            latent_channels=4,
+            block_out_channels=(8, 16),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            layers_per_block=1,
+            norm_num_groups=4,
+            use_quant_conv=False,
+            use_post_quant_conv=False,
+            shift_factor=0.06,
+            scaling_factor=1.5,
+        ),
+        text_encoder=clip(),
+        tokenizer=clip_tokenizer(),
+        text_encoder_2=clip(),
+        tokenizer_2=clip_tokenizer(),
+        text_encoder_3=t5(),
+        tokenizer_3=t5_tokenizer(),
+    )
+
+
+def clip():
+    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+
+    tokenizer = clip_tokenizer()
+    return CLIPTextModelWithProjection(
+        CLIPTextConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=16,
+            intermediate_size=32,
+            projection_dim=32,
+            num_attention_heads=2,
+            num_hidden_layers=2,
+            max_position_embeddings=77,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    ).eval()
+
+
+def clip_tokenizer():
+    from tokenizers import pre_tokenizers
+    from transformers import CLIPTokenizer
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    symbols = [*letters, *(letter + "</w>" for letter in letters), *SPECIAL]
+    vocabulary = {symbol: place for place, symbol in enumerate(symbols)}
+    return CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=77)
+
+
+def t5():
+    from transformers import T5Config, T5EncoderModel
+
+    return T5EncoderModel(
+        T5Config(
+            vocab_size=104, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, dropout_rate=0.0
+        )
+    ).eval()
+
+
+def t5_tokenizer():
+    from transformers import T5Tokenizer
+
+    pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
+    pieces += [(chr(code), -3.0) for code in range(33, 127)]
+    return T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=32)
