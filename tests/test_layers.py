@@ -28,6 +28,7 @@ HOMES = {
     "lightning": {"module", "callbacks", "run"},
     "transformers": {"policies"},
     "peft": {"policies"},
+    "diffusers": {"policies"},
     "wandb": {"record"},
     "matplotlib": {"record"},
     "hydra": {"config", "registry"},
