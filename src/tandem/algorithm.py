@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tandem import corrections, ranks
+from tandem.advantages.baselines import MovingAverage
 from tandem.advantages.compose import normalised
 from tandem.batches import Experience
 from tandem.losses.critic import explained_variance
@@ -143,6 +144,8 @@ class Algorithm:
             explained = explained_variance(returns, rollout.old_values, rollout.trained & scored)
             metrics["critic/explained_variance"] = explained
         moving = {name: self.memory[name] for name in ("kl", "entropy") if name in self.memory}
+        averages = [x.baseline for x in self.memory.values() if isinstance(x, MovingAverage)]
+        metrics |= {"optim/baseline": average for average in averages}
         return metrics | {f"optim/{name}_coef": float(x) for name, x in moving.items()}
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
+from tandem.losses.inner import refuse_survey
 from tandem.losses.policy import clipping, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
 from tandem.types import (
@@ -20,7 +21,6 @@ from tandem.types import (
     compares_rows,
     needs,
     needs_of,
-    survey_of,
     surveyed_by,
     vanishes,
 )
@@ -165,11 +165,7 @@ class TopEntropy:
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:
             raise ValueError(f"top entropy needs 0 < part <= 1, but part={self.part}")
-        if survey_of(self.loss) is not None:
-            raise ValueError(
-                "top entropy surveys an update for itself, but so does the loss in it; "
-                "set algorithm.loss.loss to a loss that judges each row alone, such as ppo"
-            )
+        refuse_survey("top entropy", self.loss)
 
     @property
     def needs(self) -> frozenset[str]:
