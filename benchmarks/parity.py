@@ -187,6 +187,8 @@ def shared(folder: Path) -> tuple[str, ...]:
         f"rollout.max_new_tokens={LONGEST}",
         f"reward.target_length.weight={REWARD_WEIGHT}",
         f"prompts_per_step={PROMPTS}",
+        "max_tokens_per_microbatch=null",
+        "micro_batch_size=6",  # no number may depend on the cut
         "max_grad_norm=1e9",
         f"optimizer.lr={LEARNING_RATE}",
         "guards.first_update_ratio=1e9",  # rows may be an update old
