@@ -144,8 +144,9 @@ class Algorithm:
             explained = explained_variance(returns, rollout.old_values, rollout.trained & scored)
             metrics["critic/explained_variance"] = explained
         moving = {name: self.memory[name] for name in ("kl", "entropy") if name in self.memory}
-        averages = [x.baseline for x in self.memory.values() if isinstance(x, MovingAverage)]
-        metrics |= {"optim/baseline": average for average in averages}
+        for remembered in self.memory.values():
+            if isinstance(remembered, MovingAverage):
+                metrics["optim/baseline"] = remembered.baseline
         return metrics | {f"optim/{name}_coef": float(x) for name, x in moving.items()}
 
 
