@@ -111,8 +111,9 @@ class TablePolicy(nn.Module):
         garbage = torch.full_like(logp, torch.nan)  # nobody may read outside the mask
         entropy = -(logits.exp() * logits).sum(-1) if "entropy" in needs else None
         values = self.values[rollout.sample.before[:, :steps]] if "values" in needs else None
+        likeliest = (logp >= logits.amax(-1)).double() if "likeliest" in needs else None
         logp = torch.where(rollout.mask, logp, garbage)
-        return Evidence(logp=logp, entropy=entropy, values=values)
+        return Evidence(logp=logp, entropy=entropy, likeliest=likeliest, values=values)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         return rollout.length + 1

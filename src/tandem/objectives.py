@@ -148,6 +148,7 @@ class Coupled:
             "ref_logp": rollout.ref_logp,
             "version_gap": _gap(rollout) if "version_gap" in self.needs else None,
             "entropy": evidence.entropy,
+            "likeliest": evidence.likeliest,
             "values": evidence.values,
             "old_values": rollout.old_values,
             "returns": rows.returns,

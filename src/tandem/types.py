@@ -109,6 +109,7 @@ class Evidence:
 
     logp: Tensor  # [B, T] nats
     entropy: Tensor | None = None  # [B, T] nats; None: not asked for
+    likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest
     values: Tensor | None = None  # [B, T] the critic's; None: not asked for
     transition: Transition | None = None  # None: not asked for, or the steps are not Gaussian
 
@@ -126,6 +127,7 @@ class CoupledBatch:
     ref_logp: Tensor | None = None  # [B, T]
     version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
     entropy: Tensor | None = None  # [B, T] nats; carries the gradient
+    likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest, else 0
     values: Tensor | None = None  # [B, T]; carries the gradient
     old_values: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T] what the values should be

@@ -44,7 +44,7 @@ def test_a_model_that_knows_the_next_token_gives_zero():
     sample = TokenSample(
         tokens=tokens, prompt_length=torch.tensor([2, 3]), temperature=torch.ones(2)
     )
-    evidence = policy.scorer(sample, torch.ones(2, 3, dtype=torch.bool), with_entropy=False)
+    evidence = policy.scorer(sample, torch.ones(2, 3, dtype=torch.bool))
     assert_close(evidence.logp, torch.zeros(2, 3))
 
 
@@ -70,6 +70,18 @@ def test_temperature_divides_the_logits_of_its_rows(policy):
     for name in ("logp", "entropy"):
         assert_close(getattr(got, name)[::2], getattr(plain, name)[::2])
         assert_close(getattr(got, name)[1::2], getattr(halved, name)[1::2])
+
+
+def test_the_likeliest_token_is_the_one_that_greedy_sampling_takes(policy):
+    cold = replace(policy.sampling, temperature=0.0)
+    greedy = policy.sample(questions(), 1, key=0, slots=range(8), sampling=cold)
+    reads = frozenset({"likeliest"})
+    taken = policy.evidence(greedy, reads).likeliest
+    assert torch.equal(taken.bool(), greedy.mask)
+    random = policy.sample(questions(), 4, key=0, slots=range(8))
+    likeliest = policy.evidence(random, reads).likeliest
+    assert 0 < likeliest.sum() < random.mask.sum()
+    assert not likeliest[~random.mask].any()
 
 
 def test_chunks_change_neither_numbers_nor_gradients(learned):

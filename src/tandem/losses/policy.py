@@ -26,7 +26,13 @@ def clipped_surrogate(
     return torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
-@needs()
+def imitation(batch: CoupledBatch) -> dict[str, Metric]:
+    """The fraction of steps that a greedy policy would have taken too."""
+    return {"actor/token_accuracy": masked_mean(batch.likeliest, batch.mask)}
+
+
+@measured_by(imitation)
+@needs("likeliest")
 def nll(batch: CoupledBatch) -> Tensor:
     """-log p of the steps that were shown, each times the score its row brought."""
     return -batch.logp * batch.advantages

@@ -26,11 +26,9 @@ from tandem.types import Evidence, Prompt, Rollout, take
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
-PROVIDES = frozenset(
-    {"behaviour_logp", "old_logp", "ref_logp", "entropy", "values", "old_values", "key"}
-)
-SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 FILLED = ("old_logp", "old_values", "ref_logp")  # by `complete`, if they are read and not given
+PROVIDES = frozenset({*FILLED, "behaviour_logp", "key", "entropy", "likeliest", "values"})
+SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
 
@@ -172,12 +170,7 @@ class LanguagePolicy(nn.Module):
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""
-        return self.scorer(
-            rollout.sample,
-            rollout.mask,
-            with_entropy="entropy" in needs,
-            with_values="values" in needs,
-        )
+        return self.scorer(rollout.sample, rollout.mask, needs)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities and values that are read and were not given."""
@@ -194,8 +187,8 @@ class LanguagePolicy(nn.Module):
 
     def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:
         """What the weights say before they are updated, in one pass."""
-        values = "old_values" in wanted
-        said = self.scorer.in_parts(rollout.sample, rollout.mask, with_values=values)
+        also = frozenset({"values"} if "old_values" in wanted else ())
+        said = self.scorer.in_parts(rollout.sample, rollout.mask, also)
         known = {"old_logp": said.logp, "old_values": said.values}
         return replace(rollout, **{name: x for name, x in known.items() if name in wanted})
 

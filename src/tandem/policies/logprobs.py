@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +51,13 @@ class Places:
         return blank.index_put((self.row, self.step), values)
 
 
+# What else can be read off the distribution of a step: (logp [N, V], logp of the token [N]) -> [N].
+ALSO: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "entropy": lambda logp, chosen: entropy_of(logp, logp.exp()),
+    "likeliest": lambda logp, chosen: (chosen >= logp.amax(-1)).to(logp.dtype),
+}
+
+
 def token_logp(
     states: Tensor,
     head: Callable[[Tensor], Tensor],
@@ -58,15 +65,16 @@ def token_logp(
     *,
     vocabulary: int,
     logit_budget: int,
-    with_entropy: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """log softmax(head(states) / temperature)[token] and its entropy, both [N], in chunks over N.
+    also: Sequence[str],
+) -> dict[str, Tensor]:
+    """log softmax(head(states) / temperature)[token] as "logp", and each of `also`: [N].
 
-    A chunk holds at most `logit_budget` logits; several are recomputed one by one in backward.
+    A chunk over N holds at most `logit_budget` logits; several are recomputed one by one in
+    backward.
     """
 
     def of_chunk(states: Tensor, token: Tensor, temperature: Tensor) -> Tensor:
-        return _numbers(head(states), token, temperature, with_entropy)
+        return _numbers(head(states), token, temperature, also)
 
     size = max(logit_budget // vocabulary, 1)
     columns = (states, places.token, places.temperature)
@@ -77,14 +85,14 @@ def token_logp(
         numbers = torch.cat(
             [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks], 1
         )
-    return numbers[0], numbers[1] if with_entropy else None
+    return dict(zip(("logp", *also), numbers, strict=True))
 
 
-def _numbers(logits: Tensor, token: Tensor, temperature: Tensor, with_entropy: bool) -> Tensor:
-    """Log-probability, and entropy if asked, of each row: [1 or 2, N]."""
+def _numbers(logits: Tensor, token: Tensor, temperature: Tensor, also: Sequence[str]) -> Tensor:
+    """Log-probability of each row's token, then whatever else was asked: [1 + len(also), N]."""
     logits = widened(logits)
     if bool((temperature != 1).any()):
         logits = logits / temperature[:, None].to(logits.dtype)
     logp = logits.log_softmax(-1)
     chosen = logp.gather(-1, token[:, None])[:, 0]
-    return torch.stack([chosen, entropy_of(logp, logp.exp())] if with_entropy else [chosen])
+    return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also)])

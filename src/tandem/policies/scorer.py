@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.critic import Critic
-from tandem.policies.logprobs import Places, token_logp
+from tandem.policies.logprobs import ALSO, Places, token_logp
 from tandem.policies.pretrained import Numerics
 from tandem.policies.records import TokenSample
 from tandem.types import Evidence, concat
@@ -60,25 +60,24 @@ class Scorer:
         self.own_trunk = Trunk(critic.layers, numerics) if apart else None
 
     def __call__(
-        self, sample: TokenSample, mask: Tensor, *, with_entropy: bool, with_values: bool = False
+        self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
     ) -> Evidence:
         """Rows may hold anything right of their last masked token: attention looks left only."""
         places = Places.of(sample, mask)
         tokens = sample.tokens[:, : places.width]
         states = places.gather(self.forward(tokens))
-        values = places.scatter(self.values(places, tokens, states), mask) if with_values else None
         head = self.model.get_output_embeddings() if self.splits else nn.Identity()
-        vocabulary = head.weight.shape[0] if self.splits else states.shape[-1]
-        logp, entropy = token_logp(
+        numbers = token_logp(
             states,
             head,
             places,
-            vocabulary=vocabulary,
+            vocabulary=head.weight.shape[0] if self.splits else states.shape[-1],
             logit_budget=self.memory.logits,
-            with_entropy=with_entropy,
+            also=[name for name in ALSO if name in needs],
         )
-        scattered = None if entropy is None else places.scatter(entropy, mask)
-        return Evidence(logp=places.scatter(logp, mask), entropy=scattered, values=values)
+        if "values" in needs:
+            numbers["values"] = self.values(places, tokens, states)
+        return Evidence(**{name: places.scatter(x, mask) for name, x in numbers.items()})
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Hidden states [B, S, H], or logits [B, S, V] of a model that does more after its head."""
@@ -92,8 +91,10 @@ class Scorer:
         return self.critic(states)
 
     @torch.no_grad()
-    def in_parts(self, sample: TokenSample, mask: Tensor, *, with_values: bool = False) -> Evidence:
-        """Log-probabilities (and values) without gradient, a few rows at a time."""
+    def in_parts(
+        self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
+    ) -> Evidence:
+        """The same without gradient, a few rows at a time."""
         columns = (sample.tokens, sample.prompt_length, sample.temperature, mask)
         rows = max(self.memory.tokens // max(sample.tokens.shape[1], 1), 1)
         parts = []
@@ -101,7 +102,7 @@ class Scorer:
             *(c.split(rows) for c in columns), strict=True
         ):
             cut = TokenSample(tokens=tokens, prompt_length=length, temperature=temperature)
-            parts.append(self(cut, part, with_entropy=False, with_values=with_values))
+            parts.append(self(cut, part, needs))
         return concat(parts)
 
 

@@ -27,6 +27,22 @@ class Field:
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
         return guided(*velocity.chunk(2), scale=scale)
 
+    def with_states(
+        self, x: Tensor, sigma: Tensor, conditioning: Conditioning, *, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """The velocity, and the mean over tokens of the last hidden states for the prompt: [N, H].
+
+        The network must not be compiled: it would show its states at the first call alone.
+        """
+        seen: list[Tensor] = []
+        reader, _ = self.adapter.reader(self.network)
+        hook = reader.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        try:
+            velocity = self(x, sigma, conditioning, scale=scale)
+        finally:
+            hook.remove()
+        return velocity, seen[0][: len(x)].mean(1)
+
     def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         kind = x.device.type
         # A cache of autocast would outlive an optimiser step, and go on with the old weights.

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.field import Field
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.protocol import Adapter
@@ -28,22 +29,39 @@ class FlowModel(nn.Module):
         super().__init__()
         self.adapter, self.numerics, self.lora = adapter, numerics, lora
         self.frozen: Field | None = None
+        self.critic: FlowCritic | None = None
 
-    def load(self, path: str | None, *, seed: int, with_reference: bool) -> None:
+    def load(self, path: str | None, *, seed: int, with_reference: bool, with_critic: bool) -> None:
         """`seed`: of new adapters. A frozen copy is made only if there are none."""
         network = self.adapter.load(path, DTYPES[self.numerics.dtype])
         self.network = ready(network, recompute=self.numerics.gradient_checkpointing)
         if self.lora is not None:
             add_adapters(self.network, self.lora, own=self.adapter.lora_targets, seed=seed)
-        self.field = Field(self.network, self.adapter, compiled=self.numerics.torch_compile)
+        if with_critic:
+            self.critic = new_critic(self.adapter.reader(self.network)[1], seed=seed)
+        compiled = self.numerics.torch_compile and not with_critic
+        self.field = Field(self.network, self.adapter, compiled=compiled)
         self.snapshots = Snapshots(self.trainable())
         if with_reference and self.lora is None:
             copied = copy.deepcopy(self.network).requires_grad_(False)
-            self.frozen = Field(copied, self.adapter, compiled=self.numerics.torch_compile)
+            self.frozen = Field(copied, self.adapter, compiled=compiled)
         warn_of_rounding(self.trainable())
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+        """All that learns, by name."""
+        parts = {"": self.network} | ({} if self.critic is None else {"critic.": self.critic})
+        return {
+            f"{prefix}{name}": p
+            for prefix, part in parts.items()
+            for name, p in part.named_parameters()
+            if p.requires_grad
+        }
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """What an optimiser treats alike; a critic, if there is one, comes last."""
+        policy = [p for p in self.network.parameters() if p.requires_grad]
+        critic = {} if self.critic is None else {"critic": list(self.critic.parameters())}
+        return {"policy": policy} | critic
 
     @property
     def exact(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from tandem import draws, ranks
 from tandem.policies.flow import rows
 from tandem.policies.flow.admission import Split, refuse, refuse_picture, shown, split
-from tandem.policies.flow.field import Field
+from tandem.policies.flow.completion import completed
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.painting import paint
 from tandem.policies.flow.prompts import Library, text_of
@@ -29,7 +28,9 @@ from tandem.policies.records import Description
 from tandem.types import Evidence, Prompt, Rollout, take
 
 OF_PICTURES = frozenset({"old_logp", "ref_logp"})
-OF_STEPS = frozenset({"behaviour_logp", "transition", "kl_to_old", "kl_to_ref"})
+OF_STEPS = frozenset(
+    {"behaviour_logp", "transition", "kl_to_old", "kl_to_ref", "values", "old_values"}
+)
 SAME = 1e-6  # nats per latent dimension, below every published clip range
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
@@ -82,9 +83,15 @@ class FlowPolicy(nn.Module):
         return Description(kind="flow", provides=provides)
 
     def load(self, needs: frozenset[str]) -> None:
-        """Weights; a frozen copy of them only if a reference is needed without adapters."""
+        """Weights; a frozen copy of them only if a reference is needed without adapters, and a
+        critic only if "values" are."""
         with_reference = bool(needs & {"ref_logp", "kl_to_ref"})
-        self.model.load(self.path, seed=self.seed, with_reference=with_reference)
+        self.model.load(
+            self.path,
+            seed=self.seed,
+            with_reference=with_reference,
+            with_critic="values" in needs,
+        )
         self.keeps_mean = "kl_to_old" in needs
 
     def train(self, mode: bool = True) -> FlowPolicy:
@@ -160,45 +167,21 @@ class FlowPolicy(nn.Module):
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
         and "kl_to_ref" the transition, in which a KL is there only if it was named."""
-        return self.scorer.evidence(self.model.field, rollout, needs, self.model.reference)
+        return self.scorer.evidence(self.model, rollout, needs)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the log-probabilities and old means that are read and were not given."""
-        fill = {"old_logp": self._old_logp, "ref_logp": self._ref_logp}
-        for name, find in fill.items():
-            if name in needs and getattr(rollout, name) is None:
-                rollout = replace(rollout, **{name: find(rollout)})
-        return self._with_means(rollout) if "kl_to_old" in needs else rollout
-
-    def _old_logp(self, rollout: Rollout) -> Tensor:
-        if rollout.behaviour_logp is not None and self._sampler_agrees(rollout):
-            return rollout.behaviour_logp
-        return self._logp(self.model.field, rollout)
-
-    def _ref_logp(self, rollout: Rollout) -> Tensor:
-        with self.model.reference() as field:
-            return self._logp(field, rollout)
-
-    @torch.no_grad()
-    def _with_means(self, rollout: Rollout) -> Rollout:
-        taken = rollout.sample.trajectory
-        if taken is None or taken.mean is not None:
-            return rollout
-        taken = replace(taken, mean=self.scorer.means(self.model.field, rollout))
-        return replace(rollout, sample=replace(rollout.sample, trajectory=taken))
-
-    @torch.no_grad()
-    def _logp(self, field: Field, rollout: Rollout) -> Tensor:
-        return self.scorer.answers(field, rollout)["logp"]
+        """Fill the log-probabilities, values and old means that are read and were not given."""
+        return completed(
+            rollout, needs, model=self.model, scorer=self.scorer, trusted=self._sampler_agrees
+        )
 
     def _sampler_agrees(self, rollout: Rollout) -> bool:
         """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
         if self.sampler == UNKNOWN:
             few = rollout.mask.any(1).nonzero()[:16, 0]
             some = take(rollout, few)
-            gap = torch.where(
-                some.mask, self._logp(self.model.field, some) - some.behaviour_logp, 0
-            )
+            again = self.scorer.logp(self.model.field, some)
+            gap = torch.where(some.mask, again - some.behaviour_logp, 0)
             largest = ranks.largest(torch.cat([gap.abs().flatten(), gap.new_zeros(1)]).max())
             self.sampler.fill_(REUSED if self.exact and largest < SAME else DIFFERENT)
         return bool(self.sampler == REUSED)
@@ -234,8 +217,8 @@ class FlowPolicy(nn.Module):
         return self.model.trainable()
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """What an optimiser treats alike."""
-        return {"policy": list(self.trainable().values())}
+        """What an optimiser treats alike; a critic, if there is one, comes last."""
+        return self.model.groups()
 
     def weights(self) -> dict[str, Tensor]:
         """What a checkpoint holds: all that is trained."""

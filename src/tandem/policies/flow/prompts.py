@@ -93,7 +93,7 @@ class Library:
         return condition
 
     def _remember(self, text: str, condition: Condition) -> None:
-        self.recent[text] = condition
+        self.recent[text] = {name: x.cpu() for name, x in condition.items()}
         # Without a file there is no other copy.
         if self.folder is not None and len(self.recent) > self.keep:
             self.recent.popitem(last=False)

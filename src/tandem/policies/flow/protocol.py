@@ -47,6 +47,9 @@ class Adapter(Protocol):
     ) -> Tensor:
         """noise - x0 as the network predicts it: [N, *latent_shape], sigma [N]."""
 
+    def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
+        """The layer whose first input is the last hidden states [N, tokens, H], and H."""
+
     def decode(self, x0: Tensor) -> Tensor:
         """[N, *latent_shape] -> uint8 [N, H, W, 3], on the CPU."""
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from tandem.policies.flow.field import Field
+from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.prompts import Library
 from tandem.policies.flow.questions import Answers, Levels, Question, Regressed, Taken
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.trajectories import even_parts
 from tandem.types import Evidence, Rollout, Transition
 
-Reference = Callable[[], AbstractContextManager[Field]]
 KLS = ("kl_to_old", "kl_to_ref")
 TRANSITION = ("std", "sigma", "next_sigma", "velocity_gain")
 
@@ -37,26 +36,25 @@ class Scorer:
         self.levels, self.levels_per_picture = levels, levels_per_picture
         self.max_rows = max_rows
 
-    def evidence(
-        self, field: Field, rollout: Rollout, needs: frozenset[str], reference: Reference
-    ) -> Evidence:
-        said = self.answers(field, rollout, needs, reference)
+    def evidence(self, model: FlowModel, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        said = self.answers(model.field, rollout, needs, model)
+        plain = {"logp": said["logp"], "values": said.get("values")}
         asked = needs & {"transition", *KLS}
         if not asked or rollout.sample.trajectory is None:
-            return Evidence(logp=said["logp"])
+            return Evidence(**plain)
         assert asked <= {"transition", *said}, "complete() was not told that old means are needed"
         facts = {name: said[name].detach() for name in TRANSITION}
         kls = {name: said[name] for name in KLS if name in needs}
-        return Evidence(logp=said["logp"], transition=Transition(**facts, **kls))
+        return Evidence(**plain, transition=Transition(**facts, **kls))
 
     def answers(
         self,
         field: Field,
         rollout: Rollout,
         needs: frozenset[str] = frozenset(),
-        reference: Reference | None = None,
+        model: FlowModel | None = None,
     ) -> Answers:
-        """name -> [B, T], 0 outside the mask.
+        """name -> [B, T], 0 outside the mask. `model`: of the reference and the critic.
 
         Parts are recomputed one by one in backward, so that the memory is that of one of them.
         """
@@ -64,13 +62,21 @@ class Scorer:
         if not len(row):  # one that counts for nothing: ranks wait for gradients of all weights
             row = step = torch.zeros(1, dtype=torch.int64, device=rollout.mask.device)
         parts = even_parts(len(row), self._budget(rollout))
-        said = [
-            self._part(field, rollout, (row[part], step[part]), needs, reference, len(parts) > 1)
-            for part in parts
-        ]
+        recompute = len(parts) > 1 and torch.is_grad_enabled()
+        said = []
+        for part in parts:
+            question = self._question(rollout, row[part], step[part])
+            asking = Asking(self.library, rollout, row[part], question, needs, model)
+            said.append(asking.answers(field, recompute=recompute))
         flat = {name: torch.cat([answers[name] for answers in said]) for name in said[0]}
         return {name: scattered(x, row, step, rollout.mask) for name, x in flat.items()}
 
+    @torch.no_grad()
+    def logp(self, field: Field, rollout: Rollout) -> Tensor:
+        """[B, T], without gradient."""
+        return self.answers(field, rollout)["logp"]
+
+    @torch.no_grad()
     def means(self, field: Field, rollout: Rollout) -> Tensor:
         """Where the steps would have gone on average: [B, T, ...] float32, without gradient."""
         row, step = rollout.mask.nonzero(as_tuple=True)
@@ -79,40 +85,9 @@ class Scorer:
         for part in even_parts(len(row), self._budget(rollout)):
             at = (row[part], step[part])
             taken = self._taken(rollout, *at)
-            means[at] = taken.step(self._ask(field, taken, rollout, at[0])).mean
+            asking = Asking(self.library, rollout, at[0], taken, frozenset(), None)
+            means[at] = taken.step(asking.velocity(field)).mean
         return means
-
-    def _part(
-        self,
-        field: Field,
-        rollout: Rollout,
-        at: tuple[Tensor, Tensor],
-        needs: frozenset[str],
-        reference: Reference | None,
-        recompute: bool,
-    ) -> Answers:
-        question = self._question(rollout, *at)
-        ref_velocity = None
-        if "kl_to_ref" in needs:
-            with torch.no_grad(), reference() as frozen:
-                ref_velocity = self._ask(frozen, question, rollout, at[0])
-
-        def ask() -> Tensor:
-            return self._ask(field, question, rollout, at[0])
-
-        recompute = recompute and torch.is_grad_enabled()
-        velocity = checkpoint(ask, use_reentrant=False) if recompute else ask()
-        said = question.answers(velocity, ref_velocity)
-        return {name: x.view(len(at[0]), -1).mean(1) for name, x in said.items()}
-
-    def _ask(self, field: Field, question: Question, rollout: Rollout, row: Tensor) -> Tensor:
-        """The velocity at every point of a question about these rows."""
-        scale = one_of(rollout.sample.guidance[row].tolist())
-        rows = row.repeat_interleave(len(question.x) // len(row)).tolist()
-        conditioning = self.library.rows(
-            [rollout.prompts[i] for i in rows], question.x.device, guided=scale > 1
-        )
-        return field(question.x, question.sigma, conditioning, scale=scale)
 
     def _question(self, rollout: Rollout, row: Tensor, step: Tensor) -> Question:
         if rollout.sample.trajectory is not None:
@@ -130,6 +105,51 @@ class Scorer:
     def _budget(self, rollout: Rollout) -> int:
         """Steps of one part."""
         return max(1, self.max_rows // self.points_per_step(rollout))
+
+
+class Asking:
+    """One part: its question, and the prompts that go with its rows."""
+
+    def __init__(
+        self,
+        library: Library,
+        rollout: Rollout,
+        row: Tensor,
+        question: Question,
+        needs: frozenset[str],
+        model: FlowModel | None,
+    ) -> None:
+        self.rows, self.question, self.needs, self.model = len(row), question, needs, model
+        self.scale = one_of(rollout.sample.guidance[row].tolist())
+        points = row.repeat_interleave(len(question.x) // len(row)).tolist()
+        self.conditioning = library.rows(
+            [rollout.prompts[i] for i in points], question.x.device, guided=self.scale > 1
+        )
+
+    def velocity(self, field: Field) -> Tensor:
+        where = (self.question.x, self.question.sigma, self.conditioning)
+        return field(*where, scale=self.scale)
+
+    def answers(self, field: Field, *, recompute: bool) -> Answers:
+        """name -> [N], the mean over the points of each row."""
+
+        def ask() -> tuple[Tensor, Tensor | None]:
+            if "values" not in self.needs:
+                return self.velocity(field), None
+            where = (self.question.x, self.question.sigma, self.conditioning)
+            velocity, states = field.with_states(*where, scale=self.scale)
+            return velocity, self.model.critic(states)
+
+        ref_velocity = self._of_reference() if "kl_to_ref" in self.needs else None
+        velocity, values = checkpoint(ask, use_reentrant=False) if recompute else ask()
+        said = self.question.answers(velocity, ref_velocity)
+        said |= {} if values is None else {"values": values}
+        return {name: x.view(self.rows, -1).mean(1) for name, x in said.items()}
+
+    @torch.no_grad()
+    def _of_reference(self) -> Tensor:
+        with self.model.reference() as field:
+            return self.velocity(field)
 
 
 def one_of(scales: Sequence[float]) -> float:

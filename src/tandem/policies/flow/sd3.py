@@ -111,6 +111,9 @@ class SD3:
     ) -> Tensor:
         return velocity(network, x, sigma, condition)
 
+    def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
+        return network.norm_out, network.inner_dim
+
     @torch.no_grad()
     def decode(self, x0: Tensor) -> Tensor:
         vae, device = self.vae.to(x0.device), x0.device.type

@@ -78,6 +78,9 @@ class TinyFlow:
     ) -> Tensor:
         return velocity(network, x, sigma, condition)
 
+    def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
+        return network.norm_out, network.inner_dim
+
     def decode(self, x0: Tensor) -> Tensor:
         pixels = ((x0.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return pixels.permute(0, 2, 3, 1).contiguous().cpu()
