@@ -75,8 +75,9 @@ def test_all_but_the_last_step_are_kept_and_each_state_once():
     assert taken.mean is None
 
 
-def test_nothing_is_kept_of_deterministic_steps():
-    policy = small(steps=6, sampling={"stochastic": picked(1, 2, 4)})
+@STORAGE
+def test_nothing_is_kept_of_deterministic_steps(storage):
+    policy = small(steps=6, sampling={"stochastic": picked(1, 2, 4), "storage": storage})
     rollout = sampled(policy, 2)
     taken = rollout.sample.trajectory
     assert rollout.mask.shape == (8, 3) and rollout.mask.all()
@@ -84,6 +85,19 @@ def test_nothing_is_kept_of_deterministic_steps():
     assert taken.place[0].tolist() == [0, 1, 3]
     assert torch.equal(taken.sigma[0], linear_shift(6, 16)[[1, 2, 4]])
     assert torch.equal(policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp)
+
+
+@EACH_KERNEL
+def test_the_noise_of_steps_is_standard_normal_and_no_two_are_alike(kernel):
+    policy = small(frozenset({"kl_to_old"}), sampling={"kernel": KERNELS[kernel]})
+    rollout = sampled(policy, 8)
+    taken = rollout.sample.trajectory
+    std = policy.evidence(rollout, frozenset({"transition"})).transition.std
+    noise = (taken.path[:, 1:] - taken.mean) / std[..., None, None, None]
+    noise = noise.flatten(2).flatten(0, 1)  # [samples x steps, 768]
+    assert abs(noise.mean()) < 0.02 and abs(noise.std() - 1) < 0.02
+    likeness = noise @ noise.T / 768 - torch.eye(len(noise))
+    assert likeness.abs().max() < 0.3
 
 
 def test_states_are_kept_in_the_storage_dtype_and_the_picture_is_not():

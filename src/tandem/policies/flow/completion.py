@@ -1,0 +1,55 @@
+"""What is read of a rollout and was not given by its sampler, found without gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tandem.policies.flow.model import FlowModel
+from tandem.policies.flow.scorer import Scorer
+from tandem.types import Rollout
+
+
+@torch.no_grad()
+def completed(
+    rollout: Rollout,
+    needs: frozenset[str],
+    *,
+    model: FlowModel,
+    scorer: Scorer,
+    trusted: Callable[[Rollout], bool],
+) -> Rollout:
+    """`trusted` says whether the log-probabilities of the sampler are those of training."""
+
+    def old_values() -> Tensor:
+        return scorer.evidence(model, rollout, frozenset({"values"})).values
+
+    def old_logp() -> Tensor:
+        if rollout.behaviour_logp is not None and trusted(rollout):
+            return rollout.behaviour_logp
+        return scorer.logp(model.field, rollout)
+
+    def ref_logp() -> Tensor:
+        with model.reference() as field:
+            return scorer.logp(field, rollout)
+
+    fill = {"old_values": old_values, "old_logp": old_logp, "ref_logp": ref_logp}
+    found = {
+        name: find()
+        for name, find in fill.items()
+        if name in needs and getattr(rollout, name) is None
+    }
+    rollout = replace(rollout, **found)
+    return with_means(rollout, model, scorer) if "kl_to_old" in needs else rollout
+
+
+def with_means(rollout: Rollout, model: FlowModel, scorer: Scorer) -> Rollout:
+    """Where the steps go on average now, unless the sampler has kept it."""
+    taken = rollout.sample.trajectory
+    if taken is None or taken.mean is not None:
+        return rollout
+    taken = replace(taken, mean=scorer.means(model.field, rollout))
+    return replace(rollout, sample=replace(rollout.sample, trajectory=taken))
