@@ -57,7 +57,7 @@ def test_what_it_provides_depends_on_its_dynamics_and_needs_no_weights():
     policy = small()
     assert policy.describe().kind == "flow"
     assert {"behaviour_logp", "transition", "kl_to_ref"} <= policy.describe().provides
-    assert small(sampling={"kernel": ode}).describe().provides == {"old_logp", "ref_logp"}
+    assert small(sampling={"kernel": ode}).describe().provides == {"key", "old_logp", "ref_logp"}
 
 
 def test_prompts_that_cannot_be_painted_are_named_with_the_reason():
@@ -230,3 +230,4 @@ def test_the_key_of_a_rollout_is_what_moves_it():
     policy = small()
     other = policy.sample(asked(), 4, key=KEY + 1, slots=range(4))
     assert (sampled(policy).sample.x0 != other.sample.x0).flatten(1).any(1).all()
+    assert len(torch.cat([sampled(policy).key, other.key]).unique()) == 32

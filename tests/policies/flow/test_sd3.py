@@ -51,7 +51,7 @@ def with_diffusers(folder, rollout, scale, *, lora=None, output_type="latent"):
     pipeline.set_progress_bar_config(disable=True)
     if lora is not None:
         pipeline.load_lora_weights(lora)
-    keys = draws.key(draws.key(KEY, torch.arange(4)), torch.zeros(4, dtype=torch.int64))
+    keys = draws.key(KEY, torch.arange(4), torch.zeros(4, dtype=torch.int64))
     return pipeline(
         prompt=[prompt.text for prompt in rollout.prompts],
         negative_prompt="",

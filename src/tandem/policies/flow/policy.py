@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +28,7 @@ from tandem.policies.pretrained import Numerics, copy_into
 from tandem.policies.records import Description
 from tandem.types import Evidence, Prompt, Rollout, take
 
-OF_PICTURES = frozenset({"old_logp", "ref_logp"})
+OF_PICTURES = frozenset({"key", "old_logp", "ref_logp"})
 OF_STEPS = frozenset(
     {"behaviour_logp", "transition", "kl_to_old", "kl_to_ref", "values", "old_values"}
 )
@@ -135,7 +136,9 @@ class FlowPolicy(nn.Module):
         self.library.prepare(texts, self.device)
         group = torch.tensor(slots, device=self.device)
         of_group = draws.key(key, group).repeat_interleave(group_size)
-        keys = draws.key(of_group, torch.arange(group_size, device=self.device).repeat(len(slots)))
+        keys = draws.key(
+            key, group[:, None], torch.arange(group_size, device=self.device)
+        ).flatten()
         starts = of_group if sampling.shared_noise else keys
         course = Course.of(
             sampling,
@@ -146,7 +149,7 @@ class FlowPolicy(nn.Module):
         )
         with self.model.snapshots.under(snapshot):
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
-        return rows.sampled(
+        rollout = rows.sampled(
             asked,
             finished,
             pictures,
@@ -154,6 +157,7 @@ class FlowPolicy(nn.Module):
             key=draws.key(of_group, "regression"),
             guidance=sampling.guidance_scale,
         )
+        return replace(rollout, key=keys)
 
     def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
         """Pictures of demonstrations, each one step; the rows of a slot share their noise."""
