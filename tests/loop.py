@@ -71,8 +71,9 @@ class Loop(PostTraining):
 
     def __init__(self, *, algorithm=GRPO, plan=PLAN, folder, rewards=None, guards=None) -> None:
         super().__init__(
-            policy=TablePolicy(critic=algorithm.critic is not None), algorithm=algorithm, rewards=rewards or ShareOfThrees(),
-            stream=Stream(), optimizer=partial(torch.optim.SGD, lr=1.0),
+            policy=TablePolicy(critic=algorithm.critic is not None), algorithm=algorithm,
+            rewards=rewards or ShareOfThrees(), stream=Stream(),
+            optimizer=partial(torch.optim.SGD, lr=1.0),
             schedule=lambda iteration, iterations: 1.0, plan=plan, guards=guards or Guards(),
             folder=folder,
         )  # fmt: skip

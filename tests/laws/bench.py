@@ -105,7 +105,8 @@ class Setting:
 
     budget: Budget = WHOLE
     change: Change | None = None  # of the rows, once all about them is known
-    policy: Callable[[], nn.Module] = TablePolicy
+    policy: Callable[[], nn.Module] | None = None  # in place of a table
+    dtype: torch.dtype = torch.float64  # of the table
     guards: Guards = OPEN
     epochs: int = 2  # more than the presets have: with one update every ratio would be 1
     lr: float = 4.0
@@ -117,13 +118,14 @@ class Bench(PostTraining):
 
     def __init__(self, algorithm: Algorithm, setting: Setting | None = None) -> None:
         setting = setting or Setting()
-        policy = setting.policy()
-        table = getattr(policy, "table", torch.zeros(0))
+        table = TablePolicy(dtype=setting.dtype, critic=algorithm.critic is not None)
+        policy = table if setting.policy is None else setting.policy()
+        dtype = setting.dtype if policy is table else torch.float32
         binary = unbound(algorithm.advantage)[0] is pass_at_k
         super().__init__(
             policy=policy,
             algorithm=changed(algorithm, setting.change),
-            rewards=Digits(binary, table.dtype),
+            rewards=Digits(binary, dtype),
             stream=Numbered(),
             optimizer=partial(torch.optim.SGD, lr=setting.lr),
             schedule=lambda iteration, iterations: 1.0,

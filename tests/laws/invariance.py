@@ -12,7 +12,6 @@ from functools import partial
 
 import torch
 from laws.bench import EXACT, Bench, agree, run
-from table_policy import TablePolicy
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -176,7 +175,7 @@ def shift_matters(algorithm: Algorithm) -> None:
 
 def float32(algorithm: Algorithm) -> None:
     """Single precision gives the numbers of double precision, to a part in ten thousand."""
-    got = run(algorithm, policy=partial(TablePolicy, dtype=torch.float32))
+    got = run(algorithm, dtype=torch.float32)
     want = run(algorithm)
     assert got.rollout.outputs == want.rollout.outputs
     assert {gradient.dtype for gradient in got.gradients} == {torch.float32}
