@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.prompts import Library
+from tandem.policies.flow.solvers import solve
 from tandem.policies.flow.trajectories import Course, Finished, denoise, even_parts, start_noise
 from tandem.types import Prompt, concat
 
@@ -30,7 +32,14 @@ def paint(
         some = [asked[i] for i in part.tolist()]
         conditioning = library.rows(some, keys.device, guided=sampling.guidance_scale > 1)
         start = start_noise(starts[part.to(keys.device)], adapter.latent_shape)
-        one = denoise(model.field, start, keys[part.to(keys.device)], conditioning, course)
+        if sampling.solver is None:
+            one = denoise(model.field, start, keys[part.to(keys.device)], conditioning, course)
+        else:
+            velocity = partial(
+                model.field, conditioning=conditioning, scale=sampling.guidance_scale
+            )
+            x0 = solve(velocity, start, sampling.solver, sampling.steps)
+            one = Finished(x0=x0, trajectory=None, logp=None)
         finished.append(one)
         pictures.append(adapter.decode(one.x0))
     return concat(finished), torch.cat(pictures)

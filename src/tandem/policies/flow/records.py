@@ -14,6 +14,7 @@ from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import Indices, every_step
+from tandem.policies.flow.solvers import Solver
 from tandem.types import unbound
 
 Condition = Mapping[str, Tensor]  # what a transformer reads of a prompt; [B, ...] once stacked
@@ -30,6 +31,7 @@ class FlowSampling:
     kernel: Kernel = flow_sde  # of the stochastic steps; `ode` for none
     logp: LogProbability = gaussian_logp
     schedule: Schedule = linear_shift
+    solver: Callable[[], Solver] | None = None  # of the ODE, in place of Euler and the schedule
     stochastic: Choose = every_step
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
     shared_noise: bool = False  # all samples of a group start from the same noise
@@ -41,6 +43,8 @@ class FlowSampling:
         for name in ("steps", "max_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.solver is not None and not self.deterministic:
+            raise ValueError("rollout.solver takes no random steps; leave it null or dynamics=ode")
 
     @property
     def deterministic(self) -> bool:
