@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -126,6 +126,31 @@ class Plan:
     def updates(self) -> int:
         """Optimiser steps per iteration."""
         return self.num_minibatches * self.epochs
+
+
+def updates(experience: Experience, plan: Plan, iteration: int) -> Iterator[Experience]:
+    """The rows of every optimiser step of an iteration, the same groups on all ranks."""
+    of_all_ranks = ranks.gather(experience.rollout)
+    for epoch in range(plan.epochs):
+        key = draws.key(plan.seed, "minibatches", iteration, epoch)
+        for ids in split_groups(of_all_ranks, plan.num_minibatches, key):
+            yield of_groups(experience, ids)
+
+
+def even_parts(
+    minibatch: Experience, cost: Tensor, budget: Budget, *, vanishes: bool, whole_groups: bool
+) -> list[Experience]:
+    """The rows that count, cut to the budget; as many parts on every rank, idle ones at weight 0.
+
+    cost: [B] steps that a forward pass reads of each row.
+    """
+    rows = counting_rows(minibatch, vanishes=vanishes, whole_groups=whole_groups)
+    group = minibatch.rollout.group[rows]
+    cut = budget.cut(cost[rows], group if whole_groups else None)
+    parts = [rows_of(minibatch, rows[part.to(rows.device)]) for part in cut]
+    idle = (parts[0] if parts else first_row(minibatch)).weightless()
+    count = max(1, int(ranks.largest(torch.tensor(len(parts)))))
+    return parts + [idle] * (count - len(parts))
 
 
 def counting_rows(experience: Experience, *, vanishes: bool, whole_groups: bool) -> Tensor:

@@ -68,6 +68,16 @@ class Guards:
                 "token ids shifted by one; a lower dtype"
             )
 
+    def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
+        """`facts` of an update that was left out, whose batch lies in `folder`."""
+        if in_a_row > self.tolerated:
+            raise Stop(
+                f"iteration {facts['iteration']}: loss {facts['losses']} or gradient norm "
+                f"{facts['grad_norm']} is not finite; the weights were left as they were and the "
+                f"batch is in {folder}. "
+                "guards.non_finite=skip:3 would leave out up to 3 such updates in a row"
+            )
+
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
         if fraction > self.max_missing_rewards:
             seen = ", ".join(f"{count} x {reason}" for reason, count in reasons.items())

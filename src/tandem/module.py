@@ -10,18 +10,9 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from tandem import draws, ranks
+from tandem import ranks
 from tandem.algorithm import Algorithm
-from tandem.batches import (
-    Experience,
-    Plan,
-    counting_rows,
-    first_row,
-    is_fresh,
-    of_groups,
-    rows_of,
-    split_groups,
-)
+from tandem.batches import Experience, Plan, even_parts, is_fresh, updates
 from tandem.collect import GIVEN, part, slots_of_this_rank
 from tandem.guards import STALE, Guards, Stop, finite, save_failure
 from tandem.metrics import (
@@ -120,27 +111,22 @@ class PostTraining(LightningModule):
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """One optimiser step each: whole groups, with the weights of every term."""
-        of_all_ranks = ranks.gather(experience.rollout)
-        for epoch in range(self.plan.epochs):
-            key = draws.key(self.plan.seed, "minibatches", self.iteration, epoch)
-            for ids in split_groups(of_all_ranks, self.plan.num_minibatches, key):
-                rows = of_groups(experience, ids)
-                yield rows.weighed(self.objective.weigh(rows.rollout.trained))
+        for rows in updates(experience, self.plan, self.iteration):
+            yield rows.weighed(self.objective.weigh(rows.rollout.trained))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
         objective = self.objective
-        rows = counting_rows(
-            minibatch, vanishes=objective.vanishes, whole_groups=objective.whole_groups
+        parts = even_parts(
+            minibatch,
+            self.policy.row_cost(minibatch.rollout),
+            self.plan.budget,
+            vanishes=objective.vanishes,
+            whole_groups=objective.whole_groups,
         )
-        cost, group = self.policy.row_cost(minibatch.rollout)[rows], minibatch.rollout.group[rows]
-        cut = self.plan.budget.cut(cost, group if objective.whole_groups else None)
-        parts = [rows[part.to(rows.device)] for part in cut]
-        idle = rows_of(minibatch, parts[0]) if parts else first_row(minibatch)
-        count = max(1, int(ranks.largest(torch.tensor(len(parts)))))
-        for left in reversed(range(count)):
+        for left, rows in zip(reversed(range(len(parts))), parts, strict=True):
             self.micro_steps_left = left
-            yield rows_of(minibatch, parts.pop(0)) if parts else idle.weightless()
+            yield rows
 
     def accumulate(self, outcome: Outcome) -> None:
         """Add one micro-batch to the gradient; only the last one talks to the other ranks."""
@@ -202,13 +188,7 @@ class PostTraining(LightningModule):
             "losses": {name: str(float(loss)) for name, loss in self.losses.items()},
         }
         folder = save_failure(self.folder / "failures", minibatch, facts)
-        if self.skipped_in_a_row > self.guards.tolerated:
-            raise Stop(
-                f"iteration {self.iteration}: loss {facts['losses']} or gradient norm "
-                f"{facts['grad_norm']} is not finite; the weights were left as they were and the "
-                f"batch is in {folder}. "
-                "guards.non_finite=skip:3 would leave out up to 3 such updates in a row"
-            )
+        self.guards.check_skipped(self.skipped_in_a_row, facts, folder)
 
     # What happens around the loop.
 
