@@ -4,7 +4,7 @@ TRL takes its trainers' own way from text and reward to loss, Tandem the way of 
 Compared are the gradient of every update, at the same weights, and the weights after all updates,
 each side having gone its own way. Both differences are the largest of all parameters over the
 largest value of all parameters; they may be 1e-6 and 1e-4, else the exit code is 1.
-Needs `pip install -e ".[parity]"`.
+Needs `pip install -e ".[bench]"`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ Result = dict[str, Any]
 def main() -> None:
     chosen = arguments()
     if importlib.util.find_spec("trl") is None:
-        sys.exit('trl is not installed: pip install -e ".[parity]"')
+        sys.exit('trl is not installed: pip install -e ".[bench]"')
     os.environ.setdefault("PROJECT_ROOT", str(ROOT))
     results = []
     for name in chosen.only:

@@ -31,6 +31,7 @@ HOMES = {
     "diffusers": {"policies"},
     "wandb": {"record"},
     "matplotlib": {"record"},
+    "PIL": {"record", "rewards"},
     "hydra": {"config", "registry"},
     "omegaconf": {"assembly", "config", "registry", "run", "start", "sample"},
 }
