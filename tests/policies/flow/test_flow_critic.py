@@ -58,6 +58,14 @@ def test_values_know_state_level_and_prompt_but_not_the_step_that_follows():
     assert (policy.evidence(renamed, VALUES).values - values).abs().max() > 1e-4
 
 
+def test_under_guidance_the_value_is_that_of_the_prompt_alone():
+    guided = critical(sampling={"guidance_scale": 2.0}, negative_prompt="")
+    rollout = sampled(guided)
+    plain = replace(rollout.sample, guidance=torch.ones(16, dtype=torch.float64))
+    want = guided.evidence(replace(rollout, sample=plain), VALUES).values
+    assert_close(guided.evidence(rollout, VALUES).values, want, atol=1e-5, rtol=1e-5)
+
+
 def test_a_critic_changes_no_log_probability_and_survives_cuts():
     policy = critical(sampling={"guidance_scale": 2.0}, negative_prompt="")
     rollout = policy.complete(sampled(policy), VALUES)

@@ -77,7 +77,9 @@ def test_the_spread_of_the_log_ratio_is_that_of_the_kl():
 
 def test_old_means_are_the_samplers_and_found_again_where_it_kept_none():
     keeping = small(ALL)
-    kept = sampled(keeping).sample.trajectory.mean
+    rollout = sampled(keeping)
+    kept = rollout.sample.trajectory.mean
+    assert keeping.complete(rollout, ALL).sample.trajectory.mean is kept
     policy = small()
     rollout = sampled(policy)
     found = policy.complete(rollout, frozenset({"kl_to_old"})).sample.trajectory.mean

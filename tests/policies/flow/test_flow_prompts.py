@@ -60,6 +60,14 @@ def test_memory_is_bounded_where_there_are_files_and_complete_where_there_are_no
         assert some.adapter.loaded == 1
 
 
+def test_what_was_read_last_is_forgotten_last(tmp_path):
+    some = library(Counting(), tmp_path, keep=2)
+    some.prepare(["a", "b"], CPU)
+    some.stacked(["a"], CPU)
+    some.prepare(["c"], CPU)
+    assert set(some.recent) == {"a", "c"}
+
+
 def test_negatives_are_read_only_by_guided_rows_and_are_the_prompts_own_first():
     adapter = Counting()
     some = library(adapter, None, negative="ugly")

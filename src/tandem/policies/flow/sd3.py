@@ -74,7 +74,7 @@ class SD3:
             raise ValueError(
                 f"model.path={self.folder} has no vae that can be loaded: {one_line(error)}"
             ) from None
-        return vae.requires_grad_(False).eval()
+        return vae.eval()
 
     def fingerprint(self) -> str:
         return fingerprint_of(self.folder, ENCODERS, self.max_sequence_length, self.encoder_dtype)
