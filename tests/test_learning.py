@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 PRESETS = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("[!_]*.yaml"))
 GIVEN = {"dpo", "ipo", "simpo", "orpo", "kto", "sft"}  # nothing is sampled
 BUDGET = 30.0  # CPU-seconds of training
+ITERATIONS = {"ppo": 40}  # of 60: a critic and four epochs cost more
 # The evaluation is at both ends only, so that it stays out of the budget.
 ENDS = ("evaluation.every=1000", "evaluation.pass_at=[1]")
 
@@ -33,10 +34,10 @@ def trained(folder: Path, *overrides: str) -> tuple[dict, dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [name for name in PRESETS if name not in GIVEN])
-def test_sampled_accuracy_rises_by_a_third(tmp_path, algorithm):
+def test_sampled_accuracy_rises_by_three_tenths(tmp_path, algorithm):
     before, after = trained(
-        tmp_path, f"algorithm={algorithm}", "data=sort_letters", "iterations=60",
-        "prompts_per_step=32",
+        tmp_path, f"algorithm={algorithm}", "data=sort_letters",
+        f"iterations={ITERATIONS.get(algorithm, 60)}", "prompts_per_step=32",
     )  # fmt: skip
     assert after["eval/accuracy"] >= before["eval/accuracy"] + 0.3
 
