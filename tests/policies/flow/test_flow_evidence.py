@@ -233,6 +233,8 @@ def test_guidance_without_a_negative_prompt_is_an_error():
         sampled(policy)
     _, dropped = policy.admit(asked())
     assert len(dropped) == 4 and "negative_prompt" in dropped[0][1]
+    _, dropped = policy.admit(asked(negative_prompt="far too many words for the model"))
+    assert len(dropped) == 4 and "7 words" in dropped[0][1]
     own = asked(negative_prompt="green")
     assert policy.admit(own) == (own, [])
     assert len(policy.sample(own, 1, key=0, slots=range(4)).outputs) == 4
