@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from tandem import weights
 from tandem.losses.judged import kto, mismatched_kl
-from tandem.losses.pairs import reward_of
+from tandem.losses.pairs import of_pairs, reward_of
 from tandem.losses.preference import (
     apo_zero,
     dpo,
@@ -64,6 +64,14 @@ def close_to(dtype):
 def test_values_are_the_reference_ones(vectors, name, loss, dtype):
     value = mean_over_pairs(loss, reference_pairs(dtype))
     assert_close(value.detach(), vectors[name], **close_to(dtype))
+
+
+def test_margins_are_the_reference_ones(vectors):
+    """Of the summed log ratios, so the reward of DPO at beta 1."""
+    batch = reference_pairs()
+    reward = reward_of(partial(dpo, beta=1.0))(batch)
+    chosen, rejected = (side[::2, 0].detach() for side in of_pairs(reward, batch))
+    assert_close(chosen - rejected, vectors["dpo/delta"])
 
 
 def test_the_odds_of_orpo_are_the_reference_ones(vectors):
