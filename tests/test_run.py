@@ -308,7 +308,7 @@ def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, cha
 def test_a_warm_start_is_trained_once_and_found_again(tmp_path, capsys):
     warm = (WARM, f"cache_dir={tmp_path / 'cache'}")
     train(tmp_path / "first", *warm)
-    train(tmp_path / "second", *warm, "algorithm=rloo", "iterations=1")
+    train(tmp_path / "second", *warm, "algorithm=rloo", "num_minibatches=1", "iterations=1")
     assert "there already" in capsys.readouterr().out
     assert len(list((tmp_path / "cache" / "warm_start").iterdir())) == 1
     first, second = (lines(tmp_path / name)[0] for name in ("first", "second"))
@@ -353,7 +353,9 @@ def test_two_ranks_learn_what_one_learns(straight, tmp_path):
 
 @pytest.mark.system
 def test_a_sweep_leaves_a_finished_run_for_every_combination(tmp_path):
-    done = command("-m", "algorithm=grpo,rloo", "seed=0,1", f"hydra.sweep.dir={tmp_path}")
+    done = command(
+        "-m", "algorithm=grpo,rloo", "seed=0,1", "num_minibatches=1", f"hydra.sweep.dir={tmp_path}"
+    )
     assert done.returncode == 0, done.stderr
     runs = [path.parent for path in tmp_path.rglob("metrics.jsonl")]
     assert len(runs) == 4
