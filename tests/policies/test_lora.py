@@ -86,7 +86,7 @@ def test_what_is_saved_is_merged_and_the_adapter_lies_beside_it(adapted, policy,
 
 
 def test_merging_adds_the_product_of_the_two_factors(adapted):
-    merged = merged_weights(adapted.network)
+    merged = merged_weights(adapted.network.get_base_model())
     weights = adapted.network.get_base_model().state_dict()
     name = "model.layers.0.self_attn.q_proj"
     factors = (weights[f"{name}.lora_{x}.default.weight"] for x in "BA")

@@ -63,12 +63,11 @@ def is_adapted(layer: nn.Module) -> bool:
     return isinstance(layer, LoraLayer)
 
 
-def merged_weights(network: PeftModel) -> dict[str, Tensor]:
-    """The weights of the bare model with its adapters added, under the names of the bare model.
+def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of a model with adapters in its layers added, under the names of the bare model.
 
     The sums are new tensors, so the training copy does not drift.
     """
-    model = network.get_base_model()
     state = model.state_dict()
     weights = {bare(name): value for name, value in state.items() if is_base(name)}
     for name, layer in model.named_modules():
@@ -91,6 +90,7 @@ def is_base(name: str) -> bool:
 
 def save_adapted(network: PeftModel, folder: Path) -> None:
     """The merged model in `folder`, the adapter alone in `folder/lora`."""
-    network.get_base_model().save_pretrained(folder, state_dict=merged_weights(network))
+    model = network.get_base_model()
+    model.save_pretrained(folder, state_dict=merged_weights(model))
     # "auto" would ask the hub whether the vocabulary grew.
     network.save_pretrained(str(folder / "lora"), save_embedding_layers=False)

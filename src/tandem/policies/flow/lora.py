@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tandem.policies.lora import Lora, bare, is_adapted, is_base
+from tandem.policies.lora import Lora, is_base, merged_weights
 
 OWN, EVERY_LINEAR = "attention", "all-linear"
 
@@ -64,24 +64,9 @@ def without_adapters(network: nn.Module) -> Iterator[None]:
         network.enable_adapters()
 
 
-def plain_weights(network: nn.Module) -> dict[str, Tensor]:
-    """Those of the bare model, adapters added, under the names of the bare model.
-
-    The sums are new tensors, so the training copy does not drift.
-    """
-    state = network.state_dict()
-    weights = {bare(name): value for name, value in state.items() if is_base(name)}
-    for name, layer in network.named_modules():
-        if is_adapted(layer):
-            base = weights[f"{name}.weight"]
-            change = layer.get_delta_weight("default")
-            weights[f"{name}.weight"] = (base.to(change.dtype) + change).to(base.dtype)
-    return weights
-
-
 def plain_copy(network: nn.Module) -> nn.Module:
     """The same transformer without adapters in it; it holds the very tensors where none were."""
     with torch.device("meta"):
         copy = type(network).from_config(network.config)
-    copy.load_state_dict(plain_weights(network), assign=True)
+    copy.load_state_dict(merged_weights(network), assign=True)
     return copy
