@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws, ranks
+from tandem.policies import learning
 from tandem.policies.chat import Chat, Talk
 from tandem.policies.critic import Critic, Kind, critic_of
 from tandem.policies.decoding import Endings, answer
@@ -86,18 +86,10 @@ class LanguagePolicy(nn.Module):
         if self.lora is not None:
             self.network = adapted(model, self.lora, seed=self.seed)
         self.scorer = Scorer(model, numerics=self.numerics, memory=self.memory, critic=self.critic)
-        self._warn_of_rounding()
+        learning.warn_of_rounding(self.trainable())
         if "ref_logp" in needs and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
             self.reference = Scorer(frozen, numerics=self.numerics, memory=self.memory)
-
-    def _warn_of_rounding(self) -> None:
-        if any(p.dtype == torch.bfloat16 for p in self.trainable().values()):
-            warnings.warn(
-                "bfloat16 weights are trained, and they lose updates below 1/256 of a weight: set "
-                "model.lora, or model.dtype=float32 with trainer.precision=bf16-mixed",
-                stacklevel=2,
-            )
 
     def train(self, mode: bool = True) -> LanguagePolicy:
         """The network stays in eval mode: no dropout, and a cache while sampling."""
@@ -113,8 +105,7 @@ class LanguagePolicy(nn.Module):
     @property
     def exact(self) -> bool:
         """Whether a log-probability comes out the same in any batch, to 1e-4."""
-        full = all(p.dtype in (torch.float32, torch.float64) for p in self.network.parameters())
-        return full and not torch.is_autocast_enabled(self.device.type)
+        return learning.is_exact(self.network)
 
     def sample(
         self,
@@ -234,19 +225,11 @@ class LanguagePolicy(nn.Module):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
-        parts = {"": self.network} | ({} if self.critic is None else {"critic.": self.critic})
-        return {
-            f"{prefix}{name}": p
-            for prefix, part in parts.items()
-            for name, p in part.named_parameters()
-            if p.requires_grad
-        }
+        return learning.trainable(self.network, self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """What an optimiser treats alike; a critic, if there is one, comes last."""
-        policy = [p for p in self.network.parameters() if p.requires_grad]
-        critic = {} if self.critic is None else {"critic": list(self.critic.parameters())}
-        return {"policy": policy} | critic
+        """What an optimiser treats alike."""
+        return learning.groups(self.network, self.critic)
 
     def weights(self) -> dict[str, Tensor]:
         """What a checkpoint holds: all that is trained."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from tandem.policies import learning
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.field import Field
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
@@ -45,30 +45,20 @@ class FlowModel(nn.Module):
         if with_reference and self.lora is None:
             copied = copy.deepcopy(self.network).requires_grad_(False)
             self.frozen = Field(copied, self.adapter, compiled=compiled)
-        warn_of_rounding(self.trainable())
+        learning.warn_of_rounding(self.trainable())
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
-        parts = {"": self.network} | ({} if self.critic is None else {"critic.": self.critic})
-        return {
-            f"{prefix}{name}": p
-            for prefix, part in parts.items()
-            for name, p in part.named_parameters()
-            if p.requires_grad
-        }
+        return learning.trainable(self.network, self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """What an optimiser treats alike; a critic, if there is one, comes last."""
-        policy = [p for p in self.network.parameters() if p.requires_grad]
-        critic = {} if self.critic is None else {"critic": list(self.critic.parameters())}
-        return {"policy": policy} | critic
+        """What an optimiser treats alike."""
+        return learning.groups(self.network, self.critic)
 
     @property
     def exact(self) -> bool:
         """Whether all is float32 or wider, autocast too."""
-        parameters = list(self.network.parameters())
-        full = all(p.dtype in (torch.float32, torch.float64) for p in parameters)
-        return full and not torch.is_autocast_enabled(parameters[0].device.type)
+        return learning.is_exact(self.network)
 
     @contextmanager
     def reference(self) -> Iterator[Field]:
@@ -101,12 +91,3 @@ def ready(network: nn.Module, *, recompute: bool) -> nn.Module:
     if recompute:
         network.enable_gradient_checkpointing()
     return network.eval()
-
-
-def warn_of_rounding(trainable: dict[str, nn.Parameter]) -> None:
-    if any(p.dtype == torch.bfloat16 for p in trainable.values()):
-        warnings.warn(
-            "bfloat16 weights are trained, and they lose updates below 1/256 of a weight: set "
-            "model.lora, or model.dtype=float32 with trainer.precision=bf16-mixed",
-            stacklevel=2,
-        )

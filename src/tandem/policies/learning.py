@@ -1,0 +1,44 @@
+"""What of a policy learns: named for checkpoints, grouped for optimisers; and how precisely."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+WIDE = (torch.float32, torch.float64)
+
+
+def trainable(network: nn.Module, critic: nn.Module | None) -> dict[str, nn.Parameter]:
+    """All that learns, by name."""
+    parts = {"": network} | ({} if critic is None else {"critic.": critic})
+    return {
+        f"{prefix}{name}": p
+        for prefix, part in parts.items()
+        for name, p in part.named_parameters()
+        if p.requires_grad
+    }
+
+
+def groups(network: nn.Module, critic: nn.Module | None) -> dict[str, list[nn.Parameter]]:
+    """What an optimiser treats alike; a critic, if there is one, comes last."""
+    policy = [p for p in network.parameters() if p.requires_grad]
+    return {"policy": policy} | ({} if critic is None else {"critic": list(critic.parameters())})
+
+
+def is_exact(network: nn.Module) -> bool:
+    """Whether all is float32 or wider, autocast too."""
+    parameters = list(network.parameters())
+    full = all(p.dtype in WIDE for p in parameters)
+    return full and not torch.is_autocast_enabled(parameters[0].device.type)
+
+
+def warn_of_rounding(trained: Mapping[str, nn.Parameter]) -> None:
+    if any(p.dtype == torch.bfloat16 for p in trained.values()):
+        warnings.warn(
+            "bfloat16 weights are trained, and they lose updates below 1/256 of a weight: set "
+            "model.lora, or model.dtype=float32 with trainer.precision=bf16-mixed",
+            stacklevel=2,
+        )
