@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from tandem.losses.inner import refuse_survey
+from tandem.losses.inner import Outer
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
-from tandem.types import CoupledBatch, compares_rows, needs, needs_of, vanishes
+from tandem.types import CoupledBatch, needs
 
 Bound = Callable[[CoupledBatch], Tensor]  # -> [B, T] bool, True where a step went too far
 TINY = 1e-8  # keeps a logarithm finite where a probability is rounded to 1
@@ -81,30 +82,17 @@ def dppo_pulled(
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyMask:
+class OffPolicyMask(Outer):
     """A loss, but 0 for bad samples that the policy has left far behind (DeepSeek-V3.2).
 
     Left behind: the mean over its steps of log q - log p, q the policy that sampled, is above
     `delta` nats. Bad: its advantage is negative.
     """
 
-    loss: Callable[[CoupledBatch], Tensor]
+    says: ClassVar[str] = "the off-policy mask"
+    reads: ClassVar[frozenset[str]] = frozenset({"behaviour_logp"})
+
     delta: float
-
-    def __post_init__(self) -> None:
-        refuse_survey("the off-policy mask", self.loss)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_of(self.loss) | {"behaviour_logp"}
-
-    @property
-    def vanishes(self) -> bool:
-        return vanishes(self.loss)
-
-    @property
-    def whole_groups(self) -> bool:
-        return compares_rows(self.loss)
 
     def __call__(self, batch: CoupledBatch) -> Tensor:
         return torch.where(self.dropped(batch), 0, self.loss(batch))

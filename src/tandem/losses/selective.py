@@ -6,24 +6,17 @@ Which steps, only all rows of the update can tell: a survey sees them before the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.losses.inner import refuse_survey
+from tandem.losses.inner import Outer
 from tandem.losses.policy import clipping, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
-from tandem.types import (
-    CoupledBatch,
-    compares_rows,
-    needs,
-    needs_of,
-    surveyed_by,
-    vanishes,
-)
+from tandem.types import CoupledBatch, needs, surveyed_by
 
 
 def compared(batch: CoupledBatch) -> Tensor:
@@ -153,31 +146,21 @@ def kl_cov(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopEntropy:
+class TopEntropy(Outer):
     """A loss, but 0 on all steps except the `part` with the highest entropy (arXiv:2506.01939).
 
     Kept: H is at least the (1 - part) quantile of the update. The others still count in the mean.
     """
 
-    loss: Callable[[CoupledBatch], Tensor]
+    says: ClassVar[str] = "top entropy"
+    reads: ClassVar[frozenset[str]] = frozenset({"entropy"})
+
     part: float = 0.2
 
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:
-            raise ValueError(f"top entropy needs 0 < part <= 1, but part={self.part}")
-        refuse_survey("top entropy", self.loss)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_of(self.loss) | {"entropy"}
-
-    @property
-    def vanishes(self) -> bool:
-        return vanishes(self.loss)
-
-    @property
-    def whole_groups(self) -> bool:
-        return compares_rows(self.loss)
+            raise ValueError(f"{self.says} needs 0 < part <= 1, but part={self.part}")
+        super().__post_init__()
 
     def survey(self, batch: CoupledBatch) -> Tensor:
         """[B, T] bool, True where a step is kept."""
