@@ -71,7 +71,7 @@ class Rollout:
     @property
     def trained(self) -> Tensor:
         """[B, T] bool: the mask, without the rows that others are only compared with."""
-        return self.mask if self.baseline is None else self.mask & ~self.baseline[:, None]
+        return without(self.baseline, self.mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +134,16 @@ class CoupledBatch:
     key: Tensor | None = None  # [B] int64 of the draws that made the row
     baseline: Tensor | None = None  # [B] bool: rows that are only compared with
     transition: Transition | None = None  # of Gaussian steps
+
+    @property
+    def trained(self) -> Tensor:
+        """[B, T] bool: the mask, without the rows that others are only compared with."""
+        return without(self.baseline, self.mask)
+
+
+def without(rows: Tensor | None, mask: Tensor) -> Tensor:
+    """[B, T] bool: the mask, but False on the chosen rows. rows: [B] bool; None: there are none."""
+    return mask if rows is None else mask & ~rows[:, None]
 
 
 def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:

@@ -19,17 +19,12 @@ from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
 from tandem.types import CoupledBatch, needs, surveyed_by
 
 
-def compared(batch: CoupledBatch) -> Tensor:
-    """[B, T] bool: the steps of an update, without rows that others are only compared with."""
-    return batch.mask if batch.baseline is None else batch.mask & ~batch.baseline[:, None]
-
-
 def covariance(batch: CoupledBatch) -> Tensor:
     """c = (A - mean A) (log p - mean log p) over the steps of an update, detached; 0 outside.
 
     Where it is large, a policy gradient lowers the entropy fastest (arXiv:2505.22617).
     """
-    mask = compared(batch)
+    mask = batch.trained
     return _centred(batch.advantages, mask) * _centred(batch.logp.detach(), mask)
 
 
@@ -60,7 +55,7 @@ def highest(x: Tensor, among: Tensor, count: int) -> Tensor:
 
 def share(part: float, batch: CoupledBatch) -> int:
     """How many steps a part of the update is: at least one."""
-    return max(1, int(part * int(compared(batch).sum())))
+    return max(1, int(part * int(batch.trained.sum())))
 
 
 def clip_cov_survey(
@@ -75,7 +70,7 @@ def clip_cov_survey(
     ratio, c = ratio_of(batch.logp, batch.old_logp), covariance(batch)
     low = (ratio < 1 - clip_low) & (batch.advantages < 0)
     high = (ratio > 1 + clip_high) & (batch.advantages > 0)
-    candidates = compared(batch) & ~low & ~high & (c > between[0]) & (c < between[1])
+    candidates = batch.trained & ~low & ~high & (c > between[0]) & (c < between[1])
     return highest(step_draws(batch, "clip_cov"), candidates, share(part, batch))
 
 
@@ -116,7 +111,7 @@ def clip_cov(
 def kl_cov_survey(batch: CoupledBatch, *, part: float, coef: float) -> Tensor:
     """[B, T] bool, True for the `part` of all steps with the highest covariance above 0."""
     c = covariance(batch)
-    return highest(c, compared(batch) & (c > 0), share(part, batch))
+    return highest(c, batch.trained & (c > 0), share(part, batch))
 
 
 def kl_cov_metrics(
@@ -164,7 +159,7 @@ class TopEntropy(Outer):
 
     def survey(self, batch: CoupledBatch) -> Tensor:
         """[B, T] bool, True where a step is kept."""
-        mask = compared(batch)
+        mask = batch.trained
         entropy = batch.entropy[mask]
         if not len(entropy):
             return mask
