@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tandem.advantages.temporal import whiten
+from tandem.advantages.temporal import counted, whiten
 from tandem.types import Rollout, Scores, needs_of
 
 Estimator = Callable[[Scores, Rollout], Tensor]
@@ -19,7 +19,7 @@ def normalised(advantages: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
 
     A group that ties gets what the mean of all leaves it, as published: 0 only if the mean is 0.
     """
-    return whiten(advantages, rollout.trained & scores.scored[:, None])
+    return whiten(advantages, counted(scores, rollout))
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Standardised:
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.of(scores, rollout)
         steps = rollout.trained.sum(1)
-        counted = scores.scored & (steps > 0)
-        of_sample = torch.where(counted, advantages.double().sum(1) / steps.clamp(min=1), 0)
-        count = counted.sum()
+        known = scores.scored & (steps > 0)
+        of_sample = torch.where(known, advantages.double().sum(1) / steps.clamp(min=1), 0)
+        count = known.sum()
         mean = of_sample.sum() / count.clamp(min=1)
-        apart = torch.where(counted, of_sample - mean, 0)
+        apart = torch.where(known, of_sample - mean, 0)
         std = (apart.square().sum() / (count - 1).clamp(min=1)).sqrt()
-        inside = rollout.trained & counted[:, None]
+        inside = counted(scores, rollout)
         return torch.where(inside, (advantages - mean) / (std + self.eps), 0).to(advantages.dtype)
 
 
