@@ -1,4 +1,4 @@
-"""The training loop without a trainer, over the policy that is a table."""
+"""The training loop without a trainer; one over the policy that is a table."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -66,19 +66,13 @@ class Stream(torch.nn.Module):
         self.seen = (tuple(sources), success)
 
 
-class Loop(PostTraining):
-    """The module without a trainer: one optimiser, plain backward."""
+class Alone(PostTraining):
+    """The module without a trainer: one optimiser of one rate, plain backward, all its reports."""
 
-    def __init__(self, *, algorithm=GRPO, plan=PLAN, folder, rewards=None, guards=None) -> None:
-        super().__init__(
-            policy=TablePolicy(critic=algorithm.critic is not None), algorithm=algorithm,
-            rewards=rewards or ShareOfThrees(), stream=Stream(),
-            optimizer=partial(torch.optim.SGD, lr=1.0),
-            schedule=lambda iteration, iterations: 1.0, plan=plan, guards=guards or Guards(),
-            folder=folder,
-        )  # fmt: skip
+    def __init__(self, **options) -> None:
+        super().__init__(schedule=lambda iteration, iterations: 1.0, **options)
         self.only = self.configure_optimizers()
-        self.gradients: list[torch.Tensor] = []
+        self.reports: list[dict[str, float]] = []
 
     def optimizers(self, use_pl_optimizer=True):
         return self.only
@@ -88,16 +82,32 @@ class Loop(PostTraining):
 
     def manual_backward(self, loss, *args, **kwargs):
         loss.backward()
-        if self.micro_steps_left == 0 and dist.is_initialized():  # what DDP does after the last one
-            dist.all_reduce(self.policy.table.grad)
-            self.policy.table.grad /= dist.get_world_size()
+        if self.micro_steps_left or not dist.is_initialized():
+            return
+        for parameter in self.parameters():  # what DDP does after the last one
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+
+    def go(self, iterations: int = 1):
+        for _ in range(iterations):
+            self.training_step(self.stream.draw(self.iteration, self.plan.prompts_per_step), 0)
+            self.reports.append(self.report)
+        return self
+
+
+class Loop(Alone):
+    """A table, and a memory for its gradients."""
+
+    def __init__(self, *, algorithm=GRPO, plan=PLAN, folder, rewards=None, guards=None) -> None:
+        super().__init__(
+            policy=TablePolicy(critic=algorithm.critic is not None), algorithm=algorithm,
+            rewards=rewards or ShareOfThrees(), stream=Stream(),
+            optimizer=partial(torch.optim.SGD, lr=1.0),
+            plan=plan, guards=guards or Guards(), folder=folder,
+        )  # fmt: skip
+        self.gradients: list[torch.Tensor] = []
 
     def update(self, minibatch) -> None:
         self.gradients.append(self.policy.table.grad.clone())
         super().update(minibatch)
-
-    def go(self, iterations: int = 1):
-        for _ in range(iterations):
-            prompts = self.stream.draw(self.iteration, self.plan.prompts_per_step)
-            self.training_step(prompts, 0)
-        return self

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 import torch
+from loop import Alone
 from table_policy import TablePolicy
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from tandem import draws
@@ -22,7 +22,6 @@ from tandem.batches import Budget, Experience, Plan
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.guards import Guards
-from tandem.module import PostTraining
 from tandem.types import Prompt, Rollout, Scores, needs_of, unbound
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
@@ -113,8 +112,8 @@ class Setting:
     seed: int = 1
 
 
-class Bench(PostTraining):
-    """The module without a trainer: plain SGD, and a memory for gradients and surveys."""
+class Bench(Alone):
+    """Plain SGD, and a memory for gradients and surveys."""
 
     def __init__(self, algorithm: Algorithm, setting: Setting | None = None) -> None:
         setting = setting or Setting()
@@ -128,29 +127,12 @@ class Bench(PostTraining):
             rewards=Digits(binary, dtype),
             stream=Numbered(),
             optimizer=partial(torch.optim.SGD, lr=setting.lr),
-            schedule=lambda iteration, iterations: 1.0,
             plan=plan_of(algorithm, setting),
             guards=setting.guards,
             folder=Path(tempfile.gettempdir()) / "tandem_laws",
         )
-        self.only = self.configure_optimizers()
         self.gradients: list[Tensor] = []
         self.surveys: list[dict[str, Tensor]] = []
-
-    def optimizers(self, use_pl_optimizer=True):
-        return self.only
-
-    def no_sync(self):
-        return nullcontext()
-
-    def manual_backward(self, loss, *args, **kwargs):
-        loss.backward()
-        if self.micro_steps_left or not distributed.is_initialized():
-            return
-        for parameter in self.parameters():  # what DDP does after the last one
-            if parameter.grad is not None:
-                distributed.all_reduce(parameter.grad)
-                parameter.grad /= distributed.get_world_size()
 
     def survey(self, minibatch: Experience) -> Experience:
         surveyed = super().survey(minibatch)
@@ -169,11 +151,6 @@ class Bench(PostTraining):
         rollout = self.policy.complete(rollout, self.needs)
         experience = self.algorithm.experience(scores, rollout)
         return self.survey(next(iter(self.minibatches(experience))))
-
-    def go(self, iterations: int = 1) -> Bench:
-        for _ in range(iterations):
-            self.training_step(self.stream.draw(self.iteration, self.plan.prompts_per_step), 0)
-        return self
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> Plan:

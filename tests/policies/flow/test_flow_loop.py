@@ -1,17 +1,16 @@
 """The one training step over a flow: nothing in it knows that a step is not a token."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
 import torch
+from loop import Alone
 from records import GRPO
 from small_flow import KERNELS, asked, small
 
 from tandem.batches import Budget, Plan
 from tandem.collect import dynamic_sampling
 from tandem.guards import Guards
-from tandem.module import PostTraining
 from tandem.types import Scores
 
 PLAN = Plan(
@@ -45,9 +44,7 @@ class Stream(torch.nn.Module):
         pass
 
 
-class Loop(PostTraining):
-    """The module without a trainer."""
-
+class Loop(Alone):
     def __init__(self, policy, folder, algorithm=GRPO):
         super().__init__(
             policy=policy,
@@ -55,33 +52,15 @@ class Loop(PostTraining):
             rewards=Brightness(),
             stream=Stream(),
             optimizer=partial(torch.optim.Adam, lr=1e-3),
-            schedule=lambda iteration, iterations: 1.0,
             plan=PLAN,
             guards=Guards(),
             folder=folder,
         )
-        self.only = self.configure_optimizers()
-
-    def optimizers(self, use_pl_optimizer=True):
-        return self.only
-
-    def no_sync(self):
-        return nullcontext()
-
-    def manual_backward(self, loss, *args, **kwargs):
-        loss.backward()
-
-    def go(self, iterations):
-        reports = []
-        for _ in range(iterations):
-            self.training_step(self.stream.draw(self.iteration, 4), 0)
-            reports.append(self.report)
-        return reports
 
 
 def test_policy_gradients_train_a_flow_and_the_first_ratio_is_one(tmp_path):
     policy = small(GRPO.needs, sampling={"kernel": KERNELS["cps"]})
-    reports = Loop(policy, tmp_path).go(4)
+    reports = Loop(policy, tmp_path).go(4).reports
     assert reports[-1]["reward/mean"] > reports[0]["reward/mean"] + 0.02
     assert reports[0]["optim/updates"] == 2
     assert reports[0]["response/length_mean"] == 4
