@@ -95,12 +95,16 @@ class TablePolicy(nn.Module):
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         known = {}
+        if "old_kl_to_ref" in needs:
+            needs = needs | {"old_logp", "ref_logp"}
         if "old_logp" in needs:
             known["old_logp"] = self.logp(rollout.sample, self.table.detach())
         if "ref_logp" in needs:
             known["ref_logp"] = self.logp(rollout.sample, self.reference)
         if "old_values" in needs:
             known["old_values"] = self.values.detach()[rollout.sample.before]
+        if "old_kl_to_ref" in needs:
+            known["old_kl_to_ref"] = known["old_logp"] - known["ref_logp"]
         return replace(rollout, **known)
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:

@@ -78,7 +78,7 @@ def sampled():
     mask = torch.tensor([[True, True, False], [True, False, False]])
     old = torch.tensor([[-1.0, -2.0, 0.0], [-0.5, 0.0, 0.0]])
     ref = torch.tensor([[-1.5, -1.0, 0.0], [-0.5, 0.0, 0.0]])
-    return rollout(mask, torch.tensor([0, 0]), old_logp=old, ref_logp=ref)
+    return rollout(mask, torch.tensor([0, 0]), old_kl_to_ref=old - ref)
 
 
 def test_a_kl_in_the_reward_is_taken_from_every_step_and_from_the_sum():
@@ -99,7 +99,7 @@ def test_a_kl_is_paid_in_one_place():
     assert charged.per_step is None
     assert KLInReward(coef=0.2).term is None
     assert needs_of(KLInReward(coef=0.0)) == frozenset()
-    assert needs_of(KLInReward(coef=0.1)) == {"old_logp", "ref_logp"}
+    assert needs_of(KLInReward(coef=0.1)) == {"old_kl_to_ref"}
 
 
 def test_group_advantages_see_what_the_kl_took(tmp_path):
@@ -108,14 +108,14 @@ def test_group_advantages_see_what_the_kl_took(tmp_path):
     rows = sampled()
     known = scores(torch.tensor([1.0, 0.5]))
     got = paying.experience(known, rows).advantages[:, 0]
-    k1 = (rows.old_logp - rows.ref_logp).sum(1)
+    k1 = rows.old_kl_to_ref.sum(1)
     first, second = known.total - 0.3 * k1
     assert_close(got, torch.stack([first - second, second - first]))
 
 
-def test_the_comparison_reads_old_log_probabilities_even_with_one_update(tmp_path):
+def test_the_comparison_reads_the_old_policy_even_with_one_update(tmp_path):
     paying = replace(GRPO, kl=KLInReward(coef=0.1))
-    assert "old_logp" in Loop(algorithm=paying, plan=ONCE, folder=tmp_path).needs
+    assert "old_kl_to_ref" in Loop(algorithm=paying, plan=ONCE, folder=tmp_path).needs
     assert "old_logp" not in Loop(plan=ONCE, folder=tmp_path).needs
 
 

@@ -8,12 +8,13 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types draws",
-    "ranks weights kl schedules coefficients dynamics",
+    "ranks weights schedules coefficients dynamics",
+    "kl",
     "metrics batches",
     "advantages losses corrections",
     "guards objectives policies rewards data collect",
     "penalties",
-    "algorithm source",
+    "algorithm source passes",
     "record",
     "module evaluation held_out_pairs",
     "callbacks",

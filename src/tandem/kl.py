@@ -1,17 +1,33 @@
-"""Estimates of KL(policy || reference) from sampled steps, [B, T] nats (Schulman 2020).
+"""KL(policy || reference) as a loss, [B, T]: estimated from sampled tokens, exact of Gaussian steps.
 
-With x = logp - ref_logp. What each does as a *loss* on fresh samples: k2, `k3_unbiased` and
+Of tokens in nats (Schulman 2020), with x = logp - ref_logp. On fresh samples k2, `k3_unbiased` and
 `k3_plus` have the gradient of the reverse KL; plain k3 has that of the forward KL, as GRPO
 published it; k1 has none at all, which is why it is not offered.
+
+Of Gaussian steps it is known, (mean - mean_ref)^2 / (2 std^2) per latent dimension; other distances
+that papers call KL are multiples of it, so a coefficient published for one does not fit another.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from tandem.types import CoupledBatch, needs
+from tandem.dynamics import likelihood
+from tandem.types import CoupledBatch, Transition, needs, refused_on
 
 LIMIT = 20.0
+
+of_tokens = refused_on(
+    steps="it is of second order in a log ratio, which is a mean over D latent dimensions there, "
+    "so it would be D times too small; set algorithm/kl=auto, which is exact",
+    pictures="a regression error says how likely no sample was, so nothing estimates a KL from it; "
+    "set algorithm.kl.coef=0",
+)
+of_gaussian_steps = refused_on(
+    tokens="tokens are no Gaussian steps; set algorithm/kl=auto",
+    pictures="a picture as a whole is no Gaussian step; set algorithm.kl.coef=0",
+)
 
 
 def k2_of(logp: Tensor, other: Tensor) -> Tensor:
@@ -24,18 +40,21 @@ def k3_of(logp: Tensor, other: Tensor) -> Tensor:
     return (-log_ratio).exp() + log_ratio - 1
 
 
+@of_tokens
 @needs("ref_logp")
 def k2(batch: CoupledBatch) -> Tensor:
     """x^2 / 2: the right gradient on fresh samples, a biased value."""
     return k2_of(batch.logp, batch.ref_logp)
 
 
+@of_tokens
 @needs("ref_logp")
 def k3(batch: CoupledBatch) -> Tensor:
     """As GRPO published it (arXiv:2402.03300): the right value, the gradient of the forward KL."""
     return k3_of(batch.logp, batch.ref_logp)
 
 
+@of_tokens
 @needs("ref_logp", "old_logp")
 def k3_unbiased(batch: CoupledBatch) -> Tensor:
     """k3 times the differentiable ratio of each step: right in value and gradient, off-policy too.
@@ -46,8 +65,46 @@ def k3_unbiased(batch: CoupledBatch) -> Tensor:
     return ratio * k3_of(batch.logp, batch.ref_logp)
 
 
+@of_tokens
 @needs("ref_logp")
 def k3_plus(batch: CoupledBatch) -> Tensor:
     """The value of k3 with the gradient of k2 (straight-through)."""
     slope = k2_of(batch.logp, batch.ref_logp)
     return slope - slope.detach() + k3_of(batch.logp, batch.ref_logp).detach()
+
+
+@of_gaussian_steps
+@needs("kl_to_ref")
+def gaussian(batch: CoupledBatch) -> Tensor:
+    """(mean - mean_ref)^2 / (2 std^2): exact, nats per latent dimension."""
+    return _steps(batch).kl_to_ref
+
+
+@of_gaussian_steps
+@needs("kl_to_ref")
+def mean_distance(batch: CoupledBatch) -> Tensor:
+    """(mean - mean_ref)^2, the x-based KL of Flow-Factory."""
+    steps = _steps(batch)
+    return likelihood.mean_distance(steps.kl_to_ref, steps.std)
+
+
+@of_gaussian_steps
+@needs("kl_to_ref")
+def velocity_distance(batch: CoupledBatch) -> Tensor:
+    """(velocity - velocity_ref)^2: every noise level counts alike."""
+    steps = _steps(batch)
+    gain = torch.where(batch.mask, steps.velocity_gain, 1)  # a division by 0 would leave NaN
+    return likelihood.velocity_distance(steps.kl_to_ref, steps.std, gain)
+
+
+@of_gaussian_steps
+@needs("kl_to_ref")
+def timeless(batch: CoupledBatch) -> Tensor:
+    """(mean - mean_ref)^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's code, for SDEs alone."""
+    steps = _steps(batch)
+    return likelihood.timeless_kl(steps.kl_to_ref, steps.sigma, steps.next_sigma)
+
+
+def _steps(batch: CoupledBatch) -> Transition:
+    assert batch.transition is not None, "the policy was asked for Gaussian steps, but gave none"
+    return batch.transition

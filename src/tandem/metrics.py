@@ -142,10 +142,24 @@ def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     return metrics
 
 
-def reference_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """The KL that a coefficient multiplies, to the frozen reference."""
-    kl = masked_mean(k3_of(batch.logp, batch.ref_logp), batch.mask)
-    return {"actor/grpo_kl": kl, "actor/ref_kl": kl}
+def reference_metrics(
+    batch: CoupledBatch, old_kl_to_ref: Tensor | None = None
+) -> dict[str, Metric]:
+    """The KL to the frozen reference that a coefficient multiplies, in nats as logp is.
+
+    Of Gaussian steps it is exact, and that of the old policy if the reward alone is charged for it;
+    of tokens it is k3. Nothing where nobody asked for a reference.
+    """
+    if batch.transition is not None and batch.transition.kl_to_ref is not None:
+        kl = batch.transition.kl_to_ref
+    elif batch.ref_logp is not None:
+        kl = k3_of(batch.logp, batch.ref_logp)
+    elif old_kl_to_ref is not None:
+        kl = old_kl_to_ref
+    else:
+        return {}
+    mean = masked_mean(kl, batch.mask)
+    return {"actor/grpo_kl": mean, "actor/ref_kl": mean}
 
 
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:

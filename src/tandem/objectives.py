@@ -29,7 +29,9 @@ from tandem.types import (
     Rollout,
     compares_rows,
     concat,
+    each,
     needs,
+    refused_on,
     needs_of,
     pad_steps,
     survey_of,
@@ -72,6 +74,11 @@ class Outcome:
     metrics: Mapping[str, Metric]
 
 
+@refused_on(
+    steps="the entropy of a Gaussian step is a constant of its noise level, which nothing trained "
+    "can raise",
+    pictures="a regression error belongs to no distribution, so it has no entropy",
+)
 @needs("entropy")
 def entropy_bonus(batch: CoupledBatch) -> Tensor:
     """Minus the entropy of the full distribution, [B, T] nats."""
@@ -152,9 +159,11 @@ class Coupled:
             "values": evidence.values,
             "old_values": rollout.old_values,
             "returns": rows.returns,
+            "transition": evidence.transition,
         }
         inside = {
-            k: None if v is None else torch.where(rollout.mask, v, 0) for k, v in fields.items()
+            name: each(known, lambda tensor: torch.where(rollout.mask, tensor, 0))
+            for name, known in fields.items()
         }
         batch = CoupledBatch(
             mask=rollout.mask,
@@ -173,7 +182,7 @@ class Coupled:
         """
         counted = torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)
         batch = replace(batch, mask=batch.mask & counted)
-        metrics = {} if batch.ref_logp is None else reference_metrics(batch)
+        metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
         if POLICY in self.terms and vanishes(self.terms[POLICY].loss):
             signal = batch.advantages.ne(0).any(1, keepdim=True)
             batch = replace(batch, mask=batch.mask & signal)

@@ -12,7 +12,7 @@ from torch import Tensor
 from tandem.advantages.temporal import step_rewards
 from tandem.coefficients import EntropyController, KLController
 from tandem.objectives import Term, entropy_bonus
-from tandem.types import CoupledBatch, Rollout, Scores
+from tandem.types import CoupledBatch, Rollout, Scores, refused_on, refused_on_of
 from tandem.weights import token_mean
 
 Coefficient = float | KLController | EntropyController
@@ -57,9 +57,14 @@ class KLInLoss(KL):
         return scores
 
 
+@refused_on(
+    pictures="the policy's steps are not known one by one, and it is they that pay; set "
+    "algorithm.kl.coef=0"
+)
 @dataclass(frozen=True, kw_only=True)
 class KLInReward(KL):
-    """Taken from the reward of every step by k1 = old_logp - ref_logp, before any comparison.
+    """Taken from the reward of every step, before any comparison: k1 = old_logp - ref_logp of a
+    token, the exact KL of a Gaussian step.
 
     A step then answers for all the divergence that follows it, and what it pays stays as it is
     over the updates of an iteration.
@@ -69,17 +74,18 @@ class KLInReward(KL):
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"old_logp", "ref_logp"} if self.coef else ())
+        return frozenset({"old_kl_to_ref"} if self.coef else ())
 
     def charge(self, scores: Scores, rollout: Rollout) -> Scores:
         if not self.coef:
             return scores
-        k1 = torch.where(rollout.trained, rollout.old_logp - rollout.ref_logp, 0)
-        cost = float(self.coefficient) * k1 * scores.scored[:, None]
+        kl = torch.where(rollout.trained, rollout.old_kl_to_ref, 0)
+        cost = float(self.coefficient) * kl * scores.scored[:, None]
         per_step = step_rewards(scores, rollout) - cost
         return replace(scores, total=scores.total - cost.sum(1), per_step=per_step)
 
 
+@refused_on(**refused_on_of(entropy_bonus))
 @dataclass(frozen=True, kw_only=True)
 class EntropyBonus:
     """On the entropy of the full distribution; with `target` only while it is below (Skywork-OR1).

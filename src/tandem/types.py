@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 Record = TypeVar("Record")
+DOMAINS = ("tokens", "steps", "pictures")  # what a policy can be trained on; see `refused_on`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,15 @@ class Prompt:
 
 
 PER_SAMPLE = ("group", "length", "truncated", "key", "baseline")
-PER_STEP = ("behaviour_logp", "version_gap", "entropy", "old_logp", "ref_logp", "old_values")
+PER_STEP = (
+    "behaviour_logp",
+    "version_gap",
+    "entropy",
+    "old_logp",
+    "ref_logp",
+    "old_kl_to_ref",
+    "old_values",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +68,8 @@ class Rollout:
     # Filled by `complete` where somebody reads them.
     old_logp: Tensor | None = None  # [B, T] training forward, sampling weights
     ref_logp: Tensor | None = None  # [B, T] under the frozen reference
+    # [B, T] nats as logp is: log old - log reference of a token, the exact KL of a Gaussian step
+    old_kl_to_ref: Tensor | None = None
     old_values: Tensor | None = None  # [B, T] the critic's, before the update
 
     def __post_init__(self) -> None:
@@ -228,6 +239,22 @@ def needs(*names: str, vanishes: bool = False, whole_groups: bool = False) -> Ca
     return declare
 
 
+def refused_on(**reasons: str) -> Callable:
+    """Declare in which domains a function makes no sense: domain -> a clause that says why.
+
+    The domains are what a policy can be trained on: "tokens"; "steps", which are Gaussian; and
+    "pictures", whose log-probability is a regression error at fresh noise. The clause ends in what
+    to set instead, where there is such a thing.
+    """
+    assert reasons.keys() <= set(DOMAINS)
+
+    def declare(function: Callable) -> Callable:
+        function.refused = reasons
+        return function
+
+    return declare
+
+
 def surveyed_by(survey: Callable[..., Tensor]) -> Callable:
     """Declare `survey(batch, *, numbers)` -> [B, T], which a loss must have seen before any cut.
 
@@ -246,6 +273,11 @@ def surveyed_by(survey: Callable[..., Tensor]) -> Callable:
 def needs_of(component: Callable | None) -> frozenset[str]:
     """What a component declared, through any number of `functools.partial`s."""
     return getattr(unbound(component)[0], "needs", frozenset())
+
+
+def refused_on_of(component: Callable | None) -> Mapping[str, str]:
+    """Where a component makes no sense, and why, through any number of `functools.partial`s."""
+    return getattr(unbound(component)[0], "refused", {})
 
 
 def vanishes(component: Callable) -> bool:

@@ -159,7 +159,7 @@ def every_sample(policy: TablePolicy) -> Rollout:
     prompts = (Prompt(id=1, source="all", text="?"),) * len(rows)
     sample = TableSample(tokens=tokens, before=before)
     rollout = policy.rollout(sample, torch.zeros(len(rows), dtype=torch.int64), prompts)
-    return policy.complete(rollout, frozenset({"old_logp", "ref_logp"}))
+    return policy.complete(rollout, frozenset({"old_logp", "old_kl_to_ref"}))
 
 
 def of_states(policy: TablePolicy, *, reverse: bool) -> Tensor:

@@ -27,7 +27,10 @@ from tandem.types import Evidence, Prompt, Rollout, take
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
 FILLED = ("old_logp", "old_values", "ref_logp")  # by `complete`, if they are read and not given
-PROVIDES = frozenset({*FILLED, "behaviour_logp", "key", "entropy", "likeliest", "values"})
+OF_KL = frozenset({"old_logp", "ref_logp"})  # what the KL of a token that was taken is made of
+PROVIDES = frozenset(
+    {*FILLED, "old_kl_to_ref", "behaviour_logp", "key", "entropy", "likeliest", "values"}
+)
 SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
@@ -73,7 +76,7 @@ class LanguagePolicy(nn.Module):
         return Description(kind="tokens", provides=PROVIDES)
 
     def load(self, needs: frozenset[str]) -> None:
-        """Weights and tokenizer; a frozen copy only if "ref_logp" is needed without adapters, and
+        """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
         a critic only if "values" are."""
         model, tokenizer = pretrained(self.path, self.build, self.numerics)
         self.chat = Chat(tokenizer, self.talk)
@@ -87,7 +90,7 @@ class LanguagePolicy(nn.Module):
             self.network = adapted(model, self.lora, seed=self.seed)
         self.scorer = Scorer(model, numerics=self.numerics, memory=self.memory, critic=self.critic)
         learning.warn_of_rounding(self.trainable())
-        if "ref_logp" in needs and self.lora is None:
+        if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
             self.reference = Scorer(frozen, numerics=self.numerics, memory=self.memory)
 
@@ -165,7 +168,8 @@ class LanguagePolicy(nn.Module):
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities and values that are read and were not given."""
-        wanted = {name for name in FILLED if name in needs and getattr(rollout, name) is None}
+        asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
+        wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
         sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
         if sampler_speaks and self._sampler_agrees(rollout):
             rollout = replace(rollout, old_logp=rollout.behaviour_logp)
@@ -174,6 +178,8 @@ class LanguagePolicy(nn.Module):
             rollout = self._remember(rollout, wanted)
         if "ref_logp" in wanted:
             rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
+        if "old_kl_to_ref" in needs:
+            rollout = replace(rollout, old_kl_to_ref=rollout.old_logp - rollout.ref_logp)
         return rollout
 
     def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:

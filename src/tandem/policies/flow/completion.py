@@ -36,7 +36,15 @@ def completed(
         with model.reference() as field:
             return scorer.logp(field, rollout)
 
-    fill = {"old_values": old_values, "old_logp": old_logp, "ref_logp": ref_logp}
+    def old_kl_to_ref() -> Tensor:
+        return scorer.answers(model.field, rollout, frozenset({"kl_to_ref"}), model)["kl_to_ref"]
+
+    fill = {
+        "old_values": old_values,
+        "old_logp": old_logp,
+        "ref_logp": ref_logp,
+        "old_kl_to_ref": old_kl_to_ref,
+    }
     found = {
         name: find()
         for name, find in fill.items()

@@ -29,9 +29,8 @@ from tandem.policies.records import Description
 from tandem.types import Evidence, Prompt, Rollout, take
 
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp"})
-OF_STEPS = frozenset(
-    {"behaviour_logp", "transition", "kl_to_old", "kl_to_ref", "values", "old_values"}
-)
+OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
+OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
 SAME = 1e-6  # nats per latent dimension, below every published clip range
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
@@ -86,7 +85,7 @@ class FlowPolicy(nn.Module):
     def load(self, needs: frozenset[str]) -> None:
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
         critic only if "values" are."""
-        with_reference = bool(needs & {"ref_logp", "kl_to_ref"})
+        with_reference = bool(needs & {"ref_logp", *OF_KL})
         self.model.load(
             self.path,
             seed=self.seed,
