@@ -18,6 +18,7 @@ from tandem.penalties import EntropyBonus, KLInLoss
 from tandem.types import CoupledBatch, Prompt, Rollout, Scores
 
 GRPO = Algorithm(
+    evidence="path",
     collect=collect.on_policy,
     truncated=shaping.train,
     advantage=partial(group_relative, scale=unbiased_std),

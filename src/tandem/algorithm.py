@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -50,6 +50,9 @@ class Critic:
 class Algorithm:
     """What one YAML of conf/algorithm binds. The loop reads it and never learns which it is."""
 
+    # What its log-probabilities are of: "path" the steps that the policy sampled, "elbo" pictures as
+    # a whole, by how well their velocity is known at fresh noise; "any" whichever rows there are.
+    evidence: Literal["path", "elbo", "any"]
     collect: Callable[..., tuple[Rollout, Scores]]  # where the rows of an iteration come from
     truncated: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
     advantage: Compare
