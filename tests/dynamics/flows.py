@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tandem.dynamics.kernels import Step, cps, dance_sde, flow_sde, ode
-from tandem.dynamics.likelihood import gaussian_logp, unscaled_logp
-from tandem.types import CoupledBatch
+from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, unscaled_logp
+from tandem.types import CoupledBatch, Transition
 
 NOISY = {
     "Flow-SDE": partial(flow_sde, noise_level=0.7),
@@ -68,14 +68,37 @@ def reference_pair(flow, name, dtype=torch.float64):
     return velocity, step, old
 
 
-def batch(flow, logp, old_logp, dtype):
+def batch(flow, logp, old_logp, dtype, transition=None):
     return CoupledBatch(
         logp=logp[:, None],
         old_logp=old_logp[:, None],
         advantages=flow("fixture/A", dtype)[:, None],
         mask=torch.ones(4, 1, dtype=torch.bool),
         group=flow("fixture/group").long(),
+        transition=transition,
     )
+
+
+def described(step: Step, old: Step, sigma: Tensor, next_sigma: Tensor) -> Transition:
+    """What a policy says of single steps, [B, 1]; only the KL carries a gradient."""
+    facts = {
+        "std": step.std,
+        "sigma": sigma,
+        "next_sigma": next_sigma,
+        "velocity_gain": step.velocity_gain,
+        "kl_to_old": gaussian_kl(step, old.mean),
+    }
+    return Transition(**{name: fact[:, None] for name, fact in facts.items()})
+
+
+def reference_batch(flow, name, dtype=torch.float64):
+    """The live velocity, and the reference's four steps under it."""
+    velocity, step, old = reference_pair(flow, name, dtype)
+    next_x = flow("grpo/x_next", dtype)
+    logp, old_logp = gaussian_logp(next_x, step), gaussian_logp(next_x, old)
+    levels_of = (levels(level, next_x) for level in (0.6, 0.4))
+    transition = described(step, old, *levels_of)
+    return velocity, batch(flow, logp, old_logp, dtype, transition)
 
 
 def width(flow, case):

@@ -1,38 +1,73 @@
 """GRPO-Guard's log-ratio, and what weighs steps alike: both follow from a step's three numbers."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from flows import NOISY, PRECISION, SDES, batch, close, levels, random_steps, reference_pair, width
+from flows import (
+    NOISY,
+    PRECISION,
+    SDES,
+    close,
+    described,
+    levels,
+    random_steps,
+    reference_batch,
+    width,
+)
 from torch.testing import assert_close
 
 from tandem.dynamics.kernels import next_state
-from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, unscaled_logp
-from tandem.dynamics.path import mean_square
-from tandem.losses.policy import ppo
+from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, mean_distance, unscaled_logp
+from tandem.losses.gaussian import (
+    equal_steps,
+    grpo_guard,
+    guarded,
+    inverse_gain,
+    inverse_time,
+    noise,
+)
+from tandem.metrics import own_metrics, settle
+from tandem.types import CoupledBatch, Transition, each, pad_steps
 
 EACH_NOISY = pytest.mark.parametrize("name", NOISY)
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_grpo_guard_is_ppo_on_a_log_ratio_without_bias_and_scale(flow, dtype):
-    velocity, step, old = reference_pair(flow, "Flow-SDE", dtype)
-    next_x = flow("grpo/x_next", dtype)
-    log_ratio = gaussian_logp(next_x, step) - gaussian_logp(next_x, old)
-    guarded = step.std * (log_ratio + gaussian_kl(step, old.mean))
-    assert_close(step.std, flow("guard/scale").expand(4), **close(dtype))
-    assert_close(guarded.exp().detach(), flow("guard/ratio"), **close(dtype))
+    velocity, batch = reference_batch(flow, "Flow-SDE", dtype)
+    log_ratio = guarded(batch).logp[:, 0].detach()
+    assert_close(log_ratio.exp(), flow("guard/ratio"), **close(dtype))
     for name in ("mean_z_dmu", "log_ratio"):
-        assert_close(guarded.detach(), flow(f"guard.closed_form/{name}"), **close(dtype))
-    moved = mean_square(step.mean.detach() - old.mean, step.std)
-    assert_close(moved, flow("guard/mse"), **close(dtype))
-    loss = ppo(batch(flow, guarded, torch.zeros_like(guarded), dtype), **width(flow, "guard"))
-    (gradient,) = torch.autograd.grad(loss.mean(), velocity)
-    assert_close(loss.mean().detach(), flow("guard/loss_ff"), **close(dtype))
+        assert_close(log_ratio, flow(f"guard.closed_form/{name}"), **close(dtype))
+    std, moved = batch.transition.std[:, 0], batch.transition.kl_to_old[:, 0].detach()
+    assert_close(std, flow("guard/scale").expand(4), **close(dtype))
+    assert_close(mean_distance(moved, std), flow("guard/mse"), **close(dtype))
+    loss = grpo_guard(batch, weight=None, **width(flow, "guard")).mean()
+    (gradient,) = torch.autograd.grad(loss, velocity)
+    assert_close(loss.detach(), flow("guard/loss_ff"), **close(dtype))
     assert_close(gradient, flow("guard/dloss_ff_dv"), **close(dtype))
-    reweighted = (loss / 0.2).mean().detach()  # 1 / -dt
-    assert_close(reweighted, flow("guard/loss_original"), **close(dtype))
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+def test_the_published_guard_divides_by_the_time_of_a_step(flow, dtype):
+    velocity, batch = reference_batch(flow, "Flow-SDE", dtype)
+    loss = grpo_guard(batch, weight=inverse_time, **width(flow, "guard")).mean()
+    (gradient,) = torch.autograd.grad(loss, velocity)
+    assert_close(loss.detach(), flow("guard/loss_original"), **close(dtype))
+    assert_close(gradient, flow("guard/dloss_ff_dv") / 0.2, atol=5e-5, rtol=0, check_dtype=False)
+
+
+def test_a_guarded_clip_counts_in_its_own_ratio(flow):
+    _, batch = reference_batch(flow, "Flow-SDE")
+    numbers = {"weight": None, **width(flow, "guard")}
+    got = settle(own_metrics(partial(grpo_guard, **numbers), batch))
+    # Ratios 1.010, .993, 1.014 and .989 of advantages 1.2, -.4, -1.5 and .7, clipped at .002.
+    fractions = [got[f"actor/clip_frac{side}"] for side in ("", "_low", "_high")]
+    assert fractions == [0.5, 0.25, 0.25]
+    want = flow("guard.closed_form/log_ratio").mean().item()
+    assert got["actor/guarded_log_ratio"] == pytest.approx(want, abs=1e-8)
 
 
 def guard_case(kernel, logp):
@@ -42,9 +77,15 @@ def guard_case(kernel, logp):
     step = kernel(x, velocity + 0.2 * torch.sin(x), sigma, next_sigma)
     noise = torch.cos(7 * x + 1)
     next_x = next_state(old, noise, storage=torch.float64)
-    log_ratio = logp(next_x, step) - logp(next_x, old)
-    guarded = step.std * (log_ratio + gaussian_kl(step, old.mean))
-    return (noise * (step.mean - old.mean)).mean(1), guarded
+    batch = CoupledBatch(
+        logp=logp(next_x, step)[:, None],
+        old_logp=logp(next_x, old)[:, None],
+        advantages=torch.ones(40, 1, dtype=x.dtype),
+        mask=torch.ones(40, 1, dtype=torch.bool),
+        group=torch.zeros(40, dtype=torch.int64),
+        transition=described(step, old, sigma, next_sigma),
+    )
+    return (noise * (step.mean - old.mean)).mean(1), guarded(batch).logp[:, 0]
 
 
 @EACH_NOISY
@@ -82,28 +123,49 @@ def imbalance(weights):
     return (weights.max() / weights.min()).item()
 
 
+def course(name):
+    """A row of twelve steps of one length, sigma from .96 to .08: [1, 12]."""
+    sigma = torch.linspace(0.96, 0.08, 12, dtype=torch.float64)
+    next_sigma, x = sigma - 0.07, torch.zeros(12, 1, dtype=torch.float64)
+    step = NOISY[name](x, x, sigma, next_sigma)
+    facts = (step.std, sigma, next_sigma, step.velocity_gain)
+    names = ("std", "sigma", "next_sigma", "velocity_gain")
+    return Transition(**{n: fact[None] for n, fact in zip(names, facts, strict=True)})
+
+
 def test_the_weight_that_balances_guarded_steps_is_one_over_the_gain():
     """`delta` of the reference does it for Flow-SDE below sigma = 1, and for Dance-SDE doubles it.
 
-    The gradient of a guarded log-ratio by the velocity is gain x noise / D, so delta x |gain| ought
-    not to depend on the step. The reference multiplies by Dance-SDE's (1 + eta^2 (1 - sigma) / (2
-    sigma)) / -dt, whose bracket |gain| has already.
+    The gradient of a guarded log-ratio by the velocity is gain x noise / D, so weight x |gain|
+    ought not to depend on the step. The reference multiplies by Dance-SDE's
+    (1 + eta^2 (1 - sigma) / (2 sigma)) / -dt, whose bracket |gain| has already.
     """
-    sigma = torch.linspace(0.96, 0.08, 12, dtype=torch.float64)
-    next_sigma, x = sigma - 0.07, torch.zeros(12, 1, dtype=torch.float64)
-    dt = sigma - next_sigma
-    flow, dance = (SDES[name](x, x, sigma, next_sigma) for name in SDES)
-    assert imbalance(-flow.velocity_gain / dt) == pytest.approx(1, abs=1e-12)
-    assert (-flow.velocity_gain / dt)[0].item() == pytest.approx(1 + 0.7**2 / 2)
+    pull = {name: -course(name).velocity_gain * inverse_time(course(name)) for name in NOISY}
+    assert imbalance(pull["Flow-SDE"]) == pytest.approx(1, abs=1e-12)
+    assert pull["Flow-SDE"][0, 0].item() == pytest.approx(1 + 0.7**2 / 2)
+    sigma = course("Dance-SDE").sigma
     bracket = 1 + 0.3**2 * (1 - sigma) / (2 * sigma)
-    assert imbalance(-dance.velocity_gain / dt) == pytest.approx(imbalance(bracket))
-    assert imbalance(-dance.velocity_gain * bracket / dt) == pytest.approx(imbalance(bracket) ** 2)
+    assert imbalance(pull["Dance-SDE"]) == pytest.approx(imbalance(bracket))
+    assert imbalance(pull["Dance-SDE"] * bracket) == pytest.approx(imbalance(bracket) ** 2)
+    for name in NOISY:
+        balanced = -course(name).velocity_gain * inverse_gain(course(name))
+        assert_close(balanced, torch.ones_like(balanced))
 
 
 @pytest.mark.parametrize("name", SDES)
 def test_flash_grpos_step_weight_is_std_over_gain(name):
-    inputs = *_, sigma, next_sigma = random_steps()
-    step, dt = SDES[name](*inputs), sigma - next_sigma
-    s = step.std / dt.sqrt()
-    published = dt.sqrt() / s + s * dt.sqrt() * (1 - sigma) / (2 * sigma)
-    assert_close(-step.velocity_gain / step.std, published)
+    steps = course(name)
+    dt = steps.sigma - steps.next_sigma
+    s = steps.std / dt.sqrt()
+    published = dt.sqrt() / s + s * dt.sqrt() * (1 - steps.sigma) / (2 * steps.sigma)
+    weight = equal_steps(steps)
+    assert_close(weight, (1 / published) / (1 / published).mean())
+    assert imbalance(weight * -steps.velocity_gain / steps.std) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("weigh", [inverse_time, inverse_gain, noise, equal_steps])
+def test_a_step_that_is_not_trained_weighs_nothing_and_moves_no_other(weigh):
+    steps = course("Flow-SDE")
+    wider = each(steps, lambda fact: pad_steps(fact, 15).flip(1))
+    assert_close(weigh(wider)[:, 3:], weigh(steps).flip(1))
+    assert not weigh(wider)[:, :3].any()

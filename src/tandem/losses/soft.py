@@ -27,13 +27,16 @@ def cispo(batch: CoupledBatch, *, ratio_max: float = 5.0) -> Tensor:
 
 
 @needs("old_logp", vanishes=True)
-def sapo(batch: CoupledBatch, *, tau_good: float = 1.0, tau_bad: float = 1.05) -> Tensor:
-    """-(4 / tau) sigmoid(tau (r - 1)) A: a soft gate whose slope at r = 1 is the policy gradient.
+def sapo(
+    batch: CoupledBatch, *, tau_good: float = 1.0, tau_bad: float = 1.05, width: float = 1.0
+) -> Tensor:
+    """-(4 w / tau) sigmoid(tau (r - 1) / w) A: a soft gate whose slope at r = 1 is the policy
+    gradient; `width` w is how far from 1 a ratio is far off.
 
     The larger tau of bad steps lets their gradient fade sooner (arXiv:2511.20347).
     """
-    ratio = ratio_of(batch.logp, batch.old_logp)
-    good, bad = ((tau * (ratio - 1)).sigmoid() * 4 / tau for tau in (tau_good, tau_bad))
+    away = (ratio_of(batch.logp, batch.old_logp) - 1) / width
+    good, bad = ((tau * away).sigmoid() * 4 * width / tau for tau in (tau_good, tau_bad))
     return -torch.where(batch.advantages > 0, good, bad) * batch.advantages
 
 

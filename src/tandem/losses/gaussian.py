@@ -1,0 +1,143 @@
+"""Policy losses on Gaussian steps, [B, T]: they read the `transition` of a batch.
+
+A log-probability is a mean over D latent dimensions. Where the mean moved by d since the step
+x' = mean_old + std z was taken, log r = <z d> / std - <d^2> / (2 std^2), < > that mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tandem.dynamics.likelihood import velocity_distance
+from tandem.losses.policy import clipping, ppo, ratio_of
+from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.types import CoupledBatch, Transition, needs
+
+StepWeight = Callable[[Transition], Tensor]  # -> [B, T]
+Distance = Callable[[Transition], Tensor]  # of the policy to the one that sampled: [B, T]
+
+
+def inverse_time(transition: Transition) -> Tensor:
+    """1 / -dt, as GRPO-Guard's code has it."""
+    return _inverse(transition.sigma - transition.next_sigma)
+
+
+def inverse_gain(transition: Transition) -> Tensor:
+    """1 / |d mean / d velocity|: a change of velocity moves every guarded log-ratio alike.
+
+    For Flow-SDE below sigma = 1 it is `inverse_time` times a constant; for Dance-SDE and CPS it is
+    what balances the steps.
+    """
+    return _inverse(-transition.velocity_gain)
+
+
+def noise(transition: Transition, *, scale: float = 2.25) -> Tensor:
+    """scale x std: most where a step explores most (TempFlow-GRPO, arXiv:2508.04324)."""
+    return scale * transition.std
+
+
+def equal_steps(transition: Transition) -> Tensor:
+    """std / |d mean / d velocity| over its mean in the row: a change of velocity moves log p of
+    every step alike (the step weights of Flash-GRPO's code)."""
+    weight = transition.std * _inverse(-transition.velocity_gain)
+    steps = (transition.std > 0).sum(1, keepdim=True).clamp(min=1)
+    return weight * _inverse(weight.sum(1, keepdim=True) / steps)
+
+
+def _inverse(x: Tensor) -> Tensor:
+    """1 / x, and 0 where x is 0, as it is outside the mask."""
+    return torch.where(x == 0, 0, 1 / torch.where(x == 0, 1, x))
+
+
+def weighted_clipping(
+    batch: CoupledBatch, *, clip_low: float, clip_high: float, weight: StepWeight
+) -> dict[str, Metric]:
+    clipped = clipping(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
+    return clipped | {"actor/step_weight": masked_mean(weight(batch.transition), batch.mask)}
+
+
+@measured_by(weighted_clipping)
+@needs("old_logp", "transition", vanishes=True)
+def weighted_ppo(
+    batch: CoupledBatch,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    weight: StepWeight = noise,
+) -> Tensor:
+    """PPO's loss, each step times a weight that noise levels alone decide."""
+    return weight(batch.transition) * ppo(batch, clip_low=clip_low, clip_high=clip_high)
+
+
+def guarded(batch: CoupledBatch) -> CoupledBatch:
+    """The same steps, log r replaced by std (log r + KL) = <z d>.
+
+    That has mean 0 under the policy that sampled, and no scale that differs by step, so one clip is
+    two-sided at every noise level. It takes log p to be a density: for `cps` a normalised one.
+    """
+    step = batch.transition
+    log_ratio = step.std * (batch.logp - batch.old_logp + step.kl_to_old)
+    return replace(batch, logp=log_ratio, old_logp=torch.zeros_like(log_ratio))
+
+
+def guarding(
+    batch: CoupledBatch, *, clip_low: float, clip_high: float, weight: StepWeight | None
+) -> dict[str, Metric]:
+    """PPO's, of the guarded ratio, and the mean of its logarithm, which was to be near 0."""
+    by_hand = guarded(batch)
+    clipped = clipping(by_hand, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
+    return clipped | {"actor/guarded_log_ratio": masked_mean(by_hand.logp, batch.mask)}
+
+
+@measured_by(guarding)
+@needs("old_logp", "transition", "kl_to_old", vanishes=True)
+def grpo_guard(
+    batch: CoupledBatch,
+    *,
+    clip_low: float = 2e-6,
+    clip_high: float = 2e-6,
+    weight: StepWeight | None = inverse_time,
+) -> Tensor:
+    """PPO's loss of the guarded ratio, each step times a weight (GRPO-Guard, arXiv:2510.22319)."""
+    loss = ppo(guarded(batch), clip_low=clip_low, clip_high=clip_high)
+    return loss if weight is None else weight(batch.transition) * loss
+
+
+def exact_kl(transition: Transition) -> Tensor:
+    """(mean - mean_old)^2 / (2 std^2): nats per latent dimension."""
+    return transition.kl_to_old
+
+
+def velocity_moved(transition: Transition) -> Tensor:
+    """(velocity - velocity_old)^2, the mean over latent dimensions."""
+    return velocity_distance(transition.kl_to_old, transition.std, transition.velocity_gain)
+
+
+def left_behind(batch: CoupledBatch, *, distance: Distance, most: float) -> Tensor:
+    """[B, T] bool, True where the policy is too far off and the advantage pulls it further."""
+    away = (batch.logp - batch.old_logp) * batch.advantages > 0
+    return away & (distance(batch.transition) >= most)
+
+
+def leaving(batch: CoupledBatch, *, distance: Distance, most: float) -> dict[str, Metric]:
+    """The fraction of steps that lost their gradient, and how far the policy moved."""
+    dropped = left_behind(batch, distance=distance, most=most)
+    return {
+        "actor/dppo_masked": masked_mean(dropped, batch.mask),
+        "actor/dppo_distance": masked_mean(distance(batch.transition), batch.mask),
+    }
+
+
+@measured_by(leaving)
+@needs("old_logp", "transition", "kl_to_old", vanishes=True)
+def flow_dppo(batch: CoupledBatch, *, distance: Distance = exact_kl, most: float = 1e-5) -> Tensor:
+    """-r A, 0 where the policy is `most` away and on its way further; no ratio is clipped.
+
+    Such steps still count in the mean. Source: the Flow-DPPO recipe of UniRL.
+    """
+    gain = ratio_of(batch.logp, batch.old_logp) * batch.advantages
+    return torch.where(left_behind(batch, distance=distance, most=most), 0, -gain)
