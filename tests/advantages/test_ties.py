@@ -14,8 +14,10 @@ from tandem.advantages.group import (
     leave_one_out,
     maxrl,
     opo,
+    population_std,
     unbiased_std,
 )
+from tandem.advantages.parts import by_part, gdpo
 
 ALL = {
     "grpo": partial(group_relative, scale=unbiased_std),
@@ -65,7 +67,11 @@ def test_ties_side_by_side_are_exactly_zero(size):
 def test_a_tie_without_an_eps_is_zero_and_no_nan():
     rows = rollout(torch.ones(4, 2, dtype=torch.bool), torch.zeros(4, dtype=torch.int64))
     for estimate in (
-        partial(group_relative, scale=unbiased_std, eps=0.0),
+        *(
+            partial(group_relative, scale=scale, eps=0.0)
+            for scale in (unbiased_std, population_std)
+        ),
+        *(partial(parts, eps=0.0) for parts in (by_part, gdpo)),
         partial(grpo_vectorized, group_size=4, eps=0.0),
     ):
         assert not estimate(scores(torch.ones(4)), rows).any()

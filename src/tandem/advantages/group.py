@@ -30,12 +30,11 @@ def group_relative(
 
     Exactly 0 in a group whose scores tie or of which a single sample was scored.
     Source: GRPO, arXiv:2402.03300; `scale=None` is Dr. GRPO, arXiv:2503.20783; `scale=batch_std` is
-    Lite PPO, arXiv:2508.08221.
+    Lite PPO, arXiv:2508.08221; `scale=batch_population_std` is Flow-GRPO, arXiv:2505.05470.
     """
     centred = centre(scores, rollout.group)
     if scale is not None:
-        divisor = scale(scores, rollout.group) + eps
-        centred = centred / torch.where(divisor > 0, divisor, 1)  # 0 only where all is 0
+        centred = divided(centred, scale(scores, rollout.group) + eps)
     return on_steps(centred, rollout.mask)
 
 
@@ -117,9 +116,25 @@ def unbiased_std(scores: Scores, group: Tensor) -> Tensor:
     return spread(scores, group)[1]
 
 
+def population_std(scores: Scores, group: Tensor) -> Tensor:
+    """Standard deviation of each group's scores, over n in place of n - 1: [B]."""
+    count = group_sum(scores.scored, group).clamp(min=1)
+    return unbiased_std(scores, group) * ((count - 1) / count).sqrt()
+
+
 def batch_std(scores: Scores, group: Tensor) -> Tensor:
     """Sample standard deviation of the scores of all groups together: [B], all alike."""
     return unbiased_std(scores, torch.zeros_like(group))
+
+
+def batch_population_std(scores: Scores, group: Tensor) -> Tensor:
+    """That of all groups together, over n in place of n - 1: [B], all alike."""
+    return population_std(scores, torch.zeros_like(group))
+
+
+def divided(centred: Tensor, divisor: Tensor) -> Tensor:
+    """centred / divisor; 0 where the divisor is, which is where all is 0."""
+    return centred / torch.where(divisor > 0, divisor, 1)
 
 
 def centre(scores: Scores, group: Tensor) -> Tensor:

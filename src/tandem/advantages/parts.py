@@ -6,11 +6,12 @@ They read the parts of a score, so they do not see what a shaping of the total t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import centre, on_steps, unbiased_std
+from tandem.advantages.group import Scale, centre, divided, on_steps, unbiased_std
 from tandem.types import Rollout, Scores
 
 
@@ -19,13 +20,15 @@ def by_part(
     rollout: Rollout,
     *,
     weights: Mapping[str, float] | None = None,
+    scale: Scale = unbiased_std,
     eps: float = 1e-4,
 ) -> Tensor:
-    """sum_k w_k (R_k - mean) / (std + eps), each reward k within the group.
+    """sum_k w_k (R_k - mean) / (scale + eps), each reward k within the group.
 
     A sample that reward k did not score leaves k's statistics and gets nothing from k.
     """
-    return on_steps(_summed(scores, rollout, weights, eps), rollout.mask)
+    of_sample = summed(scores, rollout.group, weights, scale=scale, eps=eps)
+    return on_steps(of_sample, rollout.mask)
 
 
 def gdpo(
@@ -33,29 +36,35 @@ def gdpo(
     rollout: Rollout,
     *,
     weights: Mapping[str, float] | None = None,
+    scale: Scale = unbiased_std,
     eps: float = 1e-4,
 ) -> Tensor:
     """`by_part` over its standard deviation among all scored samples, + eps.
 
-    Its mean among them is 0 already, and so stays exactly 0 what ties in every part.
+    Its mean among them is 0 already, and so stays exactly 0 what ties in every part. `scale` is of
+    each group for the parts, and of all samples for their sum.
     Source: GDPO, arXiv:2601.05242; over samples as in TRL, not over steps as in verl.
     """
-    summed = _summed(scores, rollout, weights, eps)
-    freedom = (scores.scored.sum() - 1).clamp(min=1)
-    std = (summed.square().sum() / freedom).sqrt()
-    return on_steps(summed / (std + eps), rollout.mask)
+    of_sample = summed(scores, rollout.group, weights, scale=scale, eps=eps)
+    std = scale(replace(scores, total=of_sample), torch.zeros_like(rollout.group))
+    return on_steps(divided(of_sample, std + eps), rollout.mask)
 
 
-def _summed(
-    scores: Scores, rollout: Rollout, weights: Mapping[str, float] | None, eps: float
+def summed(
+    scores: Scores,
+    group: Tensor,
+    weights: Mapping[str, float] | None,
+    *,
+    scale: Scale,
+    eps: float,
 ) -> Tensor:
+    """[B]"""
     weights = dict.fromkeys(scores.parts, 1.0) if weights is None else weights
-    summed = torch.zeros_like(scores.total)
+    total = torch.zeros_like(scores.total)
     for name, weight in weights.items():
         part = only(scores, name)
-        std = unbiased_std(part, rollout.group)
-        summed = summed + weight * centre(part, rollout.group) / (std + eps)
-    return summed
+        total = total + weight * divided(centre(part, group), scale(part, group) + eps)
+    return total
 
 
 def only(scores: Scores, name: str) -> Scores:
