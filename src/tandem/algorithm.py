@@ -50,8 +50,8 @@ class Critic:
 class Algorithm:
     """What one YAML of conf/algorithm binds. The loop reads it and never learns which it is."""
 
-    # What its log-probabilities are of: "path" the steps that the policy sampled, "elbo" pictures as
-    # a whole, by how well their velocity is known at fresh noise; "any" whichever rows there are.
+    # What its log-probabilities are of. "path": the steps that the policy sampled. "elbo": pictures
+    # as a whole, by how well their velocity is known at fresh noise. "any": whichever there are.
     evidence: Literal["path", "elbo", "any"]
     collect: Callable[..., tuple[Rollout, Scores]]  # where the rows of an iteration come from
     truncated: Callable[[Scores, Rollout], tuple[Scores, Rollout]]

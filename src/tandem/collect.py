@@ -10,16 +10,22 @@ import torch
 from torch import Tensor
 
 from tandem import ranks
+from tandem.advantages.baselines import of_greedy_rows
 from tandem.advantages.group import group_sum
 from tandem.advantages.preference import extremes
 from tandem.batches import unmasked
 from tandem.metrics import Metric, Sum
-from tandem.types import Prompt, Rollout, Scores, concat, needs, take, unbound
+from tandem.types import Prompt, Rollout, Scores, concat, needs, refused_on, take, unbound
 
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
 
 
 GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
+
+of_whole_rows = refused_on(
+    steps="rows of data were not sampled step by step; those who train on pictures as a whole take "
+    "them, such as algorithm=sft"
+)
 
 
 class Source(Protocol):
@@ -74,6 +80,7 @@ def on_policy(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     return source.act(prompts)
 
 
+@of_whole_rows
 @needs("demonstrations")
 def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are demonstrations."""
@@ -81,6 +88,7 @@ def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 
 
 @supplies("pairs")
+@of_whole_rows
 @needs("pairs")
 def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
@@ -88,6 +96,7 @@ def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 
 
 @supplies("pairs", "baseline")
+@of_whole_rows
 @needs("pairs")
 def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Pairs, and beside them each prompt with the answers to another one, the last before it.
@@ -140,6 +149,7 @@ def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 
 
 @supplies("baseline")
+@of_greedy_rows
 @needs()
 def greedy_baseline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""

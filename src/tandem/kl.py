@@ -1,4 +1,4 @@
-"""KL(policy || reference) as a loss, [B, T]: estimated from sampled tokens, exact of Gaussian steps.
+"""KL(policy || reference) as a loss, [B, T]: estimated from tokens, exact of Gaussian steps.
 
 Of tokens in nats (Schulman 2020), with x = logp - ref_logp. On fresh samples k2, `k3_unbiased` and
 `k3_plus` have the gradient of the reverse KL; plain k3 has that of the forward KL, as GRPO

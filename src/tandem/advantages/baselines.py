@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 from tandem.advantages.group import group_sum
 from tandem.advantages.temporal import counted, return_to_go, step_rewards
-from tandem.types import Rollout, Scores, needs
+from tandem.types import Rollout, Scores, needs, refused_on
+
+NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=rloo"
+
+of_greedy_rows = refused_on(steps=NO_LIKELIEST, pictures=NO_LIKELIEST)
 
 
 class MovingAverage(nn.Module):
@@ -51,6 +55,7 @@ class MovingAverage(nn.Module):
         return self
 
 
+@of_greedy_rows
 @needs("baseline")
 def remax(scores: Scores, rollout: Rollout) -> Tensor:
     """G_t - R of the greedy answer to the same prompt (ReMax, arXiv:2310.10505).

@@ -9,9 +9,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tandem.types import Rollout, Scores
+from tandem.types import Rollout, Scores, refused_on
 
 Shaped = tuple[Scores, Rollout]
+FINISHED = "every picture is finished, and none takes longer; set algorithm/truncated=train"
+
+of_answers = refused_on(steps=FINISHED, pictures=FINISHED)
 
 
 def train(scores: Scores, rollout: Rollout) -> Shaped:
@@ -19,16 +22,19 @@ def train(scores: Scores, rollout: Rollout) -> Shaped:
     return scores, rollout
 
 
+@of_answers
 def mask(scores: Scores, rollout: Rollout) -> Shaped:
     """A truncated answer is not trained on, but its score still counts in its group."""
     return scores, replace(rollout, mask=rollout.mask & ~rollout.truncated[:, None])
 
 
+@of_answers
 def penalise(scores: Scores, rollout: Rollout, *, penalty: float = 1.0) -> Shaped:
     """A truncated answer loses `penalty`."""
     return minus(scores, penalty * rollout.truncated), rollout
 
 
+@of_answers
 def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Shaped:
     """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476)."""
     if not 0 < buffer <= limit:

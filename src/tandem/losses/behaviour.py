@@ -12,12 +12,20 @@ from torch import Tensor
 from tandem.losses.inner import Outer
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
-from tandem.types import CoupledBatch, needs
+from tandem.types import CoupledBatch, needs, refused_on
 
 Bound = Callable[[CoupledBatch], Tensor]  # -> [B, T] bool, True where a step went too far
 TINY = 1e-8  # keeps a logarithm finite where a probability is rounded to 1
 
+of_probabilities = refused_on(
+    steps="it compares probabilities of tokens, and a Gaussian step has a density; set "
+    "algorithm=flow_dppo, which bounds the exact KL",
+    pictures="it compares probabilities of tokens, and a regression error is none; set "
+    "algorithm/loss=ppo",
+)
 
+
+@of_probabilities
 def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.15) -> Tensor:
     """Where the probability of a step moved past its bound, the way its advantage pulls."""
     moved = batch.logp.exp() - batch.behaviour_logp.exp()
@@ -25,6 +33,7 @@ def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.1
     return (good & (moved > high)) | (bad & (-moved > low))
 
 
+@of_probabilities
 def binary_kl(batch: CoupledBatch, *, low: float = 0.05, high: float = 0.05) -> Tensor:
     """Where KL(sampler || policy) of "this step or any other" is past its bound, in nats."""
     log_p, log_q = batch.logp, batch.behaviour_logp
@@ -81,6 +90,12 @@ def dppo_pulled(
     return torch.where(too_far(batch), 0, -gain) + pull * drift
 
 
+@refused_on(
+    steps="it drops samples that are `delta` nats a step behind, and a mean over latent dimensions "
+    "never is; set algorithm=flow_dppo, which bounds the exact KL",
+    pictures="it compares with the policy that sampled, which says of no picture as a whole how "
+    "likely it was; set algorithm/loss=ppo",
+)
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyMask(Outer):
     """A loss, but 0 for bad samples that the policy has left far behind (DeepSeek-V3.2).

@@ -27,7 +27,9 @@ def clipped_surrogate(
 
 
 def imitation(batch: CoupledBatch) -> dict[str, Metric]:
-    """The fraction of steps that a greedy policy would have taken too."""
+    """The fraction of steps that a greedy policy would have taken too, where the policy says so."""
+    if batch.likeliest is None:
+        return {}
     return {"actor/token_accuracy": masked_mean(batch.likeliest, batch.mask)}
 
 

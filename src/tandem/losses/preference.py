@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, rewarded_by
-from tandem.types import CoupledBatch, needs
+from tandem.types import CoupledBatch, needs, refused_on
 
 NEARLY_SURE = -1e-7  # nats: the odds of a step that is rounded to certain stay finite
 
@@ -93,6 +93,12 @@ def ipo(batch: CoupledBatch, *, beta: float = 0.1, length_norm: bool = True) -> 
 
 
 @rewarded_by(by_itself)
+@refused_on(
+    steps="how likely a random step was says how small its noise was, and nothing of the picture, "
+    "unless it is compared with a reference; set algorithm/loss=dpo",
+    pictures="a regression error stands for a likelihood only up to a constant of each picture, "
+    "which a reference would take out; set algorithm/loss=dpo",
+)
 @needs(vanishes=True, whole_groups=True)
 def simpo(
     batch: CoupledBatch,
@@ -111,6 +117,10 @@ def simpo(
 
 
 @rewarded_by(by_mean_step)
+@refused_on(
+    steps="odds are of a probability, and a Gaussian step has a density; set algorithm/loss=dpo",
+    pictures="odds are of a probability, and a regression error is none; set algorithm/loss=dpo",
+)
 @needs(vanishes=True, whole_groups=True)
 def orpo(batch: CoupledBatch, *, odds: float = 0.1) -> Tensor:
     """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.

@@ -16,7 +16,14 @@ from tandem import draws
 from tandem.losses.inner import Outer
 from tandem.losses.policy import clipping, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
-from tandem.types import CoupledBatch, needs, surveyed_by
+from tandem.types import CoupledBatch, needs, refused_on, surveyed_by
+
+spares_entropy = refused_on(
+    steps="it spares the policy's entropy, and that of a Gaussian step is a constant of its noise "
+    "level; set algorithm/loss=ppo",
+    pictures="it spares the policy's entropy, and a regression error has none; set "
+    "algorithm/loss=ppo",
+)
 
 
 def covariance(batch: CoupledBatch) -> Tensor:
@@ -90,6 +97,7 @@ def clip_cov_metrics(
 
 @measured_by(clip_cov_metrics)
 @surveyed_by(clip_cov_survey)
+@spares_entropy
 @needs("old_logp", "key", vanishes=True)
 def clip_cov(
     batch: CoupledBatch,
@@ -127,6 +135,7 @@ def kl_cov_metrics(
 
 @measured_by(kl_cov_metrics)
 @surveyed_by(kl_cov_survey)
+@spares_entropy
 @needs("old_logp")  # a row without advantage may stand out as well, and is then held back
 def kl_cov(
     batch: CoupledBatch, surveyed: Tensor, *, part: float = 2e-4, coef: float = 1.0
@@ -140,6 +149,11 @@ def kl_cov(
     return torch.where(surveyed.bool(), held_back, 0) - gain
 
 
+@refused_on(
+    steps="the entropy of a Gaussian step is a constant of its noise level, so it would pick noise "
+    "levels; set algorithm/loss=ppo",
+    pictures="a regression error has no entropy to pick steps by; set algorithm/loss=ppo",
+)
 @dataclass(frozen=True, kw_only=True)
 class TopEntropy(Outer):
     """A loss, but 0 on all steps except the `part` with the highest entropy (arXiv:2506.01939).

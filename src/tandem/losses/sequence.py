@@ -13,10 +13,14 @@ from torch import Tensor
 
 from tandem.losses.policy import clipped_surrogate
 from tandem.metrics import Max, Metric, Min, Sum, masked_mean, measured_by
-from tandem.types import CoupledBatch, needs
+from tandem.types import CoupledBatch, needs, refused_on
 
 MAX_LOG_RATIO = 10.0  # of a sample's mean step; e^10 is far outside any clip
 PRODUCT_LIMITS = (math.log(1e-8), 20.0)  # of the log ratio of a whole sample
+NEVER_FAR = (
+    "its weight fades where the ratio of a whole sample is far from 1, but that of a mean over "
+    "latent dimensions hardly moves, so nothing would hold the policy back; set algorithm/loss=ppo"
+)
 
 
 def log_ratio_of(batch: CoupledBatch) -> Tensor:
@@ -123,6 +127,7 @@ def reshaping(
 
 
 @measured_by(reshaping)
+@refused_on(steps=NEVER_FAR, pictures=NEVER_FAR)
 @needs("old_logp", vanishes=True)
 def vespo(
     batch: CoupledBatch,
