@@ -20,6 +20,7 @@ from tandem.config.settings import COMPONENTS, Settings
 
 # What data, ways of collecting and the algorithm itself bring.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
+LOGGED = {"likeliest"}  # that metrics alone read, and are left out without
 OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
 ROOT = "${oc.env:PROJECT_ROOT}"
 ENVIRONMENT = re.compile(r"oc\s*\.\s*(env|\$\{)")  # the second: a name put together on the way
@@ -72,7 +73,7 @@ def _refuse_unmet_needs(composed: Composed) -> None:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     provided = policy.describe().provides - (OF_SAMPLES if composed.is_offline else set())
-    missing = sorted(needs - provided - OWN)
+    missing = sorted(needs - provided - OWN - LOGGED)
     if missing:
         chosen = composed.settings.choices
         raise ConfigError(

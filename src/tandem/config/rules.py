@@ -23,6 +23,7 @@ from tandem.config.comparing import (
 )
 from tandem.config.composed import Composed, Rule
 from tandem.config.given import GIVEN_RULES
+from tandem.config.legal import LEGAL_RULES
 from tandem.config.names import unknown
 from tandem.config.own_functions import averaging_losses_see_whole_updates, ranges_rise
 from tandem.config.pairs import PAIR_RULES
@@ -219,6 +220,7 @@ RULES: tuple[Rule, ...] = (
     seed_is_not_negative,
     sizes_are_positive,
     one_budget_of_memory,
+    *LEGAL_RULES,
     minibatches_have_a_group_each,
     groups_have_rivals,
     sets_fit_into_groups,

@@ -1,0 +1,157 @@
+"""Which functions make sense of what a composition trains on: tokens, Gaussian steps, or pictures.
+
+A function says where it does not by `@refused_on`. Where it only reads what nobody could tell it,
+that is reason enough, and known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from tandem.advantages.compose import Share
+from tandem.config.binding import Call
+from tandem.config.composed import Composed
+from tandem.config.composition import conf_folder
+from tandem.config.targets import resolve
+from tandem.penalties import KL, EntropyBonus
+from tandem.types import DOMAINS, defaults_of, needs_of, refused_on_of
+
+TOKENS, STEPS, PICTURES = DOMAINS
+STOCHASTIC = "dynamics=flow_sde, dance_sde or cps"
+SWITCHED_OFF = (KL, EntropyBonus, Share)  # by the coefficient 0
+
+GAUSSIAN = ("transition", "kl_to_old", "kl_to_ref")
+CRITICS = ("values", "old_values", "returns")
+# What cannot be known of a step in a domain, and why.
+UNKNOWN = {
+    TOKENS: dict.fromkeys(GAUSSIAN, "tokens are no Gaussian steps"),
+    STEPS: {"entropy": "the entropy of a Gaussian step is a constant of its noise level"},
+    PICTURES: {
+        **dict.fromkeys(GAUSSIAN, "a picture as a whole is no Gaussian step"),
+        **dict.fromkeys(CRITICS, "a picture as a whole passes no states that a critic could value"),
+        "behaviour_logp": "nobody knows how likely the sampler was to paint a picture as a whole",
+        "entropy": "a regression error has no entropy",
+    },
+}
+INSTEAD = {
+    "loss": "algorithm/loss=ppo",
+    "advantage": "algorithm/advantage=group_relative",
+    "correction": "algorithm/correction=none",
+    "proximal": "algorithm/proximal=recomputed",
+    "critic": "algorithm.critic=null",
+}
+
+
+def domain(composed: Composed) -> str:
+    """What the log-probabilities of a composition are of: one of DOMAINS."""
+    dynamics, wanted = composed.settings.dynamics.name, _evidence(composed)
+    if dynamics == "autoregressive":
+        return TOKENS
+    whole = wanted == "elbo" or (wanted == "any" and dynamics == "ode")
+    return PICTURES if whole or composed.is_offline else STEPS
+
+
+def _evidence(composed: Composed) -> str:
+    return composed.components["algorithm"].arguments["evidence"]
+
+
+def functions_make_sense(composed: Composed) -> str | None:
+    """Of everything that the algorithm calls."""
+    where = domain(composed)
+    for group, part in composed.components["algorithm"].arguments.items():
+        reasons = (refusal(function, where, group) for function in functions(part))
+        if (reason := next(filter(None, reasons), None)) is not None:
+            return f"{_shown(group, part)} on {_place(composed)}: {reason}"
+    return None
+
+
+def evidence_is_at_hand(composed: Composed) -> str | None:
+    """Steps are sampled by stochastic dynamics alone; and only flows have a regression error."""
+    wanted, name = _evidence(composed), composed.settings.choices["algorithm"]
+    dynamics, where = composed.settings.dynamics.name, domain(composed)
+    if where == TOKENS and wanted == "elbo":
+        return f"algorithm={name} trains on pictures as a whole, and dynamics={dynamics} on tokens"
+    if where == TOKENS or wanted != "path":
+        return None
+    if composed.is_offline:
+        return (
+            f"algorithm={name} asks how likely sampled steps are, and rows of data have none on "
+            f"dynamics={dynamics}; set algorithm=sft"
+        )
+    if dynamics == "ode":
+        return (
+            f"algorithm={name} asks how likely sampled steps are, and dynamics=ode takes none at "
+            f"random; set {STOCHASTIC}"
+        )
+    return None
+
+
+def refusal(function: Callable, where: str, group: str) -> str | None:
+    """Why a function makes no sense in a domain, and what to set; None if it does."""
+    if (reason := refused_on_of(function).get(where)) is not None:
+        return reason
+    read = needs_of(function)
+    if not isinstance(read, frozenset):  # of a class, which can tell only once it is built
+        return None
+    reason = next((why for name, why in UNKNOWN[where].items() if name in read), None)
+    if reason is None or group not in INSTEAD:
+        return reason
+    return f"{reason}; set {INSTEAD[group]}"
+
+
+def functions(part: Any) -> Iterator[Callable]:
+    """All that a call would call, those included that it takes if nobody names another."""
+    if isinstance(part, Call) and not _is_off(part):
+        given = defaults_of(part.target) | dict(part.arguments)
+        yield part.target
+        yield from (default for default in given.values() if refused_on_of(default))
+        yield from functions(given)
+    elif isinstance(part, Mapping):
+        for value in part.values():
+            yield from functions(value)
+
+
+def _is_off(call: Call) -> bool:
+    """Whether its coefficient is 0, and nothing will move it."""
+    if not (isinstance(call.target, type) and issubclass(call.target, SWITCHED_OFF)):
+        return False
+    return call.arguments.get("coef") == 0 and call.arguments.get("target") is None
+
+
+def options(group: str, kl: Mapping[str, Any]) -> dict[str, Call]:
+    """name -> call of each option of a group of the algorithm; kl: that of the dynamics."""
+    found = {}
+    for path in sorted((conf_folder() / "algorithm" / group).glob("*.yaml")):
+        node = OmegaConf.to_container(OmegaConf.load(path))
+        asks = {name: kl for name, value in node.items() if value == "${dynamics.kl}"}
+        found[path.stem] = _sketched(node | asks)
+    return found
+
+
+def _sketched(node: Any) -> Any:
+    """The calls of a file of conf/, without their numbers."""
+    inside = {name: _sketched(x) for name, x in node.items() if isinstance(x, Mapping)}
+    if "_target_" not in node:
+        return inside
+    return Call(resolve(node["_target_"], "conf"), inside, bool(node.get("_partial_")))
+
+
+def _shown(group: str, call: Call) -> str:
+    """As a user would write it: the option of conf/ that calls the same functions."""
+    named = options(group, kl={})
+    if not named:
+        return f"algorithm.{group}"
+    own = list(functions(call))
+    name = next((n for n, c in named.items() if list(functions(c)) == own), own[0].__name__)
+    return f"algorithm/{group}={name}"
+
+
+def _place(composed: Composed) -> str:
+    dynamics = f"dynamics={composed.settings.dynamics.name}"
+    return f"rows of data under {dynamics}" if composed.is_offline else dynamics
+
+
+LEGAL_RULES = (functions_make_sense, evidence_is_at_hand)
