@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws
+from tandem.policies.base import Policy
 from tandem.policies.sampling import Sampling
 from tandem.types import Evidence, Prompt, Rollout, pad_steps
 
@@ -21,7 +22,7 @@ class TableSample:
     before: Tensor  # [B, T] the token before each
 
 
-class TablePolicy(nn.Module):
+class TablePolicy(Policy):
     """Token 0 ends a sample; a prompt is its id, the first token's predecessor."""
 
     exact = True

@@ -17,12 +17,15 @@ from tandem.config import ConfigError, build
 from tandem.config.settings import Settings
 from tandem.data import BadRow, Data, PromptStream
 from tandem.module import PostTraining
-from tandem.policies.language import LanguagePolicy
+from tandem.policies.base import Policy
 from tandem.rewards import Rewards
 from tandem.start import pairs_file
 from tandem.types import Prompt
 
-ADMIT = {"demonstrations": LanguagePolicy.admit_answered, "pairs": pairs.admit_pairs}
+ADMIT = {
+    "demonstrations": lambda policy, examples: policy.admit_answered(examples),
+    "pairs": pairs.admit_pairs,
+}
 # How an algorithm reads each split, as the start of a complaint.
 WANTS = {
     "demonstrations": "imitates answers, but no row",
@@ -34,7 +37,7 @@ WANTS = {
 def assemble(
     cfg: DictConfig, settings: Settings, data: Data, run_dir: Path, weights: Path | None
 ) -> tuple[PostTraining, Data]:
-    """The module with its weights, and the data that its tokenizer can read.
+    """The module with its weights, and the data that it can read.
 
     `weights` is a folder that wins over the model's own.
     """
@@ -73,7 +76,7 @@ def read_by(needs: frozenset[str]) -> str:
     return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
 
 
-def admitted(policy: LanguagePolicy, data: Data, source: str, *, mismatched: bool = False) -> Data:
+def admitted(policy: Policy, data: Data, source: str, *, mismatched: bool = False) -> Data:
     """Without the prompts that are too long or cannot be encoded; they join the quarantine.
 
     `source` names the split that is trained on; one that the run does not read stays as it is.
@@ -84,7 +87,7 @@ def admitted(policy: LanguagePolicy, data: Data, source: str, *, mismatched: boo
     for split in ("eval", "test", source):
         admit = ways.get(split, pairs.admit_with_pairs)
         prompts, dropped = admit(policy, getattr(data, split))
-        if split == source:
+        if split == source and not data.asks_again:
             prompts, known = apart(prompts, (*kept["eval"], *kept["test"]))
             dropped += [(prompt, "is held out too") for prompt in known]
         kept[split] = tuple(prompts)
@@ -96,7 +99,7 @@ def admitted(policy: LanguagePolicy, data: Data, source: str, *, mismatched: boo
         reasons = Counter(row.reason for row in left_out)
         said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
         count = len(getattr(data, source))
-        raise ConfigError(f"the tokenizer left out all {count} prompts: {said}")
+        raise ConfigError(f"the model can read none of {count} prompts: {said}")
     return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
 
 

@@ -62,6 +62,7 @@ class LiveSource:
 
     def begin(self, iteration: int) -> None:
         self.iteration = iteration
+        self.policy.begin(iteration)
         self.metrics: dict[str, Metric] = {}
         self.taken: list[tuple[Rollout, Scores]] = []
         self.samples = self.tokens = 0  # of this rank, rows that are only compared with too

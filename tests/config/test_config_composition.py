@@ -18,7 +18,16 @@ PAIRS, PAIRED = ["data=sort_pairs"], ["algorithm=dpo", "data=sort_pairs"]
 COMPARING = (
     "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
 )
+FLOW = ["model=tiny_flow"]
+BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
 BESIDE = {
+    **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
+    "dynamics=ode": BY_ODE,
+    "rollout=denoise": FLOW,
+    **{
+        f"algorithm/kl={k}": FLOW
+        for k in ("gaussian", "mean_distance", "velocity_distance", "timeless")
+    },
     **{f"algorithm={name}": PAIRS for name in ("dpo", "ipo", "simpo", "orpo", "kto")},
     **{f"algorithm/loss={name}": PAIRED for name in COMPARING.split()},
     **{f"algorithm/loss={name}": UNCORRECTED for name in ("dppo", "dppo_kl", "dppo_pulled")},
@@ -35,8 +44,17 @@ BESIDE = {
     "data=jsonl": ["data.path=prompts.jsonl"],
     "data=text": ["data.path=prompts.txt"],
     "data=reasoning_gym": ["data.task=leg_counting"],
+    "evaluation=pictures": ["evaluation.steps=10", "evaluation.guidance_scale=1"],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
+    **{f"model=sd3_5_{size}": ["data.path=prompts.txt"] for size in ("medium", "large")},
     "reward=target_length": ["reward.target_length.function.target=100"],
+}
+FITTING = {  # of all options of a group
+    "dynamics/logp": FLOW,
+    "dynamics/schedule": FLOW,
+    "dynamics/solver": BY_ODE,
+    "dynamics/stochastic": FLOW,
+    "dynamics/stochastic/stay": [*FLOW, "dynamics/stochastic=sliding_window"],
 }
 MENU = menu(loader())
 OPTIONS = [f"{g}={o}" for g, options in MENU.items() for o in options if not g.startswith("recipe")]
@@ -45,7 +63,7 @@ RECIPES = [path.relative_to(conf_folder() / "recipe") for path in conf_folder().
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_composes_and_binds(option):
-    check(compose([option, "~recipe", *BESIDE.get(option, [])]))
+    check(compose([option, "~recipe", *BESIDE.get(option, FITTING.get(option.split("=")[0], []))]))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)

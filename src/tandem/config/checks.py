@@ -29,6 +29,7 @@ ENVIRONMENT = re.compile(r"oc\s*\.\s*(env|\$\{)")  # the second: a name put toge
 def checked(cfg: DictConfig) -> Settings:
     """The settings of a configuration in which every call binds and no rule is broken."""
     _refuse_secrets(cfg)
+    _refuse_foreign_steps(cfg)
     config = plain(cfg)
     composed = Composed(settings=settings(config), components=_components(config))
     for rule in RULES:
@@ -97,6 +98,19 @@ def _hint_of_recipe(message: str, config: Mapping[str, Any]) -> str:
     if not any(message.startswith(f"unknown key '{key}'") for key in dotted(numbers)):
         return ""
     return f"; the recipe {recipe} sets it, ~recipe leaves its numbers out"
+
+
+def _refuse_foreign_steps(cfg: DictConfig) -> None:
+    """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
+    for_pictures, pictures = "kernel" in cfg.dynamics, "latent_size" in cfg.model
+    if for_pictures == pictures:
+        return
+    kinds = "pictures", "tokens"
+    asked, made = kinds if for_pictures else reversed(kinds)
+    raise ConfigError(
+        f"dynamics={cfg.dynamics.name} takes steps of {asked}, but model={cfg.choices.model} makes "
+        f"{made}; leave dynamics=auto"
+    )
 
 
 def _refuse_secrets(cfg: DictConfig) -> None:

@@ -45,6 +45,7 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     cfg = base if choices == given else _composed(source, given)
     with open_dict(cfg):
         cfg.choices = choices_of(cfg.hydra.runtime.choices, source)
+        cfg.choices.dynamics = cfg.dynamics.name  # what `auto` has come to
         del cfg["hydra"]
     return cfg
 
@@ -126,6 +127,7 @@ def _slug(text: str) -> str:
 
 
 OmegaConf.register_new_resolver("mul", _multiply, replace=True)
+OmegaConf.register_new_resolver("power", pow, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
 OmegaConf.register_new_resolver("slug", _slug, replace=True)

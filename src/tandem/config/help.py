@@ -34,7 +34,8 @@ def page(conf: Path) -> str:
 
 def _groups(conf: Path) -> Iterator[str]:
     defaults = dict(re.findall(r"^  - (\w+): (\w+)$", (conf / "config.yaml").read_text(), re.M))
-    for folder in sorted(path for path in conf.rglob("*") if path.is_dir()):
+    folders = (path for path in conf.rglob("*") if path.is_dir() and path.name[0] != "_")
+    for folder in sorted(folders):
         options = sorted(p for p in folder.glob("*.yaml") if not p.stem.startswith("_"))
         group = folder.relative_to(conf).as_posix()
         if options:

@@ -41,7 +41,7 @@ def menu(source: ConfigLoaderImpl) -> Menu:
 def _groups(source: ConfigLoaderImpl, parent: str = "") -> Iterator[str]:
     for name in source.list_groups(parent):
         group = f"{parent}/{name}".lstrip("/")
-        if group != "hydra":
+        if group != "hydra" and not name.startswith("_"):
             yield group
             yield from _groups(source, group)
 
@@ -122,7 +122,7 @@ def _refuse_dotted_choice(key: str, value: object, menu: Menu) -> None:
 
 
 def _names_below(key: str, value: object, base: DictConfig) -> list[str]:
-    """The keys that a mapping such as `evaluation={every:5}` sets in one that is there."""
+    """The keys that a mapping such as `checkpoints={every:5}` sets in one that is there."""
     if not isinstance(value, dict):
         return []
     node = OmegaConf.select(base, key)

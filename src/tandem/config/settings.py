@@ -5,12 +5,12 @@ The values are those of conf/config.yaml: a key without one is missing, not defa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tandem.evaluation import Evaluation
 from tandem.guards import Guards
+from tandem.passes import Answers, Pictures
 
 # Groups whose nodes name what to build.
 COMPONENTS = (
@@ -36,9 +36,20 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dynamics:
-    name: Literal["autoregressive"]
+    """How a policy takes a step; `rollout` and the algorithm read of it what they need."""
+
+    name: Literal["autoregressive", "ode", "flow_sde", "dance_sde", "cps"]
     clip_unit: float
     preference_unit: float
+    entropy_unit: float
+    horizon: int
+    kl: Callable
+    # Of flows alone.
+    kernel: Callable | None = None
+    logp: Callable | None = None
+    schedule: Callable | None = None
+    solver: Callable | None = None
+    stochastic: Callable | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +74,7 @@ class Settings:
     micro_batch_size: int | None
     max_grad_norm: float
     threads: int | None
-    evaluation: Evaluation
+    evaluation: Answers | Pictures
     checkpoints: Checkpoints
     guards: Guards
     dynamics: Dynamics

@@ -38,6 +38,8 @@ class Data:
     tries: int | None = None
     quarantine: tuple[BadRow, ...] = ()
     curriculum: StreamMaker = PromptStream  # how prompts are drawn from `train`
+    # A small world: evaluation asks the prompts of training too, under noise of its own.
+    asks_again: bool = False
 
     def __post_init__(self) -> None:
         if not self.train:

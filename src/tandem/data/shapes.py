@@ -52,6 +52,7 @@ def shapes(
         test=_questions("test", never),
         demonstrations=_demonstrations(shown, demonstrations, seed=seed),
         curriculum=curriculum,
+        asks_again=True,
     )
 
 

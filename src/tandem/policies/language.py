@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from tandem import draws, ranks
 from tandem.policies import learning
+from tandem.policies.base import Policy
 from tandem.policies.chat import Chat, Talk
 from tandem.policies.critic import Critic, Kind, critic_of
 from tandem.policies.decoding import Endings, answer
 from tandem.policies.lora import Lora, adapted, save_adapted
-from tandem.policies.pretrained import Build, Numerics, copy_into, positions, pretrained
+from tandem.policies.pretrained import Build, Numerics, positions, pretrained
 from tandem.policies.records import Description, TokenSample
 from tandem.policies.rows import demonstrated, sampled
 from tandem.policies.sampling import Sampling
@@ -35,7 +36,7 @@ SAME = 1e-4  # nats: below it, what the sampler reported is what the training fo
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
 
-class LanguagePolicy(nn.Module):
+class LanguagePolicy(Policy):
     """Samples tokens, and says how likely they are. It has no weights before `load`."""
 
     def __init__(
@@ -93,13 +94,6 @@ class LanguagePolicy(nn.Module):
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
             self.reference = Scorer(frozen, numerics=self.numerics, memory=self.memory)
-
-    def train(self, mode: bool = True) -> LanguagePolicy:
-        """The network stays in eval mode: no dropout, and a cache while sampling."""
-        super().train(mode)
-        for child in self.children():
-            child.eval()
-        return self
 
     @property
     def device(self) -> torch.device:
@@ -236,14 +230,6 @@ class LanguagePolicy(nn.Module):
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What an optimiser treats alike."""
         return learning.groups(self.network, self.critic)
-
-    def weights(self) -> dict[str, Tensor]:
-        """What a checkpoint holds: all that is trained."""
-        return {name: parameter.detach() for name, parameter in self.trainable().items()}
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy into the tensors that are there, so that an optimiser keeps its hold of them."""
-        copy_into(self.trainable(), weights)
 
     def state(self) -> dict[str, Tensor]:
         """What the policy remembers beside its weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws, ranks
+from tandem.policies.base import Policy
 from tandem.policies.flow import rows
 from tandem.policies.flow.admission import Split, refuse, refuse_picture, shown, split
 from tandem.policies.flow.completion import completed
@@ -24,7 +26,7 @@ from tandem.policies.flow.scorer import Scorer
 from tandem.policies.flow.snapshots import LIVE, Decay
 from tandem.policies.flow.trajectories import Course
 from tandem.policies.lora import Lora
-from tandem.policies.pretrained import Numerics, copy_into
+from tandem.policies.pretrained import Numerics
 from tandem.policies.records import Description
 from tandem.types import Evidence, Prompt, Rollout, take
 
@@ -35,7 +37,7 @@ SAME = 1e-6  # nats per latent dimension, below every published clip range
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
 
-class FlowPolicy(nn.Module):
+class FlowPolicy(Policy):
     """Denoises pictures, and says how likely its steps are. It has no weights before `load`."""
 
     def __init__(
@@ -43,6 +45,7 @@ class FlowPolicy(nn.Module):
         *,
         adapter: Adapter,
         sampling: FlowSampling,
+        latent_size: int | None = None,
         path: str | None = None,
         seed: int = 0,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
@@ -57,11 +60,14 @@ class FlowPolicy(nn.Module):
     ) -> None:
         """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
 
+        `latent_size`: the dimensions of one latent picture that the configuration reckons with.
+
         `noise_levels`, `levels_per_picture`: where pictures as a whole are regressed on;
         `row_budget`: rows of one forward pass of training, memory and nothing else.
         """
         super().__init__()
         self.adapter, self.sampling, self.path, self.seed = adapter, sampling, path, seed
+        self.latent_size = latent_size
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
         )
@@ -75,7 +81,6 @@ class FlowPolicy(nn.Module):
             levels_per_picture=levels_per_picture,
             max_rows=row_budget,
         )
-        self.iteration = 0
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
     def describe(self) -> Description:
@@ -93,13 +98,12 @@ class FlowPolicy(nn.Module):
             with_critic="values" in needs,
         )
         self.keeps_mean = "kl_to_old" in needs
-
-    def train(self, mode: bool = True) -> FlowPolicy:
-        """The network stays in eval mode."""
-        super().train(mode)
-        for child in self.children():
-            child.eval()
-        return self
+        size = math.prod(self.adapter.latent_shape)
+        if self.latent_size not in (None, size):
+            raise ValueError(
+                f"model.latent_size={self.latent_size}, but a latent picture of model.path="
+                f"{self.path} has {size} dimensions; set model.latent_size={size}"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -109,10 +113,6 @@ class FlowPolicy(nn.Module):
     def exact(self) -> bool:
         """Whether a log-probability comes out the same in any batch, to 1e-4."""
         return self.model.exact
-
-    def begin(self, iteration: int) -> None:
-        """Which iteration the next pictures belong to: it names their random steps."""
-        self.iteration = iteration
 
     def sample(
         self,
@@ -222,14 +222,6 @@ class FlowPolicy(nn.Module):
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What an optimiser treats alike; a critic, if there is one, comes last."""
         return self.model.groups()
-
-    def weights(self) -> dict[str, Tensor]:
-        """What a checkpoint holds: all that is trained."""
-        return {name: parameter.detach() for name, parameter in self.trainable().items()}
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy into the tensors that are there, so that an optimiser keeps its hold of them."""
-        copy_into(self.trainable(), weights)
 
     def state(self) -> dict[str, Tensor]:
         """What the policy remembers beside its weights; snapshots as snapshot/weight."""

@@ -29,10 +29,10 @@ class FlowSampling:
 
     steps: int  # denoising steps, each a forward pass
     kernel: Kernel = flow_sde  # of the stochastic steps; `ode` for none
-    logp: LogProbability = gaussian_logp
+    logp: LogProbability | None = gaussian_logp  # of the stochastic steps
     schedule: Schedule = linear_shift
     solver: Callable[[], Solver] | None = None  # of the ODE, in place of Euler and the schedule
-    stochastic: Choose = every_step
+    stochastic: Choose | None = every_step
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
     shared_noise: bool = False  # all samples of a group start from the same noise
     storage: Storage = "float32"  # of the states that are kept for training
@@ -43,6 +43,8 @@ class FlowSampling:
         for name in ("steps", "max_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
+        if not self.deterministic and (self.logp is None or self.stochastic is None):
+            raise ValueError("random steps need a log-probability, and to be told which they are")
         if self.solver is not None and not self.deterministic:
             raise ValueError("rollout.solver takes no random steps; leave it null or dynamics=ode")
 

@@ -1,0 +1,39 @@
+"""What every policy is: a module in eval mode, whose trained weights have names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+from torch import Tensor, nn
+
+from tandem.policies.pretrained import copy_into
+
+
+class Policy(nn.Module):
+    """Has no weights before `load`. A subclass says in `trainable` which of them learn."""
+
+    iteration = 0
+
+    def begin(self, iteration: int) -> None:
+        """Which iteration the next samples belong to: it may name their draws."""
+        self.iteration = iteration
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """All that learns, by name."""
+        raise NotImplementedError
+
+    def train(self, mode: bool = True) -> Self:
+        """The networks stay in eval mode: no dropout, in sampling as in training."""
+        super().train(mode)
+        for child in self.children():
+            child.eval()
+        return self
+
+    def weights(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: all that is trained."""
+        return {name: parameter.detach() for name, parameter in self.trainable().items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy into the tensors that are there, so that an optimiser keeps its hold of them."""
+        copy_into(self.trainable(), weights)
