@@ -1,4 +1,7 @@
-"""Any algorithm on a policy that is a table, through the real loop, without a trainer."""
+"""Any algorithm on a policy without a network, through the real loop, without a trainer.
+
+A policy of tokens is a table; one of Gaussian steps has a linear velocity field.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from gaussian_policy import GaussianPolicy, GaussianSample
 from loop import Alone
 from table_policy import TablePolicy
 from torch import Tensor, nn
@@ -22,7 +26,7 @@ from tandem.batches import Budget, Experience, Plan
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.guards import Guards
-from tandem.types import Prompt, Rollout, Scores, needs_of, unbound
+from tandem.types import Prompt, Rollout, Scores, needs_of, refused_on_of, unbound
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 # Most are likelier than under the reference, so that KTO has a KL to measure.
@@ -40,9 +44,25 @@ def names() -> list[str]:
     return sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
 
 
+OF_FLOWS = {"dance_grpo", "flow_dppo", "flow_grpo", "grpo_guard", "mix_grpo", "tempflow_grpo"}
+
+
 @cache
 def _built(name: str) -> Algorithm:
-    return build(compose([f"algorithm={name}", "~recipe"]).algorithm)
+    model = ["model=tiny_flow"] if name in OF_FLOWS else []
+    return build(compose([f"algorithm={name}", "~recipe", *model]).algorithm)
+
+
+def of_steps(algorithm: Algorithm) -> bool:
+    """Whether it trains Gaussian steps: something in it makes no sense of tokens."""
+    parts = (algorithm.loss, getattr(algorithm.kl, "loss", None))
+    return any("tokens" in refused_on_of(part) for part in parts)
+
+
+def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
+    if of_steps(algorithm):
+        return GaussianPolicy(dtype=dtype)
+    return TablePolicy(dtype=dtype, critic=algorithm.critic is not None)
 
 
 def preset(name: str) -> Algorithm:
@@ -104,8 +124,8 @@ class Setting:
 
     budget: Budget = WHOLE
     change: Change | None = None  # of the rows, once all about them is known
-    policy: Callable[[], nn.Module] | None = None  # in place of a table
-    dtype: torch.dtype = torch.float64  # of the table
+    policy: Callable[[], nn.Module] | None = None  # in place of one without a network
+    dtype: torch.dtype = torch.float64  # of the one without
     guards: Guards = OPEN
     epochs: int = 2  # more than the presets have: with one update every ratio would be 1
     lr: float = 4.0
@@ -117,9 +137,9 @@ class Bench(Alone):
 
     def __init__(self, algorithm: Algorithm, setting: Setting | None = None) -> None:
         setting = setting or Setting()
-        table = TablePolicy(dtype=setting.dtype, critic=algorithm.critic is not None)
-        policy = table if setting.policy is None else setting.policy()
-        dtype = setting.dtype if policy is table else torch.float32
+        policy = (setting.policy or partial(policy_of, algorithm, setting.dtype))()
+        small = isinstance(policy, TablePolicy | GaussianPolicy)
+        dtype = setting.dtype if small else torch.float32
         binary = unbound(algorithm.advantage)[0] is pass_at_k
         super().__init__(
             policy=policy,
@@ -187,9 +207,16 @@ def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
     """
     if rollout.behaviour_logp is None:
         return scores, rollout
-    transition = draws.key("off", 10 * rollout.sample.before + rollout.sample.tokens)
-    noise = draws.unit(transition).to(rollout.behaviour_logp) - 0.5
+    noise = draws.unit(draws.key("off", _taken(rollout))).to(rollout.behaviour_logp) - 0.5
     return scores, replace(rollout, behaviour_logp=rollout.behaviour_logp + 0.4 * noise)
+
+
+def _taken(rollout: Rollout) -> Tensor:
+    """[B, T] int64, a name of each step."""
+    sample = rollout.sample
+    return (
+        sample.taken if isinstance(sample, GaussianSample) else 10 * sample.before + sample.tokens
+    )
 
 
 def run(algorithm: Algorithm, iterations: int = 1, **varied) -> Bench:

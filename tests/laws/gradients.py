@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 import torch
-from laws.bench import EXACT, Bench, Setting
+from laws.bench import EXACT, Bench, Setting, of_steps
 from laws.invariance import kind, without_penalties
 from policies.small_language import small, trained
 from table_policy import STOP, TablePolicy, TableSample
@@ -21,13 +21,14 @@ from tandem.advantages.temporal import return_to_go
 from tandem.algorithm import Algorithm
 from tandem.batches import Experience
 from tandem.guards import Guards, Stop
+from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
 from tandem.losses.selective import clip_cov
 from tandem.metrics import settle
 from tandem.penalties import KLInReward
 from tandem.policies.language import LanguagePolicy
 from tandem.policies.sampling import Sampling
-from tandem.types import Prompt, Rollout, Scores, needs_of
+from tandem.types import Prompt, Rollout, Scores, needs_of, unbound
 
 COOL = 0.6
 
@@ -49,7 +50,7 @@ def first_step(algorithm: Algorithm) -> None:
     bench = Bench(replace(without_penalties(algorithm), critic=None))
     rows = bench.first_rows()
     outcome = bench.objective(bench.policy, rows)
-    counts = rows.weights["policy"] * rows.advantages
+    counts = rows.weights["policy"] * rows.advantages * weight_of_steps(bench, rows)
     if kind(algorithm.loss) is clip_cov:  # what was drawn by lot has lost its gradient
         counts = counts * ~rows.surveyed["policy"].bool()
     steps = rows.rollout.mask.shape[1]
@@ -66,12 +67,27 @@ def first_step(algorithm: Algorithm) -> None:
     assert metrics["actor/ratio_mean"] == metrics["actor/ratio_max"] == 1.0
 
 
+def weight_of_steps(bench: Bench, rows: Experience) -> Tensor | float:
+    """What a loss multiplies each step by, from its noise and its time alone."""
+    loss, numbers = kind(bench.algorithm.loss), unbound(bench.algorithm.loss)[1]
+    if loss not in (weighted_ppo, grpo_guard):
+        return 1.0
+    evidence = bench.policy.evidence(rows.rollout, frozenset({"transition"}))
+    weight = numbers["weight"](evidence.transition)
+    # GRPO-Guard takes std times the log ratio, and the KL beside it has no gradient yet.
+    return weight * evidence.transition.std if loss is grpo_guard else weight
+
+
 # The temperature.
 
 
 def samples_nothing(algorithm: Algorithm) -> str | None:
     given = algorithm.needs & {"demonstrations", "pairs"}
     return "samples nothing: the rows are given" if given else None
+
+
+def no_temperature(algorithm: Algorithm) -> str | None:
+    return "a flow has no logits" if of_steps(algorithm) else samples_nothing(algorithm)
 
 
 def temperature(algorithm: Algorithm) -> None:
@@ -123,8 +139,11 @@ def no_kl(algorithm: Algorithm) -> str | None:
 def kl_gradient(algorithm: Algorithm) -> None:
     """Over all samples of a small vocabulary the KL has the gradient it promises.
 
-    In the loss it is that of each state's own KL; in the reward that of whole samples.
+    In the loss it is that of each state's own KL; in the reward that of whole samples. Of Gaussian
+    steps it is known without a sum.
     """
+    if of_steps(algorithm):
+        return gaussian_kl_gradient(algorithm)
     policy = TablePolicy(vocab=3, steps=3)
     rollout = every_sample(policy)
     probability = (policy.logp(rollout.sample, policy.table) * rollout.mask).sum(1).exp()
@@ -147,6 +166,27 @@ def kl_gradient(algorithm: Algorithm) -> None:
     assert want[0].any()
     for loss in got:
         assert_close(torch.autograd.grad(loss, policy.table, retain_graph=True), want, **EXACT)
+
+
+def gaussian_kl_gradient(algorithm: Algorithm) -> None:
+    """That of the squared distance to the mean of the reference, in the unit that was named."""
+    bench = Bench(without_penalties(algorithm, kl=0.3))
+    rows = bench.first_rows()
+    sample, policy = rows.rollout.sample, bench.policy
+    own, other = policy.step(sample, policy.table), policy.step(sample, policy.reference)
+    dt = (sample.sigma - sample.next_sigma).flatten()
+    units = {
+        kl.gaussian: 2 * own.std.square(),
+        kl.mean_distance: torch.ones_like(dt),
+        kl.velocity_distance: own.velocity_gain.square(),
+        kl.timeless: 2 * own.std.square() / dt,
+    }
+    distance = (own.mean - other.mean).square().mean(1) / units[kind(algorithm.kl.loss)]
+    truth = (distance.view_as(sample.sigma) * rows.weights["kl"]).sum()
+    want = torch.autograd.grad(truth, policy.table, retain_graph=True)
+    got = bench.objective.part("kl", bench.objective.record(policy, rows), rows) / 0.3
+    assert want[0].any()
+    assert_close(torch.autograd.grad(got, policy.table), want, **EXACT)
 
 
 def every_sample(policy: TablePolicy) -> Rollout:

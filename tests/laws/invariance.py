@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from laws.bench import EXACT, Bench, agree, run
+from laws.bench import EXACT, Bench, agree, of_steps, policy_of, run
 from torch import Tensor
 from torch.testing import assert_close
 
 from tandem import draws, kl
 from tandem.advantages import baselines, group, passk, temporal
+from tandem.advantages.clipped import Clipped
 from tandem.algorithm import Algorithm
 from tandem.batches import Budget
 from tandem.penalties import KLInLoss, KLInReward
@@ -92,12 +93,14 @@ def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[
     def wider(value: Tensor | tuple) -> Tensor | tuple:
         if isinstance(value, tuple) or value.ndim == 1:
             return value
-        return torch.nn.functional.pad(value, (left, right))
+        inside = (0, 0) * (value.ndim - 2)  # named from the last axis on
+        return torch.nn.functional.pad(value, (*inside, left, right))
 
     def poisoned(value: Tensor | tuple) -> Tensor | tuple:
         if isinstance(value, tuple) or value.ndim == 1 or not value.is_floating_point():
             return value
-        return torch.where(wide.mask, value, torch.nan)
+        mask = wide.mask.view(*wide.mask.shape, *(1,) * (value.ndim - 2))
+        return torch.where(mask, value, torch.nan)
 
     wide = each(rollout, wider)
     return scores, replace(each(wide, poisoned), length=rollout.length + left)
@@ -130,8 +133,15 @@ SHIFTED = {
 }
 
 
+OF_ALL = (group.batch_std, group.batch_population_std)
+
+
 def no_group(algorithm: Algorithm) -> str | None:
-    return SHIFTED.get(kind(algorithm.advantage))
+    advantage = algorithm.advantage
+    estimator = advantage.of if isinstance(advantage, Clipped) else advantage
+    if unbound(unbound(estimator)[1].get("scale"))[0] in OF_ALL:
+        return "divided by the std of all samples, which such a bonus moves"
+    return SHIFTED.get(kind(estimator))
 
 
 def a_group_up(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
@@ -194,6 +204,8 @@ def without_penalties(algorithm: Algorithm, **kept: float) -> Algorithm:
     return replace(algorithm, **own)
 
 
+OF_TOKENS = (kl.k2, kl.k3, kl.k3_plus, kl.k3_unbiased)
+OF_STEPS = (kl.gaussian, kl.mean_distance, kl.velocity_distance, kl.timeless)
 _STILL = {"kl": {"kl_target": None}, "entropy": {"target": None}}
 
 
@@ -201,14 +213,15 @@ def coefficient(algorithm: Algorithm) -> None:
     """A penalty of coefficient 0 asks for nothing and is nothing, as one is that is near 0."""
     silent = without_penalties(algorithm)
     assert set(silent.objective.terms) <= {"policy", "value"}
-    want = run(silent)
-    estimators = (kl.k2, kl.k3, kl.k3_plus, kl.k3_unbiased)
+    alike = {"policy": partial(policy_of, algorithm, torch.float64)}
+    want = run(silent, **alike)
+    estimators = OF_STEPS if of_steps(algorithm) else OF_TOKENS
     kinds = [KLInReward(coef=0.0), *(KLInLoss(coef=0.0, loss=of) for of in estimators)]
     for other in kinds:
         turned_off = replace(silent, kl=other)
         assert turned_off.needs == silent.needs
-        agree(run(turned_off), want, rtol=0, atol=0)
-    near = run(without_penalties(algorithm, kl=1e-13, entropy=1e-13))
+        agree(run(turned_off, **alike), want, rtol=0, atol=0)
+    near = run(without_penalties(algorithm, kl=1e-13, entropy=1e-13), **alike)
     assert_close(near.gradients, want.gradients, **EXACT)
 
 

@@ -67,7 +67,8 @@ LAWS = {
         check=invariance.float32,
     ),
     "first step": Law(
-        says="on fresh samples the gradient is that of -A log p, every ratio is 1 and no clip acts",
+        says="on fresh samples the gradient is that of -A log p, times the weight of a step where "
+        "the loss has one; every ratio is 1 and no clip acts",
         check=gradients.first_step,
         reason=gradients.no_policy_gradient,
     ),
@@ -75,10 +76,11 @@ LAWS = {
         says="sampler and trainer divide the logits of a language model by one temperature, and "
         "another one on one side stops the run",
         check=gradients.temperature,
-        reason=gradients.samples_nothing,
+        reason=gradients.no_temperature,
     ),
     "KL": Law(
-        says="over all samples of a small vocabulary the KL has the gradient it promises",
+        says="over all samples of a small vocabulary the KL has the gradient it promises, and of "
+        "Gaussian steps that of the squared distance of their means",
         check=gradients.kl_gradient,
         reason=gradients.no_kl,
     ),

@@ -15,10 +15,16 @@ from torch import Tensor
 from tandem.dynamics.likelihood import velocity_distance
 from tandem.losses.policy import clipping, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by
-from tandem.types import CoupledBatch, Transition, needs
+from tandem.types import CoupledBatch, Transition, needs, refused_on
 
 StepWeight = Callable[[Transition], Tensor]  # -> [B, T]
 Distance = Callable[[Transition], Tensor]  # of the policy to the one that sampled: [B, T]
+
+of_gaussian_steps = refused_on(
+    tokens="it reads the mean and the noise of a denoising step; set algorithm/loss=ppo",
+    pictures="it reads the mean and the noise of a random step, and none was taken; set "
+    "algorithm/loss=ppo",
+)
 
 
 def inverse_time(transition: Transition) -> Tensor:
@@ -60,6 +66,7 @@ def weighted_clipping(
     return clipped | {"actor/step_weight": masked_mean(weight(batch.transition), batch.mask)}
 
 
+@of_gaussian_steps
 @measured_by(weighted_clipping)
 @needs("old_logp", "transition", vanishes=True)
 def weighted_ppo(
@@ -93,6 +100,7 @@ def guarding(
     return clipped | {"actor/guarded_log_ratio": masked_mean(by_hand.logp, batch.mask)}
 
 
+@of_gaussian_steps
 @measured_by(guarding)
 @needs("old_logp", "transition", "kl_to_old", vanishes=True)
 def grpo_guard(
@@ -132,6 +140,7 @@ def leaving(batch: CoupledBatch, *, distance: Distance, most: float) -> dict[str
     }
 
 
+@of_gaussian_steps
 @measured_by(leaving)
 @needs("old_logp", "transition", "kl_to_old", vanishes=True)
 def flow_dppo(batch: CoupledBatch, *, distance: Distance = exact_kl, most: float = 1e-5) -> Tensor:

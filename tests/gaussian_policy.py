@@ -1,0 +1,177 @@
+"""A policy whose steps are Gaussian, of a linear velocity field: a flow without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from tandem import draws
+from tandem.dynamics.kernels import Kernel, Step, flow_sde, next_state, ode
+from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp
+from tandem.dynamics.schedules import linear_shift
+from tandem.types import Evidence, Prompt, Rollout, Transition
+
+SIZE, FEATURES = 6, 3  # dimensions of a state; numbers that the field multiplies
+REACH = 0.6  # of a weight: some steps leave a clip by plain gradient descent, and some do not
+OF_STEPS = {"transition", "kl_to_old", "kl_to_ref"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianSample:
+    """Steps x -> next_x of a prompt."""
+
+    x: Tensor  # [B, T, D]
+    next_x: Tensor  # [B, T, D]
+    sigma: Tensor  # [B, T]
+    next_sigma: Tensor  # [B, T]
+    question: Tensor  # [B, T] int64 of the prompt
+    taken: Tensor  # [B, T] int64, a name of the step
+    old_mean: Tensor | None = None  # [B, T, D]; None: nobody asks
+
+
+class GaussianPolicy(nn.Module):
+    """velocity = x + sum_k w_k f_k(x, sigma, prompt), by the kernels that flows have."""
+
+    exact = True
+
+    def __init__(
+        self, steps: int = 5, dtype: torch.dtype = torch.float64, *, kernel: Kernel = flow_sde
+    ) -> None:
+        super().__init__()
+        noise = draws.normal(draws.key("field"), (FEATURES, SIZE)).to(dtype)
+        self.table = nn.Parameter(noise)
+        self.register_buffer("reference", -2 * noise.flip(1))
+        self.steps, self.kernel, self.dtype = steps, kernel, dtype
+        self.rows_seen: list[int] = []
+
+    def begin(self, iteration: int) -> None:
+        """Every iteration has the same random steps."""
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: None = None,
+    ) -> Rollout:
+        group = torch.tensor(list(slots)).repeat_interleave(group_size)
+        rows = draws.key(key, group, torch.arange(group_size).repeat(len(prompts)))
+        owners = tuple(p for p in prompts for _ in range(group_size))
+        question = torch.tensor([p.id for p in owners])
+        x = draws.normal(draws.key(rows, "start"), (SIZE,)).to(self.dtype)
+        kept = []
+        for number, levels in enumerate(pairwise(linear_shift(self.steps, 0).to(self.dtype))):
+            sigma, next_sigma = (level.expand(len(rows)) for level in levels)
+            last = number == self.steps - 1
+            velocity = self.velocity(self.table, x, sigma, question)
+            step = (ode if last else self.kernel)(x, velocity, sigma, next_sigma)
+            noise = draws.normal(draws.key(rows, number), (SIZE,))
+            reached = next_state(step, 0 * noise if last else noise, storage=self.dtype)
+            kept += [] if last else [(x, reached, sigma, next_sigma, draws.key(rows, number))]
+            x = reached
+        names = ("x", "next_x", "sigma", "next_sigma", "taken")
+        columns = zip(names, zip(*kept, strict=True), strict=True)
+        fields = {name: torch.stack(column, 1) for name, column in columns}
+        asked = question[:, None].expand(-1, self.steps - 1)
+        return self.rollout(GaussianSample(question=asked, **fields), x, group, owners, rows)
+
+    def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
+        """A picture is shown as the digits of its pixels; dark ones end it."""
+        mask = torch.ones_like(sample.sigma, dtype=torch.bool)
+        digits = (50 * x0[:, :3]).abs().long() % 6
+        outputs = tuple("".join(map(str, row)).split("0")[0] for row in digits.tolist())
+        length = mask.sum(1)
+        return Rollout(
+            sample=sample, outputs=outputs, prompts=prompts, mask=mask, group=group, key=key,
+            length=length, truncated=length < 0, behaviour_logp=self.logp(sample, self.table),
+        )  # fmt: skip
+
+    def velocity(self, table: Tensor, x: Tensor, sigma: Tensor, question: Tensor) -> Tensor:
+        """[N, D]; x: [N, D], sigma and question: [N]."""
+        about = torch.sin(1.0 + question.to(x.dtype))[:, None] * torch.ones_like(x)
+        features = torch.stack([x.sin(), about, sigma[:, None] * about], 1)  # [N, K, D]
+        return x + REACH * (table * features).sum(1)
+
+    def step(self, sample: GaussianSample, table: Tensor) -> Step:
+        """Of all rows and steps, flat."""
+        x, sigma, next_sigma, question = (
+            tensor.flatten(0, 1)
+            for tensor in (sample.x, sample.sigma, sample.next_sigma, sample.question)
+        )
+        return self.kernel(x, self.velocity(table, x, sigma, question), sigma, next_sigma)
+
+    def logp(self, sample: GaussianSample, table: Tensor) -> Tensor:
+        """[B, T]"""
+        step = self.step(sample, table)
+        return gaussian_logp(sample.next_x.flatten(0, 1), step).view_as(sample.sigma)
+
+    @torch.no_grad()
+    def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        sample, known = rollout.sample, {}
+        if "old_logp" in needs:
+            known["old_logp"] = self.logp(sample, self.table)
+        if "ref_logp" in needs:
+            known["ref_logp"] = self.logp(sample, self.reference)
+        if "old_kl_to_ref" in needs:
+            kl = gaussian_kl(self.step(sample, self.table), self.step(sample, self.reference).mean)
+            known["old_kl_to_ref"] = kl.view_as(sample.sigma)
+        if "kl_to_old" in needs:
+            mean = self.step(sample, self.table).mean.view_as(sample.x)
+            known["sample"] = replace(sample, old_mean=mean)
+        return replace(rollout, **known)
+
+    def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        """Outside the mask a record may hold anything, and gets NaN."""
+        self.rows_seen.append(len(rollout.mask))
+        sample = kept(rollout.sample, rollout.mask)
+        step = self.step(sample, self.table)
+        said = {"logp": gaussian_logp(sample.next_x.flatten(0, 1), step)}
+        if "entropy" in needs:
+            said["entropy"] = step.std.log()
+        facts = {"std": step.std, "velocity_gain": step.velocity_gain}
+        facts |= {"sigma": sample.sigma, "next_sigma": sample.next_sigma}
+        if "kl_to_old" in needs:
+            facts["kl_to_old"] = gaussian_kl(step, sample.old_mean.flatten(0, 1))
+        if "kl_to_ref" in needs:
+            facts["kl_to_ref"] = gaussian_kl(step, self.step(sample, self.reference).mean.detach())
+
+        def inside(x: Tensor) -> Tensor:
+            return torch.where(rollout.mask, x.view_as(sample.sigma), torch.nan)
+
+        transition = None
+        if needs & OF_STEPS:
+            transition = Transition(**{name: inside(x) for name, x in facts.items()})
+        return Evidence(**{name: inside(x) for name, x in said.items()}, transition=transition)
+
+    def row_cost(self, rollout: Rollout) -> Tensor:
+        return rollout.length
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        return {"table": self.table}
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"policy": [self.table]}
+
+
+def kept(sample: GaussianSample, mask: Tensor) -> GaussianSample:
+    """What is no step becomes a harmless one: a kernel divides by its levels."""
+
+    def column(tensor: Tensor, harmless: float) -> Tensor:
+        tensor = tensor[:, : mask.shape[1]]
+        return torch.where(mask.view(*mask.shape, *(1,) * (tensor.ndim - 2)), tensor, harmless)
+
+    levels = {"sigma": 0.5, "next_sigma": 0.4}
+    names = ("x", "next_x", "sigma", "next_sigma", "old_mean")
+    named = {name: getattr(sample, name) for name in names}
+    return replace(
+        sample,
+        question=sample.question[:, : mask.shape[1]],
+        **{n: column(t, levels.get(n, 0.0)) for n, t in named.items() if t is not None},
+    )
