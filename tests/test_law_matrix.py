@@ -13,12 +13,16 @@ from torch.testing import assert_close
 
 from tandem.algorithm import Algorithm
 from tandem.config import build, compose
-from tandem.config.composition import conf_folder
+from tandem.config.legal import functions, options, refusal
 
 FOUND = reasons()
 KEPT = [key for key, reason in FOUND.items() if reason is None and key[1] != "ranks"]
 EXCUSED = [key for key, reason in FOUND.items() if reason and LAWS[key[1]].otherwise]
-ESTIMATORS = sorted(path.stem for path in (conf_folder() / "algorithm" / "kl").glob("*.yaml"))
+ESTIMATORS = [
+    name
+    for name, call in options("kl", kl={}).items()
+    if not any(refusal(function, "tokens", "kl") for function in functions(call))
+]
 
 
 @pytest.mark.parametrize(("name", "law"), KEPT, ids=map("-".join, KEPT))

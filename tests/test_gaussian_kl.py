@@ -1,0 +1,120 @@
+"""The KL of Gaussian steps: its gradient through a real objective, what is charged and logged."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from records import GRPO, rollout, scores
+from torch.testing import assert_close
+
+from tandem import draws, kl
+from tandem.batches import Experience
+from tandem.dynamics.kernels import cps, dance_sde, flow_sde
+from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp
+from tandem.metrics import settle
+from tandem.objectives import Coupled
+from tandem.penalties import KLInLoss, KLInReward
+from tandem.types import Evidence, Transition, needs_of
+from tandem.weights import token_mean
+
+KERNELS = {"flow_sde": flow_sde, "dance_sde": dance_sde, "cps": cps}
+LEVELS = torch.tensor([1.0, 0.8, 0.5, 0.3], dtype=torch.float64)
+MASK = torch.tensor([[True, True, True], [True, False, True]])
+# d/dv of each loss of a step, per (v - v_ref) / D, by hand from mean = a x + g v.
+SLOPES = {
+    kl.gaussian: lambda gain, std, dt: gain**2 / std**2,
+    kl.mean_distance: lambda gain, std, dt: 2 * gain**2,
+    kl.velocity_distance: lambda gain, std, dt: 2.0 + 0 * gain,
+    kl.timeless: lambda gain, std, dt: gain**2 / std**2 * dt,
+}
+EXACT = {"atol": 1e-10, "rtol": 1e-10}
+
+
+@dataclass
+class Velocities:
+    """A policy that is nothing but its velocity at every step, and that of its reference."""
+
+    kernel: object
+    size: int  # D
+
+    def __post_init__(self):
+        shape = (*MASK.shape, self.size)
+        noise = draws.normal(draws.key("velocities"), (4, *shape)).double()
+        self.x, self.next_x, self.ref, own = noise
+        self.own = own.requires_grad_()
+        self.sigma, self.next_sigma = (x.expand(MASK.shape) for x in (LEVELS[:-1], LEVELS[1:]))
+
+    def step(self, velocity):
+        return self.kernel(self.x, velocity, self.sigma, self.next_sigma)
+
+    def evidence(self, rollout, needs):
+        step, garbage = self.step(self.own), torch.tensor(torch.nan)
+        facts = {"std": step.std, "velocity_gain": step.velocity_gain}
+        facts |= {"sigma": self.sigma, "next_sigma": self.next_sigma}
+        if "kl_to_ref" in needs:
+            facts["kl_to_ref"] = gaussian_kl(step, self.step(self.ref).mean)
+        transition = Transition(**{n: torch.where(MASK, x, garbage) for n, x in facts.items()})
+        logp = torch.where(MASK, gaussian_logp(self.next_x, step), garbage)
+        return Evidence(logp=logp, transition=transition)
+
+    def rows(self, **known):
+        samples = rollout(MASK, torch.tensor([0, 0]), behaviour_logp=0.0 * MASK, **known)
+        advantages = 0.0 * MASK
+        weights = {"kl": token_mean(MASK), "policy": token_mean(MASK)}
+        return Experience(
+            rollout=samples, scores=scores(torch.zeros(2)), advantages=advantages, weights=weights
+        )
+
+
+def gradient_by_hand(policy, loss, coef):
+    """Of coef x the mean over steps of the loss, in closed form."""
+    step = policy.step(policy.own.detach())
+    dt = policy.sigma - policy.next_sigma
+    slope = SLOPES[loss](step.velocity_gain, step.std, dt) * token_mean(MASK)
+    return coef * slope[..., None] * (policy.own.detach() - policy.ref) / policy.size
+
+
+@pytest.mark.parametrize("size", [1, 768])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("loss", SLOPES, ids=lambda loss: loss.__name__)
+def test_the_gradient_of_every_kl_is_the_closed_form(loss, kernel, size):
+    policy = Velocities(KERNELS[kernel], size)
+    objective = Coupled({"kl": KLInLoss(coef=0.3, loss=loss).term})
+    outcome = objective(policy, policy.rows())
+    outcome.loss.backward()
+    assert_close(policy.own.grad, gradient_by_hand(policy, loss, 0.3), **EXACT)
+    exact = gaussian_kl(policy.step(policy.own), policy.step(policy.ref).mean)[MASK].mean()
+    assert settle(outcome.metrics)["actor/ref_kl"] == pytest.approx(exact.item(), rel=1e-12)
+
+
+def test_what_is_estimated_from_a_mean_over_dimensions_is_as_many_times_too_small():
+    """The reason why k2 and k3 are refused on Gaussian steps, over draws of the very step."""
+    size, count = 16, 4096
+    policy = Velocities(flow_sde, size)
+    policy.ref = policy.own.detach() + 0.1  # near by, where k2 is right of one dimension
+    step, other = policy.step(policy.own.detach()), policy.step(policy.ref)
+    noise = draws.normal(draws.key("steps"), (count, *policy.x.shape)).double()
+    x = step.mean + step.std[..., None] * torch.cat([noise, -noise])
+    gap = log_density(x, step) - log_density(x, other)
+    estimate, exact = kl.k2_of(gap, torch.zeros_like(gap)).mean(0), gaussian_kl(step, other.mean)
+    assert_close(exact / estimate, torch.full_like(exact, size), rtol=0.1, atol=0)
+    assert_close(gap.mean(0), exact, rtol=1e-6, atol=0)  # k1 is of first order: right, but noisy
+
+
+def log_density(x, step):
+    """Of many draws from each step: [N, B, T]"""
+    many = replace(step, mean=step.mean.expand_as(x), std=step.std.expand(x.shape[:-1]))
+    return gaussian_logp(x, many)
+
+
+def test_the_reward_is_charged_and_the_metric_is_of_the_old_policy():
+    policy = Velocities(flow_sde, 768)
+    old = gaussian_kl(policy.step(policy.own.detach()), policy.step(policy.ref).mean)
+    rows = policy.rows(old_kl_to_ref=old.where(MASK, torch.nan))
+    paying = KLInReward(coef=0.2)
+    charged = paying.charge(scores(torch.tensor([1.0, 0.5])), rows.rollout)
+    want = torch.tensor([1.0, 0.5]).double() - 0.2 * torch.where(MASK, old, 0).sum(1)
+    assert_close(charged.total, want, **EXACT)
+    assert needs_of(paying) == {"old_kl_to_ref"}
+    metrics = settle(replace(GRPO, kl=paying).objective(policy, rows).metrics)
+    assert metrics["actor/ref_kl"] == pytest.approx(old[MASK].mean().item(), rel=1e-12)
