@@ -8,12 +8,13 @@ from torch import distributed as dist
 from torch import multiprocessing
 
 from tandem import draws
-from tandem.evaluation import Evaluation, evaluate, held_out, pass_at
+from tandem.evaluation import evaluate, held_out, pass_at
+from tandem.passes import Answers
 from tandem.policies.sampling import Sampling
 from tandem.rewards import Reward, Rewards
 from tandem.types import Prompt, Rollout
 
-SETTINGS = Evaluation(every=1, prompts=None, samples=4, temperatures=(1.0, 0.3), pass_at=(1, 8, 64))
+SETTINGS = Answers(every=1, prompts=None, samples=4, temperatures=(1.0, 0.3), pass_at=(1, 8, 64))
 SKILL = {"easy": 0.9, "hard": 0.1}  # chance of a right answer at T = 1
 KEY = draws.key(0, "eval")
 

@@ -1,4 +1,4 @@
-"""How good a policy is on held-out prompts: greedily, sampled, and with several tries.
+"""How good a policy is on held-out prompts, under each of the samplings it is evaluated by.
 
 All noise is a function of (key, prompt, sample), whatever the iteration: two evaluations of a run
 differ by the weights alone, and the first samples of a longer one are those of a shorter one.
@@ -8,44 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tandem import draws, ranks
+from tandem.passes import Evaluation, Pass
+from tandem.policies.flow.records import FlowSampling
 from tandem.policies.sampling import Sampling
 from tandem.record import tables
+from tandem.rewards.images import spread
 from tandem.types import Prompt, Rollout, Scores
 
-GREEDY = 0.0
+TOGETHER = "reported_with"  # the field of a prompt that names what it is reported with
+
 # Summed over the samples of a prompt; "known" counts those whose reward part is not missing.
 COUNTED = ("correct", "known", "length", "truncated", "reward", "scored")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """What is measured on held-out prompts, and how often."""
-
-    every: int | None  # iterations; None: never
-    prompts: int | None  # None: all
-    samples: int  # of each prompt at each temperature
-    temperatures: tuple[float, ...]  # the first one is that of pass@k, lengths and tables
-    pass_at: tuple[int, ...]  # at both ends of a run
-    metric: str | None = None  # the reward part that says what is correct; None: the first one
-    threshold: float = 1.0  # of that part, before its weight
-    rows: int = 16  # prompts in the sample table
-    top_p: float = 1.0  # of the sampled answers; training samples are never truncated
-    top_k: int = 0
-    split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, what nothing has read
-
-    def __post_init__(self) -> None:
-        if not self.temperatures or min(self.temperatures) <= GREEDY:
-            raise ValueError(
-                f"evaluation.temperatures={list(self.temperatures)} must be one or more above 0; "
-                "greedy answers are measured anyway"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +35,10 @@ class Evaluated:
     faults: Mapping[str, int]  # why scores are missing -> how many, this rank's
 
 
-class Answers(Protocol):
+class Sampler(Protocol):
     """What evaluation wants of a policy."""
 
-    sampling: Sampling
+    sampling: Sampling | FlowSampling
 
     def sample(
         self,
@@ -67,7 +47,7 @@ class Answers(Protocol):
         *,
         key: int,
         slots: Sequence[int],
-        sampling: Sampling,
+        sampling: Sampling | FlowSampling,
     ) -> Rollout: ...
 
     def describe_prompt(self, prompt: Prompt) -> str: ...
@@ -76,17 +56,12 @@ class Answers(Protocol):
 class Judges(Protocol):
     """What evaluation wants of rewards."""
 
-    def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> Scores: ...
+    @property
+    def components(self) -> Mapping[str, object]: ...
+
+    def __call__(self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt]) -> Scores: ...
 
     def pop_faults(self) -> Mapping[str, int]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    temperature: float
-    samples: int
-    top_p: float = 1.0
-    top_k: int = 0
 
 
 def held_out(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
@@ -98,7 +73,7 @@ def held_out(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
 
 
 def evaluate(
-    policy: Answers,
+    policy: Sampler,
     rewards: Judges,
     prompts: Sequence[Prompt],
     settings: Evaluation,
@@ -111,24 +86,26 @@ def evaluate(
 
     `full` measures pass@k too. Every rank answers its share of the prompts.
     """
-    passes = _passes(settings, full=full)
-    counts = torch.zeros(len(passes), len(prompts), len(COUNTED), dtype=torch.float64)
+    passes = settings.passes(policy.sampling, full=full)
+    columns = Columns(tuple(rewards.components))
+    counts = torch.zeros(len(passes), len(prompts), len(columns.names), dtype=torch.float64)
     table: list[dict] = []
     stopped = False
     for number, slots in _work(passes, len(prompts), policy.sampling.max_rows):
         stopped = stop()
         if stopped:
             break
-        asked = [prompts[slot] for slot in slots]
-        rollout, scores = _try(policy, rewards, asked, passes[number], key)
-        counts[number, slots] = _count(rollout, scores, settings, passes[number].samples)
-        if number < 2:
-            shown = [i * passes[number].samples for i, s in enumerate(slots) if s < settings.rows]
-            table += _shown(policy, rollout, scores, shown, passes[number])
+        one = passes[number]
+        rollout, scores = _try(policy, rewards, [prompts[slot] for slot in slots], one, key)
+        counts[number, slots] = columns.count(rollout, scores, settings, one)
+        shown = _shown(slots, settings.rows, one)
+        table += tables.rows(rollout, scores, shown, kind=one.kind, describe=policy.describe_prompt)
     # Ranks meet here and not before: one that stops must not leave the others waiting.
     if ranks.largest(torch.tensor(float(stopped))) > 0:
         return None
-    metrics = _metrics(ranks.total(counts), prompts, passes, settings.pass_at if full else ())
+    metrics: dict[str, float] = {}
+    for one, of_prompts in zip(passes, ranks.total(counts), strict=True):
+        metrics |= _metrics(columns.named(of_prompts), columns.parts, prompts, one)
     return Evaluated(metrics=metrics, rows=table, faults=rewards.pop_faults())
 
 
@@ -138,18 +115,6 @@ def pass_at(tries: int, correct: int, k: int) -> float:
     The unbiased estimate 1 - C(n-c, k) / C(n, k) of arXiv:2107.03374; NaN for fewer than k tries.
     """
     return 1 - math.comb(tries - correct, k) / math.comb(tries, k) if tries >= k else math.nan
-
-
-def _passes(settings: Evaluation, *, full: bool) -> list[Pass]:
-    """Greedy, then the temperatures. The first of them serves pass@k with the same samples."""
-    first, *others = settings.temperatures
-    most = max([settings.samples, *(settings.pass_at if full else ())])
-    cut = {"top_p": settings.top_p, "top_k": settings.top_k}
-    return [
-        Pass(temperature=GREEDY, samples=1),
-        Pass(temperature=first, samples=most, **cut),
-        *(Pass(temperature=t, samples=settings.samples, **cut) for t in others),
-    ]
 
 
 def _work(passes: Sequence[Pass], prompts: int, rows: int) -> Iterator[tuple[int, list[int]]]:
@@ -162,68 +127,97 @@ def _work(passes: Sequence[Pass], prompts: int, rows: int) -> Iterator[tuple[int
 
 
 def _try(
-    policy: Answers, rewards: Judges, prompts: Sequence[Prompt], one: Pass, key: int
+    policy: Sampler, rewards: Judges, prompts: Sequence[Prompt], one: Pass, key: int
 ) -> tuple[Rollout, Scores]:
     # Named by prompt and not by place: its noise stays the same in any choice of prompts.
-    rollout = policy.sample(
-        prompts,
-        one.samples,
-        key=key,
-        slots=[prompt.id for prompt in prompts],
-        sampling=replace(
-            policy.sampling, temperature=one.temperature, top_p=one.top_p, top_k=one.top_k
-        ),
-    )
+    slots = [prompt.id for prompt in prompts]
+    rollout = policy.sample(prompts, one.samples, key=key, slots=slots, sampling=one.sampling)
     return rollout, rewards(rollout.outputs, rollout.prompts)
 
 
-def _count(rollout: Rollout, scores: Scores, settings: Evaluation, samples: int) -> Tensor:
-    """Sums over the samples of each prompt: [prompts, len(COUNTED)]."""
-    part = scores.parts[settings.metric or next(iter(scores.parts))].cpu()
-    scored = scores.scored.cpu()
-    each = {
-        "correct": part >= settings.threshold,  # a missing one is NaN, hence not correct
-        "known": part.isfinite(),
-        "length": rollout.length.cpu(),
-        "truncated": rollout.truncated.cpu(),
-        "reward": torch.where(scored, scores.total.cpu(), 0),
-        "scored": scored,
-    }
-    rows = torch.stack([each[name].double() for name in COUNTED], dim=-1)
-    return rows.view(-1, samples, len(COUNTED)).sum(1)
+def _shown(slots: Sequence[int], rows: int, one: Pass) -> list[int]:
+    """The first samples of those of the first prompts that are among these slots."""
+    if one.kind is None:
+        return []
+    starts = [i * one.samples for i, slot in enumerate(slots) if slot < rows]
+    return [start + j for start in starts for j in range(min(one.shown, one.samples))]
 
 
-def _shown(
-    policy: Answers, rollout: Rollout, scores: Scores, chosen: list[int], one: Pass
-) -> list[dict]:
-    kind = "greedy" if one.temperature == GREEDY else "eval"
-    return tables.rows(rollout, scores, chosen, kind=kind, describe=policy.describe_prompt)
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What is counted of each prompt, so that ranks can add it up."""
+
+    parts: tuple[str, ...]  # names of the rewards
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        of_parts = (f"{what} {part}" for part in self.parts for what in ("known", "total"))
+        return (*COUNTED, *of_parts, "spread")
+
+    def named(self, counts: Tensor) -> dict[str, Tensor]:
+        """[prompts, len(names)] -> [prompts] of each"""
+        return dict(zip(self.names, counts.unbind(-1), strict=True))
+
+    def count(self, rollout: Rollout, scores: Scores, settings: Evaluation, one: Pass) -> Tensor:
+        """Sums over the samples of each prompt: [prompts, len(names)]."""
+        part = scores.parts[settings.metric or next(iter(scores.parts))].cpu()
+        scored = scores.scored.cpu()
+        each = {
+            "correct": part >= settings.threshold,  # a missing one is NaN, hence not correct
+            "known": part.isfinite(),
+            "length": rollout.length.cpu(),
+            "truncated": rollout.truncated.cpu(),
+            "reward": torch.where(scored, scores.total.cpu(), 0),
+            "scored": scored,
+        }
+        for name, said in scores.parts.items():
+            known = said.cpu().isfinite()
+            each |= {f"known {name}": known, f"total {name}": torch.where(known, said.cpu(), 0)}
+        rows = torch.stack([each[name].double() for name in self.names[:-1]], dim=-1)
+        sums = rows.view(-1, one.samples, len(each)).sum(1)
+        return torch.cat([sums, _spreads(rollout, one)[:, None]], 1)
+
+
+def _spreads(rollout: Rollout, one: Pass) -> Tensor:
+    """How much the samples of each prompt differ, where that is asked: [prompts]."""
+    starts = range(0, len(rollout.outputs), one.samples)
+    if "diversity" not in one.measures:
+        return torch.zeros(len(starts), dtype=torch.float64)
+    return torch.stack([spread(rollout.outputs[i : i + one.samples]) for i in starts])
 
 
 def _metrics(
-    counts: Tensor, prompts: Sequence[Prompt], passes: Sequence[Pass], ks: Sequence[int]
+    sums: Mapping[str, Tensor], parts: Sequence[str], prompts: Sequence[Prompt], one: Pass
 ) -> dict[str, float]:
-    """counts: [passes, prompts, len(COUNTED)] -> eval/..."""
-    sums = dict(zip(COUNTED, counts.unbind(-1), strict=True))  # each [passes, prompts]
+    """sums: [prompts] of each -> eval/..., as the pass names its metrics."""
+    answers = one.samples * len(prompts)
     accuracy = sums["correct"] / sums["known"]  # NaN for a prompt that has no score
-    answers = passes[1].samples * len(prompts)
-    metrics = {
-        "eval/greedy_accuracy": _mean(accuracy[0]),
-        "eval/accuracy": _mean(accuracy[1]),
-        "eval/reward": (sums["reward"][1].sum() / sums["scored"][1].sum()).item(),
-        "eval/length": sums["length"][1].sum().item() / answers,
-        "eval/truncated": sums["truncated"][1].sum().item() / answers,
-        "eval/missing": answers - sums["known"][1].sum().item(),
+    whole = {
+        "accuracy": _mean(accuracy),
+        "reward": (sums["reward"].sum() / sums["scored"].sum()).item(),
+        "length": sums["length"].sum().item() / answers,
+        "truncated": sums["truncated"].sum().item() / answers,
+        "missing": answers - sums["known"].sum().item(),
+        "diversity": _mean(sums["spread"]),
     }
-    for one, of_prompts in zip(passes[2:], accuracy[2:], strict=True):
-        metrics[f"eval/accuracy_t{one.temperature:g}"] = _mean(of_prompts)
-    metrics |= _by_source("eval/accuracy", accuracy[1], prompts)
-    for k in ks:
-        of_prompts = _pass_at(sums["known"][1], sums["correct"][1], k)
-        metrics[f"eval/pass@{k}"] = _mean(of_prompts)
-        if k == max(ks):
-            metrics |= _by_source(f"eval/pass@{k}", of_prompts, prompts)
+    metrics = {_name(one, measure): whole[measure] for measure in one.measures}
+    if "reward" in one.measures and len(parts) > 1:
+        for part in parts:
+            mean = sums[f"total {part}"].sum() / sums[f"known {part}"].sum()
+            metrics[_name(one, f"reward_{part}")] = mean.item()
+    of_prompts = {"accuracy": accuracy, "reward": sums["reward"] / sums["scored"]}
+    for measure in one.by_source:
+        metrics |= _by_source(_name(one, measure), of_prompts[measure], prompts)
+    for k in one.tries:
+        chance = _pass_at(sums["known"], sums["correct"], k)
+        metrics[f"eval/pass@{k}"] = _mean(chance)
+        if k == max(one.tries):
+            metrics |= _by_source(f"eval/pass@{k}", chance, prompts)
     return metrics
+
+
+def _name(one: Pass, measure: str) -> str:
+    return f"eval/{one.name.format(measure)}"
 
 
 def _pass_at(known: Tensor, correct: Tensor, k: int) -> Tensor:
@@ -233,9 +227,13 @@ def _pass_at(known: Tensor, correct: Tensor, k: int) -> Tensor:
 
 
 def _by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> dict[str, float]:
+    """Source by source; and the sources together that the data want reported together."""
     places: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
         places.setdefault(prompt.source, []).append(i)
+    for i, prompt in enumerate(prompts):
+        if TOGETHER in prompt.fields:
+            places.setdefault(prompt.fields[TOGETHER], []).append(i)
     return {f"{name}/{source}": _mean(values[chosen]) for source, chosen in places.items()}
 
 

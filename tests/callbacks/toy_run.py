@@ -14,9 +14,9 @@ from torch import nn
 
 from tandem import callbacks
 from tandem.batches import Budget, Plan
-from tandem.evaluation import Evaluation
 from tandem.guards import Guards
 from tandem.module import PostTraining
+from tandem.passes import Answers, Evaluation
 from tandem.policies.sampling import Sampling
 from tandem.record import RunRecord
 from tandem.rewards import Reward, Rewards
@@ -24,7 +24,7 @@ from tandem.types import Prompt, Rollout
 
 ITERATIONS = 6
 EVERY = 2
-SETTINGS = Evaluation(
+SETTINGS = Answers(
     every=EVERY, prompts=6, samples=2, temperatures=(1.0, 0.5), pass_at=(1, 4), rows=2
 )
 

@@ -56,7 +56,7 @@ MISSPELT = {
     "batch_size=64": "unknown key 'batch_size': here it is prompts_per_step",
     "max_steps=10": "unknown key 'max_steps': here it is iterations",
     "lr=1e-6": "unknown key 'lr': here it is optimizer.lr",
-    "evaluation={evry:5}": "unknown key 'evaluation.evry': did you mean 'evaluation.every'?",
+    "checkpoints={evry:5}": "unknown key 'checkpoints.evry': did you mean 'checkpoints.every'?",
     "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
     "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",
     "model.lora.r=8": ("model.lora.r: model.lora is null; give it as a whole, model.lora={r:...}"),

@@ -11,7 +11,7 @@ from tandem.callbacks.evaluating import Evaluating
 from tandem.callbacks.interrupt import INTERRUPTED, Interrupt, Interrupted
 from tandem.callbacks.progress import Progress
 from tandem.callbacks.recording import Recording
-from tandem.evaluation import Evaluation
+from tandem.passes import Evaluation
 from tandem.record import RunRecord
 from tandem.types import Prompt
 

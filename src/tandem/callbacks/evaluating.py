@@ -11,9 +11,10 @@ from lightning.pytorch import Callback, Trainer
 from tandem import draws
 from tandem.callbacks.interrupt import Interrupt
 from tandem.callbacks.recording import Recording
-from tandem.evaluation import Evaluation, evaluate, held_out
+from tandem.evaluation import evaluate, held_out
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
+from tandem.passes import Evaluation
 from tandem.types import Prompt
 
 log = logging.getLogger(__name__)

@@ -24,6 +24,7 @@ HOMES = (
     "tandem.losses",
     "tandem.record.mirrors",
     "tandem.objectives",
+    "tandem.passes",
     "tandem.penalties",
     "tandem.policies",
     "tandem.rewards",

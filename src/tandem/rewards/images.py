@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tandem.metrics import Sum
-from tandem.types import Prompt
+from tandem.metrics import Metric, Sum
+from tandem.types import Prompt, Rollout
 
 
 def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
@@ -61,17 +61,29 @@ def colour_share(
 
 
 def diversity(outputs: Sequence[Tensor], group: Tensor) -> Sum:
-    """How much the samples of one prompt differ: the std of each pixel over them, on the scale from
-    -1 to 1, as a mean over pixels and then over prompts. group: [B].
+    """How much the samples of one prompt differ: their `spread`, as a mean over prompts.
 
-    The std is the unbiased one. A prompt with one sample says nothing.
+    group: [B]. A prompt with one sample says nothing.
     """
     spreads = [
-        torch.stack([pixels(outputs[i]) for i in rows]).double().div(127.5).std(0).mean()
-        for rows in rows_of_groups(group)
-        if len(rows) > 1
+        spread([outputs[i] for i in rows]) for rows in rows_of_groups(group) if len(rows) > 1
     ]
-    return Sum(torch.tensor(spreads, dtype=torch.float64).sum(), torch.tensor(len(spreads)))
+    total = torch.stack(spreads).sum() if spreads else torch.zeros((), dtype=torch.float64)
+    return Sum(total, torch.tensor(len(spreads)))
+
+
+def spread(pictures: Sequence[Tensor]) -> Tensor:
+    """The unbiased std of each pixel over pictures, on the scale from -1 to 1, as a mean: []."""
+    return torch.stack([pixels(picture) for picture in pictures]).double().div(127.5).std(0).mean()
+
+
+def variety(rollout: Rollout) -> dict[str, Metric]:
+    """What is logged of how much the samples of a prompt differ; nothing for texts, and nothing of
+    rows that nobody drew."""
+    shown = bool(rollout.outputs) and isinstance(rollout.outputs[0], Tensor)
+    if not shown or rollout.key is None:
+        return {}
+    return {"response/diversity": diversity(rollout.outputs, rollout.group)}
 
 
 def rows_of_groups(group: Tensor) -> list[list[int]]:
