@@ -1,26 +1,41 @@
 """kill -9 at any moment, then resume=: not a bit differs from a run that was left alone."""
 
+import functools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from safetensors import safe_open
 
 ROOT = Path(__file__).parents[1]
-RUN = (
-    # Another seed than the default, a reference and a warm start: all must be found again.
-    "seed=1",
-    "warm_start=['algorithm=sft','iterations=2']",
-    "algorithm.kl.coef=0.1", "iterations=10", "prompts_per_step=16", "group_size=8", "epochs=2",
-    "num_minibatches=2", "reward=target_length", "reward.target_length.function.target=5",
-    "evaluation.every=4", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
-    "checkpoints.every=2", "optimizer.lr=1e-3",
+# Another seed than the default, a reference and a warm start: all must be found again.
+SHARED = (
+    "seed=1", "algorithm=grpo", "algorithm.kl.coef=0.1", "iterations=10", "epochs=2",
+    "num_minibatches=2", "warm_start=['algorithm=sft','iterations=2']", "group_size=8",
+    "evaluation.every=4", "checkpoints.every=2", "optimizer.lr=1e-3",
 )  # fmt: skip
+RUNS = {
+    "tokens": (
+        *SHARED, "prompts_per_step=16", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
+        "reward=target_length", "reward.target_length.function.target=5",
+    ),
+    # Steps that are random in turn, and a picture for every evaluation.
+    "flows": (
+        *SHARED, "model=tiny_flow", "prompts_per_step=4", "rollout.steps=5",
+        "dynamics/stochastic=random_steps", "dynamics.stochastic.num_sde_steps=2",
+        "evaluation.samples=2", "evaluation.prompts=4",
+    ),
+}  # fmt: skip
+KILLS = [
+    *(pytest.param(world, 3, id=f"{world}: 3 kills") for world in RUNS),
+    *(pytest.param(world, 20, id=f"{world}: 20 kills", marks=pytest.mark.slow) for world in RUNS),
+]
 
 
 def start(*overrides: str) -> subprocess.Popen:
@@ -37,18 +52,28 @@ def finish(process: subprocess.Popen) -> None:
 
 
 def tensors(folder: Path) -> dict[str, bytes]:
-    with safe_open(folder / "model" / "model.safetensors", "np") as file:
+    (weights,) = (folder / "model").rglob("*.safetensors")
+    with safe_open(weights, "np") as file:
         return {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
 
 
+def samples(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (folder / "samples").iterdir()}
+
+
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory) -> tuple[Path, float]:
-    """A run that was left alone, and how long it trained."""
-    folder = tmp_path_factory.mktemp("straight") / "run"
-    process = start(*RUN, f"run_dir={folder}")
-    began = wait_for(folder / "manifest.json", process)
-    finish(process)
-    return folder, time.monotonic() - began
+def straight(tmp_path_factory) -> Callable[[str], tuple[Path, float]]:
+    """A run of a world that was left alone, and how long it trained."""
+
+    @functools.cache
+    def of(world: str) -> tuple[Path, float]:
+        folder = tmp_path_factory.mktemp(world) / "run"
+        process = start(*RUNS[world], f"run_dir={folder}")
+        began = wait_for(folder / "manifest.json", process)
+        finish(process)
+        return folder, time.monotonic() - began
+
+    return of
 
 
 def wait_for(path: Path, process: subprocess.Popen) -> float:
@@ -57,9 +82,9 @@ def wait_for(path: Path, process: subprocess.Popen) -> float:
     return time.monotonic()
 
 
-def kill_and_resume(folder: Path, moment: float) -> bool:
+def kill_and_resume(world: str, folder: Path, moment: float) -> bool:
     """Whether the kill came before the end."""
-    process = start(*RUN, f"run_dir={folder}")
+    process = start(*RUNS[world], f"run_dir={folder}")
     wait_for(folder / "manifest.json", process)
     time.sleep(moment)
     alive = process.poll() is None
@@ -70,17 +95,16 @@ def kill_and_resume(folder: Path, moment: float) -> bool:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "kills", [3, pytest.param(20, marks=pytest.mark.slow)], ids=["3 kills", "20 kills"]
-)
-def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path, kills):
-    whole, seconds = straight
+@pytest.mark.parametrize(("world", "kills"), KILLS)
+def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path, world, kills):
+    whole, seconds = straight(world)
     moments = random.Random(kills)
     alive = []
     for number in range(kills):
         folder = tmp_path / str(number)
-        alive.append(kill_and_resume(folder, moments.uniform(0, 0.9) * seconds))
+        alive.append(kill_and_resume(world, folder, moments.uniform(0, 0.9) * seconds))
         same = (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
         assert same, f"kill {number}: another history"
         assert tensors(folder) == tensors(whole), f"kill {number}: other weights"
+        assert samples(folder) == samples(whole), f"kill {number}: other samples"
     assert sum(alive) > kills // 2
