@@ -27,6 +27,8 @@ TRACELESS = (
     "run_dir",
 )
 
+CONFIGS = ("config.json", "transformer/config.json")  # of a language model, of a pipeline
+
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 
 
@@ -59,7 +61,7 @@ def warm_configuration(cfg: DictConfig) -> DictConfig:
 def finished_model(run_dir: Path) -> Path:
     """The model at the end of a run."""
     folder = run_dir / "model"
-    if not (folder / "config.json").is_file():
+    if not any((folder / name).is_file() for name in CONFIGS):
         raise ConfigError(
             f"continue_from={run_dir}: there is no model/ in it; give the directory of a finished "
             "run, or finish it first with resume="
