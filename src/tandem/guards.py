@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,10 +113,12 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
         "returns": batch.returns,
         **{f"surveyed.{name}": found for name, found in batch.surveyed.items()},
     }
+    tensors |= _pictures(rollout.outputs)
     known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}
     save_file(known, folder / "batch.safetensors")
     rows = [
-        {"prompt_id": p.id, "slot": int(g), "output": output, "score": score}
+        {"prompt_id": p.id, "slot": int(g), "score": score}
+        | ({"output": output} if isinstance(output, str) else {})
         for p, g, output, score in zip(
             rollout.prompts,
             rollout.group,
@@ -127,6 +129,15 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
     ]
     (folder / "batch.json").write_text(json.dumps(facts | {"rows": rows}, indent=1))
     return folder
+
+
+def _pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of the outputs that are pictures, by row."""
+    return {
+        f"output.{row}": output
+        for row, output in enumerate(outputs)
+        if isinstance(output, torch.Tensor)
+    }
 
 
 def finite(*values: torch.Tensor) -> bool:

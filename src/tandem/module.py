@@ -24,6 +24,7 @@ from tandem.metrics import (
     settle,
 )
 from tandem.objectives import Coupled, Outcome
+from tandem.rewards.images import variety
 from tandem.source import Clock, Iterations, LiveSource
 from tandem.types import Prompt, Rollout, Scores
 
@@ -206,7 +207,8 @@ class PostTraining(LightningModule):
         taken = torch.tensor([self.source.samples, self.source.tokens])
         samples, tokens = ranks.total(taken).tolist()
         self.samples_seen, self.tokens_seen = self.samples_seen + samples, self.tokens_seen + tokens
-        self.report = settle(self.metrics | self.source.metrics) | response_metrics(rollout)
+        measured = self.metrics | self.source.metrics | variety(self.rollout)
+        self.report = settle(measured) | response_metrics(rollout)
         self.report |= self.algorithm.report(experience)
         self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]

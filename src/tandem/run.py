@@ -28,7 +28,7 @@ from tandem.evaluation import evaluate, held_out
 from tandem.guards import Stop
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
-from tandem.record import RunRecord, durable, jsonl
+from tandem.record import RunRecord, durable, galleries, jsonl
 from tandem.record.plots import curves, heatmap
 from tandem.start import check_start, starting_weights
 
@@ -130,6 +130,7 @@ def fit(
         module.policy.save(record.folder / "model")
         curves(record.folder)
         heatmap(record.folder)
+        galleries.progress(record.folder)
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
@@ -196,9 +197,9 @@ def evaluated(
     )
     metrics = {**found.metrics, **compare_pairs(module.policy, module.algorithm.loss, prompts)}
     run_dir.mkdir(parents=True, exist_ok=True)
-    name = f"evaluation_{settings.evaluation.split}"
-    durable.replace(run_dir / f"{name}.json", json.dumps(metrics, indent=1).encode())
-    durable.replace(run_dir / f"{name}.jsonl", jsonl.encode(found.rows))
+    table = run_dir / f"evaluation_{settings.evaluation.split}.jsonl"
+    durable.replace(table.with_suffix(".json"), json.dumps(metrics, indent=1).encode())
+    durable.replace(table, jsonl.encode(galleries.hung(found.rows, table)))
     for metric, value in metrics.items():
         say(f"{metric:<32} {value:.4f}")
     return metrics

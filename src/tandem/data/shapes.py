@@ -38,7 +38,8 @@ def shapes(
 ) -> Data:
     """All twelve colour-shape pairs are asked for; no demonstration has a `held_out` one.
 
-    A source is a pair: `red_circle`, or `held_out_blue_circle`. Every rendering of a pair is shown
+    A source is a pair: `red_circle`, or `held_out_blue_circle`; evaluation reports the held-out
+    ones together too, and the others. Every rendering of a pair is shown
     as often as any other. The prompts of evaluation and test are those of training: what differs
     is their id, and with it the noise that a policy starts from.
     """
@@ -72,6 +73,7 @@ def _questions(split: str, never: Sequence[tuple[str, str]]) -> tuple[Prompt, ..
             id=prompt_id("shapes", split, *pair),
             source="_".join(("held_out", *pair) if pair in never else pair),
             text=" ".join(pair),
+            fields={"reported_with": "held_out" if pair in never else "shown"},
         )
         for pair in PAIRS
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tandem.record import durable, jsonl
+from tandem.record import durable, galleries, jsonl
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ class Mirror(Protocol):
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
 
-    def samples(self, iteration: int, rows: Rows) -> None: ...
+    def samples(self, iteration: int, rows: Rows) -> None:
+        """The output of a row is a text, or a picture: uint8 [H, W, 3]."""
 
     def close(self) -> None: ...
 
@@ -131,12 +132,16 @@ class TensorBoard:
             lines = [_markdown(row) for row in rows if row["kind"] == kind]
             table = "\n".join(["|prompt|output|answer|reward|", "|-|-|-|-|", *lines])
             self.writer.add_text(f"samples/{kind}", table, iteration)
+        for kind, shown in galleries.by_kind(rows).items():
+            pixels = galleries.sheet(shown).numpy()
+            self.writer.add_image(f"pictures/{kind}", pixels, iteration, dataformats="HWC")
 
     def close(self) -> None:
         self.writer.close()
 
 
 def _markdown(row: Mapping) -> str:
-    cells = [str(row[name]) for name in ("prompt", "output", "answer", "reward")]
+    text = {**row, "output": row["output"] if isinstance(row["output"], str) else "a picture"}
+    cells = [str(text[name]) for name in ("prompt", "output", "answer", "reward")]
     escaped = [cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells]
     return f"|{'|'.join(escaped)}|"

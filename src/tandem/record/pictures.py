@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 GAP = 1  # pixels of paper around each picture, before small ones are enlarged
 PAPER = 255
 VISIBLE = 48  # screen pixels that a picture has at least along its shorter side
+ENOUGH = 192  # and at most, where many are seen side by side
 INK = "#1f2933"
 
 
@@ -69,6 +70,19 @@ def strip(frames: Mapping[int, Sequence[Tensor]], *, most: int = 10) -> tuple[li
 def enlarged(picture: Tensor, times: int) -> Tensor:
     """Every pixel as a block of so many: [H, W, 3] -> [times H, times W, 3]"""
     return picture.repeat_interleave(times, 0).repeat_interleave(times, 1)
+
+
+def visible(picture: Tensor) -> Tensor:
+    """Enlarged as often as a screen needs."""
+    return enlarged(picture, max(1, math.ceil(VISIBLE / min(picture.shape[:2]))))
+
+
+def reduced(picture: Tensor) -> Tensor:
+    """Small enough to be one of many; the mean of what falls together."""
+    times = max(1, min(picture.shape[:2]) // ENOUGH)
+    pixels = picture.cpu().permute(2, 0, 1)[None].float()
+    means = torch.nn.functional.avg_pool2d(pixels, times)
+    return picture.cpu() if times == 1 else means[0].permute(1, 2, 0).round().to(torch.uint8)
 
 
 def save(picture: Tensor, path: Path) -> Path:

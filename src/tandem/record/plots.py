@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,31 @@ class Panel:
     title: str
     names: Mapping[str, str]  # of the metric -> of its curve
     share: bool = False  # between 0 and 1
+    of: Mapping[str, bool] = field(default_factory=dict)  # other metrics, known or not
 
 
+PAINTED = "eval/diversity"  # what pictures have and texts have not
 PANELS = (
     Panel("training reward", {"reward/mean": ""}),
+    Panel(
+        "held-out accuracy",
+        {"eval/accuracy_sampled": "as trained", "eval/accuracy": "ODE"},
+        share=True,
+        of={PAINTED: True},
+    ),
+    Panel(
+        "held-out reward",
+        {"eval/reward_sampled": "as trained", "eval/reward": "ODE"},
+        of={PAINTED: True},
+    ),
+    Panel(
+        "std over samples of a prompt",
+        {
+            "response/diversity": "training",
+            "eval/diversity_sampled": "held out, as trained",
+            "eval/diversity": "held out, ODE",
+        },
+    ),
     Panel(
         "held-out accuracy",
         {
@@ -45,6 +66,7 @@ PANELS = (
             "eval/accuracy": "T = 1",
         },
         share=True,
+        of={PAINTED: False},
     ),
     Panel("entropy, nats per step", {"actor/entropy": ""}),
     Panel(
@@ -52,7 +74,11 @@ PANELS = (
         {"actor/ref_kl": "to the reference", "actor/approx_kl_k3": "to the sampler"},
     ),
     Panel("share of steps clipped", {"actor/clip_frac": ""}),
-    Panel("steps per answer", {"response/length_mean": "training", "eval/length": "held out"}),
+    Panel(
+        "steps per answer",
+        {"response/length_mean": "training", "eval/length": "held out"},
+        of={PAINTED: False},
+    ),
     Panel("share of groups that tie", {"reward/frac_zero_std": ""}, share=True),
     Panel("gradient norm before clipping", {"optim/grad_norm": ""}),
 )
@@ -63,7 +89,12 @@ def curves(run_dir: Path) -> Path:
     from matplotlib.figure import Figure
 
     lines = jsonl.read(run_dir / "metrics.jsonl")
-    panels = [panel for panel in PANELS if any(_points(lines, name)[0] for name in panel.names)]
+    known = {name for line in lines for name, value in line.items() if value is not None}
+    panels = [
+        panel
+        for panel in PANELS
+        if known & {*panel.names} and all((n in known) == wanted for n, wanted in panel.of.items())
+    ]
     tries = _tries(lines)
     count = len(panels) + bool(tries)
     columns = 3 if count > 4 else max(1, min(2, count))
@@ -93,7 +124,10 @@ def heatmap(run_dir: Path) -> Path | None:
     grid = [[_number(line.get(prefix + source)) for line in lines] for source in sources]
     size = (2.4 + 0.45 * max(len(lines), 8), 1.3 + 0.38 * len(sources))
     figure = Figure(figsize=size, layout="constrained")
-    _draw_grid(figure, grid, sources, [line["iteration"] for line in lines])
+    under = "ODE" if any(PAINTED in line for line in lines) else "T = 1"
+    axes = _draw_grid(figure, grid, sources, [line["iteration"] for line in lines])
+    _finish(axes, f"held-out accuracy, {under}", "iteration", legend=False)
+    axes.grid(False)
     return _saved(figure, run_dir / "heatmap.png", run_dir.name)
 
 
@@ -179,7 +213,7 @@ def _finish(axes: Axes, title: str, along: str, *, legend: bool) -> None:
 
 def _draw_grid(
     figure: Figure, grid: list[list[float]], sources: list[str], iterations: list[int]
-) -> None:
+) -> Axes:
     axes = figure.add_subplot()
     picture = axes.imshow(
         grid, origin="lower", aspect="auto", cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest"
@@ -193,11 +227,10 @@ def _draw_grid(
     shown = range(0, len(iterations), every)
     axes.set_xticks(list(shown), [str(iterations[i]) for i in shown])
     axes.set_yticks(range(len(sources)), [source.replace("_", " ") for source in sources])
-    _finish(axes, "held-out accuracy, T = 1", "iteration", legend=False)
-    axes.grid(False)
     bar = figure.colorbar(picture, ax=axes, pad=0.02, aspect=24)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8.5, colors=INK, length=0)
+    return axes
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -3,7 +3,7 @@
     config.yaml  manifest.json
     metrics.jsonl   one line per iteration, a function of configuration and seed alone
     timing.jsonl    the same iterations: seconds, tokens per second, memory
-    samples/iteration_000020.jsonl
+    samples/iteration_000020.jsonl   and, where samples are pictures, grids of them: see galleries
 
 Line i describes the weights after i iterations: what evaluation found there, and the training
 metrics of iteration i. The last one, i = iterations, has the final evaluation only.
@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tandem.record import durable, jsonl
+from tandem.record import durable, galleries, jsonl
 from tandem.record.manifest import new_manifest, scrub, start
 from tandem.record.mirrors import Choice, Mirror, Mirrors, Run
 
@@ -91,15 +91,15 @@ class RunRecord:
         path.parent.mkdir(exist_ok=True)
         kinds = {row["kind"] for row in rows}
         others = [row for row in jsonl.read(path) if row["kind"] not in kinds]
-        durable.replace(path, jsonl.encode([*others, *rows]))
+        durable.replace(path, jsonl.encode([*others, *galleries.hung(rows, path)]))
         self.mirrors.samples(iteration, rows)
 
     def cut(self, iteration: int) -> None:
         """Back to the moment before `iteration`: lines, torn lines and samples of later ones go."""
         for name in (METRICS, TIMING):
             jsonl.cut(self.folder / name, iteration)
-        for path in (self.folder / "samples").glob("iteration_*.jsonl"):
-            if int(path.stem.removeprefix("iteration_")) >= iteration:
+        for path in (self.folder / "samples").rglob("iteration_*.*"):
+            if galleries.number_of(path) >= iteration:
                 path.unlink()
 
     def sync(self) -> None:

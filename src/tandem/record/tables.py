@@ -10,14 +10,14 @@ from torch import Tensor
 
 from tandem.types import Prompt, Rollout, Scores
 
-Kind = Literal["greedy", "eval", "best", "worst"]
+Kind = Literal["greedy", "eval", "sampled", "best", "worst"]
 Describe = Callable[[Prompt], str]  # the text of a prompt as the policy sees it
 
 
 def rows(
     rollout: Rollout, scores: Scores, chosen: Iterable[int], *, kind: Kind, describe: Describe
 ) -> list[dict]:
-    """One dictionary for each chosen row; a missing score is None."""
+    """One dictionary for each chosen row; a missing score is None, a picture uint8 [H, W, 3]."""
     return [_row(rollout, scores, i, kind=kind, describe=describe) for i in chosen]
 
 

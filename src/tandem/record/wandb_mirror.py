@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
+from torch import Tensor
+
+from tandem.record import galleries, pictures
 from tandem.record.mirrors import Rows, Run
 
 if TYPE_CHECKING:
@@ -62,9 +65,14 @@ class Wandb:
 
         table = wandb.Table(columns=list(COLUMNS))
         for row in rows:
-            table.add_data(*({**row, "iteration": iteration}[name] for name in COLUMNS))
+            shown = {**row, "iteration": iteration, "output": _shown(row["output"])}
+            table.add_data(*(shown[name] for name in COLUMNS))
         kinds = "_".join(dict.fromkeys(row["kind"] for row in rows))
-        self.run.log({"iteration": iteration, f"samples/{kinds}": table})
+        sheets = {
+            f"pictures/{kind}": _shown(galleries.sheet(of_kind))
+            for kind, of_kind in galleries.by_kind(rows).items()
+        }
+        self.run.log({"iteration": iteration, f"samples/{kinds}": table, **sheets})
 
     def close(self) -> None:
         self.run.finish()
@@ -118,6 +126,12 @@ class Wandb:
             resume="allow",
             settings=settings,
         )
+
+
+def _shown(output: str | Tensor) -> str | wandb.Image:
+    import wandb
+
+    return output if isinstance(output, str) else wandb.Image(pictures.visible(output).numpy())
 
 
 def _answers(server: str) -> bool:

@@ -1,0 +1,121 @@
+"""The pictures of a sample table: their pixels in a file beside it, and grids to look at.
+
+    samples/iteration_000020.jsonl             rows; a picture is a file and the place in it
+    samples/iteration_000020.png               what evaluation saw: a row for each prompt
+    samples/iteration_000020_sampled.png       the same by the sampling that is trained
+    samples/pixels/iteration_000020_eval.png   the very pixels, a file for each kind of row
+
+The same prompts and the same noise at every evaluation: what differs is what was learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tandem.record import jsonl, pictures
+
+Rows = Sequence[Mapping]
+
+LOOKED_AT = {"eval": "", "sampled": "_sampled", "best": "_best", "worst": "_worst"}
+FIRST = "eval"  # what is followed through training
+FOLLOWED = 12  # prompts of which a sample is
+
+
+def hung(rows: Rows, table: Path) -> list[dict]:
+    """Rows of a table to be written there: their pictures go into files, and the rows say where.
+
+    Texts stay as they are.
+    """
+    placed = [dict(row) for row in rows]
+    for kind, shown in by_kind(rows).items():
+        path = table.parent / "pixels" / f"{table.stem}_{kind}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pictures.save(sheet(shown), path)
+        title(shown, table.with_name(f"{table.stem}{LOOKED_AT[kind]}.png"))
+        of_kind = [row for row in placed if row["kind"] == kind]
+        for place, row in enumerate(of_kind):
+            size = list(row["output"].shape[:2])
+            file = path.relative_to(table.parent).as_posix()
+            row["output"] = {"file": file, "place": place, "size": size}
+    return placed
+
+
+def by_kind(rows: Rows) -> dict[str, list[Mapping]]:
+    """The rows that show a picture."""
+    found: dict[str, list[Mapping]] = {}
+    for row in rows:
+        if isinstance(row["output"], Tensor):
+            found.setdefault(row["kind"], []).append(row)
+    return found
+
+
+def sheet(rows: Rows) -> Tensor:
+    """All pictures of one kind, about as many in a row as in a column."""
+    shown = [row["output"] for row in rows]
+    return pictures.grid(shown, math.ceil(math.sqrt(len(shown))))
+
+
+def title(rows: Rows, path: Path) -> Path:
+    """A grid to look at: a row for each prompt, its samples as columns."""
+    of_prompts: dict[str, list[Tensor]] = {}
+    for row in rows:
+        of_prompts.setdefault(row["prompt"], []).append(row["output"])
+    columns = max(map(len, of_prompts.values()))
+    of_prompts = {prompt: [*map(pictures.reduced, shown)] for prompt, shown in of_prompts.items()}
+    size = next(iter(of_prompts.values()))[0].shape
+    paper = torch.full(size, pictures.PAPER, dtype=torch.uint8)
+    filled = [
+        picture
+        for shown in of_prompts.values()
+        for picture in (*shown, *[paper] * (columns - len(shown)))
+    ]
+    return pictures.save_titled(
+        pictures.grid(filled, columns), path, size=tuple(size[:2]), rows=list(of_prompts)
+    )
+
+
+def progress(run_dir: Path) -> Path | None:
+    """pictures.png in the run directory: a sample of each prompt at every evaluation, from the
+    sample tables alone; None if they show no pictures."""
+    frames: dict[int, dict[str, Tensor]] = {}
+    for table in sorted((run_dir / "samples").glob("iteration_*.jsonl")):
+        seen = _first_of_each(table)
+        if seen:
+            frames[number_of(table)] = seen
+    if not frames:
+        return None
+    prompts = [p for p in frames[min(frames)] if all(p in seen for seen in frames.values())]
+    prompts = prompts[:FOLLOWED]
+    if not prompts:
+        return None
+    rows = {i: [pictures.reduced(seen[p]) for p in prompts] for i, seen in frames.items()}
+    shown, strip = pictures.strip(rows)
+    size = tuple(rows[shown[0]][0].shape[:2])
+    titles = [str(iteration) for iteration in shown]
+    path = run_dir / "pictures.png"
+    return pictures.save_titled(strip, path, size=size, columns=titles, rows=prompts)
+
+
+def number_of(path: Path) -> int:
+    """The iteration that a file of samples belongs to."""
+    return int(path.stem.split("_")[1])
+
+
+def _first_of_each(table: Path) -> dict[str, Tensor]:
+    """The first picture of each prompt that evaluation saw."""
+    found: dict[str, Tensor] = {}
+    tiles: dict[str, list[Tensor]] = {}
+    for row in jsonl.read(table):
+        where = row["output"]
+        if row["kind"] != FIRST or isinstance(where, str) or row["prompt"] in found:
+            continue
+        if where["file"] not in tiles:
+            pixels = pictures.load(table.parent / where["file"])
+            tiles[where["file"]] = pictures.tiles(pixels, tuple(where["size"]))
+        found[row["prompt"]] = tiles[where["file"]][where["place"]]
+    return found

@@ -1,0 +1,109 @@
+"""Pictures of a sample table: found again where the rows say, by iteration and by mirror."""
+
+import pytest
+import torch
+from PIL import Image
+
+from tandem.record import RunRecord, galleries, jsonl, pictures
+
+
+def picture(level: int, size: int = 5) -> torch.Tensor:
+    made = torch.randint(0, 256, (size, size, 3), dtype=torch.uint8)
+    made[0, 0] = level
+    return made
+
+
+def row(kind: str, prompt: str, output) -> dict:
+    facts = {"kind": kind, "source": "shapes", "prompt": prompt, "answer": None, "output": output}
+    return facts | {"reward": 1.0, "parts": {"right": 1.0}, "length": 4, "truncated": False}
+
+
+def seen(level: int) -> list[dict]:
+    """Two prompts with two pictures each under the ODE, one each as trained."""
+    return [
+        *(row("eval", p, picture(level + i)) for p in ("red", "blue") for i in range(2)),
+        *(row("sampled", p, picture(level)) for p in ("red", "blue")),
+    ]
+
+
+@pytest.fixture
+def record(tmp_path) -> RunRecord:
+    record = RunRecord(tmp_path)
+    record.begin("", seed=0, command=["train.py"])
+    return record
+
+
+def found(folder, row: dict) -> torch.Tensor:
+    where = row["output"]
+    sheet = pictures.load(folder / where["file"])
+    return pictures.tiles(sheet, tuple(where["size"]))[where["place"]]
+
+
+def test_a_row_says_where_the_very_pixels_of_its_picture_are(record):
+    rows = [*seen(10), row("greedy", "a text", "stays a text")]
+    record.samples(20, rows)
+    best = [row("best", "red", picture(7))]
+    record.samples(20, best)
+    folder = record.folder / "samples"
+    written = jsonl.read(folder / "iteration_000020.jsonl")
+    assert [r["kind"] for r in written] == [r["kind"] for r in (*rows, *best)]
+    for was, now in zip((*rows, *best), written, strict=True):
+        if was["kind"] == "greedy":
+            assert now == was
+        else:
+            assert torch.equal(found(folder, now), was["output"])
+
+
+def test_grids_to_look_at_have_a_row_for_each_prompt_and_a_column_for_each_sample(record):
+    record.samples(3, seen(10))
+    by_eye = {p.name for p in (record.folder / "samples").glob("*.png")}
+    assert by_eye == {"iteration_000003.png", "iteration_000003_sampled.png"}
+    sizes = [
+        Image.open(record.folder / "samples" / f"iteration_000003{end}.png").size
+        for end in ("", "_sampled")
+    ]
+    column = 10 * (5 + pictures.GAP)  # pictures of five pixels are enlarged tenfold
+    assert sizes[0][0] - sizes[1][0] == pytest.approx(column, abs=2)
+    assert sizes[0][1] == pytest.approx(sizes[1][1], abs=2)
+
+
+def test_pictures_of_iterations_that_were_cut_go(record):
+    for iteration in (0, 20, 40):
+        record.samples(iteration, seen(iteration))
+    record.cut(20)
+    left = {p.name for p in (record.folder / "samples").rglob("*.*")}
+    assert left == {
+        "iteration_000000.jsonl", "iteration_000000.png", "iteration_000000_sampled.png",
+        "iteration_000000_eval.png",
+    } | {"iteration_000000_sampled.png"}  # fmt: skip
+
+
+def test_a_strip_follows_the_first_picture_of_each_prompt(record, monkeypatch):
+    strips = {}
+    monkeypatch.setattr(
+        pictures, "save_titled", lambda sheet, path, **kept: strips.update(sheet=sheet, **kept)
+    )
+    for iteration in (20, 0, 5):
+        record.samples(iteration, seen(100 + iteration))
+    galleries.progress(record.folder)
+    assert strips["columns"] == ["0", "5", "20"]
+    assert strips["rows"] == ["red", "blue"]
+    levels = [t[0, 0, 0].item() for t in pictures.tiles(strips["sheet"], (5, 5))]
+    assert levels == [100, 105, 120] * 2
+
+
+def test_a_run_of_texts_has_no_strip(record):
+    record.samples(0, [row("eval", "red", "a text")])
+    assert galleries.progress(record.folder) is None
+    assert not (record.folder / "samples" / "pixels").exists()
+    assert galleries.progress(record.folder / "nowhere") is None
+
+
+def test_large_pictures_are_reduced_by_means_and_small_ones_stay():
+    large = torch.zeros(2 * pictures.ENOUGH, 2 * pictures.ENOUGH, 3, dtype=torch.uint8)
+    large[::2] = 200
+    small = pictures.reduced(large)
+    assert small.shape == (pictures.ENOUGH, pictures.ENOUGH, 3)
+    assert small.eq(100).all()
+    kept = picture(3)
+    assert torch.equal(pictures.reduced(kept), kept)
