@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 K1 = (
     "algorithm/kl=k1: as a term of the loss k1 has a gradient of mean 0, so it is noise; set "
-    "algorithm/kl=k3_unbiased, or algorithm/kl=in_reward, which takes k1 from the reward"
+    "algorithm/kl=auto, or algorithm/kl=in_reward, which takes k1 from the reward"
 )
 
 # Seen in the YAML's own keys and options, without torch.
@@ -99,6 +99,13 @@ WRONG = {
     "checkpoints.keep=0": "checkpoints.keep=0: must be positive",
     "evaluation.pass_at=[0,8]": "evaluation.pass_at=[0, 8]: must be positive",
     "evaluation.temperatures=1.0": ("evaluation.temperatures: expected a list of float, got 1.0"),
+    "model=tiny_flow algorithm=sft evaluation=answers": (
+        "evaluation=answers does not measure the samples of model=tiny_flow; set "
+        "evaluation=pictures"
+    ),
+    "model=tiny_flow algorithm=sft evaluation.steps=0": (
+        "evaluation.steps is 0; at least 1 is right"
+    ),
     "evaluation.temperatures=[0.0]": (
         "evaluation.temperatures=[0.0] must be one or more above 0; greedy answers are measured "
         "anyway"
@@ -151,11 +158,11 @@ WRONG = {
     ),
     "algorithm=gdpo algorithm/truncated=overlong": (
         "algorithm/truncated=overlong lowers the sum of the rewards, which gdpo does not read; "
-        "set algorithm/truncated=train or mask and algorithm/kl=k3_unbiased"
+        "set algorithm/truncated=train or mask and algorithm/kl=auto"
     ),
     "algorithm=gdpo algorithm/kl=in_reward algorithm.kl.coef=0.1": (
         "algorithm/kl=in_reward lowers the sum of the rewards, which gdpo does not read; "
-        "set algorithm/truncated=train or mask and algorithm/kl=k3_unbiased"
+        "set algorithm/truncated=train or mask and algorithm/kl=auto"
     ),
     "algorithm=gdpo reward=[exact_match,length]": (
         "reward.length.weight=0.1: gdpo compares each reward by itself and reads no weight of the "
@@ -172,12 +179,12 @@ WRONG = {
     "algorithm=dpo data=sort_pairs algorithm/kl=in_reward algorithm.kl.coef=0.1": (
         "algorithm/kl=in_reward takes from the scores of pairs after preference_pairs has said "
         "which answer is the better one; set algorithm/truncated=train and "
-        "algorithm/kl=k3_unbiased"
+        "algorithm/kl=auto"
     ),
     "algorithm=dpo_online algorithm/truncated=overlong": (
         "algorithm/truncated=overlong takes from the scores of pairs after best_and_worst has said "
         "which answer is the better one; set algorithm/truncated=train and "
-        "algorithm/kl=k3_unbiased"
+        "algorithm/kl=auto"
     ),
     "algorithm=sft algorithm.normalize_advantages=true": (
         "algorithm.normalize_advantages=true leaves nothing of rows that are all worth 1; set it "

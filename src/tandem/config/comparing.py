@@ -71,7 +71,7 @@ def what_shaping_takes_is_read(composed: Composed) -> str | None:
         return None
     return (
         f"{shaping} lowers the sum of the rewards, which {by_part[0]} does not read; set "
-        "algorithm/truncated=train or mask and algorithm/kl=k3_unbiased"
+        "algorithm/truncated=train or mask and algorithm/kl=auto"
     )
 
 

@@ -28,7 +28,7 @@ def pairs_keep_their_order(composed: Composed) -> str | None:
         return None
     return (
         f"{shaping} takes from the scores of pairs after {collect.target.__name__} has said which "
-        "answer is the better one; set algorithm/truncated=train and algorithm/kl=k3_unbiased"
+        "answer is the better one; set algorithm/truncated=train and algorithm/kl=auto"
     )
 
 

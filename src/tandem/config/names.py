@@ -80,7 +80,7 @@ ALIASES: Mapping[str, str] = {
 NOT_OFFERED: Mapping[str, str] = {
     "algorithm/kl=k1": (
         "as a term of the loss k1 has a gradient of mean 0, so it is noise; set "
-        "algorithm/kl=k3_unbiased, or algorithm/kl=in_reward, which takes k1 from the reward"
+        "algorithm/kl=auto, or algorithm/kl=in_reward, which takes k1 from the reward"
     ),
 }
 
