@@ -22,9 +22,15 @@ Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of t
 
 GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
 
-of_whole_rows = refused_on(
-    steps="rows of data were not sampled step by step; those who train on pictures as a whole take "
-    "them, such as algorithm=sft"
+NO_STEPS = (
+    "rows of data were not sampled step by step; those who train on pictures as a whole take them, "
+    "such as algorithm=sft"
+)
+of_whole_rows = refused_on(steps=NO_STEPS)
+of_two_texts = refused_on(
+    steps=NO_STEPS,
+    pictures="a row of data holds one picture, and a pair is two; set algorithm=dpo_online, which "
+    "samples them",
 )
 
 
@@ -88,7 +94,7 @@ def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 
 
 @supplies("pairs")
-@of_whole_rows
+@of_two_texts
 @needs("pairs")
 def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
@@ -96,7 +102,7 @@ def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 
 
 @supplies("pairs", "baseline")
-@of_whole_rows
+@of_two_texts
 @needs("pairs")
 def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Pairs, and beside them each prompt with the answers to another one, the last before it.

@@ -76,8 +76,9 @@ class Outcome:
 
 @refused_on(
     steps="the entropy of a Gaussian step is a constant of its noise level, which nothing trained "
-    "can raise",
-    pictures="a regression error belongs to no distribution, so it has no entropy",
+    "can raise; set algorithm.entropy.coef=0",
+    pictures="a regression error belongs to no distribution, so it has no entropy; set "
+    "algorithm.entropy.coef=0",
 )
 @needs("entropy")
 def entropy_bonus(batch: CoupledBatch) -> Tensor:

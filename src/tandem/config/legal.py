@@ -11,16 +11,18 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from tandem import kl as kl_losses
 from tandem.advantages.compose import Share
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.composition import conf_folder
 from tandem.config.targets import resolve
+from tandem.dynamics.likelihood import unscaled_logp
+from tandem.losses import gaussian
 from tandem.penalties import KL, EntropyBonus
-from tandem.types import DOMAINS, defaults_of, needs_of, refused_on_of
+from tandem.types import DOMAINS, defaults_of, needs_of, refused_on_of, unbound
 
 TOKENS, STEPS, PICTURES = DOMAINS
-STOCHASTIC = "dynamics=flow_sde, dance_sde or cps"
 SWITCHED_OFF = (KL, EntropyBonus, Share)  # by the coefficient 0
 
 GAUSSIAN = ("transition", "kl_to_old", "kl_to_ref")
@@ -59,32 +61,54 @@ def _evidence(composed: Composed) -> str:
 
 
 def functions_make_sense(composed: Composed) -> str | None:
-    """Of everything that the algorithm calls."""
-    where = domain(composed)
-    for group, part in composed.components["algorithm"].arguments.items():
+    """Of everything that the algorithm calls, its loss first: much of the rest follows from it."""
+    where, parts = domain(composed), composed.components["algorithm"].arguments
+    for group, part in sorted(parts.items(), key=lambda item: item[0] != "loss"):
         reasons = (refusal(function, where, group) for function in functions(part))
         if (reason := next(filter(None, reasons), None)) is not None:
             return f"{_shown(group, part)} on {_place(composed)}: {reason}"
     return None
 
 
-def evidence_is_at_hand(composed: Composed) -> str | None:
-    """Steps are sampled by stochastic dynamics alone; and only flows have a regression error."""
+def steps_are_sampled(composed: Composed) -> str | None:
+    """By stochastic dynamics alone; and only flows have a regression error."""
     wanted, name = _evidence(composed), composed.settings.choices["algorithm"]
-    dynamics, where = composed.settings.dynamics.name, domain(composed)
-    if where == TOKENS and wanted == "elbo":
-        return f"algorithm={name} trains on pictures as a whole, and dynamics={dynamics} on tokens"
-    if where == TOKENS or wanted != "path":
+    dynamics = composed.settings.dynamics.name
+    if dynamics == "autoregressive" and wanted == "elbo":
+        return f"algorithm={name} trains on pictures as a whole, but dynamics={dynamics} on tokens"
+    if dynamics != "ode" or composed.is_offline or wanted != "path":
         return None
-    if composed.is_offline:
+    return (
+        f"algorithm={name} asks how likely sampled steps are, and dynamics=ode takes none at "
+        "random; set dynamics=flow_sde, dance_sde or cps"
+    )
+
+
+def rows_of_data_have_no_steps(composed: Composed) -> str | None:
+    whole = domain(composed) == PICTURES and composed.is_offline
+    if not whole or _evidence(composed) != "path":
+        return None
+    return (
+        f"algorithm={composed.settings.choices['algorithm']} asks how likely sampled steps are, "
+        f"and {_place(composed)} have none; set algorithm=sft"
+    )
+
+
+def numbers_are_of_their_dynamics(composed: Composed) -> str | None:
+    """What single dynamics lack, where the domain does not tell."""
+    dynamics, loss = composed.settings.dynamics, composed.policy_loss
+    kl = composed.within("algorithm", "kl")
+    timeless = kl is not None and not _is_off(kl) and kl_losses.timeless in functions(kl)
+    if timeless and dynamics.name == "cps":
         return (
-            f"algorithm={name} asks how likely sampled steps are, and rows of data have none on "
-            f"dynamics={dynamics}; set algorithm=sft"
+            "algorithm/kl=timeless leaves out the duration of an SDE's step, and that of "
+            "dynamics=cps has none; set algorithm/kl=gaussian"
         )
-    if dynamics == "ode":
+    guards = loss is not None and loss.target is gaussian.grpo_guard
+    if guards and unbound(dynamics.logp)[0] is unscaled_logp:
         return (
-            f"algorithm={name} asks how likely sampled steps are, and dynamics=ode takes none at "
-            f"random; set {STOCHASTIC}"
+            "dynamics/logp=unscaled: grpo_guard takes the log-probability of a step for a density; "
+            "set dynamics/logp=gaussian"
         )
     return None
 
@@ -145,8 +169,9 @@ def _shown(group: str, call: Call) -> str:
     if not named:
         return f"algorithm.{group}"
     own = list(functions(call))
-    name = next((n for n, c in named.items() if list(functions(c)) == own), own[0].__name__)
-    return f"algorithm/{group}={name}"
+    same = [name for name, other in named.items() if list(functions(other)) == own]
+    name = own[0].__name__
+    return f"algorithm/{group}={name if name in same or not same else same[0]}"
 
 
 def _place(composed: Composed) -> str:
@@ -154,4 +179,9 @@ def _place(composed: Composed) -> str:
     return f"rows of data under {dynamics}" if composed.is_offline else dynamics
 
 
-LEGAL_RULES = (functions_make_sense, evidence_is_at_hand)
+LEGAL_RULES = (
+    steps_are_sampled,
+    functions_make_sense,
+    rows_of_data_have_no_steps,
+    numbers_are_of_their_dynamics,
+)

@@ -1,0 +1,171 @@
+"""What makes no sense of what is trained on: each refusal with the one line that answers it."""
+
+import re
+import shlex
+
+import pytest
+
+from tandem.config import ConfigError, check, compose
+
+ENTROPY = "that of a Gaussian step is a constant of its noise level"
+PROBABILITY = (
+    "it compares probabilities of tokens, and a Gaussian step has a density; set "
+    "algorithm=flow_dppo, which bounds the exact KL"
+)
+SECOND_ORDER = (
+    "it is of second order in a log ratio, which is a mean over D latent dimensions there, so it "
+    "would be D times too small; set algorithm/kl=auto, which is exact"
+)
+FINISHED = (
+    "on dynamics=flow_sde: every picture is finished, and none takes longer; set "
+    "algorithm/truncated=train"
+)
+PATH = (
+    "asks how likely sampled steps are, and dynamics=ode takes none at random; set "
+    "dynamics=flow_sde, dance_sde or cps"
+)
+
+ON_STEPS = {
+    "algorithm/kl=k3 algorithm.kl.coef=.1": f"algorithm/kl=k3 on dynamics=flow_sde: {SECOND_ORDER}",
+    "algorithm=reinforce_pp_baseline": f"algorithm/kl=k2 on dynamics=flow_sde: {SECOND_ORDER}",
+    "algorithm=dppo dynamics=cps": f"algorithm/loss=dppo on dynamics=cps: {PROBABILITY}",
+    "algorithm=dppo algorithm/loss=dppo_kl": (
+        f"algorithm/loss=dppo_kl on dynamics=flow_sde: {PROBABILITY}"
+    ),
+    "algorithm=clip_cov dynamics=dance_sde": (
+        f"algorithm/loss=clip_cov on dynamics=dance_sde: it spares the policy's entropy, and "
+        f"{ENTROPY}; set algorithm/loss=ppo"
+    ),
+    "algorithm=kl_cov": (
+        f"algorithm/loss=kl_cov on dynamics=flow_sde: it spares the policy's entropy, and "
+        f"{ENTROPY}; set algorithm/loss=ppo"
+    ),
+    "algorithm/loss=top_entropy": (
+        "algorithm/loss=top_entropy on dynamics=flow_sde: the entropy of a Gaussian step is a "
+        "constant of its noise level, so it would pick noise levels; set algorithm/loss=ppo"
+    ),
+    "algorithm/loss=opsm": (
+        "algorithm/loss=opsm on dynamics=flow_sde: it drops samples that are `delta` nats a step "
+        "behind, and a mean over latent dimensions never is; set algorithm=flow_dppo, which bounds "
+        "the exact KL"
+    ),
+    "algorithm=vespo": (
+        "algorithm/loss=vespo on dynamics=flow_sde: its weight fades where the ratio of a whole "
+        "sample is far from 1, but that of a mean over latent dimensions hardly moves, so nothing "
+        "would hold the policy back; set algorithm/loss=ppo"
+    ),
+    "algorithm/truncated=overlong": f"algorithm/truncated=overlong {FINISHED}",
+    "algorithm/truncated=mask": f"algorithm/truncated=mask {FINISHED}",
+    "algorithm/truncated=penalise": f"algorithm/truncated=penalise {FINISHED}",
+    "algorithm.entropy.coef=.1": (
+        "algorithm.entropy on dynamics=flow_sde: the entropy of a Gaussian step is a constant of "
+        "its noise level, which nothing trained can raise; set algorithm.entropy.coef=0"
+    ),
+    "algorithm=remax": (
+        "algorithm/collect=greedy_baseline on dynamics=flow_sde: a flow has no likeliest picture "
+        "to compare with; set algorithm=rloo"
+    ),
+    "algorithm=dpo_online algorithm/loss=orpo": (
+        "algorithm/loss=orpo on dynamics=flow_sde: odds are of a probability, and a Gaussian step "
+        "has a density; set algorithm/loss=dpo"
+    ),
+    "algorithm=dpo_online algorithm/loss=simpo": (
+        "algorithm/loss=simpo on dynamics=flow_sde: how likely a random step was says how small "
+        "its noise was, and nothing of the picture, unless it is compared with a reference; set "
+        "algorithm/loss=dpo"
+    ),
+    "algorithm/kl=timeless algorithm.kl.coef=.1 dynamics=cps": (
+        "algorithm/kl=timeless leaves out the duration of an SDE's step, and that of dynamics=cps "
+        "has none; set algorithm/kl=gaussian"
+    ),
+}
+ON_PICTURES = {
+    "algorithm=grpo dynamics=ode": f"algorithm=grpo {PATH}",
+    "algorithm=ppo dynamics=ode": f"algorithm=ppo {PATH}",
+    "algorithm=simpo": (
+        "algorithm/loss=simpo on rows of data under dynamics=flow_sde: a regression error stands "
+        "for a likelihood only up to a constant of each picture, which a reference would take out; "
+        "set algorithm/loss=dpo"
+    ),
+    "algorithm=orpo": (
+        "algorithm/loss=orpo on rows of data under dynamics=flow_sde: odds are of a probability, "
+        "and a regression error is none; set algorithm/loss=dpo"
+    ),
+    "algorithm=dpo": (
+        "algorithm/collect=preference_pairs on rows of data under dynamics=flow_sde: a row of data "
+        "holds one picture, and a pair is two; set algorithm=dpo_online, which samples them"
+    ),
+    "algorithm=dpo_online dynamics=ode algorithm/correction=token_tis": (
+        "algorithm/correction=token_tis on dynamics=ode: nobody knows how likely the sampler was "
+        "to paint a picture as a whole; set algorithm/correction=none"
+    ),
+    "algorithm=dpo_online dynamics=ode algorithm/proximal=bypass": (
+        "algorithm/proximal=bypass on dynamics=ode: nobody knows how likely the sampler was to "
+        "paint a picture as a whole; set algorithm/proximal=recomputed"
+    ),
+    "algorithm=dpo_online dynamics=ode algorithm.kl.coef=.1": (
+        "algorithm/kl=gaussian on dynamics=ode: a picture as a whole is no Gaussian step; set "
+        "algorithm.kl.coef=0"
+    ),
+    "algorithm=dpo_online dynamics=ode algorithm/kl=in_reward algorithm.kl.coef=.1": (
+        "algorithm/kl=in_reward on dynamics=ode: the policy's steps are not known one by one, and "
+        "it is they that pay; set algorithm.kl.coef=0"
+    ),
+    "algorithm=reinforce algorithm/collect=offline algorithm/correction=none group_size=1": (
+        "algorithm=reinforce asks how likely sampled steps are, and rows of data under "
+        "dynamics=flow_sde have none; set algorithm=sft"
+    ),
+}
+ON_TOKENS = {
+    "algorithm/kl=gaussian algorithm.kl.coef=.1": (
+        "algorithm/kl=gaussian on dynamics=autoregressive: tokens are no Gaussian steps; set "
+        "algorithm/kl=auto"
+    ),
+    "algorithm.evidence=elbo": (
+        "algorithm=grpo trains on pictures as a whole, but dynamics=autoregressive on tokens"
+    ),
+}
+MODELS = {"tiny_flow": ON_STEPS | ON_PICTURES, "tiny_lm": ON_TOKENS}
+LINES = [(model, *line) for model, lines in MODELS.items() for line in lines.items()]
+
+
+def checked(model, line):
+    check(compose([f"model={model}", "~recipe", *shlex.split(line)]))
+
+
+@pytest.mark.parametrize(("model", "line", "answer"), LINES, ids=[line for _, line, _ in LINES])
+def test_it_is_refused_with_its_reason(model, line, answer):
+    with pytest.raises(ConfigError) as refused:
+        checked(model, line)
+    assert str(refused.value) == answer
+
+
+OPTION = re.compile(r"set (algorithm[/.]\S+=\w+|dynamics=\w+)")
+FOLLOWED = [(model, line, found[1]) for model, line, a in LINES if (found := OPTION.search(a))]
+
+
+@pytest.mark.parametrize(("model", "line", "advice"), FOLLOWED, ids=[x[1] for x in FOLLOWED])
+def test_what_it_says_to_set_is_right(model, line, advice):
+    key = advice.partition("=")[0]
+    kept = [part for part in line.split() if part.partition("=")[0] != key]
+    if advice == "algorithm/loss=dpo" and "algorithm=dpo_online" not in line:
+        kept.append("algorithm/collect=best_and_worst")  # a preference of the data has no pictures
+    checked(model, " ".join([*kept, advice]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "algorithm=sft",
+        "algorithm=sft dynamics=ode",
+        "algorithm=dpo_online",
+        "algorithm=dpo_online dynamics=ode",
+        "algorithm=ppo",
+        "algorithm=dapo",
+        "algorithm/kl=k3 algorithm.kl.coef=0",  # nobody asks for it
+        "algorithm/kl=timeless algorithm.kl.coef=.1",
+        "algorithm=rloo dynamics=dance_sde",
+    ],
+)
+def test_what_makes_sense_of_a_flow_passes(line):
+    checked("tiny_flow", line)
