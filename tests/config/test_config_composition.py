@@ -18,10 +18,13 @@ PAIRS, PAIRED = ["data=sort_pairs"], ["algorithm=dpo", "data=sort_pairs"]
 COMPARING = (
     "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
 )
+OF_FLOWS = "dance_grpo flow_dppo flow_grpo grpo_guard mix_grpo tempflow_grpo"
 FLOW = ["model=tiny_flow"]
 BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
 BESIDE = {
     **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
+    **{f"algorithm={name}": FLOW for name in OF_FLOWS.split()},
+    **{f"algorithm/loss={k}": FLOW for k in ("flow_dppo", "grpo_guard", "weighted_ppo")},
     "dynamics=ode": BY_ODE,
     "rollout=denoise": FLOW,
     **{
@@ -44,12 +47,14 @@ BESIDE = {
     "data=jsonl": ["data.path=prompts.jsonl"],
     "data=text": ["data.path=prompts.txt"],
     "data=reasoning_gym": ["data.task=leg_counting"],
-    "evaluation=pictures": ["evaluation.steps=10", "evaluation.guidance_scale=1"],
+    "evaluation=pictures": ["model=tiny_flow", "algorithm=sft"],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model=sd3_5_{size}": ["data.path=prompts.txt"] for size in ("medium", "large")},
     "reward=target_length": ["reward.target_length.function.target=100"],
 }
 FITTING = {  # of all options of a group
+    "algorithm/loss/distance": [*FLOW, "algorithm=flow_dppo"],
+    "algorithm/loss/weight": [*FLOW, "algorithm=grpo_guard"],
     "dynamics/logp": FLOW,
     "dynamics/schedule": FLOW,
     "dynamics/solver": BY_ODE,

@@ -17,6 +17,7 @@ from tandem.advantages.group import (
     unbiased_std,
 )
 from tandem.advantages.parts import by_part, gdpo
+from tandem.config import build, compose
 from tandem.types import Scores
 
 OF_GROUP, OF_ALL = (unbiased_std, population_std), (batch_std, batch_population_std)
@@ -72,6 +73,35 @@ def test_rewards_on_their_own_have_the_reference_advantages(flow, dtype):
     got = gdpo(both, pictures(2, 4), **numbers)
     assert_close(got, flow("adv.gdpo/final")[:, None].expand(8, STEPS), **close(dtype))
     assert (got[4:6] == 0).all()  # that tie in both parts
+
+
+OVER_N = "{_target_: tandem.advantages.group.population_std, _partial_: true}"
+ALONE = "algorithm.advantage.weights={first: 1, second: 0.5}"
+PRESETS = {
+    "adv.flow_grpo/global_std": ["algorithm=flow_grpo"],
+    "adv.sum/global_std": ["algorithm=flow_grpo", "algorithm.advantage.of.eps=0"],
+    "adv.sum/group_std": ["algorithm=tempflow_grpo", "algorithm.advantage.of.eps=0"],
+    "adv.dance_unbiased/total": ["algorithm=dance_grpo"],
+    "adv.gdpo/final": [
+        "algorithm/advantage=gdpo",
+        f"algorithm.advantage.scale={OVER_N}",
+        "algorithm.advantage.eps=0",
+        ALONE,
+    ],
+    "adv.gdpo/pre_batch_norm": [
+        "algorithm=mix_grpo",
+        f"algorithm.advantage.of.scale={OVER_N}",
+        "algorithm.advantage.of.eps=0",
+        ALONE.replace("advantage", "advantage.of"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "chosen"), PRESETS.items(), ids=PRESETS)
+def test_presets_have_the_reference_advantages(flow, name, chosen):
+    advantage = build(compose(["model=tiny_flow", "~recipe", *chosen]).algorithm).advantage
+    got = advantage(parts_of(flow)[0], pictures(2, 4))
+    assert_close(got, flow(name)[:, None].expand(8, STEPS), atol=1e-6, rtol=0)
 
 
 def test_advantages_are_clipped_on_either_side(flow):
