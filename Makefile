@@ -17,9 +17,12 @@ test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the lo
 laws: $(VENV)/ready ## write docs/laws.md: what holds of which algorithm
 	PYTHONPATH=tests $(RUN) -m laws
 
+legality: $(VENV)/ready ## write docs/legality.md: which functions make sense of tokens, steps, pictures
+	PYTHONPATH=tests $(RUN) -m legality
+
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
 
-.PHONY: train test laws
+.PHONY: train test laws legality
