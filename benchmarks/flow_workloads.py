@@ -1,0 +1,191 @@
+"""What is measured of flows: two transformers, three algorithms, and the calls of a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from flow_latents import Latents, grey
+from torch import Tensor
+
+from tandem import collect, corrections, kl, weights
+from tandem.advantages import shaping
+from tandem.advantages.group import given, group_relative, unbiased_std
+from tandem.algorithm import Algorithm
+from tandem.batches import Budget, Plan
+from tandem.data.shapes import Pictures, shapes
+from tandem.data.stream import PromptStream
+from tandem.dynamics.kernels import flow_sde
+from tandem.guards import Guards
+from tandem.losses.policy import nll, ppo
+from tandem.module import PostTraining
+from tandem.penalties import EntropyBonus, KLInLoss
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.flow.protocol import Adapter
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.tiny_flow import TinyFlow
+from tandem.types import Prompt, Scores
+
+GRPO = Algorithm(
+    evidence="path",
+    collect=collect.on_policy,
+    truncated=shaping.train,
+    advantage=partial(group_relative, scale=unbiased_std),
+    normalize_advantages=False,
+    loss=partial(ppo, clip_low=2e-3, clip_high=2e-3),
+    weights=weights.sequence_mean,
+    correction=corrections.none,
+    proximal=corrections.recomputed,
+    kl=KLInLoss(coef=0.0, loss=kl.gaussian),
+    entropy=EntropyBonus(coef=0.0),
+    critic=None,
+    target_kl=None,
+    group_size=8,
+    num_minibatches=1,
+    epochs=1,
+)
+ALGORITHMS = {
+    "grpo": GRPO,
+    "grpo, KL": replace(GRPO, kl=KLInLoss(coef=0.1, loss=kl.gaussian)),
+    "sft": replace(
+        GRPO, evidence="any", collect=collect.offline, advantage=given, loss=nll,
+        weights=weights.token_mean, group_size=1,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    name: str
+    says: str  # one line for the report
+    adapter: Callable[[], Adapter]
+    prompts: Callable[[], tuple[Prompt, ...]]  # with pictures to imitate
+    steps: int  # denoising steps, all but the last random
+    groups: int  # an iteration of what samples
+    group_size: int
+    updates: int  # of one iteration
+    rounds: int
+    shown: int  # pictures of an update of what imitates, which is all of an iteration
+    shown_rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The least calls of a transformer that an iteration needs."""
+
+    pictures: int  # sampled together, a forward pass at each of `steps`
+    steps: int
+    updates: int
+    rows: int  # of the forward and backward pass of an update
+    referred: bool  # and as many forward, for the KL to the reference
+
+    @classmethod
+    def of(cls, workload: Workload, algorithm: Algorithm) -> Work:
+        referred = algorithm.kl.coef != 0
+        if algorithm.collect is collect.offline:
+            return cls(pictures=0, steps=0, updates=1, rows=workload.shown, referred=referred)
+        pictures = workload.groups * workload.group_size
+        return cls(
+            pictures=pictures,
+            steps=workload.steps,
+            updates=workload.updates,
+            rows=pictures // workload.updates * (workload.steps - 1),
+            referred=referred,
+        )
+
+    @property
+    def imitates(self) -> bool:
+        return self.pictures == 0
+
+    @property
+    def calls(self) -> Counter[tuple[int, bool]]:
+        """(rows, with gradient) -> how many."""
+        training = Counter({(self.rows, True): self.updates})
+        without = Counter({(self.pictures, False): self.steps})
+        without += Counter({(self.rows, False): self.updates * self.referred})
+        return training + without
+
+
+def module_of(
+    workload: Workload, algorithm: Algorithm, folder: Path, *, iterations: int
+) -> PostTraining:
+    """Every update is one forward pass, and so is every step of all pictures."""
+    work = Work.of(workload, algorithm)
+    most = max(work.pictures, work.rows)
+    sampling = FlowSampling(steps=workload.steps, kernel=flow_sde, max_rows=most)
+    policy = FlowPolicy(adapter=workload.adapter(), sampling=sampling, row_budget=work.rows)
+    policy.load(algorithm.needs)
+    return PostTraining(
+        policy=policy,
+        algorithm=algorithm,
+        rewards=Brightness(),
+        stream=PromptStream(workload.prompts(), seed=0),
+        optimizer=adamw,
+        schedule=lambda iteration, iterations: 1.0,
+        plan=Plan(
+            seed=0,
+            iterations=iterations,
+            prompts_per_step=workload.shown if work.imitates else workload.groups,
+            group_size=1 if work.imitates else workload.group_size,
+            num_minibatches=work.updates,
+            epochs=1,
+            budget=Budget(),
+            max_grad_norm=1.0,
+        ),
+        guards=Guards(),
+        folder=folder,
+    )
+
+
+adamw = partial(torch.optim.AdamW, lr=1e-5, weight_decay=0.0, fused=True)
+
+
+class Brightness:
+    """How bright a picture is, from 0 to 1: it takes no time."""
+
+    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> Scores:
+        total = torch.stack(list(outputs)).double().mean((1, 2, 3)) / 255
+        known = torch.ones(len(total), dtype=torch.bool)
+        return Scores(total=total, parts={"brightness": total}, scored=known)
+
+    def pop_faults(self) -> dict[str, int]:
+        return {}
+
+
+def coloured() -> tuple[Prompt, ...]:
+    return shapes(demonstrations=Pictures(count=1024), seed=0).demonstrations
+
+
+WORKLOADS = (
+    Workload(
+        name="tiny_flow",
+        says="the embedded model (0.45 M parameters, 16 image and 5 text tokens)",
+        adapter=TinyFlow,
+        prompts=coloured,
+        steps=9,
+        groups=8,
+        group_size=8,
+        updates=2,
+        rounds=10,
+        shown=64,
+        shown_rounds=30,
+    ),
+    Workload(
+        name="sd3_48m",
+        says="an SD3 transformer of 48 M parameters at 64 x 64 latents (1024 image and 77 text "
+        "tokens), random weights",
+        adapter=Latents,
+        prompts=grey,
+        steps=3,
+        groups=1,
+        group_size=2,
+        updates=1,
+        rounds=2,
+        shown=2,
+        shown_rounds=3,
+    ),
+)
