@@ -147,6 +147,12 @@ def test_groups_are_judged_by_the_samples_that_have_a_score():
     assert (got["response/length_right"], got["response/length_wrong"]) == (9, 3)
 
 
+def test_a_reward_of_degrees_alone_calls_nothing_right_or_wrong():
+    got = graded([0.2, 0.9, 0.5, 0.5], [0, 0, 1, 1], [1, 2, 3, 4])
+    assert got["reward/frac_zero_std"] == 0.5
+    assert not [name for name in got if "right" in name or "wrong" in name or "pass@" in name]
+
+
 def test_single_samples_are_no_groups_and_lengths_of_nobody_are_left_out():
     got = graded([1.0, 1.0], [0, 1], [2, 4])
     assert got["response/length_right"] == 3

@@ -211,6 +211,8 @@ def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
     first = next(iter(scores.parts.values()))
     known = scores.scored & first.isfinite()
     right, wrong = known & (first >= 1), known & (first <= 0)
+    if not (right | wrong).any():
+        return {}  # a score that knows nothing but degrees
     lengths = {"right": rollout.length[right], "wrong": rollout.length[wrong]}
     metrics = {
         f"response/length_{name}": length.double().mean().item()

@@ -201,7 +201,7 @@ def evaluated(
     durable.replace(table.with_suffix(".json"), json.dumps(metrics, indent=1).encode())
     durable.replace(table, jsonl.encode(galleries.hung(found.rows, table)))
     for metric, value in metrics.items():
-        say(f"{metric:<32} {value:.4f}")
+        say(f"{metric:<44} {value:.4f}")
     return metrics
 
 

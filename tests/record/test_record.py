@@ -2,6 +2,7 @@ import json
 import os
 
 import pytest
+import torch
 import wandb
 
 from tandem.record import RunRecord, jsonl
@@ -181,6 +182,25 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, caplog, mo
     )
 
 
+def painted(kind: str) -> dict:
+    return row(kind) | {"output": torch.randint(0, 256, (4, 6, 3), dtype=torch.uint8)}
+
+
+def test_tensorboard_shows_pictures(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    record = record_of(tmp_path, [TensorBoard()])
+    record.open(0)
+    record.samples(4, [painted("eval"), painted("eval"), row("greedy")])
+    record.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["images"] == ["pictures/eval"]
+    (image,) = events.Images("pictures/eval")
+    assert (image.step, image.width, image.height) == (4, 15, 6)
+
+
 @pytest.fixture
 def fresh_wandb():
     """The client reads its environment once; give every test one of its own."""
@@ -224,3 +244,14 @@ def test_no_secret_reaches_the_run_directory(tmp_path, monkeypatch, fresh_wandb)
     assert any(path.suffix == ".wandb" for path in files)
     leaks = {p.name: c for p in files for c in CANARIES if c.encode() in p.read_bytes()}
     assert leaks == {}
+
+
+def test_wandb_gets_pictures_as_pictures(tmp_path, fresh_wandb, caplog):
+    record = record_of(tmp_path, [Wandb(project="p", mode="offline")])
+    record.open(0)
+    record.samples(4, [painted("eval"), painted("eval"), painted("sampled")])
+    record.close()
+    assert not [r for r in caplog.records if r.name.startswith("tandem")]
+    media = list(tmp_path.glob("wandb/offline-run-*/files/media/images/**/*.png"))
+    sheets = [p for p in media if p.parent.name == "pictures"]
+    assert sorted(p.name.split("_")[0] for p in sheets) == ["eval", "sampled"]

@@ -32,6 +32,7 @@ from tandem.config.stale import (
     staleness_is_paid_once,
     what_is_given_has_no_sampler,
 )
+from tandem.passes import Answers
 from tandem.types import needs_of
 
 POSITIVE = (
@@ -147,6 +148,19 @@ def a_run_has_a_directory_of_its_own(composed: Composed) -> str | None:
     )
 
 
+def samples_are_measured_as_what_they_are(composed: Composed) -> str | None:
+    """There are no temperatures of pictures, and no ODE of texts."""
+    settings = composed.settings
+    texts = settings.dynamics.name == "autoregressive"
+    if isinstance(settings.evaluation, Answers) == texts:
+        return None
+    chosen, fits = settings.choices, "answers" if texts else "pictures"
+    return (
+        f"evaluation={chosen['evaluation']} does not measure the samples of "
+        f"model={chosen['model']}; set evaluation={fits}"
+    )
+
+
 def metrics_name_a_reward(composed: Composed) -> str | None:
     """What evaluation calls correct, and what dynamic sampling filters by."""
     collect = composed.within("algorithm", "collect")
@@ -238,6 +252,7 @@ RULES: tuple[Rule, ...] = (
     training_samples_are_whole,
     training_samples_are_random,
     a_run_has_a_directory_of_its_own,
+    samples_are_measured_as_what_they_are,
     metrics_name_a_reward,
     numbers_are_in_their_range,
     bounds_rise,

@@ -1,8 +1,9 @@
 """The pictures of a sample table: their pixels in a file beside it, and grids to look at.
 
     samples/iteration_000020.jsonl             rows; a picture is a file and the place in it
-    samples/iteration_000020.png               what evaluation saw: a row for each prompt
+    samples/iteration_000020.png               what evaluation saw: a titled row for each prompt
     samples/iteration_000020_sampled.png       the same by the sampling that is trained
+    samples/iteration_000020_best.png          of training, the best first; and the worst
     samples/pixels/iteration_000020_eval.png   the very pixels, a file for each kind of row
 
 The same prompts and the same noise at every evaluation: what differs is what was learnt.
@@ -21,8 +22,7 @@ from tandem.record import jsonl, pictures
 
 Rows = Sequence[Mapping]
 
-LOOKED_AT = {"eval": "", "sampled": "_sampled", "best": "_best", "worst": "_worst"}
-FIRST = "eval"  # what is followed through training
+FIRST = "eval"  # the kind of row that is titled, and followed through training
 FOLLOWED = 12  # prompts of which a sample is
 
 
@@ -36,7 +36,7 @@ def hung(rows: Rows, table: Path) -> list[dict]:
         path = table.parent / "pixels" / f"{table.stem}_{kind}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         pictures.save(sheet(shown), path)
-        title(shown, table.with_name(f"{table.stem}{LOOKED_AT[kind]}.png"))
+        look(shown, table.with_suffix(".png"))
         of_kind = [row for row in placed if row["kind"] == kind]
         for place, row in enumerate(of_kind):
             size = list(row["output"].shape[:2])
@@ -60,8 +60,11 @@ def sheet(rows: Rows) -> Tensor:
     return pictures.grid(shown, math.ceil(math.sqrt(len(shown))))
 
 
-def title(rows: Rows, path: Path) -> Path:
-    """A grid to look at: a row for each prompt, its samples as columns."""
+def look(rows: Rows, path: Path) -> None:
+    """A grid for the eye, of rows of one kind: a row for each prompt, its samples as columns.
+
+    Titles take twenty times as long as pictures, so one grid has them for all.
+    """
     of_prompts: dict[str, list[Tensor]] = {}
     for row in rows:
         of_prompts.setdefault(row["prompt"], []).append(row["output"])
@@ -74,9 +77,12 @@ def title(rows: Rows, path: Path) -> Path:
         for shown in of_prompts.values()
         for picture in (*shown, *[paper] * (columns - len(shown)))
     ]
-    return pictures.save_titled(
-        pictures.grid(filled, columns), path, size=tuple(size[:2]), rows=list(of_prompts)
-    )
+    grid = pictures.grid(filled, columns)
+    if rows[0]["kind"] == FIRST:
+        pictures.save_titled(grid, path, size=tuple(size[:2]), rows=list(of_prompts))
+    else:
+        path = path.with_stem(f"{path.stem}_{rows[0]['kind']}")
+        pictures.save(pictures.enlarged(grid, pictures.times_of(size)), path)
 
 
 def progress(run_dir: Path) -> Path | None:

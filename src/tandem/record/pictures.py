@@ -74,7 +74,12 @@ def enlarged(picture: Tensor, times: int) -> Tensor:
 
 def visible(picture: Tensor) -> Tensor:
     """Enlarged as often as a screen needs."""
-    return enlarged(picture, max(1, math.ceil(VISIBLE / min(picture.shape[:2]))))
+    return enlarged(picture, times_of(picture.shape))
+
+
+def times_of(size: Sequence[int]) -> int:
+    """How often pictures of that height and width are enlarged to be seen."""
+    return math.ceil(VISIBLE / min(size[:2]))
 
 
 def reduced(picture: Tensor) -> Tensor:
@@ -115,7 +120,7 @@ def save_titled(
     each column and at the left of each row."""
     from matplotlib.figure import Figure
 
-    times = math.ceil(VISIBLE / min(size))
+    times = times_of(size)
     shown = enlarged(sheet, times)
     high, wide = (length / 100 for length in shown.shape[:2])
     figure = Figure(figsize=(wide, high), dpi=100)
