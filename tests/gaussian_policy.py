@@ -13,6 +13,7 @@ from tandem import draws
 from tandem.dynamics.kernels import Kernel, Step, flow_sde, next_state, ode
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
+from tandem.policies.base import Policy
 from tandem.types import Evidence, Prompt, Rollout, Transition
 
 SIZE, FEATURES = 6, 3  # dimensions of a state; numbers that the field multiplies
@@ -33,7 +34,7 @@ class GaussianSample:
     old_mean: Tensor | None = None  # [B, T, D]; None: nobody asks
 
 
-class GaussianPolicy(nn.Module):
+class GaussianPolicy(Policy):
     """velocity = x + sum_k w_k f_k(x, sigma, prompt), by the kernels that flows have."""
 
     exact = True
@@ -47,9 +48,6 @@ class GaussianPolicy(nn.Module):
         self.register_buffer("reference", -2 * noise.flip(1))
         self.steps, self.kernel, self.dtype = steps, kernel, dtype
         self.rows_seen: list[int] = []
-
-    def begin(self, iteration: int) -> None:
-        """Every iteration has the same random steps."""
 
     @torch.no_grad()
     def sample(
