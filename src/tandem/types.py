@@ -54,7 +54,8 @@ class Rollout:
     """What a policy did. Rows compared with one another share a `group`, unique over ranks."""
 
     sample: Any  # opaque: only the policy that made it opens it
-    outputs: tuple[str, ...]  # what rewards and people see
+    # What rewards and people see: texts, or pictures, uint8 [H, W, 3].
+    outputs: tuple[str, ...] | tuple[Tensor, ...]
     prompts: tuple[Prompt, ...]  # the prompt of every row
     mask: Tensor  # [B, T] bool, True where the policy chose the step
     group: Tensor  # [B] int64

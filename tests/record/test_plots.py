@@ -2,7 +2,7 @@ import pytest
 from matplotlib.image import imread
 
 from tandem.record import jsonl
-from tandem.record.plots import curves, frontier, heatmap, smoothed
+from tandem.record.plots import curves, frontier, heatmap, panels_of, smoothed
 
 
 def recorded(folder, lines) -> None:
@@ -21,6 +21,22 @@ def test_panels_appear_for_what_there_is_data_of(tmp_path):
     small, large = imread(curves(few)), imread(curves(many))
     assert large.shape[0] > 1.8 * small.shape[0]  # two rows: the clip fraction is not known
     assert large.shape[1] > 2.5 * small.shape[1]
+
+
+def test_texts_and_pictures_have_panels_of_their_own():
+    both = {"reward/mean": 0.1, "eval/accuracy": 0.5, "response/length_mean": 3.0}
+    texts = {panel.title: panel for panel in panels_of([both | {"eval/greedy_accuracy": 0.5}])}
+    assert list(texts) == ["training reward", "held-out accuracy", "steps per answer"]
+    assert texts["held-out accuracy"].names["eval/accuracy"] == "T = 1"
+    painted = {"eval/diversity": 0.2, "eval/reward_sampled": 0.3, "response/diversity": None}
+    pictures = {panel.title: panel for panel in panels_of([both, both | painted])}
+    assert list(pictures) == [
+        "training reward",
+        "held-out accuracy",
+        "held-out reward",
+        "std over samples of a prompt",
+    ]
+    assert pictures["held-out accuracy"].names["eval/accuracy"] == "ODE"
 
 
 def test_a_record_of_nothing_is_no_error(tmp_path):

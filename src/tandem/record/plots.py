@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ class Panel:
     title: str
     names: Mapping[str, str]  # of the metric -> of its curve
     share: bool = False  # between 0 and 1
-    of: Mapping[str, bool] = field(default_factory=dict)  # other metrics, known or not
+    painted: bool | None = None  # of pictures, or of texts; None: of both
 
 
 PAINTED = "eval/diversity"  # what pictures have and texts have not
@@ -43,12 +43,12 @@ PANELS = (
         "held-out accuracy",
         {"eval/accuracy_sampled": "as trained", "eval/accuracy": "ODE"},
         share=True,
-        of={PAINTED: True},
+        painted=True,
     ),
     Panel(
         "held-out reward",
         {"eval/reward_sampled": "as trained", "eval/reward": "ODE"},
-        of={PAINTED: True},
+        painted=True,
     ),
     Panel(
         "std over samples of a prompt",
@@ -66,7 +66,7 @@ PANELS = (
             "eval/accuracy": "T = 1",
         },
         share=True,
-        of={PAINTED: False},
+        painted=False,
     ),
     Panel("entropy, nats per step", {"actor/entropy": ""}),
     Panel(
@@ -77,7 +77,7 @@ PANELS = (
     Panel(
         "steps per answer",
         {"response/length_mean": "training", "eval/length": "held out"},
-        of={PAINTED: False},
+        painted=False,
     ),
     Panel("share of groups that tie", {"reward/frac_zero_std": ""}, share=True),
     Panel("gradient norm before clipping", {"optim/grad_norm": ""}),
@@ -89,12 +89,7 @@ def curves(run_dir: Path) -> Path:
     from matplotlib.figure import Figure
 
     lines = jsonl.read(run_dir / "metrics.jsonl")
-    known = {name for line in lines for name, value in line.items() if value is not None}
-    panels = [
-        panel
-        for panel in PANELS
-        if known & {*panel.names} and all((n in known) == wanted for n, wanted in panel.of.items())
-    ]
+    panels = panels_of(lines)
     tries = _tries(lines)
     count = len(panels) + bool(tries)
     columns = 3 if count > 4 else max(1, min(2, count))
@@ -106,6 +101,13 @@ def curves(run_dir: Path) -> Path:
     for axes, panel in zip(places, panels, strict=True):
         _draw(axes, panel, lines)
     return _saved(figure, run_dir / "curves.png", run_dir.name)
+
+
+def panels_of(lines: Lines) -> list[Panel]:
+    """Those there is data of, for what was sampled."""
+    known = {name for line in lines for name, value in line.items() if value is not None}
+    kinds = (None, PAINTED in known)
+    return [panel for panel in PANELS if known & {*panel.names} and panel.painted in kinds]
 
 
 def heatmap(run_dir: Path) -> Path | None:
