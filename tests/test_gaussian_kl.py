@@ -9,12 +9,14 @@ from torch.testing import assert_close
 
 from tandem import draws, kl
 from tandem.batches import Experience
+from tandem.config import ConfigError, build, check, compose
+from tandem.config.composition import conf_folder
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp
 from tandem.metrics import settle
 from tandem.objectives import Coupled
 from tandem.penalties import KLInLoss, KLInReward
-from tandem.types import Evidence, Transition, needs_of
+from tandem.types import Evidence, Transition, needs_of, unbound
 from tandem.weights import token_mean
 
 KERNELS = {"flow_sde": flow_sde, "dance_sde": dance_sde, "cps": cps}
@@ -53,6 +55,8 @@ class Velocities:
         facts |= {"sigma": self.sigma, "next_sigma": self.next_sigma}
         if "kl_to_ref" in needs:
             facts["kl_to_ref"] = gaussian_kl(step, self.step(self.ref).mean)
+        if "kl_to_old" in needs:
+            facts["kl_to_old"] = gaussian_kl(step, step.mean.detach())
         transition = Transition(**{n: torch.where(MASK, x, garbage) for n, x in facts.items()})
         logp = torch.where(MASK, gaussian_logp(self.next_x, step), garbage)
         return Evidence(logp=logp, transition=transition)
@@ -118,3 +122,46 @@ def test_the_reward_is_charged_and_the_metric_is_of_the_old_policy():
     assert needs_of(paying) == {"old_kl_to_ref"}
     metrics = settle(replace(GRPO, kl=paying).objective(policy, rows).metrics)
     assert metrics["actor/ref_kl"] == pytest.approx(old[MASK].mean().item(), rel=1e-12)
+
+
+def presets_with_a_kl():
+    """(name, algorithm, kernel) of the presets that may run on a flow and have a KL there."""
+    for name in sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml")):
+        cfg = compose([f"algorithm={name}", "model=tiny_flow", "~recipe"])
+        try:
+            kernel = check(cfg).dynamics.kernel
+        except ConfigError:  # refused: tests/config/test_config_legal.py has the lines
+            continue
+        algorithm = build(cfg.algorithm)
+        if float(algorithm.kl.coefficient):
+            yield name, algorithm, kernel
+
+
+PRESETS = list(presets_with_a_kl())
+
+
+@pytest.mark.parametrize("size", [1, 768])
+@pytest.mark.parametrize("preset", PRESETS, ids=[name for name, *_ in PRESETS])
+def test_the_kl_of_every_preset_is_the_closed_form(preset, size):
+    """Its gradient through the whole objective; or what the reward pays, which has none."""
+    _, algorithm, kernel = preset
+    policy, penalty = Velocities(kernel, size), algorithm.kl
+    step, other = policy.step(policy.own.detach()), policy.step(policy.ref)
+    if isinstance(penalty, KLInReward):
+        by_hand = (step.mean - other.mean).square().mean(-1) / (2 * step.std**2)
+        rows = policy.rows(old_kl_to_ref=gaussian_kl(step, other.mean))
+        paid = -penalty.charge(rows.scores, rows.rollout).per_step
+        assert_close(paid, penalty.coef * torch.where(MASK, by_hand, 0), **EXACT)
+        return
+    rows = policy.rows()
+    rows = replace(rows, weights=algorithm.objective.weigh(MASK))
+    algorithm.objective(policy, rows).loss.backward()
+    loss = unbound(penalty.loss)[0]
+    assert_close(policy.own.grad, gradient_by_hand(policy, loss, penalty.coef), **EXACT)
+
+
+def test_presets_pay_their_kl_in_either_place():
+    kinds = {type(algorithm.kl) for _, algorithm, _ in PRESETS}
+    assert kinds == {KLInLoss, KLInReward}
+    in_loss = {"grpo", "flow_grpo", "tempflow_grpo", "flow_dppo"}
+    assert in_loss | {"ppo", "rloo", "reinforce_pp"} <= {name for name, *_ in PRESETS}
