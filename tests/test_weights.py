@@ -58,3 +58,11 @@ def test_dropping_a_sample_by_its_mask_counts_as_the_reference_says(vectors):
     mask = vectors["in/M"].bool().clone()
     mask[1] = False
     assert_close((loss * sequence_mean(mask)).sum().item(), -0.027141, atol=1e-6, rtol=0)
+
+
+def test_of_samples_of_one_length_all_means_are_one():
+    """A flow takes as many steps for each picture, so how its steps are averaged is no choice."""
+    mask = torch.ones(6, 7, dtype=torch.bool)
+    for weigh in (sequence_mean, partial(constant_length, length=7)):
+        assert_close(weigh(mask), token_mean(mask))
+    assert_close(sequence_sum(mask), 7 * token_mean(mask))

@@ -1,5 +1,6 @@
 """What the losses say of themselves, by hand and against the reference."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,7 +9,7 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem.losses.behaviour import OffPolicyMask, binary_kl, dppo, dppo_pulled
-from tandem.losses.policy import ppo
+from tandem.losses.policy import nll, ppo
 from tandem.losses.preference import dpo
 from tandem.losses.selective import kl_cov
 from tandem.losses.sequence import gmpo, gspo, gspo_token, mean_log_ratio, reshaped_ratio, vespo
@@ -31,6 +32,13 @@ def by_hand() -> CoupledBatch:
         logp=old + ratio.log(), old_logp=old, behaviour_logp=old, advantages=advantages,
         mask=mask, group=torch.arange(4),
     )  # fmt: skip
+
+
+def test_a_demonstration_has_an_accuracy_where_the_policy_knows_its_likeliest_step():
+    batch = by_hand()
+    assert measured(nll, batch) == {}
+    known = replace(batch, likeliest=(batch.logp > batch.old_logp).double())
+    assert measured(nll, known) == pytest.approx({"token_accuracy": 3 / 5})
 
 
 @pytest.mark.parametrize("loss", [gspo, gspo_token])

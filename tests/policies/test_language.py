@@ -86,6 +86,18 @@ def test_the_reference_stays_where_the_policy_began():
     assert (policy.evidence(rollout, NOTHING).logp - first).abs().max() > 0.1
 
 
+def test_the_kl_that_a_reward_pays_is_k1_before_the_update():
+    wanted = frozenset({"old_kl_to_ref"})
+    policy = small(wanted)
+    trained(policy, steps=2)
+    rollout = sampled(policy)
+    paid = policy.complete(rollout, wanted)
+    known = policy.complete(rollout, OLD | REFERENCE)
+    k1 = torch.where(rollout.mask, known.old_logp - known.ref_logp, 0)
+    assert k1.abs().max() > 0.1
+    assert torch.equal(torch.where(rollout.mask, paid.old_kl_to_ref, 0), k1)
+
+
 def test_the_reference_is_neither_trained_nor_saved():
     policy, plain = small(REFERENCE), small()
     assert policy.trainable().keys() == plain.trainable().keys()

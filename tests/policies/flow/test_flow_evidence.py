@@ -62,6 +62,22 @@ def test_both_kls_are_zero_before_an_update_and_the_closed_form_after_it(kernel)
     assert_close(after.kl_to_old, want, atol=0, rtol=1e-4)
 
 
+@EACH_KERNEL
+def test_the_kl_that_a_reward_pays_is_the_closed_form_before_the_update(kernel):
+    paid = frozenset({"old_kl_to_ref"})
+    policy = small(paid, sampling={"kernel": KERNELS[kernel]})
+    assert paid <= policy.describe().provides
+    rollout = sampled(policy)
+    moved(policy, rollout)
+    held = policy.complete(rollout, paid).old_kl_to_ref
+    moved(policy, rollout)  # the update comes later, and changes nothing of it
+    again = replace(rollout, old_kl_to_ref=held)
+    assert policy.complete(again, paid).old_kl_to_ref is held and not held.requires_grad
+    live = policy.evidence(rollout, frozenset({"kl_to_ref"})).transition.kl_to_ref
+    assert (held > 0).all() and (live.mean() > held.mean())
+    assert_close(policy.complete(rollout, paid).old_kl_to_ref, live.detach(), atol=0, rtol=1e-6)
+
+
 def test_the_spread_of_the_log_ratio_is_that_of_the_kl():
     """A policy that moved for reasons of its own: log r + KL = <z d> / S over 768 numbers z, so
     its variance is 2 KL / 768."""
