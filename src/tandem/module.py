@@ -169,6 +169,7 @@ class PostTraining(LightningModule):
         broken = torch.tensor(not finite(norm, *self.losses.values()), dtype=torch.float32)
         if ranks.largest(broken) == 0:
             optimizer.step()
+            self.policy.updated()
             self.skipped_in_a_row = 0
         else:
             self.skip(minibatch, norm)

@@ -98,6 +98,7 @@ class Pictures(Evaluation):
     steps: int  # of the ODE
     guidance_scale: float  # under the ODE
     solver: Callable[[], Solver] | None = None  # of the ODE; None: Euler
+    weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
     columns: int = 8  # pictures of each prompt in the grid
 
     def __post_init__(self) -> None:
@@ -119,7 +120,8 @@ class Pictures(Evaluation):
         if own.deterministic:
             return [clean]
         # A choice of steps that differs by iteration would show beside what the weights do.
-        steady = replace(own, stochastic=partial(_as_at_first, own.stochastic))
+        choose = partial(_as_at_first, own.stochastic)
+        steady = replace(own, weights=self.weights, stochastic=choose)
         trained = Pass(
             sampling=steady, samples=self.samples, name="{}_sampled", kind="sampled", **shape
         )
@@ -135,6 +137,7 @@ class Pictures(Evaluation):
             solver=self.solver,
             shared_noise=False,
             storage="float32",
+            weights=self.weights,
         )
 
 

@@ -57,6 +57,7 @@ FITTING = {  # of all options of a group
     "algorithm/loss/weight": [*FLOW, "algorithm=grpo_guard"],
     "dynamics/logp": FLOW,
     "dynamics/schedule": FLOW,
+    "model/ema": FLOW,
     "dynamics/solver": BY_ODE,
     "dynamics/stochastic": FLOW,
     "dynamics/stochastic/stay": [*FLOW, "dynamics/stochastic=sliding_window"],

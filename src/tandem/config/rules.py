@@ -225,6 +225,13 @@ def the_policy_learns_at_last(composed: Composed) -> str | None:
     )
 
 
+def an_average_is_kept(composed: Composed) -> str | None:
+    evaluation, model = composed.settings.evaluation, composed.components["model"]
+    if getattr(evaluation, "weights", "live") == "live" or model.arguments.get("ema") is not None:
+        return None
+    return "evaluation.weights=ema: no average is kept; set model/ema=constant, or another one"
+
+
 def there_is_a_device(composed: Composed) -> str | None:
     devices = composed.settings.trainer.devices
     return "trainer.devices=0: give 1 or more, or auto" if devices in (0, []) else None
@@ -258,6 +265,7 @@ RULES: tuple[Rule, ...] = (
     bounds_rise,
     the_policy_learns_at_last,
     there_is_a_device,
+    an_average_is_kept,
     averaging_losses_see_whole_updates,
     ranges_rise,
     *PAIR_RULES,

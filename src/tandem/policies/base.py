@@ -19,6 +19,9 @@ class Policy(nn.Module):
         """Which iteration the next samples belong to: it may name their draws."""
         self.iteration = iteration
 
+    def updated(self) -> None:
+        """An optimiser has made a step."""
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
         raise NotImplementedError

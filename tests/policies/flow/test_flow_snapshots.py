@@ -1,5 +1,6 @@
 """Averages and older states of the weights, by name."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -46,12 +47,22 @@ def test_pictures_are_sampled_under_a_snapshot_and_the_live_weights_come_back():
     before = sampled(policy).sample.x0
     policy.blend("ema", constant)
     shifted(policy, 0.02)
+    of_ema = replace(policy.sampling, weights="ema")
     after, held = sampled(policy).sample.x0, {n: w.clone() for n, w in policy.weights().items()}
-    assert torch.equal(sampled(policy, snapshot="ema").sample.x0, before)
+    assert torch.equal(sampled(policy, sampling=of_ema).sample.x0, before)
     assert not torch.equal(after, before)
     assert all(torch.equal(w, held[name]) for name, w in policy.weights().items())
     with pytest.raises(ValueError, match="no snapshot is called 'old'; there are \\['ema'\\]"):
-        sampled(policy, snapshot="old")
+        sampled(policy, sampling=replace(of_ema, weights="old"))
+
+
+def test_an_average_follows_every_update_of_an_optimiser():
+    policy = small(ema=partial(constant, decay=0.5))
+    name, weight = next(iter(policy.trainable().items()))
+    before = weight.detach().clone()
+    shifted(policy, 0.02)
+    policy.updated()
+    assert_close(policy.model.snapshots.weights["ema"][name], (before + weight) / 2)
 
 
 def test_snapshots_are_part_of_the_state():

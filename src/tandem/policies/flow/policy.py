@@ -23,7 +23,7 @@ from tandem.policies.flow.protocol import Adapter
 from tandem.policies.flow.questions import Levels, logit_normal
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.scorer import Scorer
-from tandem.policies.flow.snapshots import LIVE, Decay
+from tandem.policies.flow.snapshots import EMA, Decay
 from tandem.policies.flow.trajectories import Course
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
@@ -52,6 +52,7 @@ class FlowPolicy(Policy):
         gradient_checkpointing: bool = False,
         torch_compile: bool = False,
         lora: Lora | None = None,
+        ema: Decay | None = None,
         negative_prompt: str | None = None,
         cache_dir: str | None = None,
         noise_levels: Levels = logit_normal,
@@ -60,6 +61,7 @@ class FlowPolicy(Policy):
     ) -> None:
         """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
 
+        `ema`: how much an average of the weights keeps at every update; None: there is none.
         `latent_size`: the dimensions of one latent picture that the configuration reckons with.
 
         `noise_levels`, `levels_per_picture`: where pictures as a whole are regressed on;
@@ -67,7 +69,7 @@ class FlowPolicy(Policy):
         """
         super().__init__()
         self.adapter, self.sampling, self.path, self.seed = adapter, sampling, path, seed
-        self.latent_size = latent_size
+        self.latent_size, self.ema = latent_size, ema
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
         )
@@ -97,6 +99,8 @@ class FlowPolicy(Policy):
             with_reference=with_reference,
             with_critic="values" in needs,
         )
+        if self.ema is not None:
+            self.model.snapshots.begin(EMA)
         self.keeps_mean = "kl_to_old" in needs
         size = math.prod(self.adapter.latent_shape)
         if self.latent_size not in (None, size):
@@ -122,7 +126,6 @@ class FlowPolicy(Policy):
         key: int,
         slots: Sequence[int],
         sampling: FlowSampling | None = None,
-        snapshot: str = LIVE,
     ) -> Rollout:
         """`group_size` pictures for every prompt, prompt by prompt; group = slot of the prompt.
 
@@ -146,7 +149,7 @@ class FlowPolicy(Policy):
             seed=self.seed,
             keep_mean=self.keeps_mean,
         )
-        with self.model.snapshots.under(snapshot):
+        with self.model.snapshots.under(sampling.weights):
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
         rollout = rows.sampled(
             asked,
@@ -214,6 +217,11 @@ class FlowPolicy(Policy):
     def blend(self, name: str, decay: Decay) -> None:
         """snapshot <- decay(count) snapshot + (1 - decay(count)) live; a new one is a copy."""
         self.model.snapshots.blend(name, decay)
+
+    def updated(self) -> None:
+        """The average follows."""
+        if self.ema is not None:
+            self.blend(EMA, self.ema)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""

@@ -14,6 +14,7 @@ from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import Indices, every_step
+from tandem.policies.flow.snapshots import LIVE
 from tandem.policies.flow.solvers import Solver
 from tandem.types import unbound
 
@@ -36,6 +37,7 @@ class FlowSampling:
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
     shared_noise: bool = False  # all samples of a group start from the same noise
     storage: Storage = "float32"  # of the states that are kept for training
+    weights: str = LIVE  # or the name of a snapshot
     max_rows: int = 64  # of one forward pass: memory, nothing else
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-LIVE = "live"
+LIVE, EMA = "live", "ema"
 COUNT = "count"
 Decay = Callable[[int], float]  # number of updates so far -> what is kept
 
@@ -25,12 +25,16 @@ class Snapshots:
     def blend(self, name: str, decay: Decay) -> None:
         """snapshot <- decay snapshot + (1 - decay) live; one that is new starts as a copy."""
         if name not in self.weights:
-            self.weights[name] = {key: p.detach().float().clone() for key, p in self.live.items()}
-            self.counts[name] = 0
+            self.begin(name)
         keep = decay(self.counts[name])
         for key, kept in self.weights[name].items():
             kept.lerp_(self.live[key].detach().float(), 1 - keep)
         self.counts[name] += 1
+
+    def begin(self, name: str) -> None:
+        """A snapshot that is the live weights as they are now."""
+        self.weights[name] = {key: p.detach().float().clone() for key, p in self.live.items()}
+        self.counts[name] = 0
 
     @contextmanager
     def under(self, name: str) -> Iterator[None]:
