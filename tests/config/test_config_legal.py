@@ -78,6 +78,10 @@ ON_STEPS = {
         "algorithm/kl=timeless leaves out the duration of an SDE's step, and that of dynamics=cps "
         "has none; set algorithm/kl=gaussian"
     ),
+    "algorithm=grpo_guard dynamics=cps": (
+        "dynamics/logp=unscaled: grpo_guard takes the log-probability of a step for a density; set "
+        "dynamics/logp=gaussian"
+    ),
 }
 ON_PICTURES = {
     "algorithm=grpo dynamics=ode": f"algorithm=grpo {PATH}",
@@ -140,7 +144,7 @@ def test_it_is_refused_with_its_reason(model, line, answer):
     assert str(refused.value) == answer
 
 
-OPTION = re.compile(r"set (algorithm[/.]\S+=\w+|dynamics=\w+)")
+OPTION = re.compile(r"set (algorithm[/.]\S+=\w+|dynamics\S*=\w+)")
 FOLLOWED = [(model, line, found[1]) for model, line, a in LINES if (found := OPTION.search(a))]
 
 
