@@ -128,7 +128,7 @@ def test_a_greedy_row_stands_in_each_group_and_in_no_statistic(tmp_path):
     share = [output.count("3") / max(len(output), 1) for output in rollout.outputs[24:]]
     assert_close(scores.total[24:], torch.tensor(share, dtype=torch.float64))
     assert len(source.all_taken()[0].mask) == 24
-    assert (source.samples, source.tokens) == (30, int(rollout.length.sum()))
+    assert (source.samples, source.steps) == (30, int(rollout.length.sum()))
 
 
 def test_rows_to_compare_with_are_counted_as_samples_but_not_as_rewards(tmp_path):

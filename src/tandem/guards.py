@@ -108,6 +108,7 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
         "old_logp": rollout.old_logp,
         "behaviour_logp": rollout.behaviour_logp,
         "ref_logp": rollout.ref_logp,
+        "old_kl_to_ref": rollout.old_kl_to_ref,
         "old_values": rollout.old_values,
         "baseline": rollout.baseline,
         "returns": batch.returns,

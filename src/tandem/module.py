@@ -32,7 +32,7 @@ PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Ba
 COUNTERS = (
     "iteration",
     "samples_seen",
-    "tokens_seen",
+    "steps_seen",
     "flat_iterations",
     "skipped",
     "skipped_in_a_row",
@@ -64,7 +64,7 @@ class PostTraining(LightningModule):
         self.source = LiveSource(
             policy=policy, rewards=rewards, stream=stream, plan=plan, clock=self.clock
         )
-        self.iteration = self.samples_seen = self.tokens_seen = 0
+        self.iteration = self.samples_seen = self.steps_seen = 0
         self.flat_iterations = self.skipped = self.skipped_in_a_row = 0
         self.start_of_iteration()
 
@@ -205,9 +205,9 @@ class PostTraining(LightningModule):
     def end_of_iteration(self, prompts: Sequence[Prompt], experience: Experience) -> None:
         self.rollout, self.scores = self.source.all_taken()
         rollout, scores = ranks.gather(self.rollout), ranks.gather(self.scores)
-        taken = torch.tensor([self.source.samples, self.source.tokens])
-        samples, tokens = ranks.total(taken).tolist()
-        self.samples_seen, self.tokens_seen = self.samples_seen + samples, self.tokens_seen + tokens
+        taken = torch.tensor([self.source.samples, self.source.steps])
+        samples, steps = ranks.total(taken).tolist()
+        self.samples_seen, self.steps_seen = self.samples_seen + samples, self.steps_seen + steps
         measured = self.metrics | self.source.metrics | variety(self.rollout)
         self.report = settle(measured) | response_metrics(rollout)
         self.report |= self.algorithm.report(experience)

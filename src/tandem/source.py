@@ -65,7 +65,7 @@ class LiveSource:
         self.policy.begin(iteration)
         self.metrics: dict[str, Metric] = {}
         self.taken: list[tuple[Rollout, Scores]] = []
-        self.samples = self.tokens = 0  # of this rank, rows that are only compared with too
+        self.samples = self.steps = 0  # of this rank, rows that are only compared with too
 
     def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
         return self._take(*self._scored(prompts, self.plan.group_size))
@@ -126,7 +126,7 @@ class LiveSource:
         self, rollout: Rollout, scores: Scores, *, baseline: bool = False
     ) -> tuple[Rollout, Scores]:
         self.samples += len(rollout.mask)
-        self.tokens += int(rollout.length.sum())
+        self.steps += int(rollout.length.sum())
         if baseline:
             return replace(rollout, baseline=torch.ones_like(rollout.truncated)), scores
         self.taken.append((rollout, scores))

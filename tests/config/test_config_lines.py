@@ -57,6 +57,12 @@ MISSPELT = {
     "max_steps=10": "unknown key 'max_steps': here it is iterations",
     "lr=1e-6": "unknown key 'lr': here it is optimizer.lr",
     "checkpoints={evry:5}": "unknown key 'checkpoints.evry': did you mean 'checkpoints.every'?",
+    "algorithm=mix_grpo": (
+        "dynamics/stochastic is a part of other options of dynamics than the one that was chosen"
+    ),
+    "model=tiny_flow dynamics=autoregressive": (
+        "dynamics/schedule is a part of other options of dynamics than the one that was chosen"
+    ),
     "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
     "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",
     "model.lora.r=8": ("model.lora.r: model.lora is null; give it as a whole, model.lora={r:...}"),
@@ -99,6 +105,13 @@ WRONG = {
     "checkpoints.keep=0": "checkpoints.keep=0: must be positive",
     "evaluation.pass_at=[0,8]": "evaluation.pass_at=[0, 8]: must be positive",
     "evaluation.temperatures=1.0": ("evaluation.temperatures: expected a list of float, got 1.0"),
+    "model=tiny_flow evaluation.weights=ema": (
+        "evaluation.weights=ema: no average is kept; set model/ema=constant, or another one"
+    ),
+    "dynamics=cps": (
+        "dynamics=cps takes steps of pictures, but model=tiny_lm makes tokens; take another "
+        "algorithm, or leave dynamics=auto"
+    ),
     "model=tiny_flow algorithm=sft evaluation=answers": (
         "evaluation=answers does not measure the samples of model=tiny_flow; set "
         "evaluation=pictures"

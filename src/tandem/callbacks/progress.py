@@ -34,7 +34,7 @@ class Progress(Callback):
         if not trainer.is_global_zero:
             return
         if self.bar is not None:
-            self.bar.set_postfix_str(self._numbers(), refresh=False)
+            self.bar.set_postfix_str(self._numbers(module), refresh=False)
             self.bar.update()
         elif self._is_due(module):
             self.spoke = time.monotonic()
@@ -64,11 +64,12 @@ class Progress(Callback):
         spent = time.monotonic() - self.began
         left = spent / (done - self.first) * (total - done)
         ahead = f"{clock(left)} left" if left else f"took {clock(spent)}"
-        return f"{done:>{len(str(total))}}/{total}  {self._numbers()}  {ahead}"
+        return f"{done:>{len(str(total))}}/{total}  {self._numbers(module)}  {ahead}"
 
-    def _numbers(self) -> str:
+    def _numbers(self, module: PostTraining) -> str:
         """Reward and accuracy as they were known last, and the speed."""
         latest = self.record.latest
         known = {short: latest[name] for name, short in SHOWN.items() if name in latest}
-        speed = f"{amount(latest['perf/tokens_per_second'])} tokens/s"
+        unit = module.policy.unit
+        speed = f"{amount(latest[f'perf/{unit}_per_second'])} {unit}/s"
         return "  ".join([*(f"{short} {value:.3f}" for short, value in known.items()), speed])

@@ -40,9 +40,10 @@ class Recording(Callback):
             return
         iteration = module.iteration - 1
         seconds = time.perf_counter() - self.started - self.record.held.get("time/evaluate", 0.0)
-        tokens = module.tokens_seen - self.counters["tokens"]
+        unit = module.policy.unit
+        steps = module.steps_seen - self.counters[unit]
         phases = {f"time/{phase}": spent for phase, spent in module.clock.seconds.items()}
-        timing = {**phases, "time/iteration": seconds, "perf/tokens_per_second": tokens / seconds}
+        timing = {**phases, "time/iteration": seconds, f"perf/{unit}_per_second": steps / seconds}
         self.record.write(iteration, {**self.counters, **module.report}, self._timed(timing))
         if self.samples_every and iteration % self.samples_every == 0 and module.scores.parts:
             describe = module.policy.describe_prompt
@@ -66,7 +67,7 @@ class Recording(Callback):
             self.record.close()
 
     def _counters(self, module: PostTraining) -> dict[str, float]:
-        return {"samples": module.samples_seen, "tokens": module.tokens_seen}
+        return {"samples": module.samples_seen, module.policy.unit: module.steps_seen}
 
     def _timed(self, timing: dict[str, float]) -> dict[str, float]:
         spent = {name: now - self.began[name] for name, now in self._clocks().items()}

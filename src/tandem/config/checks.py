@@ -109,7 +109,7 @@ def _refuse_foreign_steps(cfg: DictConfig) -> None:
     asked, made = kinds if for_pictures else reversed(kinds)
     raise ConfigError(
         f"dynamics={cfg.dynamics.name} takes steps of {asked}, but model={cfg.choices.model} makes "
-        f"{made}; leave dynamics=auto"
+        f"{made}; take another algorithm, or leave dynamics=auto"
     )
 
 

@@ -88,7 +88,7 @@ def _composed(source: ConfigLoaderImpl, parts: Sequence[Override]) -> DictConfig
     except MissingConfigException as error:
         raise ConfigError(_missing_option(error)) from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(one_line(error)) from error
+        raise ConfigError(_absent_part(error) or one_line(error)) from error
 
 
 def _missing_option(error: MissingConfigException) -> str:
@@ -96,6 +96,16 @@ def _missing_option(error: MissingConfigException) -> str:
     group, _, option = str(error.missing_cfg_file).rpartition("/")
     place = str(error).partition(":")[0].removeprefix("In ").strip("'")
     return f"conf/{place}.yaml: {unknown(f'option of {group}', option, error.options or ())}"
+
+
+def _absent_part(error: Exception) -> str | None:
+    """A choice inside an option that was not chosen: of the random steps of an ODE, say."""
+    found = re.search(r"Could not override '([^']+)'", str(error))
+    if found is None:
+        return None
+    group = found.group(1).partition("@")[0]
+    whole = group.partition("/")[0]
+    return f"{group} is a part of other options of {whole} than the one that was chosen"
 
 
 def one_line(error: Exception) -> str:

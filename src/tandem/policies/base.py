@@ -13,6 +13,7 @@ from tandem.policies.pretrained import copy_into
 class Policy(nn.Module):
     """Has no weights before `load`. A subclass says in `trainable` which of them learn."""
 
+    unit = "tokens"  # what a sample is counted in, for people
     iteration = 0
 
     def begin(self, iteration: int) -> None:

@@ -84,8 +84,9 @@ def _spent(run_dir: Path, lines: list[dict]) -> list[str]:
     if not lines or not timing:
         return []
     did, took = lines[-1], timing[-1]
+    unit = "tokens" if "tokens" in did else "steps"  # a sample of text, or of a picture
     return [
         f"{did['iteration']} iterations, {amount(did['samples'])} samples, "
-        f"{amount(did['tokens'])} tokens in {clock(took['time/total'])} "
+        f"{amount(did[unit])} {unit} in {clock(took['time/total'])} "
         f"({clock(took['time/cpu'])} of CPU)"
     ]

@@ -52,7 +52,7 @@ class Wandb:
         self.run = self._online(run) if self._goes_online(wandb.setup().settings) else None
         if self.run is None:
             self.run = self._init(run, "offline")
-        for axis in ("iteration", "samples", "tokens", "time/total"):
+        for axis in ("iteration", "samples", "tokens", "steps", "time/total"):
             self.run.define_metric(axis)  # any of them can be chosen as the x-axis
         self.run.define_metric("*", step_metric="iteration")
 

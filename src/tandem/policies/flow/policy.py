@@ -40,6 +40,8 @@ UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 class FlowPolicy(Policy):
     """Denoises pictures, and says how likely its steps are. It has no weights before `load`."""
 
+    unit = "steps"
+
     def __init__(
         self,
         *,
