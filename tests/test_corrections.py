@@ -9,7 +9,8 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import corrections
-from tandem.types import CoupledBatch, needs_of
+from tandem.declarations import needs_of
+from tandem.types import CoupledBatch
 
 GAP = torch.tensor([0, 1, 2, 0, 3, 5])
 EXACT = {"atol": 1e-6, "rtol": 0.0, "check_dtype": False}

@@ -11,12 +11,13 @@ from tandem import draws, kl
 from tandem.batches import Experience
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
+from tandem.declarations import needs_of, unbound
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp
 from tandem.metrics import settle
 from tandem.objectives import Coupled
 from tandem.penalties import KLInLoss, KLInReward
-from tandem.types import Evidence, Transition, needs_of, unbound
+from tandem.types import Evidence, Transition
 from tandem.weights import token_mean
 
 KERNELS = {"flow_sde": flow_sde, "dance_sde": dance_sde, "cps": cps}

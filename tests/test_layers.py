@@ -7,7 +7,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
-    "types draws",
+    "types declarations draws",
     "ranks weights schedules coefficients dynamics",
     "kl",
     "metrics batches",

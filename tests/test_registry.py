@@ -37,7 +37,7 @@ def many(outputs, prompts, *, scale: float):
 TRAINED = """
 import torch
 from tandem import register_adv_estimator, register_policy_loss
-from tandem.types import needs
+from tandem.declarations import needs
 
 @register_adv_estimator
 def scaled(scores, rollout, *, by: float = 2.0):

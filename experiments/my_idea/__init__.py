@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from tandem import register_policy_loss
-from tandem.types import CoupledBatch, needs
+from tandem.declarations import needs
+from tandem.types import CoupledBatch
 
 
 @register_policy_loss

@@ -13,11 +13,12 @@ from tandem import corrections, ranks
 from tandem.advantages.baselines import MovingAverage
 from tandem.advantages.compose import normalised
 from tandem.batches import Experience
+from tandem.declarations import needs_of, unbound
 from tandem.losses.critic import explained_variance
 from tandem.metrics import advantage_metrics
 from tandem.objectives import POLICY, Coupled, Term, Weigh
 from tandem.penalties import EntropyBonus, KLInLoss, KLInReward
-from tandem.types import CoupledBatch, Rollout, Scores, needs_of, unbound
+from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean
 
 Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]

@@ -14,8 +14,9 @@ from tandem.advantages.baselines import of_greedy_rows
 from tandem.advantages.group import group_sum
 from tandem.advantages.preference import extremes
 from tandem.batches import unmasked
+from tandem.declarations import needs, refused_on, unbound
 from tandem.metrics import Metric, Sum
-from tandem.types import Prompt, Rollout, Scores, concat, needs, refused_on, take, unbound
+from tandem.types import Prompt, Rollout, Scores, concat, take
 
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
 

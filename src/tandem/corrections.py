@@ -15,8 +15,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs
 from tandem.metrics import Metric, effective_size, masked_mean, measured_by
-from tandem.types import CoupledBatch, needs
+from tandem.types import CoupledBatch
 
 MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32
 

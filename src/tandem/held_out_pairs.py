@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tandem import ranks
+from tandem.declarations import needs_of
 from tandem.losses.pairs import reward_of
 from tandem.policies.sampling import Sampling
-from tandem.types import CoupledBatch, Prompt, Rollout, needs_of
+from tandem.types import CoupledBatch, Prompt, Rollout
 
 
 class Reader(Protocol):

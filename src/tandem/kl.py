@@ -13,8 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs, refused_on
 from tandem.dynamics import likelihood
-from tandem.types import CoupledBatch, Transition, needs, refused_on
+from tandem.types import CoupledBatch, Transition
 
 LIMIT = 20.0
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from tandem import ranks
+from tandem.declarations import defaults_of, unbound
 from tandem.kl import k2_of, k3_of
-from tandem.types import CoupledBatch, Rollout, Scores, defaults_of, unbound
+from tandem.types import CoupledBatch, Rollout, Scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tandem import corrections, ranks
 from tandem.batches import Experience, rows_of
+from tandem.declarations import compares_rows, needs, needs_of, refused_on, survey_of, vanishes
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import (
     Metric,
@@ -23,21 +24,7 @@ from tandem.metrics import (
     policy_metrics,
     reference_metrics,
 )
-from tandem.types import (
-    CoupledBatch,
-    Evidence,
-    Rollout,
-    compares_rows,
-    concat,
-    each,
-    needs,
-    needs_of,
-    pad_steps,
-    refused_on,
-    survey_of,
-    take,
-    vanishes,
-)
+from tandem.types import CoupledBatch, Evidence, Rollout, concat, each, pad_steps, take
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
 POLICY = "policy"  # the term that a correction multiplies

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tandem.advantages.temporal import step_rewards
 from tandem.coefficients import EntropyController, KLController
+from tandem.declarations import refused_on, refused_on_of
 from tandem.objectives import Term, entropy_bonus
-from tandem.types import CoupledBatch, Rollout, Scores, refused_on, refused_on_of
+from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean
 
 Coefficient = float | KLController | EntropyController

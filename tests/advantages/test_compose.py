@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from tandem.advantages.compose import Combined, Share, Standardised, normalised
 from tandem.advantages.group import batch_relative, given, group_relative, leave_one_out
-from tandem.types import needs, needs_of
+from tandem.declarations import needs, needs_of
 
 centred = partial(group_relative, scale=None)
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])

@@ -17,7 +17,7 @@ from tandem.advantages.temporal import (
     step_rewards,
     whiten,
 )
-from tandem.types import needs_of
+from tandem.declarations import needs_of
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 

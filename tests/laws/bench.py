@@ -25,8 +25,9 @@ from tandem.algorithm import Algorithm
 from tandem.batches import Budget, Experience, Plan
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
+from tandem.declarations import needs_of, refused_on_of, unbound
 from tandem.guards import Guards
-from tandem.types import Prompt, Rollout, Scores, needs_of, refused_on_of, unbound
+from tandem.types import Prompt, Rollout, Scores
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 # Most are likelier than under the reference, so that KTO has a KL to measure.

@@ -20,6 +20,7 @@ from tandem import kl
 from tandem.advantages.temporal import return_to_go
 from tandem.algorithm import Algorithm
 from tandem.batches import Experience
+from tandem.declarations import needs_of, unbound
 from tandem.guards import Guards, Stop
 from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
@@ -28,7 +29,7 @@ from tandem.metrics import settle
 from tandem.penalties import KLInReward
 from tandem.policies.language import LanguagePolicy
 from tandem.policies.sampling import Sampling
-from tandem.types import Prompt, Rollout, Scores, needs_of, unbound
+from tandem.types import Prompt, Rollout, Scores
 
 COOL = 0.6
 

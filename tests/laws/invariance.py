@@ -20,8 +20,9 @@ from tandem.advantages import baselines, group, passk, temporal
 from tandem.advantages.clipped import Clipped
 from tandem.algorithm import Algorithm
 from tandem.batches import Budget
+from tandem.declarations import unbound
 from tandem.penalties import KLInLoss, KLInReward
-from tandem.types import Rollout, Scores, each, take, unbound
+from tandem.types import Rollout, Scores, each, take
 
 CUTS = (Budget(rows=5), Budget(rows=1), Budget(max_tokens=17))
 FLOAT32 = {"rtol": 1e-4, "atol": 1e-5}  # a gradient of length 0.1, or a metric near 1

@@ -10,10 +10,11 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import weights
+from tandem.declarations import needs_of, vanishes
 from tandem.losses.policy import clipped_surrogate, ppo
 from tandem.losses.sequence import gspo, gspo_token
 from tandem.metrics import merge, own_metrics, settle
-from tandem.types import each, needs_of, pad_steps, take, vanishes
+from tandem.types import each, pad_steps, take
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 CUTS = [[[3, 1], [5], [0, 2, 4]], [[0], [5, 4, 3, 2, 1]]]

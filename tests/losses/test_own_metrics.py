@@ -8,6 +8,7 @@ import torch
 from records import coupled
 from torch.testing import assert_close
 
+from tandem.declarations import compares_rows, needs_of, vanishes
 from tandem.losses.behaviour import OffPolicyMask, binary_kl, dppo, dppo_pulled
 from tandem.losses.policy import nll, ppo
 from tandem.losses.preference import dpo
@@ -15,7 +16,7 @@ from tandem.losses.selective import kl_cov
 from tandem.losses.sequence import gmpo, gspo, gspo_token, mean_log_ratio, reshaped_ratio, vespo
 from tandem.losses.soft import cispo
 from tandem.metrics import own_metrics, settle
-from tandem.types import CoupledBatch, compares_rows, needs_of, vanishes
+from tandem.types import CoupledBatch
 
 
 def measured(loss, batch):

@@ -8,8 +8,8 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import weights
+from tandem.declarations import needs_of, vanishes
 from tandem.losses.policy import clipped_surrogate, nll, ppo, reinforce
-from tandem.types import needs_of, vanishes
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 drgrpo_length = partial(weights.constant_length, length=8)

@@ -10,6 +10,7 @@ from pairs import random_pairs, reference_pairs
 from torch.testing import assert_close
 
 from tandem import weights
+from tandem.declarations import compares_rows, needs_of, survey_of, vanishes
 from tandem.losses.judged import kto, mismatched_kl
 from tandem.losses.pairs import of_pairs, reward_of
 from tandem.losses.preference import (
@@ -26,7 +27,7 @@ from tandem.losses.preference import (
     sppo_hard,
 )
 from tandem.metrics import merge, own_metrics, settle
-from tandem.types import compares_rows, each, needs_of, pad_steps, survey_of, take, vanishes
+from tandem.types import each, pad_steps, take
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 by_mean_step = partial(dpo, length_norm=True)

@@ -9,10 +9,11 @@ from losses.every_loss import random_batch
 from torch.testing import assert_close
 
 from tandem import weights
+from tandem.declarations import needs, needs_of, vanishes
 from tandem.losses.adapted import from_scalar, reduces, refuse_part
 from tandem.losses.policy import ppo
 from tandem.metrics import own_metrics, settle
-from tandem.types import needs, needs_of, take, vanishes
+from tandem.types import take
 
 
 def averaged(old_logp, logp, advantages, mask, *, clip=0.2, **more):

@@ -10,11 +10,12 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import draws, weights
+from tandem.declarations import needs_of, survey_of, vanishes
 from tandem.losses.behaviour import OffPolicyMask
 from tandem.losses.policy import ppo
 from tandem.losses.selective import TopEntropy, clip_cov, covariance, kl_cov, step_draws
 from tandem.metrics import own_metrics, settle
-from tandem.types import each, needs_of, pad_steps, survey_of, take, vanishes
+from tandem.types import each, pad_steps, take
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 wide = partial(clip_cov, part=0.2, between=(0.15, 5.0))

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from tandem.advantages.group import group_sum
 from tandem.advantages.temporal import counted, return_to_go, step_rewards
-from tandem.types import Rollout, Scores, needs, refused_on
+from tandem.declarations import needs, refused_on
+from tandem.types import Rollout, Scores
 
 NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=rloo"
 

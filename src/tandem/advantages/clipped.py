@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tandem.types import Rollout, Scores, needs_of
+from tandem.declarations import needs_of
+from tandem.types import Rollout, Scores
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import counted, whiten
-from tandem.types import Rollout, Scores, needs_of
+from tandem.declarations import needs_of
+from tandem.types import Rollout, Scores
 
 Estimator = Callable[[Scores, Rollout], Tensor]
 

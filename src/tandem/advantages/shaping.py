@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tandem.types import Rollout, Scores, refused_on
+from tandem.declarations import refused_on
+from tandem.types import Rollout, Scores
 
 Shaped = tuple[Scores, Rollout]
 FINISHED = "every picture is finished, and none takes longer; set algorithm/truncated=train"

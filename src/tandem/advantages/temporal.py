@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.group import TIE
-from tandem.types import Rollout, Scores, needs
+from tandem.declarations import needs
+from tandem.types import Rollout, Scores
 
 
 def reward_to_go(scores: Scores, rollout: Rollout, *, gamma: float = 1.0) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.given import shapes
-from tandem.types import needs_of
+from tandem.declarations import needs_of
 
 COMPARING = (
     "group_relative grpo_vectorized leave_one_out opo maxrl gpg by_part gdpo "

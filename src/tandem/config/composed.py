@@ -9,7 +9,7 @@ from typing import Any
 from tandem.collect import GIVEN
 from tandem.config.binding import Call
 from tandem.config.settings import Settings
-from tandem.types import needs_of
+from tandem.declarations import needs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

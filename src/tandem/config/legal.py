@@ -17,10 +17,10 @@ from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.composition import conf_folder
 from tandem.config.targets import resolve
+from tandem.declarations import DOMAINS, defaults_of, needs_of, refused_on_of, unbound
 from tandem.dynamics.likelihood import unscaled_logp
 from tandem.losses import gaussian
 from tandem.penalties import KL, EntropyBonus
-from tandem.types import DOMAINS, defaults_of, needs_of, refused_on_of, unbound
 
 TOKENS, STEPS, PICTURES = DOMAINS
 SWITCHED_OFF = (KL, EntropyBonus, Share)  # by the coefficient 0

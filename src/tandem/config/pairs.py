@@ -5,8 +5,8 @@ from __future__ import annotations
 from tandem.collect import supplied_by
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
+from tandem.declarations import compares_rows, needs_of
 from tandem.losses.pairs import reward_of
-from tandem.types import compares_rows, needs_of
 
 WITHOUT_PAIRS = ("sort_ladder", "sort_letters", "reasoning_gym")
 # What a preference loss takes for granted: the group, the option that gives it, and why.

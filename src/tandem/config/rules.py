@@ -32,8 +32,8 @@ from tandem.config.stale import (
     staleness_is_paid_once,
     what_is_given_has_no_sampler,
 )
+from tandem.declarations import needs_of
 from tandem.passes import Answers
-from tandem.types import needs_of
 
 POSITIVE = (
     "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm threads "

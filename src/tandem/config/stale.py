@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.config.composed import Composed
-from tandem.types import needs_of
+from tandem.declarations import needs_of
 
 OF_SAMPLER = ("dppo", "dppo_pulled")  # losses that compare with the sampler themselves
 NOTHING = "set algorithm/correction=none"

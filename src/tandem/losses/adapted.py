@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs, needs_of, unbound
 from tandem.metrics import Metric, Sum, measured_by
-from tandem.types import CoupledBatch, needs, needs_of, unbound
+from tandem.types import CoupledBatch
 
 Reducing = Callable[..., tuple[Tensor, Mapping[str, Any]]]
 Loss = Callable[..., Tensor]

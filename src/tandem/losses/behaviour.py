@@ -9,10 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs, refused_on
 from tandem.losses.inner import Outer
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
-from tandem.types import CoupledBatch, needs, refused_on
+from tandem.types import CoupledBatch
 
 Bound = Callable[[CoupledBatch], Tensor]  # -> [B, T] bool, True where a step went too far
 TINY = 1e-8  # keeps a logarithm finite where a probability is rounded to 1

@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs
 from tandem.metrics import Metric, masked_mean, measured_by
-from tandem.types import CoupledBatch, needs
+from tandem.types import CoupledBatch
 
 ALIKE = 1e-12  # returns whose variance is below this are float noise
 

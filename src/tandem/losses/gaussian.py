@@ -12,10 +12,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs, refused_on
 from tandem.dynamics.likelihood import velocity_distance
 from tandem.losses.policy import clipping, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by
-from tandem.types import CoupledBatch, Transition, needs, refused_on
+from tandem.types import CoupledBatch, Transition
 
 StepWeight = Callable[[Transition], Tensor]  # -> [B, T]
 Distance = Callable[[Transition], Tensor]  # of the policy to the one that sampled: [B, T]

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tandem.types import CoupledBatch, compares_rows, needs_of, survey_of, unbound, vanishes
+from tandem.declarations import compares_rows, needs_of, survey_of, unbound, vanishes
+from tandem.types import CoupledBatch
 
 
 @dataclass(frozen=True, kw_only=True)

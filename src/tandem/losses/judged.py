@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs, surveyed_by
 from tandem.losses.pairs import log_ratio, of_row, rewarded_by, sides
 from tandem.metrics import Metric, Sum, measured_by
-from tandem.types import CoupledBatch, needs, surveyed_by
+from tandem.types import CoupledBatch
 
 
 def mismatched_kl(

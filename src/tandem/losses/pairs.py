@@ -11,8 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tandem.declarations import defaults_of, unbound
 from tandem.metrics import Metric, Sum
-from tandem.types import CoupledBatch, defaults_of, unbound
+from tandem.types import CoupledBatch
 
 Reward = Callable[..., Tensor]  # (batch, *, the numbers of the loss) -> [B, 1]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs
 from tandem.metrics import Metric, masked_mean, measured_by
-from tandem.types import CoupledBatch, needs
+from tandem.types import CoupledBatch
 
 MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32; a policy that far off is lost anyway
 

@@ -12,8 +12,9 @@ import math
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from tandem.declarations import needs, refused_on
 from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, rewarded_by
-from tandem.types import CoupledBatch, needs, refused_on
+from tandem.types import CoupledBatch
 
 NEARLY_SURE = -1e-7  # nats: the odds of a step that is rounded to certain stay finite
 

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from tandem import draws
+from tandem.declarations import needs, refused_on, surveyed_by
 from tandem.losses.inner import Outer
 from tandem.losses.policy import clipping, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
-from tandem.types import CoupledBatch, needs, refused_on, surveyed_by
+from tandem.types import CoupledBatch
 
 spares_entropy = refused_on(
     steps="it spares the policy's entropy, and that of a Gaussian step is a constant of its noise "

@@ -11,9 +11,10 @@ import math
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs, refused_on
 from tandem.losses.policy import clipped_surrogate
 from tandem.metrics import Max, Metric, Min, Sum, masked_mean, measured_by
-from tandem.types import CoupledBatch, needs, refused_on
+from tandem.types import CoupledBatch
 
 MAX_LOG_RATIO = 10.0  # of a sample's mean step; e^10 is far outside any clip
 PRODUCT_LIMITS = (math.log(1e-8), 20.0)  # of the log ratio of a whole sample

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tandem.declarations import needs
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by
-from tandem.types import CoupledBatch, needs
+from tandem.types import CoupledBatch
 
 
 def capping(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.types import Prompt, Scores, unbound
+from tandem.declarations import unbound
+from tandem.types import Prompt, Scores
 
 ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
 OUTSIDE = "gave a number outside"

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tandem.declarations import unbound
 from tandem.dynamics.guidance import guides
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
@@ -16,7 +17,6 @@ from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import Indices, every_step
 from tandem.policies.flow.snapshots import LIVE
 from tandem.policies.flow.solvers import Solver
-from tandem.types import unbound
 
 Condition = Mapping[str, Tensor]  # what a transformer reads of a prompt; [B, ...] once stacked
 Schedule = Callable[[int, int], Tensor]  # (steps, tokens) -> sigma [steps + 1]

@@ -1,0 +1,105 @@
+"""What a component declares beside its signature, and how others read it.
+
+A declaration stands above the function and travels with it, through any number of
+`functools.partial`s, so the loop and the configuration ask the part itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+DOMAINS = ("tokens", "steps", "pictures")  # what a policy can be trained on; see `refused_on`
+
+
+def needs(*names: str, vanishes: bool = False, whole_groups: bool = False) -> Callable:
+    """Declare what a function reads beyond the fields that are always there.
+
+    `vanishes`: the value of a row is 0, and so is its gradient, where its advantages are all 0.
+    `whole_groups`: it compares the rows of a group, so no cut may part them.
+    """
+
+    def declare(function: Callable) -> Callable:
+        function.needs = frozenset(names)
+        function.vanishes = vanishes
+        function.whole_groups = whole_groups
+        return function
+
+    return declare
+
+
+def refused_on(**reasons: str) -> Callable:
+    """Declare in which domains a function makes no sense: domain -> a clause that says why.
+
+    The domains are what a policy can be trained on: "tokens"; "steps", which are Gaussian; and
+    "pictures", whose log-probability is a regression error at fresh noise. The clause ends in what
+    to set instead, where there is such a thing.
+    """
+    assert reasons.keys() <= set(DOMAINS)
+
+    def declare(function: Callable) -> Callable:
+        function.refused = reasons
+        return function
+
+    return declare
+
+
+def surveyed_by(survey: Callable[..., Tensor]) -> Callable:
+    """Declare `survey(batch, *, numbers)` -> [B, T], which a loss must have seen before any cut.
+
+    It is called once per update, without gradient, on the rows of all micro-batches and ranks; the
+    loss is then called as loss(batch, surveyed, *, numbers) with its own rows of the answer. Both
+    get the same numbers, so a number that only one of them reads is a keyword of both.
+    """
+
+    def declare(function: Callable) -> Callable:
+        function.survey = survey
+        return function
+
+    return declare
+
+
+def needs_of(component: Callable | None) -> frozenset[str]:
+    """What a component declared, through any number of `functools.partial`s."""
+    return getattr(unbound(component)[0], "needs", frozenset())
+
+
+def refused_on_of(component: Callable | None) -> Mapping[str, str]:
+    """Where a component makes no sense, and why, through any number of `functools.partial`s."""
+    return getattr(unbound(component)[0], "refused", {})
+
+
+def vanishes(component: Callable) -> bool:
+    """Whether a row without advantage adds nothing to this component."""
+    return getattr(unbound(component)[0], "vanishes", False)
+
+
+def compares_rows(component: Callable) -> bool:
+    """Whether the rows of a group must be in one micro-batch for it."""
+    return getattr(unbound(component)[0], "whole_groups", False)
+
+
+def survey_of(component: Callable) -> Callable[..., Tensor] | None:
+    """The survey that a loss declared, bound to the numbers of the loss; None if it needs none."""
+    function, numbers = unbound(component)
+    survey = getattr(function, "survey", None)
+    if survey is None:
+        return None
+    return functools.partial(survey, **(defaults_of(function) | numbers))
+
+
+def defaults_of(function: Callable | None) -> dict[str, Any]:
+    """The keyword-only numbers of a function that have a default."""
+    return getattr(function, "__kwdefaults__", None) or {}
+
+
+def unbound(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:
+    """The function inside any number of `functools.partial`s, and the numbers bound to it."""
+    numbers: dict[str, Any] = {}
+    while isinstance(component, functools.partial):
+        numbers = {**component.keywords, **numbers}
+        component = component.func
+    return component, numbers
