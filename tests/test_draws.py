@@ -36,6 +36,11 @@ def test_a_longer_draw_begins_with_the_shorter_one():
     assert_close(draws.uniform(9, (100,))[:10], draws.uniform(9, (10,)), atol=0, rtol=0)
 
 
+def test_a_draw_of_no_shape_is_the_first_of_many():
+    assert_close(draws.uniform(9), draws.uniform(9, (3,))[0], atol=0, rtol=0)
+    assert_close(draws.normal(9), draws.normal(9, (3,))[0], atol=0, rtol=0)
+
+
 def test_uniform_and_normal_have_their_moments():
     u, n = draws.uniform(0, (200_000,)), draws.normal(1, (200_000,)).double()
     assert_close(u.mean().item(), 0.5, atol=0.003, rtol=0)

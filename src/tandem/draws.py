@@ -35,7 +35,7 @@ def bits(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "c
     if not isinstance(keys, Tensor):
         keys = torch.tensor(_signed(keys), device=device)
     index = torch.arange(math.prod(shape), device=keys.device).view(shape)
-    return at(keys.view(*keys.shape, *[1] * len(shape)), index)
+    return at(keys.view((*keys.shape, *[1] * len(shape))), index)
 
 
 def at(keys: Tensor, index: Tensor) -> Tensor:
