@@ -41,6 +41,16 @@ def test_a_draw_of_no_shape_is_the_first_of_many():
     assert_close(draws.normal(9), draws.normal(9, (3,))[0], atol=0, rtol=0)
 
 
+def test_drawing_changes_nothing_it_is_given():
+    keys, index = draws.key(1, torch.arange(3)), torch.arange(3)
+    drawn = draws.at(keys, index)
+    before = drawn.clone()
+    draws.unit(drawn), draws.gumbel(drawn)
+    assert_close(drawn, before, atol=0, rtol=0)
+    assert_close(keys, draws.key(1, torch.arange(3)), atol=0, rtol=0)
+    assert index.tolist() == [0, 1, 2]
+
+
 def test_uniform_and_normal_have_their_moments():
     u, n = draws.uniform(0, (200_000,)), draws.normal(1, (200_000,)).double()
     assert_close(u.mean().item(), 0.5, atol=0.003, rtol=0)

@@ -17,7 +17,7 @@ from torch import Tensor
 Key = int | Tensor  # 64 bits; a tensor holds one key per row
 
 GOLDEN = 0x9E3779B97F4A7C15
-MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # shift, then multiply
 
 
 def key(*names: int | str | Tensor) -> Key:
@@ -40,13 +40,18 @@ def bits(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "c
 
 def at(keys: Tensor, index: Tensor) -> Tensor:
     """The draw of each index under each key, int64; the two broadcast."""
-    return _mix(keys + (index + 1) * _signed(GOLDEN))
+    # `_mix` in place, as all below: the noise of pictures is long, and copies cost more than sums.
+    drawn = keys + (index + 1) * _signed(GOLDEN)
+    for by, multiplier in STEPS:
+        drawn.bitwise_xor_(_shift(drawn, by)).mul_(_signed(multiplier))
+    return drawn.bitwise_xor_(_shift(drawn, 31))
 
 
 def unit(drawn: Tensor) -> Tensor:
     """int64 bits -> float64 in (0, 1), never 0 and never 1."""
+    fraction = _shift(drawn, 11).double()
     # The largest of the 2^53 values would round up to 1.
-    return (((drawn >> 11 & (1 << 53) - 1).double() + 0.5) * 2.0**-53).clamp(max=1 - 2.0**-53)
+    return fraction.add_(0.5).mul_(2.0**-53).clamp_(max=1 - 2.0**-53)
 
 
 def uniform(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> Tensor:
@@ -56,9 +61,9 @@ def uniform(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str =
 
 def normal(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> Tensor:
     """Standard normal float32 (Box-Muller in float64, then rounded): [*keys.shape, *shape]."""
-    pair = unit(bits(keys, (*shape, 2), device))
-    radius = (-2 * pair[..., 0].log()).sqrt()
-    return (radius * (2 * math.pi * pair[..., 1]).cos()).float()
+    first, second = bits(keys, (*shape, 2), device).unbind(-1)
+    radius = unit(first).log_().mul_(-2).sqrt_()
+    return radius.mul_(unit(second).mul_(2 * math.pi).cos_()).float()
 
 
 def gumbel(drawn: Tensor) -> Tensor:
@@ -80,7 +85,7 @@ def _as_bits(name: int | str | Tensor, state: Key) -> Key:
 
 
 def _mix(z: Key) -> Key:
-    for by, multiplier in ((30, MULTIPLIERS[0]), (27, MULTIPLIERS[1])):
+    for by, multiplier in STEPS:
         z = _multiply(z ^ _shift(z, by), multiplier)
     return z ^ _shift(z, 31)
 
@@ -95,7 +100,8 @@ def _multiply(z: Key, constant: int) -> Key:
 
 def _shift(z: Key, by: int) -> Key:
     """Logical right shift of 64 bits (int64 tensors shift arithmetically)."""
-    return (z >> by) & ((1 << (64 - by)) - 1)
+    shifted, lowest = z >> by, (1 << (64 - by)) - 1
+    return shifted.bitwise_and_(lowest) if isinstance(z, Tensor) else shifted & lowest
 
 
 def _unsigned(z: int) -> int:
