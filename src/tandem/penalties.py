@@ -16,8 +16,6 @@ from tandem.objectives import Term, entropy_bonus
 from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean
 
-Coefficient = float | KLController | EntropyController
-
 # Every penalty keeps the token mean, so that its coefficient means the same beside any loss.
 
 
