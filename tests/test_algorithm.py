@@ -162,6 +162,33 @@ def test_what_an_algorithm_remembers_is_part_of_the_state(tmp_path):
         assert_close(again.algorithm.memory[name].state_dict(), memory.state_dict())
 
 
+def test_what_is_remembered_is_reported(tmp_path):
+    loop = Loop(algorithm=remembering(), folder=tmp_path).go()
+    baseline = loop.algorithm.memory["advantage.shares.mean.of"].baseline
+    assert loop.report["optim/baseline"] == baseline != 0
+    assert loop.report["optim/kl_coef"] == 0.1
+    assert loop.report["optim/entropy_coef"] == 0
+
+
+def test_a_module_that_says_nothing_is_remembered_all_the_same(tmp_path):
+    counting = Counting()
+    loop = Loop(algorithm=replace(GRPO, advantage=counting), folder=tmp_path).go(2)
+    assert loop.algorithm.memory == {"advantage": counting}
+    assert counting.calls == 2
+
+
+class Counting(torch.nn.Module):
+    """An advantage of somebody's own, with a state and without metrics."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, scores, rollout):
+        self.calls += 1
+        return leave_one_out(scores, rollout)
+
+
 def test_an_entropy_below_its_target_is_paid_for_from_the_next_iteration_on(tmp_path):
     awake = replace(GRPO, entropy=EntropyBonus(coef=0.0, target=9.0, step=0.01))
     loop = Loop(algorithm=awake, folder=tmp_path)

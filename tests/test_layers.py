@@ -8,8 +8,8 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types declarations draws",
-    "ranks weights schedules coefficients dynamics",
-    "kl",
+    "ranks weights schedules remembered dynamics",
+    "coefficients kl",
     "metrics batches",
     "advantages losses corrections",
     "guards objectives policies rewards data collect",

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from tandem import corrections, ranks
-from tandem.advantages.baselines import MovingAverage
 from tandem.advantages.compose import normalised
 from tandem.batches import Experience
 from tandem.declarations import needs_of, unbound
@@ -18,6 +17,7 @@ from tandem.losses.critic import explained_variance
 from tandem.metrics import advantage_metrics
 from tandem.objectives import POLICY, Coupled, Term, Weigh
 from tandem.penalties import EntropyBonus, KLInLoss, KLInReward
+from tandem.remembered import Remembered
 from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean
 
@@ -140,18 +140,18 @@ class Algorithm:
 
     def report(self, experience: Experience) -> dict[str, float]:
         """Of an iteration, over the rows of all ranks: advantages, values, moving coefficients."""
-        rollout, advantages = ranks.gather(experience.rollout), ranks.gather(experience.advantages)
-        metrics = advantage_metrics(advantages, rollout.trained)
+        trained = ranks.gather(experience.rollout.trained)
+        metrics = advantage_metrics(ranks.gather(experience.advantages), trained)
         if experience.returns is not None:
             returns = ranks.gather(experience.returns)
+            values = ranks.gather(experience.rollout.old_values)
             scored = ranks.gather(experience.scores.scored)[:, None]
-            explained = explained_variance(returns, rollout.old_values, rollout.trained & scored)
+            explained = explained_variance(returns, values, trained & scored)
             metrics["critic/explained_variance"] = explained
-        moving = {name: self.memory[name] for name in ("kl", "entropy") if name in self.memory}
-        for remembered in self.memory.values():
-            if isinstance(remembered, MovingAverage):
-                metrics["optim/baseline"] = remembered.baseline
-        return metrics | {f"optim/{name}_coef": float(x) for name, x in moving.items()}
+        for part in self.memory.values():
+            if isinstance(part, Remembered):  # a module from elsewhere has state and no metrics
+                metrics |= part.report()
+        return metrics
 
 
 def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:

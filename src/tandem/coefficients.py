@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
-from torch import nn
+
+from tandem.remembered import Remembered
 
 MOST_ERROR = 0.2  # of a KL, relative to its target: one odd batch moves the coefficient little
 
 
-class Coefficient(nn.Module):
+class Coefficient(Remembered):
     """A number with a memory, read by `float(coefficient)`."""
 
     def __init__(self, start: float) -> None:
@@ -20,10 +20,6 @@ class Coefficient(nn.Module):
 
     def __float__(self) -> float:
         return self.value.item()
-
-    def _apply(self, fn: Callable, recurse: bool = True) -> Coefficient:
-        # It stays in float64 on the CPU when the module around it is moved or cast.
-        return self
 
 
 class KLController(Coefficient):
@@ -40,6 +36,9 @@ class KLController(Coefficient):
             )
         super().__init__(start)
         self.kl_target, self.horizon = kl_target, horizon
+
+    def report(self) -> dict[str, float]:
+        return {"optim/kl_coef": float(self)}
 
     def observe(self, kl: float, samples: int) -> None:
         """The KL of an iteration over all ranks, and how many samples it had.
@@ -73,6 +72,9 @@ class EntropyController(Coefficient):
 
     def __float__(self) -> float:
         return super().__float__() if self._low else 0.0
+
+    def report(self) -> dict[str, float]:
+        return {"optim/entropy_coef": float(self)}
 
     @property
     def _low(self) -> bool:

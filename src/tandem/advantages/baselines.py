@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tandem.advantages.group import group_sum
 from tandem.advantages.temporal import counted, return_to_go, step_rewards
 from tandem.declarations import needs, refused_on
+from tandem.remembered import Remembered
 from tandem.types import Rollout, Scores
 
 NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=rloo"
@@ -17,7 +16,7 @@ NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=r
 of_greedy_rows = refused_on(steps=NO_LIKELIEST, pictures=NO_LIKELIEST)
 
 
-class MovingAverage(nn.Module):
+class MovingAverage(Remembered):
     """G_t - b, b the moving average of the mean scores of the iterations before this one.
 
     b is divided by 1 - decay^n after n iterations: without that it would be near 0 for the first
@@ -37,6 +36,9 @@ class MovingAverage(nn.Module):
         seen = 1 - self.decay ** self.iterations.item()
         return self.average.item() / seen if seen else 0.0
 
+    def report(self) -> dict[str, float]:
+        return {"optim/baseline": self.baseline}
+
     @torch.no_grad()
     def forward(self, scores: Scores, rollout: Rollout) -> Tensor:
         """The rows of all ranks, once per iteration."""
@@ -50,10 +52,6 @@ class MovingAverage(nn.Module):
         if len(total):
             self.average.lerp_(total.double().mean().cpu(), 1 - self.decay)
             self.iterations.add_(1)
-
-    def _apply(self, fn: Callable, recurse: bool = True) -> MovingAverage:
-        # It stays in float64 on the CPU when the module around it is moved or cast.
-        return self
 
 
 @of_greedy_rows

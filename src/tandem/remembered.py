@@ -1,0 +1,20 @@
+"""What an algorithm carries from one iteration to the next, and a checkpoint with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+from torch import nn
+
+
+class Remembered(nn.Module):
+    """A module of float64 buffers on the CPU, which may speak in the metrics of a run."""
+
+    def report(self) -> dict[str, float]:
+        """What is to be recorded of it after each iteration's updates; nothing, unless it says."""
+        return {}
+
+    def _apply(self, fn: Callable, recurse: bool = True) -> Self:
+        # It stays in float64 on the CPU when the module around it is moved or cast.
+        return self
