@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, Trainer
 from turns import Turns
 
 from tandem import draws
-from tandem.batches import split_groups
+from tandem.batches import split_groups, trained_groups
 from tandem.callbacks import standard
 from tandem.config import build, check, configuration
 from tandem.module import PostTraining
@@ -97,7 +97,7 @@ def work_of(module: PostTraining) -> dict[str, object]:
     """What the step just done had to do: tokens, lengths, advantages, the rows of each update."""
     rollout, plan = module.rollout, module.plan
     key = draws.key(plan.seed, "minibatches", module.iteration - 1, 0)
-    updates = split_groups(rollout, plan.num_minibatches, key)
+    updates = split_groups(trained_groups(rollout), plan.num_minibatches, key)
     experience = module.algorithm.experience(module.scores, rollout)
     return {
         "tokens": rollout.sample.tokens,

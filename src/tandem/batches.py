@@ -44,14 +44,18 @@ class Experience:
         return self.weighed({name: 0 * weight for name, weight in self.weights.items()})
 
 
-def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tensor]:
-    """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly.
+def trained_groups(rollout: Rollout) -> Tensor:
+    """Ids of the groups that have a trained step on any rank: [G] int64, ascending."""
+    group, trained = ranks.gather(rollout.group), ranks.gather(rollout.trained.any(1))
+    return group[trained].unique().cpu()
 
-    Fewer groups than minibatches (a filter or a mask took the others) are that many updates.
 
-    `rollout` holds the rows of all ranks, so every rank finds the same cut.
+def split_groups(ids: Tensor, num_minibatches: int, key: int) -> list[Tensor]:
+    """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly. ids: [G].
+
+    Fewer groups than minibatches (a filter or a mask took the others) are that many updates. The
+    ids are those of all ranks, so every rank finds the same cut.
     """
-    ids = rollout.group[rollout.trained.any(1)].unique().cpu()
     if not len(ids):
         return []
     return list(ids[draws.permutation(key, len(ids))].tensor_split(min(num_minibatches, len(ids))))
@@ -130,11 +134,11 @@ class Plan:
 
 def updates(experience: Experience, plan: Plan, iteration: int) -> Iterator[Experience]:
     """The rows of every optimiser step of an iteration, the same groups on all ranks."""
-    of_all_ranks = ranks.gather(experience.rollout)
+    ids = trained_groups(experience.rollout)
     for epoch in range(plan.epochs):
         key = draws.key(plan.seed, "minibatches", iteration, epoch)
-        for ids in split_groups(of_all_ranks, plan.num_minibatches, key):
-            yield of_groups(experience, ids)
+        for groups in split_groups(ids, plan.num_minibatches, key):
+            yield of_groups(experience, groups)
 
 
 def even_parts(
