@@ -20,9 +20,12 @@ laws: $(VENV)/ready ## write docs/laws.md: what holds of which algorithm
 legality: $(VENV)/ready ## write docs/legality.md: which functions make sense of tokens, steps, pictures
 	PYTHONPATH=tests $(RUN) -m legality
 
+matrix: $(VENV)/ready ## write docs/matrix.md: which algorithm trains which model, under which dynamics
+	PYTHONPATH=tests $(RUN) -m matrix
+
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
 
-.PHONY: train test laws legality
+.PHONY: train test laws legality matrix

@@ -1,0 +1,15 @@
+"""A reward of 0 and 1 for anything, which hardly ever ties: `plugins=[coin] reward=coin`."""
+
+from zlib import crc32
+
+from torch import Tensor
+
+from tandem.registry import register_reward
+from tandem.types import Prompt
+
+
+@register_reward
+def coin(output: str | Tensor, prompt: Prompt) -> float:
+    """Heads or tails by the bytes of the answer or the picture."""
+    seen = output.encode() if isinstance(output, str) else output.cpu().numpy().tobytes()
+    return float(crc32(seen) % 2)

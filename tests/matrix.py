@@ -1,0 +1,127 @@
+"""Which preset trains which model under which dynamics: `make matrix` writes docs/matrix.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from policies.flow.tiny_sd3 import write_pipeline
+
+from tandem.assembly import assemble
+from tandem.config import ConfigError, build, check, compose
+from tandem.config.composition import conf_folder
+
+PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"
+PRESETS = sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
+OF_PICTURES = ("ode", "flow_sde", "dance_sde", "cps")
+MODELS = {
+    "tiny_lm": ("autoregressive",),
+    "tiny_flow": OF_PICTURES,
+    "sd3_5_medium": OF_PICTURES,
+}
+OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
+YES = "✓"
+
+INTRODUCTION = """# Which algorithm trains which model, under which dynamics
+
+A tick is a composition that trains: `tests/test_matrix.py` takes two iterations, a checkpoint, and
+a third iteration of the resumed run, one tick of every algorithm in the quick tests and all of them
+in the slow ones. A number says why the composition is refused, in the words of the command line,
+before any weight is trained; "it" is the algorithm. Every preset has the numbers it published, and
+every model the data that it chooses, but for algorithms of given pairs on texts
+(`data=sort_pairs`). Stable Diffusion is a random one of a few thousand weights in these tests; the
+table is the same for any folder. Dynamics of the other kind of model are refused with all of them.
+
+`make matrix` writes this page, and a test compares.
+"""
+
+
+def write_world(folder: Path) -> Path:
+    """What the tiny Stable Diffusion reads: its weights, and prompts that name colours."""
+    write_pipeline(folder / "sd3")
+    words = [f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in "abcdefgh"]
+    (folder / "prompts.txt").write_text("\n".join(words))
+    return folder
+
+
+def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
+    """The command line of a cell."""
+    own = [f"model={model}", f"algorithm={preset}", f"dynamics={dynamics}", "~recipe"]
+    if model == "sd3_5_medium":
+        sizes = ("resolution=16", "max_sequence_length=16")
+        return [
+            *own,
+            f"model.path={world / 'sd3'}",
+            f"data.path={world / 'prompts.txt'}",
+            *(f"model.adapter.{size}" for size in sizes),
+            "model.latent_size=256",
+        ]
+    return [*own, "data=sort_pairs"] if model == "tiny_lm" and preset in OF_PAIRS else own
+
+
+def refusal(model: str, preset: str, dynamics: str, world: Path) -> str | None:
+    """What the command line says to a cell; None: it trains."""
+    try:
+        cfg = compose([*chosen(model, preset, dynamics, world), "warm_start=null"])
+        settings = check(cfg)
+        if "demonstrations" in build(cfg.algorithm).needs:  # only rows tell what rows have
+            assemble(cfg, settings, build(cfg.data), world, None)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def shortened(said: str, preset: str, dynamics: str) -> str:
+    """Without what the row and the column say already."""
+    place = f" on (rows of data under )?dynamics={dynamics}(?=:)"
+    return re.sub(place, "", said).replace(f"algorithm={preset} ", "it ")
+
+
+def section(model: str, world: Path) -> str:
+    """The part of the page about one model."""
+    reasons: list[str] = []
+    rows = []
+    for preset in PRESETS:
+        cells = [cell(model, preset, dynamics, world, reasons) for dynamics in MODELS[model]]
+        rows.append(f"| {preset} | {' | '.join(cells)} |")
+    head = [f"| algorithm | {' | '.join(MODELS[model])} |", f"|---|{':-:|' * len(MODELS[model])}"]
+    notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+    return "\n".join([f"## {model}", "", *head, *rows, "", *notes, ""])
+
+
+def cell(model: str, preset: str, dynamics: str, world: Path, reasons: list[str]) -> str:
+    """A tick, or the number of the reason."""
+    said = refusal(model, preset, dynamics, world)
+    if said is None:
+        return YES
+    reason = shortened(said, preset, dynamics)
+    if reason not in reasons:
+        reasons.append(reason)
+    return str(reasons.index(reason) + 1)
+
+
+def page(world: Path) -> str:
+    return "\n".join([INTRODUCTION, *(section(model, world) for model in MODELS)])
+
+
+def written() -> dict[str, str]:
+    """model -> its section of the page as it stands."""
+    parts = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
+    return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
+
+
+def ticks() -> Iterator[tuple[str, str, str]]:
+    """(model, preset, dynamics) of what the page says trains."""
+    for model, text in written().items():
+        for line in re.findall(r"^\| (\w+ \|.*) \|$", text, flags=re.M)[1:]:
+            preset, *cells = line.split(" | ")
+            pairs = zip(MODELS[model], cells, strict=True)
+            yield from ((model, preset, dynamics) for dynamics, said in pairs if said == YES)
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder:
+        PAGE.write_text(page(write_world(Path(folder))), encoding="utf-8")
+    print(f"wrote {PAGE}")

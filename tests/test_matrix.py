@@ -1,0 +1,126 @@
+"""Every preset on every model under every dynamics: refused in one line, or trained and resumed.
+
+docs/matrix.md is the table of it.
+"""
+
+import json
+import math
+import re
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import pytest
+import torch
+from matrix import MODELS, OF_PAIRS, PRESETS, chosen, refusal, section, ticks, write_world, written
+from safetensors.torch import load_file
+
+import tandem
+
+CELLS = sorted(ticks(), key=itemgetter(1, 0, 2))
+# One of every algorithm, so that together they see all models and dynamics.
+ONCE = [
+    cells[turn % len(cells)]
+    for turn, cells in enumerate(list(own) for _, own in groupby(CELLS, key=itemgetter(1)))
+]
+DYNAMICS = {name for names in MODELS.values() for name in names}
+FOREIGN = [(model, name) for model, own in MODELS.items() for name in sorted(DYNAMICS - {*own})]
+FLAG = re.compile(r"\b[a-z_]+([./][a-z_]+)*=|\b[a-z_]+/[a-z_]+\b")  # key=value, or a group
+QUICK = (
+    "warm_start=null", "iterations=2", "prompts_per_step=2", "evaluation.every=null",
+    "checkpoints.every=1", "plugins=[coin]", "reward=coin", "optimizer.lr=1e-3",
+)  # fmt: skip
+STEPS = "rollout.steps=6"
+SIZES = {
+    "tiny_lm": ["rollout.max_new_tokens=6", "data.lengths.count=200", "data.held_out=1"],
+    "tiny_flow": [STEPS, "data.demonstrations.count=50"],
+    "sd3_5_medium": [STEPS, "model.dtype=float32"],
+}
+ON_FRESH_SAMPLES = {"gpg", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return write_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_page_says_what_composes_and_why_not(model, world):
+    assert written()[model] == section(model, world).rstrip() + "\n", "run `make matrix`"
+
+
+def test_every_reason_is_one_line_that_names_a_flag():
+    reasons = [line for text in written().values() for line in re.findall(r"^\d+\. .*", text, re.M)]
+    assert [reason for reason in reasons if not FLAG.search(reason)] == []
+
+
+@pytest.mark.parametrize(("model", "dynamics"), FOREIGN)
+def test_dynamics_of_another_kind_of_model_are_refused(model, dynamics, world):
+    said = refusal(model, "grpo", dynamics, world)
+    assert said is not None and FLAG.search(said) and "\n" not in said
+
+
+def test_every_algorithm_trains_some_model():
+    assert [preset for _, preset, _ in ONCE] == PRESETS
+    assert {(model, dynamics) for model, _, dynamics in CELLS} == {
+        (model, dynamics) for model, names in MODELS.items() for dynamics in names
+    }
+
+
+@pytest.fixture
+def unseen(monkeypatch):
+    """Without the curves at the end of a run, which take as long as all the rest."""
+    monkeypatch.setattr("tandem.run.curves", lambda folder: None)
+
+
+@pytest.mark.usefixtures("unseen")
+@pytest.mark.parametrize(("model", "preset", "dynamics"), ONCE)
+def test_one_cell_of_every_algorithm_trains_and_goes_on(model, preset, dynamics, world, tmp_path):
+    train_and_go_on(model, preset, dynamics, world, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unseen")
+@pytest.mark.parametrize(("model", "preset", "dynamics"), sorted({*CELLS} - {*ONCE}))
+def test_every_cell_trains_and_goes_on(model, preset, dynamics, world, tmp_path):
+    train_and_go_on(model, preset, dynamics, world, tmp_path / "run")
+
+
+def train_and_go_on(model: str, preset: str, dynamics: str, world: Path, folder: Path) -> None:
+    """Two iterations, and one more of the run that is resumed."""
+    command = [*chosen(model, preset, dynamics, world), *QUICK, *SIZES[model], *numbers_of(preset)]
+    if model == "tiny_lm":
+        command += ["data.pairs=20"] if preset in OF_PAIRS else ["data=sort_letters"]
+    tandem.train(*command, f"cache_dir={world / 'cache'}", f"run_dir={folder}")
+    first, second = history(folder)
+    assert first["optim/grad_norm"] + second["optim/grad_norm"] > 0
+    before = checkpointed(folder)
+    tandem.train(f"resume={folder}", "iterations=3")
+    assert history(folder)[:2] == [first, second]
+    assert all(map(math.isfinite, losses(history(folder))))
+    after = checkpointed(folder)
+    assert sorted(before) == sorted(after)
+    assert any(not torch.equal(weight, after[name]) for name, weight in before.items())
+
+
+def numbers_of(preset: str) -> list[str]:
+    size = 1 if preset == "sft" else 2 if preset in OF_PAIRS else 4
+    own = [f"group_size={size}", f"num_minibatches={1 if preset in ON_FRESH_SAMPLES else 2}"]
+    return [*own, *(["algorithm.advantage.k=2"] if preset == "passk" else [])]
+
+
+def history(folder: Path) -> list[dict]:
+    """A line for each iteration."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "optim/grad_norm" in row]
+
+
+def losses(rows: list[dict]) -> list[float]:
+    names = ("loss/", "optim/", "reward/")
+    return [value for row in rows for name, value in row.items() if name.startswith(names)]
+
+
+def checkpointed(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights in the newest checkpoint."""
+    newest = max((folder / "checkpoints").glob("step_*"))
+    return load_file(newest / "policy.safetensors")
