@@ -1,20 +1,31 @@
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from tandem import sample
 from tandem.config import build, compose
+from tandem.record.pictures import load
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def untrained(folder, *overrides):
     """A run directory with an untrained model at its end."""
-    folder = tmp_path_factory.mktemp("finished")
-    cfg = compose(["model=tiny_lm"])
+    cfg = compose(overrides)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
     policy = build(cfg.model)
     policy.load(frozenset())
     policy.save(folder / "model")
     return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return untrained(tmp_path_factory.mktemp("finished"), "model=tiny_lm")
+
+
+@pytest.fixture(scope="module")
+def painter(tmp_path_factory):
+    small = ("model.adapter.num_layers=1", "rollout.steps=2")
+    return untrained(tmp_path_factory.mktemp("painter"), "model=tiny_flow", *small)
 
 
 def said(capsys, *arguments) -> list[str]:
@@ -45,10 +56,31 @@ def test_greedy_answers_are_all_alike_and_as_short_as_told(finished, capsys):
     assert len(answers[0]) <= 2
 
 
+def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, capsys):
+    files = [tmp_path / name for name in ("first.png", "again.png", "other.png", "longer.png")]
+    others = ((), (), ("--seed", 1), ("--steps", 3))
+    for file, given in zip(files, others, strict=True):
+        asked = (painter, "red circle", "--n", 3, "--out", file, *given)
+        assert said(capsys, *asked) == [str(file)]
+    first, again, other, longer = (load(file) for file in files)
+    assert first.shape == (18, 52, 3)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, longer)
+
+
+def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
+    hot = refused(capsys, painter, "red circle", "--temperature", 1)
+    assert hot == "--temperature is of texts, but this model makes pictures"
+    led = refused(capsys, finished, "dbca>", "--guidance-scale", 2)
+    assert led == "--guidance-scale is of pictures, but this model makes texts"
+    assert "encode a negative prompt" in refused(capsys, painter, "red circle", "--guidance-scale", 2)
+
+
 def test_a_directory_that_is_no_finished_run_is_one_line(tmp_path, capsys):
     assert "has no config.yaml; give the directory" in refused(capsys, tmp_path, "dbca>")
     (tmp_path / "config.yaml").write_text("seed: 0")
-    assert "has no model/config.json" in refused(capsys, tmp_path, "dbca>")
+    assert "has no model; give" in refused(capsys, tmp_path, "dbca>")
 
 
 def test_prompts_and_numbers_that_do_not_fit_are_one_line(finished, capsys):

@@ -1,21 +1,30 @@
-"""Ask the model of a finished run: `python -m tandem.sample RUN "dbca>"`."""
+"""Ask the model of a finished run: `python -m tandem.sample RUN "dbca>"`, or `... "red circle"`."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from tandem import draws
-from tandem.config import ConfigError, build, resumed
+from tandem.config import ConfigError, build, check, resumed
 from tandem.config.command_line import refusals
 from tandem.data.records import AS_CHAT, Wording
-from tandem.policies.language import LanguagePolicy
+from tandem.passes import Evaluation, Pictures
+from tandem.policies.base import Policy
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.sampling import Sampling
+from tandem.record.pictures import grid, save
+from tandem.start import has_model
 from tandem.types import Prompt
+
+OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -24,20 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cfg = configuration(given.run)
         prompt = worded(given.prompt, cfg, chat=given.chat)
         policy = loaded(given.run, cfg)
-        answers = ask(
-            policy,
-            prompt,
-            n=given.n,
-            temperature=given.temperature,
-            max_new_tokens=given.max_new_tokens,
-            seed=given.seed,
-        )
-    print("\n".join(answers))
+        sampling = sampling_of(policy, check(cfg).evaluation, vars(given))
+        outputs = ask(policy, prompt, n=given.n, sampling=sampling, seed=given.seed)
+    if isinstance(outputs[0], str):
+        print("\n".join(outputs))
+    else:
+        print(save(grid(outputs, columns=min(8, len(outputs))), given.out))
 
 
 def configuration(run_dir: Path) -> DictConfig:
-    for needed in ("config.yaml", "model/config.json"):
-        if not (run_dir / needed).is_file():
+    found = {"config.yaml": (run_dir / "config.yaml").is_file(), "model": has_model(run_dir)}
+    for needed, is_there in found.items():
+        if not is_there:
             raise ConfigError(
                 f"{run_dir} has no {needed}; give the directory of a finished run, "
                 f"or finish it first: python train.py resume={run_dir}"
@@ -54,7 +61,7 @@ def worded(text: str, cfg: DictConfig, *, chat: bool) -> Prompt:
     return prompt if wording is None else wording.put(prompt)
 
 
-def loaded(run_dir: Path, cfg: DictConfig) -> LanguagePolicy:
+def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
     """The policy with the final weights; adapters are merged into them already."""
     policy = build(OmegaConf.merge(cfg.model, {"path": str(run_dir / "model"), "lora": None}))
     try:
@@ -64,20 +71,29 @@ def loaded(run_dir: Path, cfg: DictConfig) -> LanguagePolicy:
     return policy.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def ask(
-    policy: LanguagePolicy,
-    prompt: Prompt,
-    *,
-    n: int,
-    temperature: float | None,
-    max_new_tokens: int | None,
-    seed: int,
-) -> tuple[str, ...]:
-    """`n` answers; None is what the run trained with. The same seed gives the same answers."""
-    asked = {"temperature": temperature, "max_new_tokens": max_new_tokens}
-    known = {name: value for name, value in asked.items() if value is not None}
+def sampling_of(
+    policy: Policy, evaluation: Evaluation, given: Mapping[str, Any]
+) -> Sampling | FlowSampling:
+    """Texts as the run trained them, pictures as it evaluated them, but for what is given."""
+    pictures = isinstance(evaluation, Pictures)
+    own = evaluation.noiseless(policy.sampling) if pictures else policy.sampling
+    flags = {name: given[name] for name in OF_TEXTS + OF_PICTURES if given.get(name) is not None}
+    for name in flags:
+        if not hasattr(own, name):
+            kinds = ("texts", "pictures") if pictures else ("pictures", "texts")
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is of {kinds[0]}, but this model makes {kinds[1]}")
     try:
-        sampling = replace(policy.sampling, **known)
+        return replace(own, **flags)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def ask(
+    policy: Policy, prompt: Prompt, *, n: int, sampling: Sampling | FlowSampling, seed: int
+) -> tuple[str | Tensor, ...]:
+    """`n` answers. The same seed gives the same ones."""
+    try:
         for _, reason in policy.admit([prompt])[1]:
             raise ValueError(f"the prompt {reason}")
         key = draws.key(seed, "sample")
@@ -93,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--n", type=_count, default=1, help="how many answers, one below the other")
     parser.add_argument("--temperature", type=float, help="0 is greedy; default: as in training")
     parser.add_argument("--max-new-tokens", type=_count, help="default: as in training")
+    parser.add_argument("--steps", type=_count, help="of a picture; default: as in evaluation")
+    parser.add_argument("--guidance-scale", type=float, help="default: as in evaluation")
+    parser.add_argument("--out", type=Path, default="sample.png", help="where pictures go")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
     parser.add_argument("--seed", type=int, default=0)
     return parser

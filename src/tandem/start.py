@@ -60,13 +60,16 @@ def warm_configuration(cfg: DictConfig) -> DictConfig:
 
 def finished_model(run_dir: Path) -> Path:
     """The model at the end of a run."""
-    folder = run_dir / "model"
-    if not any((folder / name).is_file() for name in CONFIGS):
+    if not has_model(run_dir):
         raise ConfigError(
             f"continue_from={run_dir}: there is no model/ in it; give the directory of a finished "
             "run, or finish it first with resume="
         )
-    return folder
+    return run_dir / "model"
+
+
+def has_model(run_dir: Path) -> bool:
+    return any((run_dir / "model" / name).is_file() for name in CONFIGS)
 
 
 def warm_start(cfg: DictConfig, train: Train) -> Path:
