@@ -42,6 +42,26 @@ def test_the_average_of_narrow_weights_does_not_stand_still():
     assert snapshots.weights["ema"]["w"].item() > 1.999
 
 
+def on_another_device(snapshots):
+    """What moves a module moves its parameters alone."""
+    snapshots.live = {
+        name: nn.Parameter(torch.empty_like(p, device="meta")) for name, p in snapshots.live.items()
+    }
+
+
+@pytest.mark.parametrize("used", ["blended", "put into the network"])
+def test_a_snapshot_follows_the_weights_to_their_device(used):
+    snapshots = Snapshots({"w": nn.Parameter(torch.ones(1))})
+    snapshots.begin("ema")
+    on_another_device(snapshots)
+    if used == "blended":
+        snapshots.blend("ema", constant)
+    else:
+        with snapshots.under("ema"):
+            pass
+    assert snapshots.weights["ema"]["w"].device.type == "meta"
+
+
 def test_pictures_are_sampled_under_a_snapshot_and_the_live_weights_come_back():
     policy = small()
     before = sampled(policy).sample.x0

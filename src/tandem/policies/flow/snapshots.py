@@ -27,7 +27,7 @@ class Snapshots:
         if name not in self.weights:
             self.begin(name)
         keep = decay(self.counts[name])
-        for key, kept in self.weights[name].items():
+        for key, kept in self.beside(name).items():
             kept.lerp_(self.live[key].detach().float(), 1 - keep)
         self.counts[name] += 1
 
@@ -35,6 +35,12 @@ class Snapshots:
         """A snapshot that is the live weights as they are now."""
         self.weights[name] = {key: p.detach().float().clone() for key, p in self.live.items()}
         self.counts[name] = 0
+
+    def beside(self, name: str) -> dict[str, Tensor]:
+        """The snapshot, where the live weights are by now: whoever moves those knows of no copy."""
+        kept = self.weights[name]
+        self.weights[name] = {key: x.to(self.live[key].device) for key, x in kept.items()}
+        return self.weights[name]
 
     @contextmanager
     def under(self, name: str) -> Iterator[None]:
@@ -45,7 +51,7 @@ class Snapshots:
         if name not in self.weights:
             raise ValueError(f"no snapshot is called {name!r}; there are {sorted(self.weights)}")
         held = {key: p.detach().clone() for key, p in self.live.items()}
-        self._put(self.weights[name])
+        self._put(self.beside(name))
         try:
             yield
         finally:
