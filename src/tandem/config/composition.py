@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -38,11 +39,12 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     choices = [part for part in given if is_choice(part, options)]
     for choice in choices:
         refuse_wrong_choice(choice, options)
-    base = _composed(source, choices)
-    for value in given:
-        if value not in choices:
-            refuse_unknown_key(value, base, options)
-    cfg = base if choices == given else _composed(source, given)
+    cfg = _composed(source, choices)
+    values = [part for part in given if part not in choices]
+    for value in values:
+        refuse_unknown_key(value, cfg, options)
+    with _told():
+        ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
     with open_dict(cfg):
         cfg.choices = choices_of(cfg.hydra.runtime.choices, source)
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` has come to
@@ -81,10 +83,16 @@ def _plugins(given: Sequence[Override]) -> object:
 
 
 def _composed(source: ConfigLoaderImpl, parts: Sequence[Override]) -> DictConfig:
+    lines = [part.input_line for part in parts]
+    with _told():
+        return source.load_configuration("config", lines, run_mode=RunMode.RUN, from_shell=False)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What Hydra finds wrong, in one line."""
     try:
-        return source.load_configuration(
-            "config", [part.input_line for part in parts], run_mode=RunMode.RUN, from_shell=False
-        )
+        yield
     except MissingConfigException as error:
         raise ConfigError(_missing_option(error)) from error
     except (HydraException, OmegaConfBaseException) as error:

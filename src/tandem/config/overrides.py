@@ -39,7 +39,7 @@ def menu(source: ConfigLoaderImpl) -> Menu:
 
 
 def _groups(source: ConfigLoaderImpl, parent: str = "") -> Iterator[str]:
-    for name in source.list_groups(parent):
+    for name in source.repository.get_group_options(parent, ObjectType.GROUP):
         group = f"{parent}/{name}".lstrip("/")
         if group != "hydra" and not name.startswith("_"):
             yield group
