@@ -58,7 +58,8 @@ def tensors(folder: Path) -> dict[str, bytes]:
 
 
 def samples(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in (folder / "samples").iterdir()}
+    files = [path for path in (folder / "samples").rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,8 @@ def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
     assert hot == "--temperature is of texts, but this model makes pictures"
     led = refused(capsys, finished, "dbca>", "--guidance-scale", 2)
     assert led == "--guidance-scale is of pictures, but this model makes texts"
-    assert "encode a negative prompt" in refused(capsys, painter, "red circle", "--guidance-scale", 2)
+    guided = refused(capsys, painter, "red circle", "--guidance-scale", 2)
+    assert "encode a negative prompt" in guided
 
 
 def test_a_directory_that_is_no_finished_run_is_one_line(tmp_path, capsys):
