@@ -217,6 +217,18 @@ def test_a_run_can_be_evaluated_alone(straight):
     assert kept["eval/length"] == result.metrics["eval/length"]
 
 
+def test_the_average_of_a_run_can_be_evaluated_alone(tmp_path):
+    """One that keeps nothing of the past is the live weights."""
+    tandem.train(
+        *QUICK, "model=tiny_flow", "reward=colour_share", "~recipe", f"run_dir={tmp_path}",
+        "model/ema=constant", "model.ema.decay=0.0", "rollout.steps=3", "optimizer.lr=0.01",
+        "evaluation.steps=3", "evaluation.every=2",
+    )  # fmt: skip
+    first, *_, last = (line["eval/reward"] for line in lines(tmp_path) if "eval/reward" in line)
+    result = tandem.train("evaluate=true", f"resume={tmp_path}", "evaluation.weights=ema")
+    assert result.metrics["eval/reward"] == last != first
+
+
 def test_the_test_split_is_measured_on_its_own_and_may_truncate(straight):
     asked = ("evaluation.split=test", "evaluation.top_k=1")
     result = tandem.train("evaluate=true", f"resume={straight}", *asked)

@@ -246,10 +246,10 @@ class PostTraining(LightningModule):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
-        self.stream.load_state_dict(_owned(state, "stream."))
-        self.policy.load_state(_owned(state, "policy."))
+        self.stream.load_state_dict(owned(state, "stream."))
+        self.policy.load_state(owned(state, "policy."))
         for name, remembered in self.algorithm.memory.items():
-            remembered.load_state_dict(_owned(state, f"algorithm.{name}."))
+            remembered.load_state_dict(owned(state, f"algorithm.{name}."))
 
     def no_sync(self):
         """What keeps gradients of all but the last micro-batch on their rank."""
@@ -278,7 +278,8 @@ class PostTraining(LightningModule):
         return batch  # prompts are text
 
 
-def _owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The part of a module's state that one owner remembers, by the owner's own names."""
     return {
         name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
     }

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem import draws, ranks
 from tandem.assembly import assemble
 from tandem.banner import banner
-from tandem.callbacks import newest_weights, standard
+from tandem.callbacks import newest_policy, standard
 from tandem.config import ConfigError, build, check, configuration
 from tandem.config.command_line import refusals
 from tandem.config.settings import Devices, Settings
@@ -183,7 +183,9 @@ def evaluated(
         )
     if settings.resume is not None:
         with refusing():
-            module.policy.load_weights(newest_weights(run_dir))
+            weights, state = newest_policy(run_dir)
+            module.policy.load_weights(weights)
+            module.policy.load_state(state)  # an average may be what is asked for
     accelerated = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
     module.policy.to("cuda" if accelerated else "cpu")
     found = evaluate(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lightning.pytorch import Callback
 
-from tandem.callbacks.checkpoints import Checkpoints, Resume, newest_weights, restore
+from tandem.callbacks.checkpoints import Checkpoints, Resume, newest_policy, restore
 from tandem.callbacks.evaluating import Evaluating
 from tandem.callbacks.interrupt import INTERRUPTED, Interrupt, Interrupted
 from tandem.callbacks.progress import Progress
@@ -24,7 +24,7 @@ __all__ = [
     "Progress",
     "Recording",
     "Resume",
-    "newest_weights",
+    "newest_policy",
     "restore",
     "standard",
 ]

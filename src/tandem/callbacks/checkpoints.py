@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from torch.optim import Optimizer
 
 from tandem import ranks
-from tandem.module import PostTraining
+from tandem.module import PostTraining, owned
 from tandem.record import RunRecord
 from tandem.record.checkpoint import newest_whole, publish, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
@@ -86,11 +86,12 @@ def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> in
     return found.step
 
 
-def newest_weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    """The policy's weights in the newest whole checkpoint of a run."""
+def newest_policy(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Of the newest whole checkpoint of a run: the weights of the policy, and its state."""
     found = newest_whole(run_dir / FOLDER)
     for reason in found.skipped:
         log.warning(reason)
     if found.path is None:
         raise ValueError(f"{run_dir} holds no whole checkpoint; give the directory of a run")
-    return read(found.path)[0]["policy"]
+    tensors = read(found.path)[0]
+    return tensors["policy"], owned(tensors["module"], "policy.")
