@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from tandem.dynamics.decays import constant, power
 from tandem.policies.flow.snapshots import Snapshots
+from tandem.policies.lora import Lora
 
 
 def shifted(policy, by):
@@ -100,3 +101,17 @@ def test_snapshots_are_part_of_the_state():
     kept = policy.model.snapshots.weights["ema"]
     assert all(torch.equal(kept[n], w) for n, w in again.model.snapshots.weights["ema"].items())
     small().load_state(small().state())
+
+
+@pytest.mark.parametrize("lora", [None, Lora(r=2, alpha=4, target_modules="attention")])
+def test_the_average_is_saved_beside_the_live_weights_as_a_whole_model(tmp_path, lora):
+    policy = small(ema=partial(constant, decay=0.5), lora=lora)
+    shifted(policy, 0.1)
+    policy.updated()
+    policy.save(tmp_path)
+    of_ema = replace(policy.sampling, weights="ema")
+    want, live = sampled(policy, sampling=of_ema), sampled(policy)
+    for folder, rollout in ((tmp_path / "ema", want), (tmp_path, live)):
+        again = sampled(small(path=str(folder))).sample.x0
+        assert_close(again, rollout.sample.x0, atol=1e-4, rtol=1e-4)
+    assert (want.sample.x0 - live.sample.x0).abs().max() > 0.01

@@ -151,6 +151,8 @@ def test_adapters_are_merged_and_beside_it_and_diffusers_loads_both(make, folder
     with policy.model.reference() as field:
         assert field.network is policy.model.network
         assert_close(sampled(policy, 1, sampling=flat).sample.x0, base, atol=5e-5, rtol=1e-4)
+    make(path=str(tmp_path / "model")).save(tmp_path / "next")
+    assert not (tmp_path / "next" / "lora").exists()
 
 
 def test_pictures_go_into_latents_and_back_through_the_vae(make):

@@ -243,5 +243,9 @@ class FlowPolicy(Policy):
         self.model.snapshots.load_state(others)
 
     def save(self, folder: str | Path) -> None:
-        """In the layout of diffusers; adapters are merged, and lie beside it in `lora`."""
+        """In the layout of diffusers; adapters are merged, and lie beside it in `lora`. An average
+        of the weights is a whole model too, in `ema`."""
         self.model.save(Path(folder))
+        if self.ema is not None:
+            with self.model.snapshots.under(EMA):
+                self.model.save(Path(folder) / EMA)

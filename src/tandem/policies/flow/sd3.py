@@ -134,7 +134,7 @@ class SD3:
 
     def save(self, network: nn.Module, folder: Path) -> None:
         """The whole pipeline: the other parts are copied from where they were loaded."""
-        without = shutil.ignore_patterns("transformer", ".*")
+        without = shutil.ignore_patterns("transformer", "lora", "ema", ".*")  # not a run's own
         shutil.copytree(self.folder, folder, ignore=without, dirs_exist_ok=True)
         network.save_pretrained(folder / "transformer")
 
