@@ -57,7 +57,8 @@ def test_both_kls_are_zero_before_an_update_and_the_closed_form_after_it(kernel)
     after = policy.evidence(rollout, ALL).transition
     assert (after.kl_to_ref > 0).all()
     assert_close(after.kl_to_old, after.kl_to_ref, atol=0, rtol=1e-5)
-    gap = policy.scorer.means(policy.model.field, rollout) - rollout.sample.trajectory.mean
+    _, now = policy.scorer.steps_again(policy.model.field, rollout)
+    gap = now - rollout.sample.trajectory.mean
     want = gap.square().flatten(2).mean(2) / (2 * after.std**2)
     assert_close(after.kl_to_old, want, atol=0, rtol=1e-4)
 
@@ -101,6 +102,24 @@ def test_old_means_are_the_samplers_and_found_again_where_it_kept_none():
     found = policy.complete(rollout, frozenset({"kl_to_old"})).sample.trajectory.mean
     assert rollout.sample.trajectory.mean is None
     assert torch.equal(found, kept)
+
+
+def test_old_means_and_log_probabilities_are_of_one_origin():
+    """What a sampler says that is not believed is left out whole."""
+    policy = small(ALL)
+    rollout = sampled(policy)
+    kept = rollout.sample.trajectory
+    lied = replace(
+        rollout,
+        behaviour_logp=rollout.behaviour_logp + 1e-4,
+        sample=replace(rollout.sample, trajectory=replace(kept, mean=kept.mean + 0.1)),
+    )
+    found = policy.complete(lied, ALL)
+    assert torch.equal(found.old_logp, rollout.behaviour_logp)
+    assert torch.equal(found.sample.trajectory.mean, kept.mean)
+    moved(policy, rollout)  # what was found once stays
+    again = policy.complete(found, ALL)
+    assert again.old_logp is found.old_logp and again.sample.trajectory is found.sample.trajectory
 
 
 @EACH_KERNEL

@@ -22,7 +22,13 @@ def completed(
     scorer: Scorer,
     trusted: Callable[[Rollout], bool],
 ) -> Rollout:
-    """`trusted` says whether the log-probabilities of the sampler are those of training."""
+    """`trusted` says whether the log-probabilities of the sampler are those of training.
+
+    Log-probabilities and means of the old policy are of one origin: losses add their ratio to the
+    distance of their means.
+    """
+    if "kl_to_old" in needs:
+        rollout = with_means(rollout, needs, model=model, scorer=scorer, trusted=trusted)
 
     def old_values() -> Tensor:
         return scorer.evidence(model, rollout, frozenset({"values"})).values
@@ -50,14 +56,26 @@ def completed(
         for name, find in fill.items()
         if name in needs and getattr(rollout, name) is None
     }
-    rollout = replace(rollout, **found)
-    return with_means(rollout, model, scorer) if "kl_to_old" in needs else rollout
+    return replace(rollout, **found)
 
 
-def with_means(rollout: Rollout, model: FlowModel, scorer: Scorer) -> Rollout:
-    """Where the steps go on average now, unless the sampler has kept it."""
+def with_means(
+    rollout: Rollout,
+    needs: frozenset[str],
+    *,
+    model: FlowModel,
+    scorer: Scorer,
+    trusted: Callable[[Rollout], bool],
+) -> Rollout:
+    """Where the steps go on average now, and how likely they are by the same pass, unless the
+    sampler has kept the one and is believed in the other."""
     taken = rollout.sample.trajectory
-    if taken is None or taken.mean is not None:
+    if taken is None:
         return rollout
-    taken = replace(taken, mean=scorer.means(model.field, rollout))
-    return replace(rollout, sample=replace(rollout.sample, trajectory=taken))
+    new = rollout.old_logp is None
+    if taken.mean is not None and (not new or trusted(rollout)):
+        return rollout
+    logp, means = scorer.steps_again(model.field, rollout)
+    sample = replace(rollout.sample, trajectory=replace(taken, mean=means))
+    old = {"old_logp": logp} if new and "old_logp" in needs else {}
+    return replace(rollout, sample=sample, **old)

@@ -58,9 +58,7 @@ class Scorer:
 
         Parts are recomputed one by one in backward, so that the memory is that of one of them.
         """
-        row, step = rollout.mask.nonzero(as_tuple=True)
-        if not len(row):  # one that counts for nothing: ranks wait for gradients of all weights
-            row = step = torch.zeros(1, dtype=torch.int64, device=rollout.mask.device)
+        row, step = steps_of(rollout)
         parts = even_parts(len(row), self._budget(rollout))
         recompute = len(parts) > 1 and torch.is_grad_enabled()
         said = []
@@ -77,17 +75,21 @@ class Scorer:
         return self.answers(field, rollout)["logp"]
 
     @torch.no_grad()
-    def means(self, field: Field, rollout: Rollout) -> Tensor:
-        """Where the steps would have gone on average: [B, T, ...] float32, without gradient."""
-        row, step = rollout.mask.nonzero(as_tuple=True)
+    def steps_again(self, field: Field, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Of one pass without gradient: how likely the steps are, [B, T], and where they would
+        have gone on average, [B, T, ...] float32."""
+        row, step = steps_of(rollout)
         path = rollout.sample.trajectory.path
         means = path.new_zeros(*rollout.mask.shape, *path.shape[2:], dtype=torch.float32)
+        logp = []
         for part in even_parts(len(row), self._budget(rollout)):
             at = (row[part], step[part])
             taken = self._taken(rollout, *at)
             asking = Asking(self.library, rollout, at[0], taken, frozenset(), None)
-            means[at] = taken.step(asking.velocity(field)).mean
-        return means
+            again = taken.step(asking.velocity(field))
+            logp.append(self.sampling.logp(taken.next_x, again))
+            means[at] = again.mean
+        return scattered(torch.cat(logp), row, step, rollout.mask), means
 
     def _question(self, rollout: Rollout, row: Tensor, step: Tensor) -> Question:
         if rollout.sample.trajectory is not None:
@@ -159,6 +161,14 @@ def one_of(scales: Sequence[float]) -> float:
             "sample all that is trained together with one guidance_scale"
         )
     return scales[0]
+
+
+def steps_of(rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """Rows and steps of the mask; where there is none, one that counts for nothing."""
+    row, step = rollout.mask.nonzero(as_tuple=True)
+    if not len(row):  # ranks wait for gradients of all weights
+        row = step = torch.zeros(1, dtype=torch.int64, device=rollout.mask.device)
+    return row, step
 
 
 def scattered(values: Tensor, row: Tensor, step: Tensor, mask: Tensor) -> Tensor:
