@@ -139,12 +139,17 @@ def _multiply(*factors: float) -> float:
     return math.prod(factors)
 
 
+def _add(*terms: float) -> float:
+    return math.fsum(terms)
+
+
 def _slug(text: str) -> str:
     """Words that may be a folder's name."""
     return re.sub(r"[^\w.,=+-]+", "_", text)[:100]
 
 
 OmegaConf.register_new_resolver("mul", _multiply, replace=True)
+OmegaConf.register_new_resolver("add", _add, replace=True)
 OmegaConf.register_new_resolver("power", pow, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)

@@ -6,9 +6,6 @@ rule, write it and put it into RULES.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 
 from tandem.config.binding import Call
@@ -27,6 +24,16 @@ from tandem.config.legal import LEGAL_RULES
 from tandem.config.names import unknown
 from tandem.config.own_functions import averaging_losses_see_whole_updates, ranges_rise
 from tandem.config.pairs import PAIR_RULES
+from tandem.config.ranges import (
+    bounds_rise,
+    clips_can_be_told_from_rounding,
+    noise_fits_into_a_state,
+    numbers_are_in_their_range,
+    seed_is_not_negative,
+    sizes_are_positive,
+    the_cap_is_above_the_clip,
+    the_policy_learns_at_last,
+)
 from tandem.config.stale import (
     a_ratio_has_an_old_policy,
     staleness_is_paid_once,
@@ -34,28 +41,6 @@ from tandem.config.stale import (
 )
 from tandem.declarations import needs_of
 from tandem.passes import Answers
-
-POSITIVE = (
-    "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm threads "
-    "micro_batch_size max_tokens_per_microbatch checkpoints.every checkpoints.keep "
-    "evaluation.every evaluation.prompts evaluation.samples evaluation.pass_at evaluation.rows"
-)
-
-
-def sizes_are_positive(composed: Composed) -> str | None:
-    settings = asdict(composed.settings)
-    for key in POSITIVE.split():
-        value = reduce(getitem, key.split("."), settings)
-        numbers = value if isinstance(value, tuple) else (value,)
-        if any(number is not None and number <= 0 for number in numbers):
-            shown = list(value) if isinstance(value, tuple) else value
-            return f"{key}={shown}: must be positive"
-    return None
-
-
-def seed_is_not_negative(composed: Composed) -> str | None:
-    seed = composed.settings.seed
-    return f"seed={seed}: must not be negative" if seed < 0 else None
 
 
 def one_budget_of_memory(composed: Composed) -> str | None:
@@ -77,7 +62,6 @@ def minibatches_have_a_group_each(composed: Composed) -> str | None:
     )
 
 
-IN_NATS = ("gmpo",)  # losses whose clip bounds a log ratio
 WHOLE = ("gspo", "gmpo")  # losses with one value for all steps of a sample
 BY_SAMPLE = ("sequence_mean", "sequence_sum")
 
@@ -91,19 +75,6 @@ def whole_samples_are_weighed_as_such(composed: Composed) -> str | None:
     return (
         f"algorithm/weights={weights.target.__name__}: {loss.target.__name__} has one ratio for a "
         f"whole sample; set algorithm/weights={' or '.join(BY_SAMPLE)}"
-    )
-
-
-def the_cap_is_above_the_clip(composed: Composed) -> str | None:
-    """Below it, a dual clip would hide steps that the clip means to push back."""
-    loss = composed.policy_loss
-    numbers = {} if loss is None else loss.arguments
-    high, most = numbers.get("clip_high"), numbers.get("ratio_max")
-    if high is None or most is None or most > 1 + high:
-        return None
-    return (
-        f"algorithm.loss.ratio_max={most} caps ratios that clip_high={high} lets through; "
-        f"set it above {1 + high:g}, or to null"
     )
 
 
@@ -174,57 +145,6 @@ def metrics_name_a_reward(composed: Composed) -> str | None:
     return None
 
 
-# Numbers that would otherwise be found after the warm start, or never.
-AT_LEAST_ZERO = (
-    "optimizer.lr optimizer.weight_decay schedule.warmup schedule.final algorithm.kl.coef "
-    "algorithm.loss.clip_high algorithm.loss.coef algorithm.loss.desirable "
-    "algorithm.loss.undesirable algorithm.advantage.eps algorithm.critic.coef algorithm.critic.lr "
-    "algorithm.critic.warmup algorithm.critic.loss.clip"
-)
-FRACTIONS = (
-    "algorithm.loss.part algorithm.advantage.gamma algorithm.advantage.lam "
-    "algorithm.correction.decay"
-)
-INF = float("inf")
-
-
-def numbers_are_in_their_range(composed: Composed) -> str | None:
-    for keys, high in ((AT_LEAST_ZERO, INF), (FRACTIONS, 1)):
-        for key in keys.split():
-            value = composed.number(key)
-            if isinstance(value, int | float) and not 0 <= value <= high:
-                said = "not be negative" if high == INF else "lie in 0 ... 1"
-                return f"{key}={value}: must {said}"
-    return None
-
-
-def bounds_rise(composed: Composed) -> str | None:
-    """Of a band of the loss, and of a clip of ratios, which cannot go below 0."""
-    edges = [composed.number(f"algorithm.correction.{name}") for name in ("low", "high")]
-    if None not in edges and not edges[0] < edges[1]:
-        return f"algorithm.correction.low={edges[0]}: must be below high={edges[1]}"
-    between, low = (composed.number(f"algorithm.loss.{name}") for name in ("between", "clip_low"))
-    if between is not None and not between[0] < between[1]:
-        return f"algorithm.loss.between={list(between)}: give the lower bound and then the upper"
-    loss = composed.policy_loss
-    in_nats = loss is not None and loss.target.__name__ in IN_NATS
-    if low is not None and not 0 <= low <= (INF if in_nats else 1):
-        return f"algorithm.loss.clip_low={low}: must " + (
-            "not be negative" if in_nats else "lie in 0 ... 1"
-        )
-    return None
-
-
-def the_policy_learns_at_last(composed: Composed) -> str | None:
-    warmup, iterations = composed.number("algorithm.critic.warmup"), composed.settings.iterations
-    if warmup is None or warmup < iterations:
-        return None
-    return (
-        f"algorithm.critic.warmup={warmup} of iterations={iterations} leaves none to the policy; "
-        "set it lower"
-    )
-
-
 def an_average_is_kept(composed: Composed) -> str | None:
     evaluation, model = composed.settings.evaluation, composed.components["model"]
     if getattr(evaluation, "weights", "live") == "live" or model.arguments.get("ema") is not None:
@@ -262,7 +182,9 @@ RULES: tuple[Rule, ...] = (
     samples_are_measured_as_what_they_are,
     metrics_name_a_reward,
     numbers_are_in_their_range,
+    noise_fits_into_a_state,
     bounds_rise,
+    clips_can_be_told_from_rounding,
     the_policy_learns_at_last,
     there_is_a_device,
     an_average_is_kept,

@@ -40,6 +40,7 @@ class Dynamics:
 
     name: Literal["autoregressive", "ode", "flow_sde", "dance_sde", "cps"]
     clip_unit: float
+    sequence_unit: float
     preference_unit: float
     entropy_unit: float
     horizon: int

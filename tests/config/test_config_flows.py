@@ -1,0 +1,95 @@
+"""What a composition of a flow refuses, each with its one line, and what its units come to."""
+
+import shlex
+
+import pytest
+
+from tandem.config import ConfigError, check, compose
+
+WRONG = {
+    "dynamics.kernel.noise_level=0": "dynamics.kernel.noise_level=0.0: must be positive",
+    "dynamics=cps dynamics.kernel.noise_level=1.2": (
+        "dynamics.kernel.noise_level=1.2: must lie in 0 ... 1 under dynamics=cps"
+    ),
+    "dynamics.schedule.shift=0": "dynamics.schedule.shift=0.0: must be positive",
+    "algorithm=mix_grpo dynamics.stochastic.stride=0": (
+        "dynamics.stochastic.stride=0: must be positive"
+    ),
+    "algorithm=mix_grpo dynamics.stochastic.stay.iterations=0": (
+        "dynamics.stochastic.stay.iterations=0: must be positive"
+    ),
+    "model/ema=linear model.ema.decay=1.1": "model.ema.decay=1.1: must lie in 0 ... 1",
+    "model/ema=linear model.ema.start=-1": "model.ema.start=-1.0: must lie in 0 ... 1",
+    "algorithm=flow_dppo algorithm.loss.most=0": "algorithm.loss.most=0.0: must be positive",
+    "algorithm=flow_grpo algorithm.advantage.of.eps=-1": (
+        "algorithm.advantage.of.eps=-1.0: must not be negative"
+    ),
+    "algorithm.loss.clip_low=1e-7": (
+        "algorithm.loss.clip_low=1e-07: a float32 ratio near 1 is rounded by as much; set it to "
+        "5e-07 or more, or to 0"
+    ),
+    "algorithm.loss.clip_high=4.9e-7": (
+        "algorithm.loss.clip_high=4.9e-07: a float32 ratio near 1 is rounded by as much; set it to "
+        "5e-07 or more, or to 0"
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "answer"), WRONG.items())
+def test_a_contradictory_line_is_answered_by_the_check(line, answer):
+    cfg = compose(["model=tiny_flow", "~recipe", *shlex.split(line)])
+    with pytest.raises(ConfigError) as refused:
+        check(cfg)
+    assert str(refused.value) == answer
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "algorithm.loss.clip_low=0",
+        "algorithm.loss.clip_low=5e-7",
+        "dynamics=cps dynamics.kernel.noise_level=1",
+        "dynamics.kernel.noise_level=1.2",
+        "model/ema=linear model.ema.decay=1 model.ema.start=0",
+    ],
+)
+def test_a_number_at_its_bound_passes(line):
+    check(compose(["model=tiny_flow", "~recipe", *shlex.split(line)]))
+
+
+def flow(*line):
+    return compose(["model=tiny_flow", "~recipe", *line])
+
+
+@pytest.mark.parametrize(
+    ("line", "unit"),
+    [
+        ("", 0.13),
+        ("dynamics=dance_sde", 0.13),
+        ("dynamics=cps", 0.013),
+        ("dynamics=cps dynamics/logp=gaussian", 0.13),
+        ("dynamics/logp=unscaled", 0.013),
+    ],
+)
+def test_the_unit_of_a_clip_is_that_of_the_log_probability(line, unit):
+    cfg = flow(*line.split())
+    assert cfg.dynamics.clip_unit == pytest.approx(unit * cfg.model.latent_size**-0.5)
+
+
+def test_a_sequence_clip_is_that_of_a_mean_over_the_steps_of_a_picture():
+    assert compose(["algorithm=gspo", "~recipe"]).algorithm.loss.clip_low == pytest.approx(3e-4)
+    for name, times in {"gspo": 3, "gspo_token": 3, "luspo": 20}.items():
+        cfg = flow(f"algorithm={name}", "rollout.steps=16")
+        one = 0.2 * cfg.dynamics.clip_unit / 4  # PPO's clip, of the mean of 16 independent steps
+        assert cfg.algorithm.loss.clip_low == pytest.approx(times / 3 * one, rel=1e-3)
+
+
+def test_a_cap_on_the_ratio_is_as_far_from_1_as_its_unit_says():
+    assert compose(["algorithm=cispo", "~recipe"]).algorithm.loss.ratio_max == 5
+    cfg = flow("algorithm=cispo")
+    assert cfg.algorithm.loss.ratio_max == pytest.approx(1 + 4 * cfg.dynamics.clip_unit)
+
+
+def test_no_flow_algorithm_clips_below_what_a_ratio_can_resolve_at_the_size_of_stable_diffusion():
+    for name in ("gspo", "gspo_token", "luspo", "grpo_guard", "dance_grpo", "flow_grpo", "dapo"):
+        check(compose(["model=sd3_5_large", f"algorithm={name}", "~recipe", "data.path=a.txt"]))
