@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import pytest
 import torch
 from loop import Alone
 from records import GRPO
@@ -10,7 +11,10 @@ from small_flow import KERNELS, asked, small
 
 from tandem.batches import Budget, Plan
 from tandem.collect import dynamic_sampling
-from tandem.guards import Guards
+from tandem.config import compose
+from tandem.config.plain import plain
+from tandem.guards import Guards, Stop
+from tandem.policies.flow.policy import REUSED, SAME
 from tandem.types import Scores
 
 PLAN = Plan(
@@ -44,8 +48,14 @@ class Stream(torch.nn.Module):
         pass
 
 
+def guards_of(model):
+    """As a run of this model has them."""
+    overrides = [f"model={model}"] + ["model.path=sd3"] * (model != "tiny_flow")
+    return Guards(**plain(compose(overrides).guards))
+
+
 class Loop(Alone):
-    def __init__(self, policy, folder, algorithm=GRPO):
+    def __init__(self, policy, folder, algorithm=GRPO, guards=None):
         super().__init__(
             policy=policy,
             algorithm=algorithm,
@@ -53,7 +63,7 @@ class Loop(Alone):
             stream=Stream(),
             optimizer=partial(torch.optim.Adam, lr=1e-3),
             plan=PLAN,
-            guards=Guards(),
+            guards=Guards() if guards is None else guards,
             folder=folder,
         )
 
@@ -73,3 +83,22 @@ def test_dynamic_sampling_draws_cuts_and_joins_pictures(tmp_path):
     loop.go(1)
     assert any(not torch.equal(w, before[name]) for name, w in loop.policy.weights().items())
     loop.load_state(loop.state())
+
+
+@pytest.mark.parametrize("model", ["tiny_flow", "sd3_5_medium"])
+def test_rounding_that_is_believed_does_not_end_a_run(model, tmp_path):
+    """One row a pass in sampling and eight in training: float32 tells them apart."""
+    guards = guards_of(model)
+    assert guards.first_update_ratio >= SAME
+    policy = small(GRPO.needs, sampling={"kernel": KERNELS["dance_sde"], "max_rows": 1})
+    Loop(policy, tmp_path, guards=guards).go(1)
+    assert policy.sampler == REUSED
+
+
+@pytest.mark.parametrize("model", ["tiny_flow", "sd3_5_medium"])
+def test_a_step_that_is_trained_with_other_noise_is_found(model, tmp_path):
+    policy = small(GRPO.needs)
+    other = partial(KERNELS["flow_sde"], noise_level=0.72)
+    policy.scorer.sampling = replace(policy.sampling, kernel=other)
+    with pytest.raises(Stop, match="sampler and trainer disagree"):
+        Loop(policy, tmp_path, guards=guards_of(model)).go(1)
