@@ -163,7 +163,7 @@ class Columns:
         part = scores.parts[settings.metric or next(iter(scores.parts))].cpu()
         scored = scores.scored.cpu()
         each = {
-            "correct": part >= settings.threshold,  # a missing one is NaN, hence not correct
+            "correct": settings.right(part),
             "known": part.isfinite(),
             "length": rollout.length.cpu(),
             "truncated": rollout.truncated.cpu(),

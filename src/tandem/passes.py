@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
 
 from tandem.dynamics.kernels import ode
 
@@ -41,13 +44,22 @@ class Evaluation(ABC):
     samples: int  # of each prompt
     pass_at: tuple[int, ...]  # at both ends of a run
     metric: str | None = None  # the reward part that says what is correct; None: the first one
-    threshold: float = 1.0  # of that part, before its weight
+    threshold: float | None = 1.0  # of that part, before its weight; None: nothing is right
     rows: int = 16  # prompts in the sample table
     split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, what nothing has read
 
     @abstractmethod
     def passes(self, own: Sampling | FlowSampling, *, full: bool) -> list[Pass]:
         """`own`: what the policy samples by in training. `full` measures pass@k too."""
+
+    @property
+    def of_average(self) -> bool:
+        """Whether it is the average of the weights that is measured."""
+        return False
+
+    def right(self, part: Tensor) -> Tensor:
+        """Which scores are those of right samples, [B] -> [B]; a missing one is NaN, and none."""
+        return part >= (math.inf if self.threshold is None else self.threshold)
 
     def most(self, *, full: bool) -> int:
         """Samples of a prompt that serve pass@k with the same draws."""
@@ -68,6 +80,8 @@ class Answers(Evaluation):
                 f"evaluation.temperatures={list(self.temperatures)} must be one or more above 0; "
                 "greedy answers are measured anyway"
             )
+        if self.threshold is None:
+            raise ValueError("evaluation.threshold=null: answers are right or wrong; give a number")
 
     def passes(self, own: Sampling, *, full: bool) -> list[Pass]:
         first, *others = self.temperatures
@@ -105,11 +119,21 @@ class Pictures(Evaluation):
         for name in ("steps", "guidance_scale", "columns"):
             if getattr(self, name) < 1:
                 raise ValueError(f"evaluation.{name} is {getattr(self, name)}; at least 1 is right")
+        if self.threshold is None and self.pass_at:
+            raise ValueError(
+                f"evaluation.pass_at={list(self.pass_at)}: nothing says which pictures are right; "
+                "set evaluation.threshold, or evaluation.pass_at=[]"
+            )
+
+    @property
+    def of_average(self) -> bool:
+        return self.weights != "live"
 
     def passes(self, own: FlowSampling, *, full: bool) -> list[Pass]:
         several = self.most(full=full) > 1
-        measures = ("accuracy", "reward", "missing", *(("diversity",) if several else ()))
-        shape = {"measures": measures, "shown": self.columns, "by_source": ("accuracy", "reward")}
+        worth = ("reward",) if self.threshold is None else ("accuracy", "reward")
+        measures = (*worth, "missing", *(("diversity",) if several else ()))
+        shape = {"measures": measures, "shown": self.columns, "by_source": worth}
         clean = Pass(
             sampling=self.noiseless(own),
             samples=self.most(full=full),

@@ -59,6 +59,7 @@ FITTING = {  # of all options of a group
     "dynamics/schedule": FLOW,
     "model/ema": FLOW,
     "dynamics/solver": BY_ODE,
+    "evaluation/solver": FLOW,
     "dynamics/stochastic": FLOW,
     "dynamics/stochastic/stay": [*FLOW, "dynamics/stochastic=sliding_window"],
 }

@@ -32,6 +32,10 @@ WRONG = {
         "algorithm.loss.clip_high=4.9e-07: a float32 ratio near 1 is rounded by as much; set it to "
         "5e-07 or more, or to 0"
     ),
+    "evaluation.pass_at=[1] evaluation.threshold=null": (
+        "evaluation.pass_at=[1]: nothing says which pictures are right; set evaluation.threshold, "
+        "or evaluation.pass_at=[]"
+    ),
 }
 
 
@@ -93,3 +97,22 @@ def test_a_cap_on_the_ratio_is_as_far_from_1_as_its_unit_says():
 def test_no_flow_algorithm_clips_below_what_a_ratio_can_resolve_at_the_size_of_stable_diffusion():
     for name in ("gspo", "gspo_token", "luspo", "grpo_guard", "dance_grpo", "flow_grpo", "dapo"):
         check(compose(["model=sd3_5_large", f"algorithm={name}", "~recipe", "data.path=a.txt"]))
+
+
+def solver(*line):
+    kept = check(flow("algorithm=dpo_online", *line)).evaluation.solver
+    return None if kept is None else kept.func.__name__
+
+
+def test_pictures_are_evaluated_by_the_solver_that_trains_unless_another_is_chosen():
+    by_heun = ("dynamics=ode", "dynamics/solver=heun")
+    assert solver() is None
+    assert solver(*by_heun) == "heun"
+    assert solver(*by_heun, "evaluation/solver=unipc") == "unipc"
+    assert solver(*by_heun, "evaluation/solver=euler") is None
+
+
+def test_only_where_a_model_or_reward_says_so_is_a_picture_right():
+    assert flow().evaluation.threshold == 0.5
+    stable = compose(["model=sd3_5_medium", "data.path=a.txt"])
+    assert check(stable).evaluation.threshold is None

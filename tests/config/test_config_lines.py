@@ -66,6 +66,9 @@ MISSPELT = {
     "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
     "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",
     "model.lora.r=8": ("model.lora.r: model.lora is null; give it as a whole, model.lora={r:...}"),
+    "model=tiny_flow evaluation.solver=heun": (
+        "evaluation.solver=heun: a choice takes a slash; write evaluation/solver=heun"
+    ),
     "algorithm=[grpo,dapo]": "algorithm=[grpo,dapo]: algorithm takes one option",
     "algorithm=null": "algorithm=null: write ~algorithm to leave it out",
     "algorithm=grpo,dapo": (
@@ -122,6 +125,9 @@ WRONG = {
     "evaluation.temperatures=[0.0]": (
         "evaluation.temperatures=[0.0] must be one or more above 0; greedy answers are measured "
         "anyway"
+    ),
+    "evaluation.threshold=null": (
+        "evaluation.threshold=null: answers are right or wrong; give a number"
     ),
     "guards.non_finite=sop": "guards.non_finite is stop or skip:k (skip:3), not 'sop'",
     "trainer.accelerator=cuda": (

@@ -12,7 +12,12 @@ from tandem.module import PostTraining
 from tandem.record import RunRecord
 from tandem.record.summary import amount, clock, summary
 
-SHOWN = {"reward/mean": "reward", "eval/accuracy": "accuracy", "actor/entropy": "entropy"}
+SHOWN = {
+    "reward/mean": "reward",
+    "eval/accuracy": "accuracy",
+    "eval/reward": "held-out reward",
+    "actor/entropy": "entropy",
+}
 QUIET = 10.0  # seconds between two lines where there is no terminal
 
 
@@ -67,8 +72,13 @@ class Progress(Callback):
         return f"{done:>{len(str(total))}}/{total}  {self._numbers(module)}  {ahead}"
 
     def _numbers(self, module: PostTraining) -> str:
-        """Reward and accuracy as they were known last, and the speed."""
-        latest = self.record.latest
+        """Reward and accuracy as they were known last, and the speed.
+
+        Where nothing is right or wrong, the reward of held-out prompts stands for their accuracy.
+        """
+        latest = dict(self.record.latest)
+        if "eval/accuracy" in latest:
+            latest.pop("eval/reward", None)
         known = {short: latest[name] for name, short in SHOWN.items() if name in latest}
         unit = module.policy.unit
         speed = f"{amount(latest[f'perf/{unit}_per_second'])} {unit}/s"

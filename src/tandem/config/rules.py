@@ -147,7 +147,7 @@ def metrics_name_a_reward(composed: Composed) -> str | None:
 
 def an_average_is_kept(composed: Composed) -> str | None:
     evaluation, model = composed.settings.evaluation, composed.components["model"]
-    if getattr(evaluation, "weights", "live") == "live" or model.arguments.get("ema") is not None:
+    if not evaluation.of_average or model.arguments.get("ema") is not None:
         return None
     return "evaluation.weights=ema: no average is kept; set model/ema=constant, or another one"
 

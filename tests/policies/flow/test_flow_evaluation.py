@@ -61,6 +61,15 @@ def by_hand(policy, sampling, samples=3):
     }
 
 
+def test_without_a_threshold_no_picture_is_right_or_wrong():
+    policy, settings = small(), replace(SETTINGS, pass_at=())
+    judged = measured(policy, settings).metrics
+    unjudged = measured(policy, replace(settings, threshold=None)).metrics
+    left = {name: value for name, value in judged.items() if "accuracy" not in name}
+    assert unjudged == left
+    assert {"eval/accuracy", "eval/accuracy_sampled"} <= judged.keys() - left.keys()
+
+
 def test_the_numbers_are_those_of_the_pictures_under_the_ode_and_as_trained():
     policy = small(sampling={"shared_noise": True})
     settings = replace(SETTINGS, metric="bright", threshold=0.49)
