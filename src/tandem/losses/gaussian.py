@@ -37,7 +37,8 @@ def inverse_gain(transition: Transition) -> Tensor:
     """1 / |d mean / d velocity|: a change of velocity moves every guarded log-ratio alike.
 
     For Flow-SDE below sigma = 1 it is `inverse_time` times a constant; for Dance-SDE and CPS it is
-    what balances the steps.
+    what balances the steps. The delta that GRPO-Guard's code has for Dance-SDE, (1 + eta^2
+    (1 - sigma) / (2 sigma)) / -dt, multiplies by the imbalance once more, and so squares it.
     """
     return _inverse(-transition.velocity_gain)
 
