@@ -208,7 +208,8 @@ def _on_rank(rank: int, port: int, result) -> None:
     measured = run(policy, odd, full=True)
     # One is told to stop: the other must not wait for it, nor take half of the answers for all.
     stopped = run(asked=odd, stop=lambda: rank == 1)
-    result[rank] = measured.metrics, sum(n for t, n, _ in policy.asked if t == 0), stopped
+    asked = sum(n for t, n, _ in policy.asked if t == 0)
+    result[rank] = measured.metrics, list(measured.rows), asked, stopped
     dist.destroy_process_group()
 
 
@@ -216,6 +217,7 @@ def _on_rank(rank: int, port: int, result) -> None:
 def test_ranks_share_the_prompts_and_agree(free_port):
     result = multiprocessing.get_context("fork").Manager().dict()
     multiprocessing.start_processes(_on_rank, (free_port, result), nprocs=2, start_method="fork")
-    want = run(asked=prompts(19), full=True).metrics
-    assert result[0] == (want, 10, None)
-    assert result[1] == (want, 9, None)
+    want = run(asked=prompts(19), full=True)
+    assert result[0] == (want.metrics, want.rows, 10, None)
+    assert result[1] == (want.metrics, want.rows, 9, None)
+    assert len(want.rows) == 2 * 16

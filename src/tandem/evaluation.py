@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
 
 import torch
@@ -31,7 +32,7 @@ COUNTED = ("correct", "known", "length", "truncated", "reward", "scored")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     metrics: Mapping[str, float]
-    rows: Sequence[Mapping]  # of the sample table, this rank's
+    rows: Sequence[Mapping]  # of the sample table
     faults: Mapping[str, int]  # why scores are missing -> how many, this rank's
 
 
@@ -82,14 +83,14 @@ def evaluate(
     full: bool,
     stop: Callable[[], bool],
 ) -> Evaluated | None:
-    """Metrics over the prompts of all ranks, and this rank's samples; None: `stop` said so.
+    """Metrics and the sample table over the prompts of all ranks; None: `stop` said so.
 
     `full` measures pass@k too. Every rank answers its share of the prompts.
     """
     passes = settings.passes(policy.sampling, full=full)
     columns = Columns(tuple(rewards.components))
     counts = torch.zeros(len(passes), len(prompts), len(columns.names), dtype=torch.float64)
-    table: list[dict] = []
+    table: list[tuple[int, int, dict]] = []  # pass, slot, row
     stopped = False
     for number, slots in _work(passes, len(prompts), policy.sampling.max_rows):
         stopped = stop()
@@ -99,14 +100,17 @@ def evaluate(
         rollout, scores = _try(policy, rewards, [prompts[slot] for slot in slots], one, key)
         counts[number, slots] = columns.count(rollout, scores, settings, one)
         shown = _shown(slots, settings.rows, one)
-        table += tables.rows(rollout, scores, shown, kind=one.kind, describe=policy.describe_prompt)
+        at = [row for _, row in shown]
+        rows = tables.rows(rollout, scores, at, kind=one.kind, describe=policy.describe_prompt)
+        table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
     # Ranks meet here and not before: one that stops must not leave the others waiting.
     if ranks.largest(torch.tensor(float(stopped))) > 0:
         return None
     metrics: dict[str, float] = {}
     for one, of_prompts in zip(passes, ranks.total(counts), strict=True):
         metrics |= _metrics(columns.named(of_prompts), columns.parts, prompts, one)
-    return Evaluated(metrics=metrics, rows=table, faults=rewards.pop_faults())
+    rows = [row for *_, row in sorted(ranks.listed(table), key=itemgetter(0, 1))]
+    return Evaluated(metrics=metrics, rows=rows, faults=rewards.pop_faults())
 
 
 def pass_at(tries: int, correct: int, k: int) -> float:
@@ -135,12 +139,14 @@ def _try(
     return rollout, rewards(rollout.outputs, rollout.prompts)
 
 
-def _shown(slots: Sequence[int], rows: int, one: Pass) -> list[int]:
-    """The first samples of those of the first prompts that are among these slots."""
+def _shown(slots: Sequence[int], rows: int, one: Pass) -> list[tuple[int, int]]:
+    """(slot, row) of the first samples of those of the first prompts that are among these slots."""
     if one.kind is None:
         return []
-    starts = [i * one.samples for i, slot in enumerate(slots) if slot < rows]
-    return [start + j for start in starts for j in range(min(one.shown, one.samples))]
+    samples = range(min(one.shown, one.samples))
+    return [
+        (slot, i * one.samples + j) for i, slot in enumerate(slots) if slot < rows for j in samples
+    ]
 
 
 @dataclass(frozen=True, slots=True)

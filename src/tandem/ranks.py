@@ -55,6 +55,15 @@ def gather(record: Record) -> Record:
     return each(_numbers(record), lambda value: () if isinstance(value, tuple) else _gather(value))
 
 
+def listed(own: list) -> list:
+    """The things of all ranks in rank order, of whatever kind: slow, for a few of them."""
+    if world_size() == 1:
+        return own
+    parts: list[list] = [[] for _ in range(world_size())]
+    dist.all_gather_object(parts, own)
+    return [thing for part in parts for thing in part]
+
+
 def total(value: Tensor) -> Tensor:
     """Sum over ranks."""
     return _reduced(value, dist.ReduceOp.SUM)
