@@ -89,7 +89,9 @@ def test_the_gradient_of_every_kl_is_the_closed_form(loss, kernel, size):
     outcome.loss.backward()
     assert_close(policy.own.grad, gradient_by_hand(policy, loss, 0.3), **EXACT)
     exact = gaussian_kl(policy.step(policy.own), policy.step(policy.ref).mean)[MASK].mean()
-    assert settle(outcome.metrics)["actor/ref_kl"] == pytest.approx(exact.item(), rel=1e-12)
+    metrics, paid = settle(outcome.metrics), outcome.parts["kl"].item() / 0.3
+    assert metrics["actor/ref_kl"] == pytest.approx(exact.item(), rel=1e-12)
+    assert metrics["actor/kl_penalty"] == pytest.approx(paid, rel=1e-6)  # most are no KL
 
 
 def test_what_is_estimated_from_a_mean_over_dimensions_is_as_many_times_too_small():

@@ -28,6 +28,7 @@ from tandem.types import CoupledBatch, Evidence, Rollout, concat, each, pad_step
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
 POLICY = "policy"  # the term that a correction multiplies
+KL = "kl"  # the term whose mean is logged as it is
 
 
 class CoupledPolicy(Protocol):
@@ -171,6 +172,9 @@ class Coupled:
         counted = torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)
         batch = replace(batch, mask=batch.mask & counted)
         metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
+        if KL in self.terms:
+            penalty = self.terms[KL].loss(batch, *_found(rows, KL))
+            metrics["actor/kl_penalty"] = masked_mean(penalty, batch.mask)
         if POLICY in self.terms and vanishes(self.terms[POLICY].loss):
             signal = batch.advantages.ne(0).any(1, keepdim=True)
             batch = replace(batch, mask=batch.mask & signal)
