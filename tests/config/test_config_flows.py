@@ -32,6 +32,16 @@ WRONG = {
         "algorithm.loss.clip_high=4.9e-07: a float32 ratio near 1 is rounded by as much; set it to "
         "5e-07 or more, or to 0"
     ),
+    "rollout.storage=float8": (
+        "rollout.storage: expected 'float32' or 'bfloat16' or 'float16', got 'float8'"
+    ),
+    "rollout.guidance_scale=0.5": "rollout.guidance_scale is 0.5; it must be at least 1",
+    "evaluation.guidance_scale=0.5": "evaluation.guidance_scale is 0.5; at least 1 is right",
+    "dynamics.kernel.noise_level=much": "dynamics.kernel.noise_level: expected float, got 'much'",
+    "algorithm=mix_grpo reward=[colour_share,nearest_rendering] reward.colour_share.weight=.5": (
+        "reward.colour_share.weight=0.5: by_part compares each reward by itself and reads no "
+        "weight of the sum; set it to 1, and algorithm.advantage.of.weights={colour_share:0.5,...}"
+    ),
     "evaluation.pass_at=[1] evaluation.threshold=null": (
         "evaluation.pass_at=[1]: nothing says which pictures are right; set evaluation.threshold, "
         "or evaluation.pass_at=[]"

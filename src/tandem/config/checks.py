@@ -31,7 +31,11 @@ def checked(cfg: DictConfig) -> Settings:
     _refuse_secrets(cfg)
     _refuse_foreign_steps(cfg)
     config = plain(cfg)
-    composed = Composed(settings=settings(config), components=_components(config))
+    given = {name: value for name, value in config.items() if name not in COMPONENTS}
+    bound = bind_call(Settings, given, "", partial=False)
+    components = _components(config)
+    _made(components["rollout"])  # it judges its numbers before evaluation does, which repeats some
+    composed = Composed(settings=_made(bound), components=components)
     for rule in RULES:
         if (broken := rule(composed)) is not None:
             raise ConfigError(broken)
@@ -39,12 +43,9 @@ def checked(cfg: DictConfig) -> Settings:
     return composed.settings
 
 
-def settings(config: Mapping[str, Any]) -> Settings:
-    """The typed top level of a plain configuration."""
-    given = {name: value for name, value in config.items() if name not in COMPONENTS}
-    bound = bind_call(Settings, given, "", partial=False)
+def _made(call: Call) -> Any:
     try:
-        return make(bound)
+        return make(call)
     except ValueError as error:  # a record that judges its own numbers
         raise ConfigError(str(error)) from error
 
@@ -68,11 +69,8 @@ def _component(config: Mapping[str, Any], group: str) -> Any:
 
 def _refuse_unmet_needs(composed: Composed) -> None:
     """What the algorithm reads and the policy cannot say; neither has weights yet."""
-    try:
-        algorithm, policy = (make(composed.components[name]) for name in ("algorithm", "model"))
-        needs = algorithm.needs
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    algorithm, policy = (_made(composed.components[name]) for name in ("algorithm", "model"))
+    needs = algorithm.needs
     provided = policy.describe().provides - (OF_SAMPLES if composed.is_offline else set())
     missing = sorted(needs - provided - OWN - LOGGED)
     if missing:

@@ -77,7 +77,7 @@ def what_shaping_takes_is_read(composed: Composed) -> str | None:
 
 def rewards_are_weighed_once(composed: Composed) -> str | None:
     """Estimators of single rewards have weights of their own."""
-    for estimator in composed.estimators:
+    for key, estimator in composed.placed_estimators.items():
         if estimator.target.__module__ != PARTS or estimator.arguments.get("weights") is not None:
             continue
         for name, reward in composed.components["reward"].items():
@@ -85,7 +85,7 @@ def rewards_are_weighed_once(composed: Composed) -> str | None:
                 return (
                     f"reward.{name}.weight={weight}: {estimator.target.__name__} compares each "
                     "reward by itself and reads no weight of the sum; set it to 1, and "
-                    f"algorithm.advantage.weights={{{name}:{weight},...}}"
+                    f"{key}.weights={{{name}:{weight},...}}"
                 )
     return None
 

@@ -43,8 +43,13 @@ class Composed:
     @property
     def estimators(self) -> list[Call]:
         """The advantages of the algorithm, out of whatever normalises or adds them."""
+        return list(self.placed_estimators.values())
+
+    @property
+    def placed_estimators(self) -> dict[str, Call]:
+        """The same, each under the key that it stands at."""
         advantage = self.within("algorithm", "advantage")
-        return [] if advantage is None else list(_innermost(advantage))
+        return {} if advantage is None else dict(_innermost(advantage, "algorithm.advantage"))
 
     @property
     def is_offline(self) -> bool:
@@ -53,14 +58,14 @@ class Composed:
         return collect is not None and bool(needs_of(collect.target) & GIVEN)
 
 
-def _innermost(estimator: Call) -> Iterator[Call]:
-    arguments = estimator.arguments
-    inside = (arguments.get("of"), *arguments.get("shares", {}).values())
-    calls = [call for call in inside if isinstance(call, Call)]
+def _innermost(estimator: Call, where: str) -> Iterator[tuple[str, Call]]:
+    shares = estimator.arguments.get("shares", {})
+    inside = {"of": estimator.arguments.get("of"), **{f"shares.{k}": v for k, v in shares.items()}}
+    calls = {key: call for key, call in inside.items() if isinstance(call, Call)}
     if not calls:
-        yield estimator
-    for call in calls:
-        yield from _innermost(call)
+        yield where, estimator
+    for key, call in calls.items():
+        yield from _innermost(call, f"{where}.{key}")
 
 
 Rule = Callable[[Composed], str | None]

@@ -12,13 +12,13 @@ from typing import Literal
 from tandem.guards import Guards
 from tandem.passes import Answers, Pictures
 
-# Groups whose nodes name what to build.
+# Groups whose nodes name what to build, `rollout` before the model, which repeats it.
 COMPONENTS = (
+    "rollout",
     "algorithm",
     "model",
     "data",
     "reward",
-    "rollout",
     "optimizer",
     "schedule",
     "logger",

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tandem.declarations import unbound
-from tandem.dynamics.guidance import guides
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
@@ -41,8 +40,7 @@ class FlowSampling:
     max_rows: int = 64  # of one forward pass: memory, nothing else
 
     def __post_init__(self) -> None:
-        guides(self.guidance_scale)  # raises below 1
-        for name in ("steps", "max_rows"):
+        for name in ("steps", "guidance_scale", "max_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
         if not self.deterministic and (self.logp is None or self.stochastic is None):
