@@ -57,28 +57,34 @@ class GaussianPolicy(Policy):
         *,
         key: int,
         slots: Sequence[int],
-        sampling: None = None,
+        sampling: int | None = None,
     ) -> Rollout:
+        """`sampling`: the only step that is random; None: all but the last are."""
         group = torch.tensor(list(slots)).repeat_interleave(group_size)
         rows = draws.key(key, group, torch.arange(group_size).repeat(len(prompts)))
         owners = tuple(p for p in prompts for _ in range(group_size))
         question = torch.tensor([p.id for p in owners])
-        x = draws.normal(draws.key(rows, "start"), (SIZE,)).to(self.dtype)
+        starts = rows if sampling is None else draws.key(key, group)
+        x = draws.normal(draws.key(starts, "start"), (SIZE,)).to(self.dtype)
+        random = self.branches() if sampling is None else [sampling]
         kept = []
         for number, levels in enumerate(pairwise(linear_shift(self.steps, 0).to(self.dtype))):
             sigma, next_sigma = (level.expand(len(rows)) for level in levels)
-            last = number == self.steps - 1
+            clean = number not in random
             velocity = self.velocity(self.table, x, sigma, question)
-            step = (ode if last else self.kernel)(x, velocity, sigma, next_sigma)
+            step = (ode if clean else self.kernel)(x, velocity, sigma, next_sigma)
             noise = draws.normal(draws.key(rows, number), (SIZE,))
-            reached = next_state(step, 0 * noise if last else noise, storage=self.dtype)
-            kept += [] if last else [(x, reached, sigma, next_sigma, draws.key(rows, number))]
+            reached = next_state(step, 0 * noise if clean else noise, storage=self.dtype)
+            kept += [] if clean else [(x, reached, sigma, next_sigma, draws.key(rows, number))]
             x = reached
         names = ("x", "next_x", "sigma", "next_sigma", "taken")
         columns = zip(names, zip(*kept, strict=True), strict=True)
         fields = {name: torch.stack(column, 1) for name, column in columns}
-        asked = question[:, None].expand(-1, self.steps - 1)
+        asked = question[:, None].expand(-1, len(random))
         return self.rollout(GaussianSample(question=asked, **fields), x, group, owners, rows)
+
+    def branches(self) -> list[int]:
+        return list(range(self.steps - 1))
 
     def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
         """A picture is shown as the digits of its pixels; dark ones end it."""

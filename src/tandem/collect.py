@@ -44,6 +44,9 @@ class Source(Protocol):
     def act_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """Score the likeliest answer to each prompt, as a row that others are compared with."""
 
+    def act_by_branches(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """For each prompt and each random step a group whose rows part at that step alone."""
+
     def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """The demonstrations that come with the prompts, each with score 1."""
 
@@ -161,6 +164,17 @@ def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 def greedy_baseline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
     return _beside(source.act(prompts), source.act_greedily(prompts))
+
+
+@refused_on(
+    tokens="answers do not part from one course without noise; set algorithm/collect=on_policy",
+    pictures="no step of a picture as a whole is random; set algorithm/collect=on_policy",
+)
+@needs()
+def branched(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """One group for each prompt and random step: its rows differ by the noise of that step, so
+    their scores say what that step was worth (TempFlow-GRPO, arXiv:2508.04324)."""
+    return source.act_by_branches(prompts)
 
 
 def _beside(

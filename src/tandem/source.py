@@ -17,6 +17,9 @@ from tandem.policies.sampling import Sampling
 from tandem.types import Prompt, Rollout, Scores, concat, moved
 
 
+BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
+
+
 class Clock:
     """Seconds of each phase of an iteration."""
 
@@ -73,6 +76,15 @@ class LiveSource:
     def act_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
         greedy = replace(self.policy.sampling, temperature=0.0)
         return self._take(*self._scored(prompts, 1, sampling=greedy), baseline=True)
+
+    def act_by_branches(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        branches = []
+        for number, sampling in enumerate(self.policy.branches()):
+            rollout, scores = self._scored(prompts, self.plan.group_size, sampling=sampling)
+            group = rollout.group + number * BRANCH
+            branches.append((replace(rollout, group=group), scores))
+        rollout, scores = (concat(records) for records in zip(*branches, strict=True))
+        return self._take(rollout, scores)
 
     def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
         return self._take(*self._shown(list(prompts.values()), list(prompts), score=1.0))

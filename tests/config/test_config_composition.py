@@ -39,6 +39,7 @@ BESIDE = {
     "algorithm/collect=best_and_worst": ["algorithm=dpo_online"],
     "algorithm/collect=greedy_baseline": ["algorithm=remax"],
     "algorithm/collect=mismatched_pairs": ["algorithm=kto", *PAIRS],
+    "algorithm/collect=branched": FLOW,
     "algorithm/collect=offline": ["algorithm=sft"],
     "algorithm/collect=preference_pairs": PAIRED,
     "algorithm/loss=kto": ["algorithm=kto", *PAIRS],

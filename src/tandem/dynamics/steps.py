@@ -21,6 +21,13 @@ def every_step(steps: int, iteration: int, seed: int) -> Indices:
     return tuple(range(_before_last(steps)))
 
 
+def one_step(steps: int, iteration: int, seed: int, *, step: int) -> Indices:
+    """That one, always."""
+    if not 0 <= step < _before_last(steps):
+        raise ValueError(f"step {step} of {steps} is not one of those that can be stochastic")
+    return (step,)
+
+
 def random_steps(
     steps: int,
     iteration: int,

@@ -10,7 +10,7 @@ from records import GRPO
 from small_flow import KERNELS, asked, small
 
 from tandem.batches import Budget, Plan
-from tandem.collect import dynamic_sampling
+from tandem.collect import branched, dynamic_sampling
 from tandem.config import compose
 from tandem.config.plain import plain
 from tandem.guards import Guards, Stop
@@ -83,6 +83,20 @@ def test_dynamic_sampling_draws_cuts_and_joins_pictures(tmp_path):
     loop.go(1)
     assert any(not torch.equal(w, before[name]) for name, w in loop.policy.weights().items())
     loop.load_state(loop.state())
+
+
+def test_a_branch_parts_from_one_course_at_its_own_step(tmp_path):
+    loop = Loop(small(GRPO.needs), tmp_path, replace(GRPO, collect=branched))
+    loop.go(1)
+    path, group = loop.rollout.sample.trajectory.path, loop.rollout.group
+    assert path.shape[:2] == (4 * 8 * 4, 2) and loop.rollout.mask.shape[1] == 1  # of 5 steps 4
+    assert len(group.unique()) == 4 * 4
+    for name in group.unique():
+        before, after = path[group == name].unbind(1)
+        assert torch.equal(before, before[:1].expand_as(before))
+        assert len(after.flatten(1).unique(dim=0)) == 8
+    levels = loop.rollout.sample.trajectory.sigma[:, 0]
+    assert len(levels.unique()) == 4 and loop.samples_seen == len(group)
 
 
 @pytest.mark.parametrize("model", ["tiny_flow", "sd3_5_medium"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws, ranks
+from tandem.dynamics.steps import one_step
 from tandem.policies.base import Policy
 from tandem.policies.flow import rows
 from tandem.policies.flow.admission import Split, refuse, refuse_picture, shown, split
@@ -33,7 +35,8 @@ from tandem.types import Evidence, Prompt, Rollout, take
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
-SAME = 1e-6  # nats per latent dimension, below every published clip range
+# Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
+SAME = 1e-6
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
 
@@ -162,6 +165,15 @@ class FlowPolicy(Policy):
             guidance=sampling.guidance_scale,
         )
         return replace(rollout, key=keys)
+
+    def branches(self) -> list[FlowSampling]:
+        """For each random step of this iteration the way to sample in which it alone is random,
+        and all samples of a group come to it by the same course."""
+        own = self.sampling
+        return [
+            replace(own, stochastic=partial(one_step, step=step), shared_noise=True)
+            for step in own.stochastic(own.steps, self.iteration, self.seed)
+        ]
 
     def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
         """Pictures of demonstrations, each one step; the rows of a slot share their noise."""
