@@ -22,10 +22,6 @@ QUICK = (
     "warm_start=null", "iterations=2", "prompts_per_step=4", "group_size=4", "num_minibatches=2",
     "evaluation.prompts=4", "evaluation.pass_at=[1,4]", "evaluation.every=1", "guards.no_signal=9",
 )  # fmt: skip
-ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("[!_]*.yaml"))
-ON_FRESH_SAMPLES = {"gpg", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
-OF_FLOWS = ["dance_grpo", "flow_dppo", "flow_grpo", "grpo_guard", "mix_grpo", "tempflow_grpo"]
-OF_PAIRS = ("dpo", "ipo", "simpo", "orpo", "kto")
 WARM = "warm_start=['algorithm=sft','iterations=2']"
 # A reward that an untrained model already varies in.
 DENSE = ("reward=target_length", "reward.target_length.function.target=5")
@@ -140,35 +136,6 @@ def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
     cfg = OmegaConf.create(done.stdout)
     assert (cfg.algorithm.loss.clip_low, cfg.algorithm.loss.clip_high) == (0.2, 0.28)
     assert cfg.model.path == "Qwen/Qwen3-8B"
-
-
-@pytest.mark.parametrize("algorithm", OF_FLOWS)
-def test_every_algorithm_of_flows_takes_two_iterations_of_the_embedded_one(tmp_path, algorithm):
-    result = tandem.train(
-        "model=tiny_flow", "reward=colour_share", "warm_start=null", "evaluation.every=null",
-        "iterations=2", "prompts_per_step=4", "group_size=8", "rollout.steps=6", "~recipe",
-        f"algorithm={algorithm}", f"run_dir={tmp_path / 'run'}",
-    )  # fmt: skip
-    assert result.metrics["optim/grad_norm"] > 0
-
-
-@pytest.mark.parametrize("algorithm", sorted({*ALGORITHMS} - {*OF_FLOWS}))
-def test_every_algorithm_takes_two_iterations_of_the_embedded_model(tmp_path, algorithm):
-    group = 1 if algorithm == "sft" else 2 if algorithm in OF_PAIRS else 8
-    few = ("data.pairs=20", "data.held_out=1", f"cache_dir={tmp_path / 'cache'}")
-    data = ("data=sort_pairs", *few) if algorithm in OF_PAIRS else ()
-    # Rewards of 0 and 1, as pass@k wants them, about half of each without any training.
-    binary = (
-        "reward=format",
-        "reward.format.weight=1",
-        "reward.format.function.pattern='[^a-j].*'",
-    )
-    once = ("num_minibatches=1",) if algorithm in ON_FRESH_SAMPLES else ()
-    result = tandem.train(
-        *QUICK, *binary, *data, *once, f"run_dir={tmp_path / 'run'}", f"algorithm={algorithm}",
-        f"group_size={group}", "~recipe",
-    )  # fmt: skip
-    assert result.metrics["optim/grad_norm"] > 0
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path):

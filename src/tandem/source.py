@@ -16,7 +16,6 @@ from tandem.metrics import Metric, merge
 from tandem.policies.sampling import Sampling
 from tandem.types import Prompt, Rollout, Scores, concat, moved
 
-
 BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
 
 
