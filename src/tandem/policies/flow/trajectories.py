@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.dynamics.kernels import next_state, ode
+from tandem.dynamics.kernels import Step, next_state, ode
 from tandem.dynamics.steps import Indices
 from tandem.policies.flow.field import Field
 from tandem.policies.flow.prompts import Conditioning
@@ -58,21 +58,18 @@ def denoise(
     """
     sampling = course.sampling
     x = start.to(sampling.dtype).float()
-    keeper = Keeper(sampling.dtype)
+    keeper = Keeper(sampling.dtype, keep_mean=course.keep_mean)
     levels = course.sigmas.to(x.device)
     for number, (level, after) in enumerate(itertools.pairwise(levels)):
         random, last = number in course.stochastic, number == sampling.steps - 1
         sigma, next_sigma = level.expand(len(x)), after.expand(len(x))
         velocity = field(x, sigma, conditioning, scale=sampling.guidance_scale)
         step = (sampling.kernel if random else ode)(x, velocity, sigma, next_sigma)
-        noise = (
-            draws.normal(draws.key(keys, number), x.shape[1:]) if random else torch.zeros_like(x)
-        )
+        noise = step_noise(keys, number, x) if random else torch.zeros_like(x)
         reached = next_state(step, noise, storage=torch.float32 if last else sampling.dtype)
         if random:
-            mean = step.mean if course.keep_mean else None
-            keeper.keep(number, x, reached, levels=(level, after), mean=mean)
-            keeper.logp.append(sampling.logp(reached, step))
+            logp = sampling.logp(reached, step)
+            keeper.keep(number, (x, reached), levels=(level, after), step=step, logp=logp)
         x = reached
     trajectory, logp = keeper.kept()
     return Finished(x0=x, trajectory=trajectory, logp=logp)
@@ -81,8 +78,8 @@ def denoise(
 class Keeper:
     """Collects what training will need: a state that two steps share is kept once."""
 
-    def __init__(self, storage: torch.dtype) -> None:
-        self.storage = storage
+    def __init__(self, storage: torch.dtype, *, keep_mean: bool) -> None:
+        self.storage, self.keep_mean = storage, keep_mean
         self.states: list[Tensor] = []
         self.places: list[int] = []
         self.levels: list[tuple[Tensor, Tensor]] = []
@@ -93,18 +90,21 @@ class Keeper:
     def keep(
         self,
         number: int,
-        x: Tensor,
-        reached: Tensor,
+        ends: tuple[Tensor, Tensor],
         *,
         levels: tuple[Tensor, Tensor],
-        mean: Tensor | None,
+        step: Step,
+        logp: Tensor,
     ) -> None:
+        """ends: [N, ...] before the step and after it; levels: of the noise there."""
+        before, after = (x.to(self.storage) for x in ends)
         if self.previous is None or number != self.previous + 1:
-            self.states.append(x.to(self.storage))
+            self.states.append(before)
         self.places.append(len(self.states) - 1)
-        self.states.append(reached.to(self.storage))
+        self.states.append(after)
         self.levels.append(levels)
-        self.means += [] if mean is None else [mean]
+        self.logp.append(logp)
+        self.means += [step.mean] if self.keep_mean else []
         self.previous = number
 
     def kept(self) -> tuple[Trajectory | None, Tensor | None]:
