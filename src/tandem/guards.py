@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors.torch import save_file
@@ -17,6 +18,14 @@ STALE = (
     "samples are of older weights, and nothing corrects for it; set algorithm/correction=token_tis "
     "or staleness_decay, or algorithm/proximal=bypass or log_linear"
 )
+
+
+class Guarded(Protocol):
+    """What guards want to know of a policy."""
+
+    exact: bool  # whether a log-probability comes out the same in any batch
+    disagrees_by: str  # why its sampler and its trainer usually differ
+    varies_by: str  # the setting that makes its samples differ more
 
 
 class Stop(RuntimeError):
@@ -45,27 +54,26 @@ class Guards:
         """Non-finite updates in a row that are skipped before the run ends."""
         return int(self.non_finite.partition(":")[2] or 0)
 
-    def check_first_update(self, seen: Mapping[str, float], *, exact: bool) -> None:
+    def check_first_update(self, seen: Mapping[str, float], policy: Guarded) -> None:
         """What fresh samples say of sampler and trainer, while the weights are the same."""
-        self.check_mismatch(seen.get("rollout_corr/abs_logp_diff", 0.0))
-        if exact:
-            self.check_fresh(seen.get("actor/log_ratio_max", 0.0))  # of samples only
+        self.check_mismatch(seen.get("rollout_corr/abs_logp_diff", 0.0), policy)
+        if policy.exact:
+            self.check_fresh(seen.get("actor/log_ratio_max", 0.0), policy)  # of samples only
 
-    def check_fresh(self, gap: float) -> None:
+    def check_fresh(self, gap: float, policy: Guarded) -> None:
         if not gap <= self.first_update_ratio:
             raise Stop(
                 f"before the first update the trainer's log-probabilities differ from the sampling "
-                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}): "
-                "temperature, truncation (rollout.top_p, rollout.top_k), weights or dtype differ"
+                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}). "
+                f"Usual causes, in this order: {policy.disagrees_by}"
             )
 
-    def check_mismatch(self, gap: float) -> None:
+    def check_mismatch(self, gap: float, policy: Guarded) -> None:
         if not gap <= self.max_mismatch:
             raise Stop(
                 f"sampler and trainer disagree by {gap:.2g} nats per step on average "
                 f"(guards.max_mismatch={self.max_mismatch:g}). Usual causes, in this order: "
-                "another temperature, top_p or top_k on one side; stale weights in the engine; "
-                "token ids shifted by one; a lower dtype"
+                f"{policy.disagrees_by}"
             )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
@@ -86,11 +94,11 @@ class Guards:
                 f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}"
             )
 
-    def check_signal(self, flat_iterations: int) -> None:
+    def check_signal(self, flat_iterations: int, policy: Guarded) -> None:
         if flat_iterations >= self.no_signal:
             raise Stop(
                 f"in {flat_iterations} iterations in a row every group scored alike, so nothing "
-                "can be learnt: raise group_size or rollout.temperature, give easier or harder "
+                f"can be learnt: raise group_size or {policy.varies_by}, give easier or harder "
                 "prompts, start from a better model (warm_start, continue_from), or use "
                 "algorithm=dapo; guards.no_signal is the patience"
             )

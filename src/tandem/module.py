@@ -158,7 +158,7 @@ class PostTraining(LightningModule):
         merge(self.metrics, self.of_update)
         self.of_update = {}
         if self.fresh and not self.updates_done:
-            self.guards.check_first_update(settle(self.metrics), exact=self.policy.exact)
+            self.guards.check_first_update(settle(self.metrics), self.policy)
         optimizer = self.optimizers()
         if self.algorithm.warms_up(self.iteration):
             for parameter in self.policy.groups()["policy"]:
@@ -226,7 +226,7 @@ class PostTraining(LightningModule):
         self.guards.check_missing(metrics["reward/missing"], self.rewards.pop_faults())
         flat = metrics.get("reward/frac_zero_std", 0.0) == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
-        self.guards.check_signal(self.flat_iterations)
+        self.guards.check_signal(self.flat_iterations, self.policy)
         # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
         known = (rollout.group < len(prompts)) & part(scores, None).isfinite()
         sources = [prompts[slot].source for slot in rollout.group[known].tolist()]

@@ -14,6 +14,12 @@ class Policy(nn.Module):
     """Has no weights before `load`. A subclass says in `trainable` which of them learn."""
 
     unit = "tokens"  # what a sample is counted in, for people
+    # Why a sampler and its trainer usually disagree, likeliest first, and what varies samples.
+    disagrees_by = (
+        "another temperature, rollout.top_p or rollout.top_k on one side; stale weights in the "
+        "engine; token ids shifted by one; a lower dtype"
+    )
+    varies_by = "rollout.temperature"
     iteration = 0
 
     def begin(self, iteration: int) -> None:

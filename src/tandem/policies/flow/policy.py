@@ -44,6 +44,12 @@ class FlowPolicy(Policy):
     """Denoises pictures, and says how likely its steps are. It has no weights before `load`."""
 
     unit = "steps"
+    disagrees_by = (
+        "another rollout.guidance_scale, dynamics.kernel or dynamics/logp on one side; states "
+        "that were rounded after they were used (rollout.storage); another noise schedule; a "
+        "lower dtype"
+    )
+    varies_by = "dynamics.kernel.noise_level"
 
     def __init__(
         self,
