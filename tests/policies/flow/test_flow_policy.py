@@ -190,6 +190,12 @@ def test_narrow_weights_are_neither_exact_nor_reused():
     assert rollout.behaviour_logp.dtype == torch.float32
 
 
+@pytest.mark.parametrize("name", ["levels_per_picture", "row_budget"])
+def test_counts_below_one_are_refused_by_their_name(name):
+    with pytest.raises(ValueError, match=f"model.{name} is 0; it must be at least 1"):
+        small(**{name: 0})
+
+
 def test_recomputed_activations_change_no_gradient():
     found = []
     for recompute in (False, True):

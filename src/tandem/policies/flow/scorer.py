@@ -32,6 +32,12 @@ class Scorer:
         levels_per_picture: int,
         max_rows: int,
     ) -> None:
+        for name, count in {
+            "levels_per_picture": levels_per_picture,
+            "row_budget": max_rows,
+        }.items():
+            if count < 1:
+                raise ValueError(f"model.{name} is {count}; it must be at least 1")
         self.library, self.sampling = library, sampling
         self.levels, self.levels_per_picture = levels, levels_per_picture
         self.max_rows = max_rows
