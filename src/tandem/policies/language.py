@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tandem import draws, ranks
+from tandem import draws
 from tandem.policies import learning
 from tandem.policies.base import Policy
 from tandem.policies.chat import Chat, Talk
@@ -23,7 +23,8 @@ from tandem.policies.records import Description, TokenSample
 from tandem.policies.rows import demonstrated, sampled
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Memory, Scorer, logits_are_head_of_trunk
-from tandem.types import Evidence, Prompt, Rollout, take
+from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
+from tandem.types import Evidence, Prompt, Rollout
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
@@ -33,7 +34,6 @@ PROVIDES = frozenset(
     {*FILLED, "old_kl_to_ref", "behaviour_logp", "key", "entropy", "likeliest", "values"}
 )
 SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
-UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
 
 class LanguagePolicy(Policy):
@@ -186,13 +186,12 @@ class LanguagePolicy(Policy):
     def _sampler_agrees(self, rollout: Rollout) -> bool:
         """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
         if self.sampler == UNKNOWN:
-            few = rollout.mask.any(1).nonzero()[:16, 0]
-            rows = take(rollout, few)
-            again = self.scorer.in_parts(rows.sample, rows.mask).logp
-            gap = torch.where(rows.mask, again - rows.behaviour_logp, 0).abs()
-            largest = ranks.largest(torch.cat([gap.flatten(), gap.new_zeros(1)]).max())
-            self.sampler.fill_(REUSED if self.exact and largest < SAME else DIFFERENT)
+            verdict = judge(rollout, self._logp, same=SAME)
+            self.sampler.fill_(verdict if self.exact else DIFFERENT)
         return bool(self.sampler == REUSED)
+
+    def _logp(self, rows: Rollout) -> Tensor:
+        return self.scorer.in_parts(rows.sample, rows.mask).logp
 
     def _ref_logp(self, rollout: Rollout) -> Tensor:
         if self.lora is not None:

@@ -14,7 +14,8 @@ from tandem.collect import branched, dynamic_sampling
 from tandem.config import compose
 from tandem.config.plain import plain
 from tandem.guards import Guards, Stop
-from tandem.policies.flow.policy import REUSED, SAME
+from tandem.policies.flow.policy import SAME
+from tandem.policies.trust import REUSED
 from tandem.types import Scores
 
 PLAN = Plan(

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tandem import draws, ranks
+from tandem import draws
 from tandem.dynamics.steps import one_step
 from tandem.policies.base import Policy
 from tandem.policies.flow import rows
@@ -30,14 +30,14 @@ from tandem.policies.flow.trajectories import Course
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
 from tandem.policies.records import Description
-from tandem.types import Evidence, Prompt, Rollout, take
+from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
+from tandem.types import Evidence, Prompt, Rollout
 
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
 SAME = 1e-6
-UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 
 
 class FlowPolicy(Policy):
@@ -204,12 +204,8 @@ class FlowPolicy(Policy):
     def _sampler_agrees(self, rollout: Rollout) -> bool:
         """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
         if self.sampler == UNKNOWN:
-            few = rollout.mask.any(1).nonzero()[:16, 0]
-            some = take(rollout, few)
-            again = self.scorer.logp(self.model.field, some)
-            gap = torch.where(some.mask, again - some.behaviour_logp, 0)
-            largest = ranks.largest(torch.cat([gap.abs().flatten(), gap.new_zeros(1)]).max())
-            self.sampler.fill_(REUSED if self.exact and largest < SAME else DIFFERENT)
+            verdict = judge(rollout, partial(self.scorer.logp, self.model.field), same=SAME)
+            self.sampler.fill_(verdict if self.exact else DIFFERENT)
         return bool(self.sampler == REUSED)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
