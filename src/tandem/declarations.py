@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -47,6 +47,16 @@ def refused_on(**reasons: str) -> Callable:
     return declare
 
 
+def reads(outputs: Literal["texts", "pictures"]) -> Callable:
+    """Declare what a reward judges; one that says nothing is asked about either."""
+
+    def declare(function: Callable) -> Callable:
+        function.reads = outputs
+        return function
+
+    return declare
+
+
 def surveyed_by(survey: Callable[..., Tensor]) -> Callable:
     """Declare `survey(batch, *, numbers)` -> [B, T], which a loss must have seen before any cut.
 
@@ -70,6 +80,11 @@ def needs_of(component: Callable | None) -> frozenset[str]:
 def refused_on_of(component: Callable | None) -> Mapping[str, str]:
     """Where a component makes no sense, and why, through any number of `functools.partial`s."""
     return getattr(unbound(component)[0], "refused", {})
+
+
+def reads_of(component: Callable | None) -> str | None:
+    """What a reward judges; None: it did not say."""
+    return getattr(unbound(component)[0], "reads", None)
 
 
 def vanishes(component: Callable) -> bool:

@@ -19,6 +19,7 @@ COMPARING = (
     "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
 )
 OF_FLOWS = "dance_grpo flow_dppo flow_grpo grpo_guard mix_grpo tempflow_grpo"
+OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
 FLOW = ["model=tiny_flow"]
 BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
 BESIDE = {
@@ -46,11 +47,12 @@ BESIDE = {
     "algorithm/proximal=bypass": UNCORRECTED,
     "algorithm/proximal=current": ["algorithm/loss=reinforce"],
     "data=jsonl": ["data.path=prompts.jsonl"],
-    "data=text": ["data.path=prompts.txt"],
+    "data=text": ["data.path=prompts.txt", "warm_start=null"],
     "data=reasoning_gym": ["data.task=leg_counting"],
     "evaluation=pictures": ["model=tiny_flow", "algorithm=sft"],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model=sd3_5_{size}": ["data.path=prompts.txt"] for size in ("medium", "large")},
+    **{f"reward={name}": FLOW for name in OF_PICTURES.split()},
     "reward=target_length": ["reward.target_length.function.target=100"],
 }
 FITTING = {  # of all options of a group

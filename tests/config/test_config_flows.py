@@ -42,6 +42,40 @@ WRONG = {
         "reward.colour_share.weight=0.5: by_part compares each reward by itself and reads no "
         "weight of the sum; set it to 1, and algorithm.advantage.of.weights={colour_share:0.5,...}"
     ),
+    "reward=[nearest_rendering,exact_match]": (
+        "reward.exact_match reads texts, but model=tiny_flow makes pictures; choose a reward of "
+        "pictures"
+    ),
+    "data=text data.path=a.txt": (
+        "the warm start [algorithm=sft, schedule=cosine, schedule.final=0.05] needs "
+        "demonstrations, which data=text has none of; set warm_start=null, or continue_from=RUN"
+    ),
+    "algorithm=sft data=text data.path=a.txt": (
+        "algorithm=sft learns from rows of data, and data=text has prompts alone; take other data, "
+        "or another algorithm"
+    ),
+    "rollout.steps=1": (
+        "rollout.steps=1: a rollout of 1 step has no stochastic one, because the last follows the "
+        "ODE; take 2 steps or more"
+    ),
+    "algorithm=mix_grpo rollout.steps=4": (
+        "rollout.steps=4 dynamics.stochastic.length=4: a window of 4 steps does not fit in front "
+        "of the last of 4 steps"
+    ),
+    "dynamics/stochastic=random_steps dynamics.stochastic.sde_steps=[9]": (
+        "rollout.steps=10: sde_steps are [9], but of 10 steps only 0 to 8 can be stochastic; the "
+        "last one follows the ODE"
+    ),
+    "dynamics/schedule=linear_dynamic_shift dynamics.schedule.max_tokens=256": (
+        "dynamics.schedule of rollout.steps=10: float division by zero"
+    ),
+    "dynamics.schedule.shift=1e30": (
+        "dynamics=flow_sde: the step from the noise level 1 to 1 is not finite; set another "
+        "dynamics/schedule or dynamics.kernel"
+    ),
+    "dynamics/schedule=diffusers_default dynamics.schedule.train_steps=0": (
+        "dynamics.schedule.train_steps=0: must be positive"
+    ),
     "evaluation.pass_at=[1] evaluation.threshold=null": (
         "evaluation.pass_at=[1]: nothing says which pictures are right; set evaluation.threshold, "
         "or evaluation.pass_at=[]"
@@ -60,6 +94,11 @@ def test_a_contradictory_line_is_answered_by_the_check(line, answer):
 @pytest.mark.parametrize(
     "line",
     [
+        "rollout.steps=2",
+        "rollout.steps=1 algorithm=dpo_online dynamics=ode",
+        "algorithm=mix_grpo rollout.steps=5",
+        "data=text data.path=a.txt warm_start=null",
+        "data=text data.path=a.txt continue_from=runs/mine",
         "algorithm.loss.clip_low=0",
         "algorithm.loss.clip_low=5e-7",
         "dynamics=cps dynamics.kernel.noise_level=1",

@@ -126,6 +126,10 @@ WRONG = {
         "evaluation.temperatures=[0.0] must be one or more above 0; greedy answers are measured "
         "anyway"
     ),
+    "reward=colour_share": (
+        "reward.colour_share reads pictures, but model=tiny_lm makes texts; choose a reward of "
+        "texts"
+    ),
     "evaluation.threshold=null": (
         "evaluation.threshold=null: answers are right or wrong; give a number"
     ),

@@ -6,6 +6,7 @@ from tandem.collect import supplied_by
 from tandem.config.composed import Composed
 from tandem.config.settings import Settings
 from tandem.config.stale import correction, proximal
+from tandem.data.rows import text
 
 SHAPING = ("penalise", "overlong")
 ON_FRESH_SAMPLES = ("reinforce",)  # losses that are the policy gradient there and nowhere else
@@ -89,7 +90,27 @@ def old_samples_have_a_ratio(composed: Composed) -> str | None:
     )
 
 
+def there_is_somebody_to_imitate(composed: Composed) -> str | None:
+    """A plain text file has prompts alone; of other data only their rows can tell."""
+    data, settings = composed.components["data"], composed.settings
+    if data.target is not text:
+        return None
+    if composed.is_offline:
+        return (
+            f"algorithm={settings.choices['algorithm']} learns from rows of data, and data=text "
+            "has prompts alone; take other data, or another algorithm"
+        )
+    start = settings.warm_start or []
+    if settings.continue_from is not None or "algorithm=sft" not in start:
+        return None
+    return (
+        f"the warm start [{', '.join(start)}] needs demonstrations, which data=text has none of; "
+        "set warm_start=null, or continue_from=RUN"
+    )
+
+
 GIVEN_RULES = (
+    there_is_somebody_to_imitate,
     pairs_keep_their_order,
     given_rows_are_not_normalised,
     given_rows_have_no_samples,

@@ -19,8 +19,9 @@ POSITIVE = (
 )
 # Of components. Numbers that would otherwise be found after the warm start, or never.
 ABOVE_ZERO = (
-    "algorithm.loss.most rollout.kernel.noise_level rollout.schedule.shift rollout.solver.shift "
-    "rollout.stochastic.stride rollout.stochastic.stay.iterations"
+    "algorithm.loss.most rollout.kernel.noise_level rollout.schedule.shift "
+    "rollout.schedule.train_steps rollout.solver.shift rollout.stochastic.stride "
+    "rollout.stochastic.stay.iterations"
 )
 AT_LEAST_ZERO = (
     "optimizer.lr optimizer.weight_decay schedule.warmup schedule.final algorithm.kl.coef "
@@ -137,3 +138,15 @@ def the_policy_learns_at_last(composed: Composed) -> str | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
+
+
+RANGE_RULES = (
+    seed_is_not_negative,
+    sizes_are_positive,
+    numbers_are_in_their_range,
+    noise_fits_into_a_state,
+    bounds_rise,
+    clips_can_be_told_from_rounding,
+    the_cap_is_above_the_clip,
+    the_policy_learns_at_last,
+)

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from tandem.declarations import reads
 from tandem.metrics import Metric, Sum
 from tandem.types import Prompt, Rollout
 
 
+@reads("pictures")
 def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
     """Minus the size as a JPEG, in kB (1000 bytes): smooth pictures score high.
 
@@ -24,6 +26,7 @@ def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -
     return -jpeg_size(output, quality)
 
 
+@reads("pictures")
 def jpeg_incompressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
     """The size as a JPEG, in kB (1000 bytes): rich pictures score high.
 
@@ -41,6 +44,7 @@ def jpeg_size(picture: Tensor, quality: int) -> float:
     return file.tell() / 1000
 
 
+@reads("pictures")
 def colour_share(
     output: Tensor, prompt: Prompt, *, palette: Mapping[str, tuple[int, int, int]]
 ) -> float | None:

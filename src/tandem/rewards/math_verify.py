@@ -17,6 +17,7 @@ class MathVerify:
     """
 
     batched = True
+    reads = "texts"
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 4) -> None:
         if find_spec("math_verify") is None:

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from tandem.declarations import reads
 from tandem.rewards.images import pixels
 from tandem.rewards.reward import batched
 from tandem.types import Prompt
 
 
 @batched
+@reads("pictures")
 def nearest_rendering(
     outputs: Sequence[Tensor],
     prompts: Sequence[Prompt],

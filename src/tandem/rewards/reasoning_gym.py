@@ -21,6 +21,7 @@ class ReasoningGym:
     """
 
     batched = True
+    reads = "texts"
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 2) -> None:
         if find_spec("reasoning_gym") is None:
