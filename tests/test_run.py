@@ -158,7 +158,7 @@ def test_a_wrong_path_is_one_line_that_names_the_flag(tmp_path):
 
 def test_prompts_that_do_not_fit_are_counted_by_their_reasons(tmp_path, chat_folder, questions):
     with pytest.raises(
-        ConfigError, match=r"left out all 39 prompts: \d+ x has \d+ tokens, more than 8"
+        ConfigError, match=r"none of the 39 prompts of train: \d+ x has \d+ tokens, more than 8"
     ):
         train(
             tmp_path / "run", "model=hf", f"model.path={chat_folder}", "data=jsonl",
@@ -194,6 +194,18 @@ def test_the_average_of_a_run_can_be_evaluated_alone(tmp_path):
     first, *_, last = (line["eval/reward"] for line in lines(tmp_path) if "eval/reward" in line)
     result = tandem.train("evaluate=true", f"resume={tmp_path}", "evaluation.weights=ema")
     assert result.metrics["eval/reward"] == last != first
+
+
+def test_guided_evaluation_of_unguided_training_needs_a_negative_prompt(tmp_path):
+    asked = (
+        *QUICK, "model=tiny_flow", "reward=colour_share", "~recipe", f"run_dir={tmp_path}",
+        "iterations=1", "rollout.steps=3", "evaluation.steps=3", "evaluation.guidance_scale=4",
+    )  # fmt: skip
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.guidance_scale above 1 needs; set model\.neg"
+    ):
+        tandem.train(*asked)
+    assert "eval/reward" in tandem.train(*asked, "model.negative_prompt=''").metrics
 
 
 def test_the_test_split_is_measured_on_its_own_and_may_truncate(straight):

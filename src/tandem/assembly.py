@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +18,10 @@ from tandem.config import ConfigError, build
 from tandem.config.settings import Settings
 from tandem.data import BadRow, Data, PromptStream
 from tandem.module import PostTraining
+from tandem.passes import Evaluation
 from tandem.policies.base import Policy
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.sampling import Sampling
 from tandem.rewards import Rewards
 from tandem.start import pairs_file
 from tandem.types import Prompt
@@ -54,7 +58,7 @@ def assemble(
     if source == "pairs" and data.tries is not None:
         data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
     mismatched = "baseline" in supplied_by(algorithm.collect)
-    data = admitted(policy, data, source, mismatched=mismatched)
+    data = admitted(policy, data, source, settings, mismatched=mismatched)
     # A curriculum goes by what samples score; what is given comes in turn.
     order = data.curriculum if source == "train" else PromptStream
     module = PostTraining(
@@ -76,13 +80,17 @@ def read_by(needs: frozenset[str]) -> str:
     return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
 
 
-def admitted(policy: Policy, data: Data, source: str, *, mismatched: bool = False) -> Data:
+def admitted(
+    policy: Policy, data: Data, source: str, settings: Settings, *, mismatched: bool = False
+) -> Data:
     """Without the prompts that are too long or cannot be encoded; they join the quarantine.
 
     `source` names the split that is trained on; one that the run does not read stays as it is.
     `mismatched`: prompts are shown with the answers to other ones too, if `source` has answers.
     """
     ways = ADMIT | ({"pairs": pairs.admit_mismatched} if mismatched else {})
+    held_out = partial(pairs.admit_with_pairs, samplings=samplings_of(policy, settings.evaluation))
+    ways |= {"eval": held_out, "test": held_out}
     kept, left_out = {}, []
     for split in ("eval", "test", source):
         admit = ways.get(split, pairs.admit_with_pairs)
@@ -95,12 +103,29 @@ def admitted(policy: Policy, data: Data, source: str, *, mismatched: bool = Fals
             BadRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
             for prompt, reason in dropped
         ]
-    if not kept[source]:
-        reasons = Counter(row.reason for row in left_out)
-        said = ", ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
-        count = len(getattr(data, source))
-        raise ConfigError(f"the model can read none of {count} prompts: {said}")
+    for split in (source, measured(settings)):
+        if split is not None and getattr(data, split) and not kept[split]:
+            raise ConfigError(none_of(split, left_out))
     return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
+
+
+def samplings_of(policy: Policy, evaluation: Evaluation) -> list[Sampling | FlowSampling]:
+    """By which held-out prompts are answered."""
+    return [one.sampling for one in evaluation.passes(policy.sampling, full=False)]
+
+
+def measured(settings: Settings) -> str | None:
+    """The held-out split that is read; None: nothing is evaluated."""
+    if settings.evaluate:
+        return settings.evaluation.split
+    return None if settings.evaluation.every is None else "eval"
+
+
+def none_of(split: str, left_out: Sequence[BadRow]) -> str:
+    """What to say where no prompt of a split is left, with the most frequent reasons."""
+    own = [row.reason for row in left_out if row.file.startswith(f"{split} of ")]
+    said = ", ".join(f"{count} x {why}" for why, count in Counter(own).most_common(3))
+    return f"the model can read none of the {len(own)} prompts of {split}: {said}"
 
 
 def apart(

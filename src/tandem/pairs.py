@@ -13,6 +13,7 @@ from tandem.data import BadRow, Data
 from tandem.data.contrast import contrasted
 from tandem.data.rows import read_rows
 from tandem.policies.language import LanguagePolicy
+from tandem.policies.sampling import Sampling
 from tandem.record import durable, jsonl
 from tandem.types import Prompt
 
@@ -83,9 +84,12 @@ def _keep(file: Path, pairs: Sequence[Prompt]) -> None:
     durable.replace(file, jsonl.encode(rows))
 
 
-def admit_with_pairs(policy: LanguagePolicy, prompts: Sequence[Prompt]) -> Admission:
-    """The prompts that can be answered, and both of their answers shown if they bring two."""
-    asked, dropped = policy.admit(prompts)
+def admit_with_pairs(
+    policy: LanguagePolicy, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()
+) -> Admission:
+    """The prompts that can be answered, by the policy's own sampling and by these, and both of
+    their answers shown if they bring two."""
+    asked, dropped = policy.admit(prompts, samplings)
     _, long = admit_pairs(policy, [prompt for prompt in asked if prompt.chosen is not None])
     left_out = {prompt.id for prompt, _ in long}
     return [prompt for prompt in asked if prompt.id not in left_out], [*dropped, *long]

@@ -205,10 +205,15 @@ class LanguagePolicy(Policy):
         """Tokens that a forward pass reads for each row, [B] int64."""
         return rollout.sample.prompt_length + rollout.length
 
-    def admit(self, prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-        """The prompts that can be answered, and the others with the reason."""
-        room = None if self.positions is None else self.positions - self.sampling.max_new_tokens
-        limits = [x for x in (room, self.sampling.max_prompt_tokens) if x is not None]
+    def admit(
+        self, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The prompts that can be answered, by the policy's own sampling and by these, and the
+        others with the reason."""
+        every = [self.sampling, *samplings]
+        limits = [x.max_prompt_tokens for x in every if x.max_prompt_tokens is not None]
+        if self.positions is not None:
+            limits.append(self.positions - max(x.max_new_tokens for x in every))
         return self.chat.admit(prompts, min(limits, default=None))
 
     def admit_answered(

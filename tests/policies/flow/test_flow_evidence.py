@@ -271,6 +271,11 @@ def test_guidance_without_a_negative_prompt_is_an_error():
     _, dropped = policy.admit(asked(negative_prompt="far too many words for the model"))
     assert len(dropped) == 4 and "7 words" in dropped[0][1]
     own = asked(negative_prompt="green")
+    plain = small()
+    guided = replace(plain.sampling, guidance_scale=4.0)
+    (_, reason), *_ = plain.admit(asked(), [plain.sampling, guided])[1]
+    assert "evaluation.guidance_scale=1" in reason and "model.negative_prompt" in reason
+    assert plain.admit(asked()) == (asked(), [])
     assert policy.admit(own) == (own, [])
     assert len(policy.sample(own, 1, key=0, slots=range(4)).outputs) == 4
 

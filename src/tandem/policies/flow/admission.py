@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tandem.policies.flow.prompts import Library
 from tandem.policies.flow.protocol import Adapter
+from tandem.policies.flow.records import FlowSampling
 from tandem.types import Prompt
 
 Split = tuple[list[Prompt], list[tuple[Prompt, str]]]
@@ -20,17 +21,25 @@ def split(prompts: Sequence[Prompt], refuse: Callable[[Prompt], str | None]) -> 
     return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
 
 
-def refuse(prompt: Prompt, library: Library, *, guided: bool) -> str | None:
+def guided_by(own: FlowSampling, others: Sequence[FlowSampling]) -> str | None:
+    """The setting that makes guidance read a negative prompt; None: nobody is guided."""
+    if own.guidance_scale > 1:
+        return "rollout.guidance_scale"
+    guided = any(sampling.guidance_scale > 1 for sampling in others)
+    return "evaluation.guidance_scale" if guided else None
+
+
+def refuse(prompt: Prompt, library: Library, *, guided_by: str | None) -> str | None:
     """Why nothing can be painted; a guided prompt needs one to get away from."""
     if prompt.text is None:
         return "is a chat, but a picture is asked for by text"
     texts = [prompt.text]
-    if guided:
+    if guided_by is not None:
         negative = library.negative_of(prompt)
         if negative is None:
             return (
-                "has no negative_prompt, which a guidance_scale above 1 needs; set "
-                "model.negative_prompt (it may be empty), or rollout.guidance_scale=1"
+                f"has no negative_prompt, which {guided_by} above 1 needs; set "
+                f"model.negative_prompt (it may be empty), or {guided_by}=1"
             )
         texts.append(negative)
     return next((reason for text in texts if (reason := library.adapter.refuse(text))), None)

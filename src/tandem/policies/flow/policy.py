@@ -16,7 +16,7 @@ from tandem import draws
 from tandem.dynamics.steps import one_step
 from tandem.policies.base import Policy
 from tandem.policies.flow import rows
-from tandem.policies.flow.admission import Split, refuse, refuse_picture, shown, split
+from tandem.policies.flow.admission import Split, guided_by, refuse, refuse_picture, shown, split
 from tandem.policies.flow.completion import completed
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.painting import paint
@@ -213,11 +213,12 @@ class FlowPolicy(Policy):
         points = self.scorer.points_per_step(rollout) * rollout.length
         return sum(self.adapter.tokens) * (1 + rollout.sample.guidance.gt(1).long()) * points
 
-    def admit(self, prompts: Sequence[Prompt]) -> Split:
-        """The prompts that can be painted, encoded by now, and the others with the reason."""
-        guided = self.sampling.guidance_scale > 1
-        kept, dropped = split(prompts, lambda p: refuse(p, self.library, guided=guided))
-        self.library.prepare(self.library.texts(kept, guided=guided), self.device)
+    def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
+        """The prompts that can be painted by the policy's own sampling and by these, encoded by
+        now, and the others with the reason."""
+        setting = guided_by(self.sampling, samplings)
+        kept, dropped = split(prompts, lambda p: refuse(p, self.library, guided_by=setting))
+        self.library.prepare(self.library.texts(kept, guided=setting is not None), self.device)
         return kept, dropped
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
