@@ -58,10 +58,23 @@ MISSPELT = {
     "lr=1e-6": "unknown key 'lr': here it is optimizer.lr",
     "checkpoints={evry:5}": "unknown key 'checkpoints.evry': did you mean 'checkpoints.every'?",
     "algorithm=mix_grpo": (
-        "dynamics/stochastic is a part of other options of dynamics than the one that was chosen"
+        "algorithm=mix_grpo chooses dynamics/stochastic, which steps of pictures have, but the "
+        "model makes tokens; take another algorithm, or a model of pictures"
+    ),
+    "algorithm=mix_grpo model=hf dynamics=auto": (
+        "algorithm=mix_grpo chooses dynamics/stochastic, which steps of pictures have, but "
+        "model=hf makes tokens; take another algorithm, or a model of pictures"
+    ),
+    "algorithm=mix_grpo model=tiny_flow dynamics=ode": (
+        "algorithm=mix_grpo chooses dynamics/stochastic, which dynamics=ode has not; set "
+        "dynamics=cps, dance_sde or flow_sde"
     ),
     "model=tiny_flow dynamics=autoregressive": (
-        "dynamics/schedule is a part of other options of dynamics than the one that was chosen"
+        "model=tiny_flow chooses dynamics/schedule, which dynamics=autoregressive has not; set "
+        "dynamics=cps, dance_sde, flow_sde or ode"
+    ),
+    "model=tiny_flow dynamics=ode dynamics/stochastic=every_step": (
+        "dynamics/stochastic is a part of other options of dynamics than the one that was chosen"
     ),
     "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
     "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",

@@ -20,6 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from tandem.config.absent import absent_part
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
     is_choice,
@@ -84,19 +85,20 @@ def _plugins(given: Sequence[Override]) -> object:
 
 def _composed(source: ConfigLoaderImpl, parts: Sequence[Override]) -> DictConfig:
     lines = [part.input_line for part in parts]
-    with _told():
+    with _told(parts):
         return source.load_configuration("config", lines, run_mode=RunMode.RUN, from_shell=False)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(choices: Sequence[Override] = ()) -> Iterator[None]:
     """What Hydra finds wrong, in one line."""
     try:
         yield
     except MissingConfigException as error:
         raise ConfigError(_missing_option(error)) from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_absent_part(error) or one_line(error)) from error
+        said = absent_part(error, choices, conf_folder()) or one_line(error)
+        raise ConfigError(said) from error
 
 
 def _missing_option(error: MissingConfigException) -> str:
@@ -104,16 +106,6 @@ def _missing_option(error: MissingConfigException) -> str:
     group, _, option = str(error.missing_cfg_file).rpartition("/")
     place = str(error).partition(":")[0].removeprefix("In ").strip("'")
     return f"conf/{place}.yaml: {unknown(f'option of {group}', option, error.options or ())}"
-
-
-def _absent_part(error: Exception) -> str | None:
-    """A choice inside an option that was not chosen: of the random steps of an ODE, say."""
-    found = re.search(r"Could not override '([^']+)'", str(error))
-    if found is None:
-        return None
-    group = found.group(1).partition("@")[0]
-    whole = group.partition("/")[0]
-    return f"{group} is a part of other options of {whole} than the one that was chosen"
 
 
 def one_line(error: Exception) -> str:

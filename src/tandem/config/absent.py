@@ -1,0 +1,54 @@
+"""A choice inside an option that was not chosen: of the random steps of an ODE, say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+
+def absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str | None:
+    """What an error of Hydra about such a choice means; None: it is about something else.
+
+    given: the choices of the command line, which need not be those that Hydra fell over.
+    """
+    found = re.search(r"Could not override '([^'@]+)[^']*'", str(error))
+    if found is None:
+        return None
+    group, place = found[1], re.match(r"In '([^']+)/([^'/]+)'", str(error))
+    whole, _, part = group.partition("/")
+    if place is None or not part:
+        return f"{group} is a part of other options of {whole} than the one that was chosen"
+    chooser, chosen = f"{place[1]}={place[2]}", {c.key_or_group: c.value() for c in given}
+    if (option := chosen.get(whole, "auto")) != "auto":
+        better = _any_of([path.stem for path in _having(part, conf / whole)])
+        return f"{chooser} chooses {group}, which {whole}={option} has not; set {whole}={better}"
+    model = f"model={chosen['model']}" if "model" in chosen else "the model"
+    return (
+        f"{chooser} chooses {group}, which steps of pictures have, but {model} makes tokens; take "
+        "another algorithm, or a model of pictures"
+    )
+
+
+def _having(part: str, folder: Path) -> list[Path]:
+    """The options of a group that make a choice of this part."""
+    return [p for p in sorted(folder.glob("[!_]*.yaml")) if _chooses(part, p)]
+
+
+def _chooses(part: str, option: Path) -> bool:
+    for entry in OmegaConf.load(option).get("defaults", ()):
+        if isinstance(entry, Mapping) and part in {str(name).split()[-1] for name in entry}:
+            return True
+        if isinstance(entry, str) and entry != "_self_":
+            parent = option.with_name(f"{entry}.yaml")
+            if parent.is_file() and _chooses(part, parent):
+                return True
+    return False
+
+
+def _any_of(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
