@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -19,6 +20,14 @@ def split(prompts: Sequence[Prompt], refuse: Callable[[Prompt], str | None]) -> 
     judged = [(prompt, refuse(prompt)) for prompt in prompts]
     kept = [prompt for prompt, reason in judged if reason is None]
     return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
+
+
+def paintable(prompts: Sequence[Prompt], library: Library, *, guided_by: str | None) -> Split:
+    return split(prompts, lambda prompt: refuse(prompt, library, guided_by=guided_by))
+
+
+def pictured(examples: Sequence[Prompt], adapter: Adapter) -> Split:
+    return split(examples, lambda example: refuse_picture(example, adapter))
 
 
 def guided_by(own: FlowSampling, others: Sequence[FlowSampling]) -> str | None:
@@ -61,3 +70,13 @@ def shown(prompt: Prompt, adapter: Adapter) -> Tensor:
     if reason is not None:
         raise ValueError(f"demonstration {prompt.id} of {prompt.source} {reason}")
     return prompt.media
+
+
+def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> None:
+    """`wanted`: dimensions of a latent picture that the configuration reckons with."""
+    size = math.prod(adapter.latent_shape)
+    if wanted not in (None, size):
+        raise ValueError(
+            f"model.latent_size={wanted}, but a latent picture of model.path={path} has {size} "
+            f"dimensions; set model.latent_size={size}"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws
-from tandem.dynamics.steps import one_step
 from tandem.policies.base import Policy
-from tandem.policies.flow import rows
-from tandem.policies.flow.admission import Split, guided_by, refuse, refuse_picture, shown, split
+from tandem.policies.flow import admission, rows
+from tandem.policies.flow.admission import Split
 from tandem.policies.flow.completion import completed
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.painting import paint
@@ -26,7 +24,7 @@ from tandem.policies.flow.questions import Levels, logit_normal
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.scorer import Scorer
 from tandem.policies.flow.snapshots import EMA, Decay
-from tandem.policies.flow.trajectories import Course
+from tandem.policies.flow.trajectories import Course, noise_keys
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
 from tandem.policies.records import Description
@@ -74,7 +72,6 @@ class FlowPolicy(Policy):
 
         `ema`: how much an average of the weights keeps at every update; None: there is none.
         `latent_size`: the dimensions of one latent picture that the configuration reckons with.
-
         `noise_levels`, `levels_per_picture`: where pictures as a whole are regressed on;
         `row_budget`: rows of one forward pass of training, memory and nothing else.
         """
@@ -113,12 +110,7 @@ class FlowPolicy(Policy):
         if self.ema is not None:
             self.model.snapshots.begin(EMA)
         self.keeps_mean = "kl_to_old" in needs
-        size = math.prod(self.adapter.latent_shape)
-        if self.latent_size not in (None, size):
-            raise ValueError(
-                f"model.latent_size={self.latent_size}, but a latent picture of model.path="
-                f"{self.path} has {size} dimensions; set model.latent_size={size}"
-            )
+        admission.check_size(self.adapter, self.latent_size, path=self.path)
 
     @property
     def device(self) -> torch.device:
@@ -148,10 +140,7 @@ class FlowPolicy(Policy):
         texts = self.library.texts(prompts, guided=sampling.guidance_scale > 1)
         self.library.prepare(texts, self.device)
         group = torch.tensor(slots, device=self.device)
-        of_group = draws.key(key, group).repeat_interleave(group_size)
-        keys = draws.key(
-            key, group[:, None], torch.arange(group_size, device=self.device)
-        ).flatten()
+        of_group, keys = noise_keys(key, group, group_size)
         starts = of_group if sampling.shared_noise else keys
         course = Course.of(
             sampling,
@@ -173,18 +162,13 @@ class FlowPolicy(Policy):
         return replace(rollout, key=keys)
 
     def branches(self) -> list[FlowSampling]:
-        """For each random step of this iteration the way to sample in which it alone is random,
-        and all samples of a group come to it by the same course."""
-        own = self.sampling
-        return [
-            replace(own, stochastic=partial(one_step, step=step), shared_noise=True)
-            for step in own.stochastic(own.steps, self.iteration, self.seed)
-        ]
+        """Ways to sample in this iteration, each with one random step of the policy's own."""
+        return self.sampling.branches(self.iteration, self.seed)
 
     def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
         """Pictures of demonstrations, each one step; the rows of a slot share their noise."""
         group = torch.tensor(slots, device=self.device)
-        pictures = torch.stack([shown(example, self.adapter) for example in examples])
+        pictures = torch.stack([admission.shown(example, self.adapter) for example in examples])
         parts = pictures.split(self.sampling.max_rows)
         x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
         key = draws.key(self.seed, "regression", self.iteration, group)
@@ -216,14 +200,14 @@ class FlowPolicy(Policy):
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
         """The prompts that can be painted by the policy's own sampling and by these, encoded by
         now, and the others with the reason."""
-        setting = guided_by(self.sampling, samplings)
-        kept, dropped = split(prompts, lambda p: refuse(p, self.library, guided_by=setting))
+        setting = admission.guided_by(self.sampling, samplings)
+        kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
         self.library.prepare(self.library.texts(kept, guided=setting is not None), self.device)
         return kept, dropped
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
         """The demonstrations that have a picture of the right size, and the others."""
-        shown, without = split(examples, lambda p: refuse_picture(p, self.adapter))
+        shown, without = admission.pictured(examples, self.adapter)
         kept, dropped = self.admit(shown)
         return kept, without + dropped
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,7 +14,7 @@ from tandem.declarations import unbound
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
-from tandem.dynamics.steps import Indices, every_step
+from tandem.dynamics.steps import Indices, every_step, one_step
 from tandem.policies.flow.snapshots import LIVE
 from tandem.policies.flow.solvers import Solver
 
@@ -51,6 +52,14 @@ class FlowSampling:
     @property
     def deterministic(self) -> bool:
         return unbound(self.kernel)[0] is ode
+
+    def branches(self, iteration: int, seed: int) -> list[FlowSampling]:
+        """For each random step the way to sample in which it alone is random, and all samples of
+        a group come to it by the same course."""
+        return [
+            replace(self, stochastic=partial(one_step, step=step), shared_noise=True)
+            for step in self.stochastic(self.steps, iteration, seed)
+        ]
 
     @property
     def dtype(self) -> torch.dtype:

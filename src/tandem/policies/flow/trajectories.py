@@ -129,6 +129,13 @@ def even_parts(rows: int, budget: int) -> list[Tensor]:
     return list(torch.arange(rows).tensor_split(max(1, -(-rows // budget))))
 
 
+def noise_keys(key: int, group: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
+    """Of the group of each picture and of its own, [B]; group: [number of groups]."""
+    of_group = draws.key(key, group).repeat_interleave(group_size)
+    own = draws.key(key, group[:, None], torch.arange(group_size, device=group.device))
+    return of_group, own.flatten()
+
+
 def step_noise(keys: Tensor, number: int, x: Tensor) -> Tensor:
     """[N, ...], as x."""
     return draws.normal(draws.key(keys, number), x.shape[1:])
