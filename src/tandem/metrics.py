@@ -148,9 +148,9 @@ def reference_metrics(
 ) -> dict[str, Metric]:
     """The KL to the frozen reference, in nats as logp is, whatever distance a penalty takes.
 
-    Of Gaussian steps it is exact, and that of the old policy if the reward alone is charged for it;
-    of tokens it is k3. Nothing where nobody asked for a reference. What the coefficient multiplies
-    is actor/kl_penalty, and the two differ where the penalty is not this KL.
+    Of Gaussian steps it is exact, of tokens k3; where the reward alone is charged it is what that
+    pays, in nats of whole steps. Nothing where nobody asked for a reference. What the coefficient
+    multiplies is actor/kl_penalty, and the two differ where the penalty is not this KL.
     """
     if batch.transition is not None and batch.transition.kl_to_ref is not None:
         kl = batch.transition.kl_to_ref

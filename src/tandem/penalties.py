@@ -62,8 +62,8 @@ class KLInLoss(KL):
 )
 @dataclass(frozen=True, kw_only=True)
 class KLInReward(KL):
-    """Taken from the reward of every step, before any comparison: k1 = old_logp - ref_logp of a
-    token, the exact KL of a Gaussian step.
+    """Taken from the reward of every step, before any comparison: k1 = old_logp - ref_logp, in
+    nats of a token, or of a denoising step as a whole.
 
     A step then answers for all the divergence that follows it, and what it pays stays as it is
     over the updates of an iteration.

@@ -67,7 +67,7 @@ class Rollout:
     # Filled by `complete` where somebody reads them.
     old_logp: Tensor | None = None  # [B, T] training forward, sampling weights
     ref_logp: Tensor | None = None  # [B, T] under the frozen reference
-    # [B, T] nats as logp is: log old - log reference of a token, the exact KL of a Gaussian step
+    # [B, T] log old - log reference, nats of a token or of a denoising step as a whole
     old_kl_to_ref: Tensor | None = None
     old_values: Tensor | None = None  # [B, T] the critic's, before the update
 

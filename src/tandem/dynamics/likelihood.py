@@ -43,6 +43,16 @@ def gaussian_kl(step: Step, other_mean: Tensor) -> Tensor:
     return mean_square(step.mean - wide(other_mean), step.std) / (2 * step.std.square())
 
 
+def step_log_ratio(next_x: Tensor, step: Step, other: Step) -> Tensor:
+    """log p / p' of the step that was taken, in nats of all its latent dimensions: [B].
+
+    Its mean is the KL, and so is what a policy gradient makes of it as a cost; the exact KL of a
+    step does not depend on where the step went, so as a cost it has no gradient at that step.
+    """
+    ratio = gaussian_logp(next_x, step) - gaussian_logp(next_x, other)
+    return ratio * (next_x.numel() // step.std.numel())
+
+
 def mean_distance(kl: Tensor, std: Tensor) -> Tensor:
     """(mean - mean')^2, from the exact KL of the step."""
     return kl * 2 * std.square()

@@ -43,7 +43,8 @@ def completed(
             return scorer.logp(field, rollout)
 
     def old_kl_to_ref() -> Tensor:
-        return scorer.answers(model.field, rollout, frozenset({"kl_to_ref"}), model)["kl_to_ref"]
+        said = scorer.answers(model.field, rollout, frozenset({"kl_to_ref"}), model)
+        return said["log_ratio_to_ref"]
 
     fill = {
         "old_values": old_values,

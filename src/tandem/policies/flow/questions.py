@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tandem import draws
 from tandem.dynamics.kernels import Kernel, Step
-from tandem.dynamics.likelihood import LogProbability, gaussian_kl
+from tandem.dynamics.likelihood import LogProbability, gaussian_kl, step_log_ratio
 from tandem.dynamics.path import interpolate, mean_square, velocity_between
 from tandem.policies.flow.records import FlowSample
 
@@ -73,7 +73,9 @@ class Taken:
         if self.old_mean is not None:
             said["kl_to_old"] = gaussian_kl(step, self.old_mean)
         if ref_velocity is not None:
-            said["kl_to_ref"] = gaussian_kl(step, self.step(ref_velocity).mean)
+            reference = self.step(ref_velocity)
+            said["kl_to_ref"] = gaussian_kl(step, reference.mean)
+            said["log_ratio_to_ref"] = step_log_ratio(self.next_x, step, reference)
         return said
 
 
