@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Self
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from tandem.policies.pretrained import copy_into
 
 
-class Policy(nn.Module):
+class Policy(nn.Module, ABC):
     """Has no weights before `load`. A subclass says in `trainable` which of them learn."""
 
     unit = "tokens"  # what a sample is counted in, for people
@@ -29,9 +30,9 @@ class Policy(nn.Module):
     def updated(self) -> None:
         """An optimiser has made a step."""
 
+    @abstractmethod
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
-        raise NotImplementedError
 
     def train(self, mode: bool = True) -> Self:
         """The networks stay in eval mode: no dropout, in sampling as in training."""
