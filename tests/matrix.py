@@ -22,6 +22,7 @@ MODELS = {
     "sd3_5_medium": OF_PICTURES,
 }
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
+ON_FRESH_SAMPLES = {"gpg", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
 YES = "✓"
 
 INTRODUCTION = """# Which algorithm trains which model, under which dynamics

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from matrix import ticks
+from matrix import OF_PAIRS, ON_FRESH_SAMPLES, ticks
 
 import tandem
 from tandem.config import build
@@ -13,9 +13,8 @@ from tandem.sample import configuration, loaded
 
 ROOT = Path(__file__).parents[1]
 TRAINED = {(model, preset) for model, preset, _ in ticks()}
-GIVEN = {"dpo", "ipo", "simpo", "orpo", "kto", "sft"}  # nothing is sampled
+GIVEN = {*OF_PAIRS, "sft"}  # nothing is sampled
 BUDGET = {"tiny_lm": 30.0, "tiny_flow": 60.0}  # CPU-seconds of training
-FRESH = {"gpg", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
 ITERATIONS = {"ppo": 40}  # of 60: a critic and four epochs cost more
 UNTRIED = {"dance_grpo"}  # on texts, though nothing in it is of pictures alone
 # Of flows, where no recipe has tuned any.
@@ -57,7 +56,8 @@ def test_sampled_accuracy_rises_by_three_tenths(tmp_path, algorithm):
 def test_the_reward_of_pictures_rises_by_eight_hundredths(tmp_path, algorithm):
     """Under the ODE, from one warm start, which is kept for all of them."""
     is_tuned = (ROOT / "conf" / "recipe" / "tiny_flow" / f"{algorithm}.yaml").exists()
-    numbers = () if is_tuned else (*UNTUNED, f"num_minibatches={1 if algorithm in FRESH else 2}")
+    updates = 1 if algorithm in ON_FRESH_SAMPLES else 2
+    numbers = () if is_tuned else (*UNTUNED, f"num_minibatches={updates}")
     reward = BINARY if algorithm == "passk" else ()
     chosen = (f"algorithm={algorithm}", *numbers, *reward)
     before, after = trained(tmp_path, *chosen, model="tiny_flow")

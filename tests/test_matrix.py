@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from matrix import MODELS, OF_PAIRS, PRESETS, chosen, refusal, section, ticks, write_world, written
+from matrix import (
+    MODELS,
+    OF_PAIRS,
+    ON_FRESH_SAMPLES,
+    PRESETS,
+    chosen,
+    refusal,
+    section,
+    ticks,
+    write_world,
+    written,
+)
 from safetensors.torch import load_file
 
 import tandem
@@ -36,7 +47,6 @@ SIZES = {
     "tiny_flow": [STEPS, "data.demonstrations.count=50"],
     "sd3_5_medium": [STEPS, "model.dtype=float32"],
 }
-ON_FRESH_SAMPLES = {"gpg", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
 
 
 @pytest.fixture(scope="module")
