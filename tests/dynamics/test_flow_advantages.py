@@ -83,6 +83,7 @@ PRESETS = {
     "adv.sum/group_std": ["algorithm=tempflow_grpo", "algorithm.advantage.of.eps=0"],
     "adv.dance_unbiased/total": ["algorithm=dance_grpo"],
     "adv.gdpo/final": [
+        "algorithm=grpo",
         "algorithm/advantage=gdpo",
         f"algorithm.advantage.scale={OVER_N}",
         "algorithm.advantage.eps=0",

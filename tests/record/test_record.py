@@ -86,6 +86,7 @@ def test_samples_of_iterations_that_were_cut_go(tmp_path):
     record = record_of(tmp_path)
     for iteration in (0, 20, 40, 1_000_000):
         record.samples(iteration, [row("eval")])
+    (tmp_path / "samples" / "iteration_000020.jsonl.tmp").write_text("{")  # a kill in a write
     record.cut(20)
     assert [p.name for p in (tmp_path / "samples").iterdir()] == ["iteration_000000.jsonl"]
 

@@ -12,6 +12,7 @@ The same prompts and the same noise at every evaluation: what differs is what wa
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -108,8 +109,8 @@ def progress(run_dir: Path) -> Path | None:
 
 
 def number_of(path: Path) -> int:
-    """The iteration that a file of samples belongs to."""
-    return int(path.stem.split("_")[1])
+    """The iteration that a file of samples belongs to, one that a kill left half-written too."""
+    return int(re.match(r"iteration_(\d+)", path.name)[1])
 
 
 def _first_of_each(table: Path) -> dict[str, Tensor]:
