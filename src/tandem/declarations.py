@@ -47,6 +47,16 @@ def refused_on(**reasons: str) -> Callable:
     return declare
 
 
+def on_errors(function: Callable) -> Callable:
+    """Declare that a loss takes a `DecoupledBatch`: velocity errors, and no log-probability."""
+    function.on_errors = True
+    return refused_on(
+        tokens="it compares velocities, and tokens have none; set model=tiny_flow, or another flow",
+        steps="it reads velocity errors at fresh noise, not the steps that were sampled; set "
+        "algorithm.evidence=elbo",
+    )(function)
+
+
 def reads(outputs: Literal["texts", "pictures"]) -> Callable:
     """Declare what a reward judges; one that says nothing is asked about either."""
 
@@ -80,6 +90,11 @@ def needs_of(component: Callable | None) -> frozenset[str]:
 def refused_on_of(component: Callable | None) -> Mapping[str, str]:
     """Where a component makes no sense, and why, through any number of `functools.partial`s."""
     return getattr(unbound(component)[0], "refused", {})
+
+
+def reads_errors(component: Callable | None) -> bool:
+    """Whether a loss takes a `DecoupledBatch`."""
+    return getattr(unbound(component)[0], "on_errors", False)
 
 
 def reads_of(component: Callable | None) -> str | None:

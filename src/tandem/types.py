@@ -151,6 +151,35 @@ class CoupledBatch:
         return without(self.baseline, self.mask)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoupledBatch:
+    """All that a decoupled loss may see: velocity errors at T noise levels of every picture.
+
+    An error is predicted - true velocity, flat over the D latent dimensions; the truth is that of
+    the data, noise - x0, or a teacher's. Outside the mask every tensor is 0.
+    """
+
+    error: Tensor  # [B, T, D] of the live policy; carries the gradient
+    sigma: Tensor  # [B, T] in [0, 1], 1 = noise
+    advantages: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    group: Tensor  # [B] int64
+    old_error: Tensor | None = None  # [B, T, D] of the older policy that algorithm.snapshots keeps
+    ref_error: Tensor | None = None  # [B, T, D] of the frozen reference
+    fast_error: Tensor | None = None  # [B, T, D] of an average that follows in a few updates
+    # Of the step that the sampler took from there, where the states are those of its path:
+    velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
+    std: Tensor | None = None  # [B, T] of its noise; 0: it took none
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.mask.shape)
+        errors = ("error", "old_error", "ref_error", "fast_error")
+        check_shapes("DecoupledBatch", {n: getattr(self, n) for n in errors}, self.error.shape)
+        steps = ("sigma", "advantages", "velocity_gain", "std")
+        check_shapes("DecoupledBatch", {n: getattr(self, n) for n in steps}, shape)
+        check_shapes("DecoupledBatch", {"group": self.group}, shape[:1])
+
+
 def without(rows: Tensor | None, mask: Tensor) -> Tensor:
     """[B, T] bool: the mask, but False on the chosen rows. rows: [B] bool; None: there are none."""
     return mask if rows is None else mask & ~rows[:, None]
