@@ -6,6 +6,8 @@ published it; k1 has none at all, which is why it is not offered.
 
 Of Gaussian steps it is known, (mean - mean_ref)^2 / (2 std^2) per latent dimension; other distances
 that papers call KL are multiples of it, so a coefficient published for one does not fit another.
+
+Of velocities at fresh noise it is a distance to those of the reference, per latent dimension.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, refused_on
+from tandem.declarations import needs, on_errors, refused_on
 from tandem.dynamics import likelihood
-from tandem.types import CoupledBatch, Transition
+from tandem.dynamics.regression import energy
+from tandem.types import CoupledBatch, DecoupledBatch, Transition
 
 LIMIT = 20.0
 
@@ -109,3 +112,46 @@ def timeless(batch: CoupledBatch) -> Tensor:
 def _steps(batch: CoupledBatch) -> Transition:
     assert batch.transition is not None, "the policy was asked for Gaussian steps, but gave none"
     return batch.transition
+
+
+@on_errors
+@needs("ref_error")
+def regressed(batch: DecoupledBatch) -> Tensor:
+    """(velocity - velocity_ref)^2 at fresh noise, the mean over latent dimensions."""
+    return energy(batch.error - batch.ref_error)
+
+
+@on_errors
+@needs("ref_error")
+def regressed_elbo(batch: DecoupledBatch) -> Tensor:
+    """(velocity - velocity_ref)^2 / (2 s^2), s = .7 sqrt(sigma / (1 - min(sigma, .99))): the
+    closer to data the more it counts, without bound (AWM, arXiv:2509.25050)."""
+    sigma = torch.where(batch.mask, batch.sigma, 1)  # a division by 0 would leave NaN
+    variance = 0.49 * sigma / (1 - sigma.clamp(max=0.99))
+    return regressed(batch) / (2 * variance)
+
+
+@on_errors
+@needs("ref_error")
+def reward_adaptive(
+    batch: DecoupledBatch, *, least: float = 1e-3, advantage_clip: float = 5.0
+) -> Tensor:
+    """[least + (1 - least) R] (velocity - velocity_ref)^2, R in [0, 1] how good the picture is.
+
+    The policy stays near the reference on good pictures alone. Published as a least coefficient of
+    1e-4, which is `least` times the coefficient (CRD).
+    """
+    wanted = optimality(batch.advantages, advantage_clip=advantage_clip)
+    return (least + (1 - least) * wanted) * regressed(batch)
+
+
+@on_errors
+@needs("fast_error")
+def to_fast(batch: DecoupledBatch) -> Tensor:
+    """(velocity - velocity_fast)^2: to an average of the policy that follows in a few updates."""
+    return energy(batch.error - batch.fast_error)
+
+
+def optimality(advantages: Tensor, *, advantage_clip: float) -> Tensor:
+    """A / (2c) + 1/2, A clipped to [-c, c]: how good a sample is, in [0, 1]; 1/2 is the average."""
+    return advantages.clamp(-advantage_clip, advantage_clip) / (2 * advantage_clip) + 0.5

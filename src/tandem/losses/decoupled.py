@@ -1,0 +1,156 @@
+"""Policy losses on velocity errors at fresh noise, [B, T]: T noise levels of every picture.
+
+An error e is predicted - true velocity, so x0_hat - x0 = -sigma e. <> is the mean over latent
+dimensions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from tandem.declarations import needs, on_errors, surveyed_by
+from tandem.dynamics.regression import energy
+from tandem.kl import optimality
+from tandem.losses.policy import ratio_of
+from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.types import DecoupledBatch
+
+LEAST = 1e-5  # mean |error| that an error is divided by at least
+
+
+def size(error: Tensor) -> Tensor:
+    """<|e|> without gradient, at least 1e-5: what adaptive weights divide by. [..., D] -> [...]"""
+    return error.detach().abs().mean(-1).clamp(min=LEAST)
+
+
+def old_deviation(batch: DecoupledBatch) -> Metric:
+    """<(v - v_old)^2>, the mean over levels."""
+    return masked_mean(energy(batch.error - batch.old_error), batch.mask)
+
+
+def noticing(batch: DecoupledBatch, *, beta: float, advantage_clip: float) -> dict[str, Metric]:
+    """How good the pictures are taken to be, and how far the policy is from the old one."""
+    wanted = optimality(batch.advantages, advantage_clip=advantage_clip)
+    return {
+        "actor/optimality": masked_mean(wanted, batch.mask),
+        "actor/old_deviation": old_deviation(batch),
+    }
+
+
+@measured_by(noticing)
+@on_errors
+@needs("old_error")  # a row without advantage is drawn to the old policy
+def nft(batch: DecoupledBatch, *, beta: float = 1.0, advantage_clip: float = 5.0) -> Tensor:
+    """c [r l+ + (1 - r) l-] / beta, c the advantage clip (DiffusionNFT, arXiv:2509.16117).
+
+    l = <(x0_hat - x0)^2> / <|x0_hat - x0|> of v+ = v_old + beta (v - v_old), a good picture's, and
+    of v- = v_old - beta (v - v_old), a bad one's; r in [0, 1] says how good it is. At v = v_old the
+    gradient is that of c (2r - 1) l, whatever beta.
+    """
+    wanted = optimality(batch.advantages, advantage_clip=advantage_clip)
+    step = beta * (batch.error - batch.old_error)
+    good, bad = (
+        normalised_x0_error(batch.old_error + side * step, batch.sigma) for side in (1, -1)
+    )
+    return advantage_clip / beta * (wanted * good + (1 - wanted) * bad)
+
+
+def normalised_x0_error(error: Tensor, sigma: Tensor) -> Tensor:
+    """<(x0_hat - x0)^2> / <|x0_hat - x0|>, the denominator a constant: [B, T]"""
+    of_x0 = sigma[..., None] * error
+    return energy(of_x0) / size(of_x0)
+
+
+def group_mean(x: Tensor, group: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean of x over the rows of each row's group, level by level. All [B, T].
+
+    Weights are 0 and 1, or at most 1 with a 1 in each group.
+    """
+    ids, row = group.unique(return_inverse=True)
+    weight = weight.to(x)
+    total, mass = (
+        x.new_zeros(len(ids), x.shape[1]).index_add_(0, row, y) for y in (x * weight, weight)
+    )
+    return (total / mass.clamp(min=1))[row]
+
+
+def disagreement(batch: DecoupledBatch, reference: Tensor, *, beta: float) -> Tensor:
+    """S of each row's group: beta times the mean over its rows of A (<e^2> - <e_ref^2>). [B, T]
+
+    Below 0 where the policy knows good pictures better than the reference does, and bad ones less.
+    """
+    worse = energy(batch.error) - energy(reference)
+    return beta * group_mean(batch.advantages * worse, batch.group, batch.mask)
+
+
+def by_reference(
+    batch: DecoupledBatch, *, beta: float, clip_low: float, clip_high: float
+) -> Tensor:
+    """S against the frozen reference, [B, T]."""
+    return disagreement(batch, batch.ref_error, beta=beta)
+
+
+def by_average(batch: DecoupledBatch, *, beta: float, clip_low: float, clip_high: float) -> Tensor:
+    """S against the fast average of the policy, [B, T]."""
+    return disagreement(batch, batch.fast_error, beta=beta)
+
+
+def gone_far(batch: DecoupledBatch, *, clip_low: float, clip_high: float) -> Tensor:
+    """[B, T] bool, True where rho = exp(<e_fast^2> - <e^2>) left its band the way A pulls."""
+    rho = ratio_of(-energy(batch.error), -energy(batch.fast_error))
+    good = batch.advantages > 0
+    return torch.where(good, rho > 1 + clip_high, rho < 1 - clip_low)
+
+
+def comparing(
+    batch: DecoupledBatch, surveyed: Tensor, *, beta: float, clip_low: float, clip_high: float
+) -> dict[str, Metric]:
+    """What groups say, the objective that the paper writes, and the part that a clip silenced."""
+    values = {
+        "group_score": surveyed,
+        "group_weight": surveyed.sigmoid(),
+        "group_loss": softplus(surveyed),
+        "clip_frac": gone_far(batch, clip_low=clip_low, clip_high=clip_high),
+    }
+    return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
+
+
+@measured_by(comparing)
+@surveyed_by(by_reference)
+@on_errors
+@needs("ref_error", "fast_error", vanishes=True)
+def dgpo(
+    batch: DecoupledBatch,
+    surveyed: Tensor,
+    *,
+    beta: float = 100.0,
+    clip_low: float = 0.01,
+    clip_high: float = 0.01,
+) -> Tensor:
+    """sigmoid(S) A <e^2>, S of the row's group a constant (DGPO, arXiv:2510.08425).
+
+    Its gradient is 1 / beta of that of the mean over groups of softplus(S); its value is no
+    objective. Errors keep their value but no gradient once the policy left the band around the fast
+    average. The rows of a group must share their noise levels, else S compares one with another.
+    """
+    own = energy(batch.error)
+    silent = gone_far(batch, clip_low=clip_low, clip_high=clip_high)
+    return surveyed.sigmoid() * batch.advantages * torch.where(silent, own.detach(), own)
+
+
+@measured_by(comparing)
+@surveyed_by(by_average)
+@on_errors
+@needs("fast_error", vanishes=True)
+def dgpo_fast(
+    batch: DecoupledBatch,
+    surveyed: Tensor,
+    *,
+    beta: float = 2000.0,
+    clip_low: float = 1e-5,
+    clip_high: float = 1e-5,
+) -> Tensor:
+    """`dgpo` compared with the fast average in place of the reference, which nobody need ask."""
+    return dgpo(batch, surveyed, beta=beta, clip_low=clip_low, clip_high=clip_high)

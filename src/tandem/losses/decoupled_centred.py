@@ -1,0 +1,142 @@
+"""Centred reward distillation: implicit rewards fitted to given ones, both less a centre, [B, T].
+
+The reward that a policy implies is known up to a constant of each prompt; a centre takes it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from tandem.declarations import needs, on_errors, surveyed_by
+from tandem.dynamics.regression import energy
+from tandem.kl import optimality
+from tandem.losses.decoupled import group_mean, old_deviation, size
+from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.types import DecoupledBatch
+
+Pool = Callable[[DecoupledBatch], Tensor]  # rows of one id have one centre: [B] int64
+Tilt = Callable[[Tensor], Tensor]  # rewards [B, T] -> log weights of N centres, [N, B, T]
+Fit = Callable[[Tensor, Tensor], Tensor]  # (implied, given), both centred -> loss, of one shape
+
+
+def of_prompt(batch: DecoupledBatch) -> Tensor:
+    """The samples of a prompt: what its constant cancels in."""
+    return batch.group
+
+
+def of_update(batch: DecoupledBatch) -> Tensor:
+    """All samples of an update, as Flow-Factory has it; constants of prompts then stay in."""
+    return torch.zeros_like(batch.group)
+
+
+def uniform(rewards: Tensor) -> Tensor:
+    """One centre in which all samples count alike."""
+    return torch.zeros_like(rewards)[None]
+
+
+def two_sided(rewards: Tensor, *, temperature: float = 0.5) -> Tensor:
+    """A centre among the best, weights softmax(R / temperature), and one among the worst."""
+    return torch.stack([rewards, -rewards]) / temperature
+
+
+def squared(implied: Tensor, given: Tensor) -> Tensor:
+    return (implied - given).square()
+
+
+def cross_entropy(implied: Tensor, given: Tensor) -> Tensor:
+    """Of sigmoid(implied) against sigmoid(given)."""
+    return binary_cross_entropy_with_logits(implied, given.sigmoid(), reduction="none")
+
+
+def implicit_reward(batch: DecoupledBatch, *, adaptive: bool) -> Tensor:
+    """l_old - l, l = <e^2>, over <|e|> if `adaptive`: what the policy learned to like. [B, T]"""
+    own, old = (
+        energy(error) / size(error) if adaptive else energy(error)
+        for error in (batch.error, batch.old_error)
+    )
+    return old - own
+
+
+def centres(
+    batch: DecoupledBatch,
+    *,
+    beta: float,
+    advantage_clip: float,
+    adaptive: bool,
+    centre: Pool,
+    tilt: Tilt,
+    fit: Fit,
+) -> Tensor:
+    """Of implicit and of given rewards, by N weightings: [B, T, N, 2]"""
+    given = optimality(batch.advantages, advantage_clip=advantage_clip)
+    implied, pool = implicit_reward(batch, adaptive=adaptive), centre(batch)
+    by_weight = [
+        [group_mean(x, pool, weight) for x in (implied, given)]
+        for weight in (from_the_top(logits, pool, batch.mask) for logits in tilt(given))
+    ]
+    return torch.stack([torch.stack(pair, -1) for pair in by_weight], -2)
+
+
+def from_the_top(logits: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+    """exp of logits less the largest of their group: 1 there, and 0 outside the mask. [B, T]"""
+    logits = logits.masked_fill(~mask, -torch.inf)
+    ids, row = group.unique(return_inverse=True)
+    place = row[:, None].expand_as(logits)
+    none = logits.new_full((len(ids), logits.shape[1]), -torch.inf)
+    top = none.scatter_reduce(0, place, logits, "amax")[row]
+    return torch.where(mask, logits - top, -torch.inf).exp()
+
+
+def fitting(
+    batch: DecoupledBatch,
+    surveyed: Tensor,
+    *,
+    beta: float,
+    advantage_clip: float,
+    adaptive: bool,
+    centre: Pool,
+    tilt: Tilt,
+    fit: Fit,
+) -> dict[str, Metric]:
+    """How implicit and given rewards go together, both less the mean of their centres."""
+    given = optimality(batch.advantages, advantage_clip=advantage_clip)
+    implied = implicit_reward(batch, adaptive=adaptive)
+    product = (implied - surveyed[..., 0].mean(-1)) * (given - surveyed[..., 1].mean(-1))
+    values = {
+        "implicit_reward": implied,
+        "reward_covariance": product,
+        "reward_agreement": product > 0,
+    }
+    own = {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
+    return own | {"actor/old_deviation": old_deviation(batch)}
+
+
+@measured_by(fitting)
+@surveyed_by(centres)
+@on_errors
+@needs("old_error")  # a row without advantage has a reward all the same: one half
+def crd(
+    batch: DecoupledBatch,
+    surveyed: Tensor,
+    *,
+    beta: float = 1.0,
+    advantage_clip: float = 5.0,
+    adaptive: bool = True,
+    centre: Pool = of_prompt,
+    tilt: Tilt = uniform,
+    fit: Fit = squared,
+) -> Tensor:
+    """c / beta fit(beta (r - its centre), R - its centre), c the advantage clip; the mean over
+    centres.
+
+    r is the implicit reward and R in [0, 1] the given one. Centres carry no gradient. The rows of a
+    group must share their noise levels, whose errors differ more than those of two samples.
+    """
+    implied = implicit_reward(batch, adaptive=adaptive)[..., None] - surveyed[..., 0]
+    given = optimality(batch.advantages, advantage_clip=advantage_clip)[..., None]
+    value = fit(beta * implied, given - surveyed[..., 1]).mean(-1)
+    return torch.where(batch.mask, advantage_clip / beta * value, 0)

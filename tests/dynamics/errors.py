@@ -1,0 +1,74 @@
+"""The four pictures of the reference as velocity errors at one level each, and random ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem import weights
+from tandem.declarations import survey_of
+from tandem.types import DecoupledBatch
+
+GIVEN = {"error": "v", "old_error": "v_old", "ref_error": "v_ref"}
+
+
+def reference_errors(flow, dtype=torch.float64) -> tuple[Tensor, DecoupledBatch]:
+    """The live velocity [4, 2], and its errors beside those of the others: [4, 1, 2].
+
+    The reference has its fast average at the old velocity.
+    """
+    velocity = {name: flow(f"fixture/{of}", dtype) for name, of in GIVEN.items()}
+    velocity["error"].requires_grad_()
+    truth = flow("fixture/v_target", dtype)
+    errors = {name: (v - truth)[:, None] for name, v in velocity.items()}
+    batch = DecoupledBatch(
+        **errors,
+        fast_error=errors["old_error"],
+        sigma=flow("fixture/sigma", dtype)[:, None],
+        advantages=flow("fixture/A", dtype)[:, None],
+        mask=torch.ones(4, 1, dtype=torch.bool),
+        group=flow("fixture/group").long(),
+    )
+    return velocity["error"], batch
+
+
+def random_errors(
+    groups: int = 6, size: int = 4, levels: int = 3, seed: int = 0, dtype=torch.float64
+) -> DecoupledBatch:
+    """Whole groups in shuffled order, whose rows share their levels; the last level of some rows is
+    outside the mask, and one group has no advantage."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, dimensions = groups * size, 5
+    group = torch.arange(groups).repeat_interleave(size)
+    noise = torch.randn(5, rows, levels, dimensions, generator=generator, dtype=dtype)
+    mask = torch.ones(rows, levels, dtype=torch.bool)
+    mask[::5, -1] = False
+    advantages = torch.randn(rows, 1, generator=generator, dtype=dtype)
+    advantages = torch.where(group[:, None] == 1, 0, advantages)
+    order = torch.randperm(rows, generator=generator)
+    inside = mask[..., None]
+    own, old, ref, fast = (noise[0] + 0.1 * noise[1:]) * inside
+    sigma = 0.05 + 0.9 * torch.rand(groups, levels, generator=generator, dtype=dtype)
+    return DecoupledBatch(
+        error=own[order].requires_grad_(),
+        old_error=old[order],
+        ref_error=ref[order],
+        fast_error=fast[order],
+        sigma=(sigma[group] * mask)[order],
+        advantages=(advantages * mask)[order],
+        mask=mask[order],
+        group=group[order],
+        velocity_gain=(-0.2 * mask.to(dtype))[order],
+        std=(0.3 * mask.to(dtype))[order],
+    )
+
+
+def found(loss, batch) -> tuple[Tensor, ...]:
+    """What a loss finds in all rows, as it is called with it; nothing for most."""
+    survey = survey_of(loss)
+    with torch.no_grad():
+        return () if survey is None else (survey(batch),)
+
+
+def mean_loss(loss, batch) -> Tensor:
+    return (loss(batch, *found(loss, batch)) * weights.sequence_mean(batch.mask)).sum()
