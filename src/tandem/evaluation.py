@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from tandem import draws, ranks
+from tandem.drift import MEASURES
 from tandem.passes import Evaluation, Pass
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.sampling import Sampling
 from tandem.record import tables
-from tandem.rewards.images import spread
+from tandem.rewards.images import pixels, spread
 from tandem.types import Prompt, Rollout, Scores
 
 TOGETHER = "reported_with"  # the field of a prompt that names what it is reported with
@@ -158,7 +159,7 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         of_parts = (f"{what} {part}" for part in self.parts for what in ("known", "total"))
-        return (*COUNTED, *of_parts, "spread")
+        return (*COUNTED, *of_parts, *MEASURES, "spread")
 
     def named(self, counts: Tensor) -> dict[str, Tensor]:
         """[prompts, len(names)] -> [prompts] of each"""
@@ -179,9 +180,18 @@ class Columns:
         for name, said in scores.parts.items():
             known = said.cpu().isfinite()
             each |= {f"known {name}": known, f"total {name}": torch.where(known, said.cpu(), 0)}
+        each |= _looks(rollout, one)
         rows = torch.stack([each[name].double() for name in self.names[:-1]], dim=-1)
         sums = rows.view(-1, one.samples, len(each)).sum(1)
         return torch.cat([sums, _spreads(rollout, one)[:, None]], 1)
+
+
+def _looks(rollout: Rollout, one: Pass) -> dict[str, Tensor]:
+    """What is measured of each picture, where that is asked: [B] of each."""
+    asked = [name for name in MEASURES if name in one.measures]
+    nothing = torch.zeros(len(rollout.outputs), dtype=torch.float64)
+    shown = torch.stack([pixels(picture) for picture in rollout.outputs]) if asked else nothing
+    return {name: MEASURES[name](shown) if name in asked else nothing for name in MEASURES}
 
 
 def _spreads(rollout: Rollout, one: Pass) -> Tensor:
@@ -205,6 +215,7 @@ def _metrics(
         "truncated": sums["truncated"].sum().item() / answers,
         "missing": answers - sums["known"].sum().item(),
         "diversity": _mean(sums["spread"]),
+        **{name: sums[name].sum().item() / answers for name in MEASURES},
     }
     metrics = {_name(one, measure): whole[measure] for measure in one.measures}
     if "reward" in one.measures and len(parts) > 1:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
+from tandem.drift import MEASURES, Collapse
 from tandem.dynamics.kernels import ode
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ class Evaluation(ABC):
     def of_average(self) -> bool:
         """Whether it is the average of the weights that is measured."""
         return False
+
+    def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+        """What is wrong with the samples though the reward rises, if anything can be known.
+
+        Both are metrics by name, of the first evaluation of a run and of a later one.
+        """
+        return None
 
     def right(self, part: Tensor) -> Tensor:
         """Which scores are those of right samples, [B] -> [B]; a missing one is NaN, and none."""
@@ -114,6 +122,7 @@ class Pictures(Evaluation):
     solver: Callable[[], Solver] | None = None  # of the ODE; None: Euler
     weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
     columns: int = 8  # pictures of each prompt in the grid
+    collapse: Collapse = field(default_factory=Collapse)
 
     def __post_init__(self) -> None:
         for name in ("steps", "guidance_scale", "columns"):
@@ -129,16 +138,21 @@ class Pictures(Evaluation):
     def of_average(self) -> bool:
         return self.weights != "live"
 
+    def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+        return self.collapse.warning(first, now)
+
     def passes(self, own: FlowSampling, *, full: bool) -> list[Pass]:
         several = self.most(full=full) > 1
         worth = ("reward",) if self.threshold is None else ("accuracy", "reward")
         measures = (*worth, "missing", *(("diversity",) if several else ()))
-        shape = {"measures": measures, "shown": self.columns, "by_source": worth}
+        # As many at every evaluation: what differs between two tables is what was learnt.
+        shape = {"shown": min(self.columns, self.samples), "by_source": worth}
         clean = Pass(
             sampling=self.noiseless(own),
             samples=self.most(full=full),
             tries=self.pass_at if full else (),
             kind="eval",
+            measures=(*measures, *MEASURES),
             **shape,
         )
         if own.deterministic:
@@ -147,7 +161,12 @@ class Pictures(Evaluation):
         choose = partial(_as_at_first, own.stochastic)
         steady = replace(own, weights=self.weights, stochastic=choose)
         trained = Pass(
-            sampling=steady, samples=self.samples, name="{}_sampled", kind="sampled", **shape
+            sampling=steady,
+            samples=self.samples,
+            name="{}_sampled",
+            kind="sampled",
+            measures=measures,
+            **shape,
         )
         return [clean, trained]
 

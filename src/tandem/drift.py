@@ -1,0 +1,122 @@
+"""How pictures drift while a policy is trained, and when what a reward gains is paid by them.
+
+A picture is uint8 [..., H, W, 3]; a measure of one is [...] float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+LUMA = (299, 587, 114)  # thousandths of red, green and blue: ITU-R BT.601
+DARK = 32  # of 256 levels of luma: below them a pixel is dark
+BOXES = 4  # of each channel in the histogram of colours
+STEEP = 64  # of 256 levels between neighbours; noise that is left in pictures stays below
+
+REWARD, DISTANCE = "eval/reward", "eval/distance_to_start"
+FALLING = ("diversity", "colour_entropy", "edge_density")
+
+
+def dark(pictures: Tensor) -> Tensor:
+    """Share of the pixels whose luma is below an eighth of its range."""
+    luma = (pictures.long() * torch.tensor(LUMA)).sum(-1)
+    return (luma < 1000 * DARK).double().mean((-2, -1))
+
+
+def colour_entropy(pictures: Tensor) -> Tensor:
+    """Entropy of the colours of a picture in 4 x 4 x 4 boxes, nats: 0 for one colour alone, ln 64
+    at most."""
+    red, green, blue = (pictures.long() * BOXES // 256).unbind(-1)
+    box = ((red * BOXES + green) * BOXES + blue).flatten(-2)  # [..., H * W]
+    rows = box.view(-1, box.shape[-1])
+    counts = torch.zeros(len(rows), BOXES**3, dtype=torch.float64)
+    counts.scatter_add_(1, rows, torch.ones(rows.shape, dtype=torch.float64))
+    return torch.special.entr(counts / box.shape[-1]).sum(1).view(box.shape[:-1])
+
+
+def edge_density(pictures: Tensor) -> Tensor:
+    """Share of the pixels that differ from the one below or the one to the right by a
+    quarter of the range or more, in any channel: 0 for a blank picture."""
+    levels = pictures.short()
+    edges = torch.zeros(levels.shape[:-1], dtype=torch.bool)
+    edges[..., :-1, :] |= (levels.diff(dim=-3).abs() >= STEEP).any(-1)
+    edges[..., :, :-1] |= (levels.diff(dim=-2).abs() >= STEEP).any(-1)
+    return edges.double().mean((-2, -1))
+
+
+def distance(pictures: Tensor, others: Tensor) -> Tensor:
+    """The root of the mean squared difference of two pictures, on the scale from -1 to 1."""
+    difference = (pictures.double() - others.double()) / 127.5
+    return difference.square().mean((-3, -2, -1)).sqrt()
+
+
+Measure = Callable[[Tensor], Tensor]
+MEASURES: Mapping[str, Measure] = {
+    "dark": dark,
+    "colour_entropy": colour_entropy,
+    "edge_density": edge_density,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collapse:
+    """How far pictures may go from where they began before a rising reward is suspect.
+
+    None: that measure is never suspect.
+    """
+
+    diversity: float | None = 0.2  # share of its first value
+    colour_entropy: float | None = 0.5  # share of its first value
+    edge_density: float | None = 0.4  # share of its first value
+    dark: float | None = 0.25  # change of the share, up or down
+    distance: float | None = 3.0  # from the start, in units of the first diversity
+
+    def __post_init__(self) -> None:
+        for name, limit in asdict(self).items():
+            if limit is not None and limit < 0:
+                raise ValueError(f"evaluation.collapse.{name}={limit}: must not be negative")
+
+    def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+        """What to say of an evaluation beside the first one of the run; None: nothing is wrong.
+
+        Numbers are metrics by name; one that is missing, None or NaN is not suspect.
+        """
+        reward = _both(REWARD, first, now)
+        signs = self.signs(first, now)
+        if not signs or reward is None or not reward[1] > reward[0]:
+            return None
+        return (
+            f"the held-out reward rose from {reward[0]:.3f} to {reward[1]:.3f} while pictures "
+            f"collapsed: {', '.join(signs)}; look at the pictures, and hold the policy to its "
+            "start by a larger algorithm.kl.coef (limits: evaluation.collapse)"
+        )
+
+    def signs(self, first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
+        """The measures that are beyond their limits, in words."""
+        found = []
+        for name in FALLING:
+            limit, ends = asdict(self)[name], _both(f"eval/{name}", first, now)
+            if None not in (limit, ends) and ends[1] < limit * ends[0]:
+                found.append(_said(name, ends))
+        ends = _both("eval/dark", first, now)
+        if None not in (self.dark, ends) and abs(ends[1] - ends[0]) > self.dark:
+            found.append(_said("share of dark pixels", ends))
+        unit, gone = first.get("eval/diversity"), now.get(DISTANCE)
+        if None not in (self.distance, unit, gone) and gone > self.distance * unit > 0:
+            found.append(f"distance to the start {gone:.3f} at a first diversity of {unit:.3f}")
+        return found
+
+
+def _both(
+    name: str, first: Mapping[str, float], now: Mapping[str, float]
+) -> tuple[float, float] | None:
+    ends = first.get(name), now.get(name)
+    return None if None in ends or not all(map(math.isfinite, ends)) else ends
+
+
+def _said(name: str, ends: Sequence[float]) -> str:
+    return f"{name.replace('_', ' ')} {ends[0]:.3f} -> {ends[1]:.3f}"
