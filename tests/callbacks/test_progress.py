@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+from toy_run import SETTINGS
+
 from tandem.callbacks.progress import Progress
 
 KNOWN = {"reward/mean": 0.5, "eval/reward": 0.25, "perf/pictures_per_second": 9.0}
@@ -9,7 +11,7 @@ KNOWN = {"reward/mean": 0.5, "eval/reward": 0.25, "perf/pictures_per_second": 9.
 
 def numbers(latest):
     module = SimpleNamespace(policy=SimpleNamespace(unit="pictures"))
-    return Progress(SimpleNamespace(latest=latest))._numbers(module)
+    return Progress(SimpleNamespace(latest=latest), SETTINGS)._numbers(module)
 
 
 def test_the_held_out_reward_stands_where_nothing_is_right_or_wrong():

@@ -6,14 +6,16 @@ import os
 import random
 import signal
 import time
+from dataclasses import asdict, dataclass
 
 import pytest
 import torch
 from torch.multiprocessing import ProcessExitedException
-from toy_run import ITERATIONS, expected_table, often, run, share_of_threes
+from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_threes
 
 from tandem import ranks
 from tandem.callbacks import INTERRUPTED, Interrupted
+from tandem.passes import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import newest_whole
 
@@ -94,6 +96,26 @@ def test_without_a_terminal_progress_is_a_few_lines_and_a_table(tmp_path, capsys
     assert " took " in said[1]
     assert "accuracy_t0.5" in "".join(said[2:])
     assert said[-1] == f"run directory: {tmp_path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicious(Answers):
+    def warning(self, first, now) -> str | None:
+        gained = now["eval/reward"] - first["eval/reward"]
+        return f"{first['iteration']} or {gained:.3f}" if gained else None
+
+
+def test_a_warning_is_heard_at_each_evaluation_and_beside_the_closing_table(
+    tmp_path, straight, caplog, capsys
+):
+    settings = Suspicious(**asdict(SETTINGS))
+    with caplog.at_level(logging.WARNING, logger="tandem"):
+        run(tmp_path, evaluation=settings)
+    assert_same_run(tmp_path, straight)
+    rewards = {line["iteration"]: line.get("eval/reward") for line in metrics(tmp_path)}
+    gains = {i: f"0 or {rewards[i] - rewards[0]:.3f}" for i in (2, 4, 6)}
+    assert caplog.messages == [f"evaluation {i}: {said}" for i, said in gains.items()]
+    assert f"\nwarning: {gains[6]}\n" in capsys.readouterr().out
 
 
 def dies_at(call: int):

@@ -109,3 +109,28 @@ def test_large_pictures_are_reduced_by_means_and_small_ones_stay():
     assert small.eq(100).all()
     kept = picture(3)
     assert torch.equal(pictures.reduced(kept), kept)
+
+
+def test_the_distance_is_to_the_pictures_of_the_first_evaluation_and_survives_a_cut(record):
+    assert record.distance_to_start(seen(10)) is None  # nothing was seen before
+    first, later = seen(10), seen(99)
+    record.samples(0, first)
+    record.samples(0, [row("best", "red", picture(7))])
+    want = [
+        (a["output"].double() - b["output"].double()).square().mean().sqrt().item() / 127.5
+        for a, b in zip(first, later, strict=True)
+        if a["kind"] == "eval"
+    ]
+    assert record.distance_to_start(first) == 0
+    before = record.distance_to_start(later)
+    assert before == pytest.approx(sum(want) / 4)
+    record.samples(20, later)
+    again = RunRecord(record.folder)
+    again.cut(20)  # as a run does that was killed and goes on
+    assert again.distance_to_start(later) == before
+    fewer = [r for i, r in enumerate(later) if i not in (1, 2)]  # the first of red, a second blue
+    assert again.distance_to_start(fewer[:1]) == pytest.approx(want[0])
+    assert again.distance_to_start([row("eval", "red", picture(3, size=7))]) is None
+    assert again.distance_to_start([row("eval", "red", "a text")]) is None
+    again.cut(0)
+    assert again.distance_to_start(later) is None

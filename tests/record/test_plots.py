@@ -2,7 +2,8 @@ import pytest
 from matplotlib.image import imread
 
 from tandem.record import jsonl
-from tandem.record.plots import curves, frontier, heatmap, panels_of, smoothed
+from tandem.record.panels import panels_of
+from tandem.record.plots import curves, frontier, heatmap, smoothed
 
 
 def recorded(folder, lines) -> None:
@@ -29,12 +30,18 @@ def test_texts_and_pictures_have_panels_of_their_own():
     assert list(texts) == ["training reward", "held-out accuracy", "steps per answer"]
     assert texts["held-out accuracy"].names["eval/accuracy"] == "T = 1"
     painted = {"eval/diversity": 0.2, "eval/reward_sampled": 0.3, "response/diversity": None}
+    painted |= {"eval/dark": 0.7, "eval/colour_entropy": 1.0, "eval/edge_density": 0.2}
+    painted |= {"eval/distance_to_start": 0.0}
     pictures = {panel.title: panel for panel in panels_of([both, both | painted])}
     assert list(pictures) == [
         "training reward",
         "held-out accuracy",
         "held-out reward",
         "std over samples of a prompt",
+        "RMS distance to the first pictures",
+        "share of dark pixels",
+        "entropy of colours, nats",
+        "share of pixels at an edge",
     ]
     assert pictures["held-out accuracy"].names["eval/accuracy"] == "ODE"
 

@@ -42,6 +42,19 @@ def test_a_run_without_sources_has_one_table(tmp_path):
     assert got[:-1] == TABLE.splitlines()[:5]
 
 
+def test_a_warning_about_the_ends_of_the_run_stands_below_the_table(tmp_path):
+    for line in LINES:
+        jsonl.append(tmp_path / "metrics.jsonl", line)
+
+    def warn(first, last):
+        return f"{first['eval/accuracy']} became {last['eval/accuracy']}"
+
+    got = summary(tmp_path, warn=warn).splitlines()
+    assert got[:-2] == TABLE.splitlines()[:5]
+    assert got[-2] == "warning: 0.25 became 0.75"
+    assert summary(tmp_path, warn=lambda first, last: None) == summary(tmp_path)
+
+
 def test_a_run_that_was_never_evaluated_has_no_table(tmp_path):
     assert summary(tmp_path) == f"run directory: {tmp_path}"
 

@@ -51,4 +51,4 @@ def standard(
         recording=recording, interrupt=interrupt, settings=evaluation, prompts=held_out
     )
     first = [Resume(record)] if resume else []
-    return [*first, recording, evaluating, checkpoints, interrupt, Progress(record)]
+    return [*first, recording, evaluating, checkpoints, interrupt, Progress(record, evaluation)]

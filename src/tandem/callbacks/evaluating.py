@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lightning.pytorch import Callback, Trainer
 
 from tandem import draws
 from tandem.callbacks.interrupt import Interrupt
 from tandem.callbacks.recording import Recording
+from tandem.drift import DISTANCE, REWARD
 from tandem.evaluation import evaluate, held_out
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
@@ -70,8 +71,22 @@ class Evaluating(Callback):
         }
         if trainer.is_global_zero:
             record = self.recording.record
-            record.hold(metrics, {"time/evaluate": time.perf_counter() - start})
             record.samples(module.iteration, found.rows)
+            metrics |= self._drift(module.iteration, metrics, found.rows)
+            record.hold(metrics, {"time/evaluate": time.perf_counter() - start})
+
+    def _drift(
+        self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]
+    ) -> dict[str, float]:
+        """How far pictures have come; whoever reads the log hears of what they lost."""
+        record = self.recording.record
+        gone = record.distance_to_start(rows)
+        found = {} if gone is None else {DISTANCE: gone}
+        first = record.first(REWARD)
+        warning = None if first is None else self.settings.warning(first, {**metrics, **found})
+        if warning is not None:
+            log.warning("evaluation %d: %s", iteration, warning)
+        return found
 
     def _finish(self, trainer: Trainer, module: PostTraining) -> None:
         if self.settings.every:

@@ -9,6 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from tqdm import tqdm
 
 from tandem.module import PostTraining
+from tandem.passes import Evaluation
 from tandem.record import RunRecord
 from tandem.record.summary import amount, clock, summary
 
@@ -24,8 +25,8 @@ QUIET = 10.0  # seconds between two lines where there is no terminal
 class Progress(Callback):
     """A bar on a terminal, else a line now and then; the closing table."""
 
-    def __init__(self, record: RunRecord) -> None:
-        self.record = record
+    def __init__(self, record: RunRecord, evaluation: Evaluation) -> None:
+        self.record, self.evaluation = record, evaluation
         self.bar: tqdm | None = None
 
     def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
@@ -53,7 +54,7 @@ class Progress(Callback):
 
     def on_fit_end(self, trainer: Trainer, module: PostTraining) -> None:
         if trainer.is_global_zero:
-            print(summary(self.record.folder), flush=True)
+            print(summary(self.record.folder, warn=self.evaluation.warning), flush=True)
 
     def _close(self) -> None:
         if self.bar is not None:

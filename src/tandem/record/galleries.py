@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from tandem.drift import distance
 from tandem.record import jsonl, pictures
 
 Rows = Sequence[Mapping]
@@ -108,6 +110,31 @@ def progress(run_dir: Path) -> Path | None:
     return pictures.save_titled(strip, path, size=size, columns=titles, rows=prompts)
 
 
+def distance_to_start(rows: Rows, start: Path) -> float | None:
+    """How far pictures have come from those in the table of the first evaluation, which had the
+    same prompts and the same noise: the mean over the pictures that both show.
+
+    None: there is no such table, or nothing to compare in it.
+    """
+    before = _numbered((row["prompt"], picture) for row, picture in _seen(start))
+    now = _numbered((row["prompt"], row["output"]) for row in by_kind(rows).get(FIRST, ()))
+    both = [name for name in now if name in before and now[name].shape == before[name].shape]
+    if not both:
+        return None
+    apart = [distance(now[name].cpu(), before[name]) for name in both]
+    return torch.stack(apart).mean().item()
+
+
+def _numbered(shown: Iterable[tuple[str, Tensor]]) -> dict[tuple[str, int], Tensor]:
+    """Pictures by prompt, and by place among those of the prompt."""
+    found: dict[tuple[str, int], Tensor] = {}
+    count: Counter[str] = Counter()
+    for prompt, picture in shown:
+        found[prompt, count[prompt]] = picture
+        count[prompt] += 1
+    return found
+
+
 def number_of(path: Path) -> int:
     """The iteration that a file of samples belongs to, one that a kill left half-written too."""
     return int(re.match(r"iteration_(\d+)", path.name)[1])
@@ -116,13 +143,20 @@ def number_of(path: Path) -> int:
 def _first_of_each(table: Path) -> dict[str, Tensor]:
     """The first picture of each prompt that evaluation saw."""
     found: dict[str, Tensor] = {}
+    for row, picture in _seen(table):
+        found.setdefault(row["prompt"], picture)
+    return found
+
+
+def _seen(table: Path) -> Iterator[tuple[dict, Tensor]]:
+    """The rows of a table with what evaluation saw in pictures, as a model is used; the pictures
+    are those of memory to the bit."""
     tiles: dict[str, list[Tensor]] = {}
     for row in jsonl.read(table):
         where = row["output"]
-        if row["kind"] != FIRST or isinstance(where, str) or row["prompt"] in found:
+        if row["kind"] != FIRST or isinstance(where, str):
             continue
         if where["file"] not in tiles:
             pixels = pictures.load(table.parent / where["file"])
             tiles[where["file"]] = pictures.tiles(pixels, tuple(where["size"]))
-        found[row["prompt"]] = tiles[where["file"]][where["place"]]
-    return found
+        yield row, tiles[where["file"]][where["place"]]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tandem.record import jsonl
+from tandem.record.panels import PAINTED, Lines, Panel, panels_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,66 +22,7 @@ COLOURS = ("#1b6ca8", "#e07a1f", "#2f9e5b", "#b83b5e")
 SMOOTHING = 0.03  # of the points: how far around itself a line over noisy points looks
 FRONTIER = 0.5  # accuracy that the line on the heat map follows
 
-Lines = Sequence[Mapping]
 Points = tuple[list[int], list[float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One picture of the grid: what it shows, by the names under which it may be recorded."""
-
-    title: str
-    names: Mapping[str, str]  # of the metric -> of its curve
-    share: bool = False  # between 0 and 1
-    painted: bool | None = None  # of pictures, or of texts; None: of both
-
-
-PAINTED = "eval/diversity"  # what pictures have and texts have not
-PANELS = (
-    Panel("training reward", {"reward/mean": ""}),
-    Panel(
-        "held-out accuracy",
-        {"eval/accuracy_sampled": "as trained", "eval/accuracy": "ODE"},
-        share=True,
-        painted=True,
-    ),
-    Panel(
-        "held-out reward",
-        {"eval/reward_sampled": "as trained", "eval/reward": "ODE"},
-        painted=True,
-    ),
-    Panel(
-        "std over samples of a prompt",
-        {
-            "response/diversity": "training",
-            "eval/diversity_sampled": "held out, as trained",
-            "eval/diversity": "held out, ODE",
-        },
-    ),
-    Panel(
-        "held-out accuracy",
-        {
-            "eval/greedy_accuracy": "greedy",
-            "eval/accuracy_t0.3": "T = 0.3",
-            "eval/accuracy": "T = 1",
-        },
-        share=True,
-        painted=False,
-    ),
-    Panel("entropy, nats per step", {"actor/entropy": ""}),
-    Panel(
-        "KL, nats per step",
-        {"actor/ref_kl": "to the reference", "actor/approx_kl_k3": "to the sampler"},
-    ),
-    Panel("share of steps clipped", {"actor/clip_frac": ""}),
-    Panel(
-        "steps per answer",
-        {"response/length_mean": "training", "eval/length": "held out"},
-        painted=False,
-    ),
-    Panel("share of groups that tie", {"reward/frac_zero_std": ""}, share=True),
-    Panel("gradient norm before clipping", {"optim/grad_norm": ""}),
-)
 
 
 def curves(run_dir: Path) -> Path:
@@ -101,13 +42,6 @@ def curves(run_dir: Path) -> Path:
     for axes, panel in zip(places, panels, strict=True):
         _draw(axes, panel, lines)
     return _saved(figure, run_dir / "curves.png", run_dir.name)
-
-
-def panels_of(lines: Lines) -> list[Panel]:
-    """Those there is data of, for what was sampled."""
-    known = {name for line in lines for name, value in line.items() if value is not None}
-    kinds = (None, PAINTED in known)
-    return [panel for panel in PANELS if known & {*panel.names} and panel.painted in kinds]
 
 
 def heatmap(run_dir: Path) -> Path | None:
@@ -178,6 +112,8 @@ def _draw(axes: Axes, panel: Panel, lines: Lines) -> None:
     axes.set_xlim(0, max(1, lines[-1]["iteration"]))
     if panel.share:
         axes.set_ylim(-0.02, 1.02)
+    elif panel.floor is not None:
+        axes.set_ylim(bottom=panel.floor)
 
 
 def _draw_curve(axes: Axes, points: Points, name: str, *, label: str, colour: str) -> None:

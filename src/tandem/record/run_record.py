@@ -94,6 +94,16 @@ class RunRecord:
         durable.replace(path, jsonl.encode([*others, *galleries.hung(rows, path)]))
         self.mirrors.samples(iteration, rows)
 
+    def distance_to_start(self, rows: Sequence[Mapping]) -> float | None:
+        """Of the pictures in rows of an evaluation from those of the run's first one, [-1, 1] ->
+        root mean square; None: they are no pictures, or there was none before training."""
+        return galleries.distance_to_start(rows, self._samples_at(0))
+
+    def first(self, name: str) -> Numbers | None:
+        """The first line that has a number of this name."""
+        lines = jsonl.read(self.folder / METRICS)
+        return next((line for line in lines if line.get(name) is not None), None)
+
     def cut(self, iteration: int) -> None:
         """Back to the moment before `iteration`: lines, torn lines and samples of later ones go."""
         for name in (METRICS, TIMING):

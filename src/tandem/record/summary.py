@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tandem.record import jsonl
 
+Warn = Callable[[Mapping[str, float], Mapping[str, float]], str | None]
 
-def summary(run_dir: Path) -> str:
-    """A few lines of text, from the record alone."""
+
+def summary(run_dir: Path, *, warn: Warn | None = None) -> str:
+    """A few lines of text, from the record alone.
+
+    `warn`: what there is to say of the last evaluation beside the first one.
+    """
     lines = jsonl.read(run_dir / "metrics.jsonl")
     evaluated = [line for line in lines if any(name.startswith("eval/") for name in line)]
     table = _tables(evaluated[0], evaluated[-1]) if evaluated else []
-    return "\n".join([*table, *_spent(run_dir, lines), f"run directory: {run_dir}"])
+    warning = warn(evaluated[0], evaluated[-1]) if warn and evaluated else None
+    warned = [] if warning is None else [f"warning: {warning}"]
+    return "\n".join([*table, *warned, *_spent(run_dir, lines), f"run directory: {run_dir}"])
 
 
 def clock(seconds: float) -> str:

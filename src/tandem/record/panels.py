@@ -1,0 +1,85 @@
+"""What is drawn of a run, and by which names it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Lines = Sequence[Mapping]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One picture of the grid: what it shows, by the names under which it may be recorded."""
+
+    title: str
+    names: Mapping[str, str]  # of the metric -> of its curve
+    share: bool = False  # between 0 and 1
+    floor: float | None = None  # from where on it is drawn; None: from its lowest value
+    painted: bool | None = None  # of pictures, or of texts; None: of both
+
+
+PAINTED = "eval/diversity"  # what pictures have and texts have not
+PANELS = (
+    Panel("training reward", {"reward/mean": ""}),
+    Panel(
+        "held-out accuracy",
+        {"eval/accuracy_sampled": "as trained", "eval/accuracy": "ODE"},
+        share=True,
+        painted=True,
+    ),
+    Panel(
+        "held-out reward",
+        {"eval/reward_sampled": "as trained", "eval/reward": "ODE"},
+        painted=True,
+    ),
+    Panel(
+        "std over samples of a prompt",
+        {
+            "response/diversity": "training",
+            "eval/diversity_sampled": "held out, as trained",
+            "eval/diversity": "held out, ODE",
+        },
+        floor=0.0,
+    ),
+    # How pictures drift, under the ODE: what a rising reward may be paid with.
+    Panel(
+        "RMS distance to the first pictures",
+        {"eval/distance_to_start": ""},
+        floor=0.0,
+        painted=True,
+    ),
+    Panel("share of dark pixels", {"eval/dark": ""}, share=True, painted=True),
+    Panel("entropy of colours, nats", {"eval/colour_entropy": ""}, floor=0.0, painted=True),
+    Panel("share of pixels at an edge", {"eval/edge_density": ""}, floor=0.0, painted=True),
+    Panel(
+        "held-out accuracy",
+        {
+            "eval/greedy_accuracy": "greedy",
+            "eval/accuracy_t0.3": "T = 0.3",
+            "eval/accuracy": "T = 1",
+        },
+        share=True,
+        painted=False,
+    ),
+    Panel("entropy, nats per step", {"actor/entropy": ""}),
+    Panel(
+        "KL, nats per step",
+        {"actor/ref_kl": "to the reference", "actor/approx_kl_k3": "to the sampler"},
+    ),
+    Panel("share of steps clipped", {"actor/clip_frac": ""}),
+    Panel(
+        "steps per answer",
+        {"response/length_mean": "training", "eval/length": "held out"},
+        painted=False,
+    ),
+    Panel("share of groups that tie", {"reward/frac_zero_std": ""}, share=True),
+    Panel("gradient norm before clipping", {"optim/grad_norm": ""}),
+)
+
+
+def panels_of(lines: Lines) -> list[Panel]:
+    """Those there is data of, for what was sampled."""
+    known = {name for line in lines for name, value in line.items() if value is not None}
+    kinds = (None, PAINTED in known)
+    return [panel for panel in PANELS if known & {*panel.names} and panel.painted in kinds]
