@@ -21,17 +21,12 @@ from tandem.types import Prompt, Rollout, Scores, concat, take
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
 
 
+ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media")  # what a pair brings
 GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
 
-NO_STEPS = (
-    "rows of data were not sampled step by step; those who train on pictures as a whole take them, "
-    "such as algorithm=sft"
-)
-of_whole_rows = refused_on(steps=NO_STEPS)
-of_two_texts = refused_on(
-    steps=NO_STEPS,
-    pictures="a row of data holds one picture, and a pair is two; set algorithm=dpo_online, which "
-    "samples them",
+of_whole_rows = refused_on(
+    steps="rows of data were not sampled step by step; those who train on pictures as a whole take "
+    "them, such as algorithm=sft"
 )
 
 
@@ -98,7 +93,7 @@ def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 
 
 @supplies("pairs")
-@of_two_texts
+@of_whole_rows
 @needs("pairs")
 def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
@@ -106,7 +101,7 @@ def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 
 
 @supplies("pairs", "baseline")
-@of_two_texts
+@of_whole_rows
 @needs("pairs")
 def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Pairs, and beside them each prompt with the answers to another one, the last before it.
@@ -117,7 +112,7 @@ def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     asked = source.asked()
     others = {slot: _another(asked, slot) for slot in prompts}
     mismatched = {
-        slot: replace(prompt, chosen=others[slot].chosen, rejected=others[slot].rejected)
+        slot: replace(prompt, **{name: getattr(others[slot], name) for name in ANSWERS})
         for slot, prompt in prompts.items()
     }
     return _beside(source.show_pairs(prompts), source.show_pairs(mismatched, baseline=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -32,7 +31,7 @@ def compare_pairs(policy: Reader, loss: Callable, prompts: Sequence[Prompt]) -> 
 
     A tie counts one half: before training, a policy says nothing against its reference.
     """
-    pairs = [prompt for prompt in prompts if prompt.chosen is not None]
+    pairs = [prompt for prompt in prompts if prompt.is_pair]
     reward = reward_of(loss)
     if reward is None or not pairs:
         return {}
@@ -56,8 +55,7 @@ def _margin(
     needs: frozenset[str],
 ) -> Tensor:
     """Reward of the chosen minus that of the rejected answer: [pairs] float64"""
-    chosen = [replace(pair, answer=pair.chosen) for pair in pairs]
-    rejected = [replace(pair, answer=pair.rejected) for pair in pairs]
+    chosen, rejected = zip(*(pair.sides for pair in pairs), strict=True)
     rollout = policy.encode([*chosen, *rejected], slots=[*range(len(pairs))] * 2)
     rollout = policy.complete(rollout, needs)
     rows = CoupledBatch(

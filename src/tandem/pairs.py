@@ -12,6 +12,8 @@ from torch import Tensor
 from tandem.data import BadRow, Data
 from tandem.data.contrast import contrasted
 from tandem.data.rows import read_rows
+from tandem.policies.base import Policy
+from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language import LanguagePolicy
 from tandem.policies.sampling import Sampling
 from tandem.record import durable, jsonl
@@ -85,21 +87,21 @@ def _keep(file: Path, pairs: Sequence[Prompt]) -> None:
 
 
 def admit_with_pairs(
-    policy: LanguagePolicy, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()
+    policy: Policy, prompts: Sequence[Prompt], samplings: Sequence[Sampling | FlowSampling] = ()
 ) -> Admission:
     """The prompts that can be answered, by the policy's own sampling and by these, and both of
     their answers shown if they bring two."""
     asked, dropped = policy.admit(prompts, samplings)
-    _, long = admit_pairs(policy, [prompt for prompt in asked if prompt.chosen is not None])
+    _, long = admit_pairs(policy, [prompt for prompt in asked if prompt.is_pair])
     left_out = {prompt.id for prompt, _ in long}
     return [prompt for prompt in asked if prompt.id not in left_out], [*dropped, *long]
 
 
-def admit_pairs(policy: LanguagePolicy, pairs: Sequence[Prompt]) -> Admission:
+def admit_pairs(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
     """The pairs of which both answers fit, and the others with the first reason."""
     reasons: dict[int, str] = {}
-    for shown in ([replace(pair, answer=getattr(pair, side)) for pair in pairs] for side in SIDES):
-        for pair, reason in policy.admit_answered(shown)[1]:
+    for examples in zip(*(pair.sides for pair in pairs), strict=True):
+        for pair, reason in policy.admit_answered(examples)[1]:
             reasons.setdefault(pair.id, reason)
     return (
         [pair for pair in pairs if pair.id not in reasons],
@@ -107,14 +109,14 @@ def admit_pairs(policy: LanguagePolicy, pairs: Sequence[Prompt]) -> Admission:
     )
 
 
-def admit_mismatched(policy: LanguagePolicy, pairs: Sequence[Prompt]) -> Admission:
+def admit_mismatched(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
     """Pairs of which every prompt fits with the answers of every other, and the ones left out.
 
-    A prompt that is too long for the longest answers, or answers that are too long for the longest
-    prompt: the lengths are cut where most pairs are left.
+    Any picture fits any prompt. Of texts, a prompt may be too long for the longest answers, or
+    answers for the longest prompt: the lengths are cut where most pairs are left.
     """
     kept, dropped = admit_pairs(policy, pairs)
-    if policy.positions is None or not kept:
+    if not isinstance(policy, LanguagePolicy) or policy.positions is None or not kept:
         return kept, dropped
     asked = _lengths(policy.chat.encode(kept))
     said = [policy.chat.encode_answers([getattr(p, x) for p in kept]) for x in SIDES]

@@ -89,11 +89,11 @@ class LiveSource:
         return self._take(*self._shown(list(prompts.values()), list(prompts), score=1.0))
 
     def show_pairs(self, prompts: Slots, *, baseline: bool = False) -> tuple[Rollout, Scores]:
-        sides = [
-            ([replace(p, answer=p.chosen) for p in prompts.values()], 1.0),
-            ([replace(p, answer=p.rejected) for p in prompts.values()], 0.0),
+        sides = [prompt.sides for prompt in prompts.values()]
+        rows = [
+            self._shown([both[side] for both in sides], list(prompts), score=1.0 - side)
+            for side in (0, 1)
         ]
-        rows = [self._shown(answers, list(prompts), score=score) for answers, score in sides]
         rollout, scores = (concat(records) for records in zip(*rows, strict=True))
         return self._take(rollout, scores, baseline=baseline)
 

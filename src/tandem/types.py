@@ -6,7 +6,7 @@ Axes: B samples, T steps of one sample (tokens, or denoising transitions).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -24,15 +24,31 @@ class Prompt:
     text: str | None = None
     messages: tuple[Mapping[str, str], ...] | None = None
     answer: str | None = None
-    chosen: str | None = None  # of two answers the preferred one
-    rejected: str | None = None  # and the other; a prompt has both or neither
+    # Of two answers the preferred one, and the other: texts, or pictures; both or neither.
+    chosen: str | None = None
+    rejected: str | None = None
     # [H, W, 3] uint8, the picture of a demonstration. Tensors have no one truth to compare by.
     media: Tensor | None = field(default=None, compare=False)
+    chosen_media: Tensor | None = field(default=None, compare=False)
+    rejected_media: Tensor | None = field(default=None, compare=False)
     fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.messages is None):
             raise ValueError(f"prompt {self.id} of {self.source}: give either text or messages")
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it brings two answers, texts or pictures."""
+        return self.chosen is not None or self.chosen_media is not None
+
+    @property
+    def sides(self) -> tuple[Prompt, Prompt]:
+        """A pair as two demonstrations, of what was chosen and of what was rejected."""
+        return (
+            replace(self, answer=self.chosen, media=self.chosen_media),
+            replace(self, answer=self.rejected, media=self.rejected_media),
+        )
 
 
 PER_SAMPLE = ("group", "length", "truncated", "key", "baseline")

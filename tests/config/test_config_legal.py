@@ -96,8 +96,8 @@ ON_PICTURES = {
         "and a regression error is none; set algorithm/loss=dpo"
     ),
     "algorithm=dpo": (
-        "algorithm/collect=preference_pairs on rows of data under dynamics=flow_sde: a row of data "
-        "holds one picture, and a pair is two; set algorithm=dpo_online, which samples them"
+        "data=shapes has no chosen and rejected answers; set data=shapes_pairs, or data=jsonl with "
+        "such rows, or sample them: algorithm=dpo_online"
     ),
     "algorithm=dpo_online dynamics=ode algorithm/correction=token_tis": (
         "algorithm/correction=token_tis on dynamics=ode: nobody knows how likely the sampler was "
@@ -153,7 +153,7 @@ def test_what_it_says_to_set_is_right(model, line, advice):
     key = advice.partition("=")[0]
     kept = [part for part in line.split() if part.partition("=")[0] != key]
     if advice == "algorithm/loss=dpo" and "algorithm=dpo_online" not in line:
-        kept.append("algorithm/collect=best_and_worst")  # a preference of the data has no pictures
+        kept.append("algorithm/collect=best_and_worst")  # of the steps that its preset asks for
     checked(model, " ".join([*kept, advice]))
 
 
@@ -164,6 +164,9 @@ def test_what_it_says_to_set_is_right(model, line, advice):
         "algorithm=sft dynamics=ode",
         "algorithm=dpo_online",
         "algorithm=dpo_online dynamics=ode",
+        "algorithm=dpo data=shapes_pairs",
+        "algorithm=ipo data=shapes_pairs dynamics=ode",
+        "algorithm=kto data=shapes_pairs dynamics=cps",
         "algorithm=ppo",
         "algorithm=dapo",
         "algorithm/kl=k3 algorithm.kl.coef=0",  # nobody asks for it

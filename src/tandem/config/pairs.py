@@ -8,7 +8,9 @@ from tandem.config.composed import Composed
 from tandem.declarations import compares_rows, needs_of
 from tandem.losses.pairs import reward_of
 
-WITHOUT_PAIRS = ("sort_ladder", "sort_letters", "reasoning_gym")
+# Data without pairs -> the like of it that has some.
+WITHOUT_PAIRS = dict.fromkeys(("sort_ladder", "sort_letters", "reasoning_gym"), "sort_pairs")
+WITHOUT_PAIRS |= {"shapes": "shapes_pairs"}
 # What a preference loss takes for granted: the group, the option that gives it, and why.
 BESIDE = {
     "advantage": ("preferred", "compares rows of which one is +1 and one is -1"),
@@ -90,8 +92,9 @@ def data_has_pairs(composed: Composed) -> str | None:
         return None
     if not isinstance(data, Call) or data.target.__name__ not in WITHOUT_PAIRS:
         return None
+    name = data.target.__name__
     return (
-        f"data={data.target.__name__} has no chosen and rejected answers; set data=sort_pairs, or "
+        f"data={name} has no chosen and rejected answers; set data={WITHOUT_PAIRS[name]}, or "
         "data=jsonl with such rows, or sample them: algorithm=dpo_online"
     )
 

@@ -43,10 +43,8 @@ def shapes(
     as often as any other. The prompts of evaluation and test are those of training: what differs
     is their id, and with it the noise that a policy starts from.
     """
-    never = [_pair(text) for text in held_out]
-    shown = [pair for pair in PAIRS if pair not in never]
-    if not shown:
-        raise ValueError("data.held_out names all pairs: at least one must be shown")
+    shown = shown_pairs(held_out)
+    never = [pair for pair in PAIRS if pair not in shown]
     return Data(
         train=_questions("train", never),
         eval=_questions("eval", never),
@@ -55,6 +53,15 @@ def shapes(
         curriculum=curriculum,
         asks_again=True,
     )
+
+
+def shown_pairs(held_out: Sequence[str]) -> list[tuple[str, str]]:
+    """The colour-shape pairs that are not held out, in their order."""
+    never = [_pair(text) for text in held_out]
+    shown = [pair for pair in PAIRS if pair not in never]
+    if not shown:
+        raise ValueError("data.held_out names all pairs: at least one must be shown")
+    return shown
 
 
 def _pair(text: str) -> tuple[str, str]:

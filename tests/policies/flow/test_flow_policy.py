@@ -77,7 +77,7 @@ def test_demonstrations_need_a_picture_of_the_models_size():
     wide = replace(squares(1)[0], media=torch.zeros(16, 20, 3, dtype=torch.uint8), id=5)
     kept, dropped = policy.admit_answered([*squares(2), *asked()[:1], wide])
     assert [example.id for example in kept] == [0, 1]
-    assert dropped[0][1] == "has no picture"
+    assert dropped[0][1] == "has no picture; rows that name files need data.pictures=true"
     assert "16x20x3" in dropped[1][1] and "16x16x3" in dropped[1][1]
     with pytest.raises(ValueError, match="demonstration 0 of shapes has no picture"):
         policy.encode(asked()[:1], slots=[0])

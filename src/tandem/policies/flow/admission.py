@@ -57,7 +57,7 @@ def refuse(prompt: Prompt, library: Library, *, guided_by: str | None) -> str | 
 def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
     """Why an example shows nothing to learn from."""
     if prompt.media is None:
-        return "has no picture"
+        return "has no picture; rows that name files need data.pictures=true"
     if tuple(prompt.media.shape) != adapter.image_shape:
         sizes = ["x".join(map(str, shape)) for shape in (prompt.media.shape, adapter.image_shape)]
         return "has a picture of {}, but the model's are {}".format(*sizes)

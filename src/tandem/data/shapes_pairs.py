@@ -1,0 +1,91 @@
+"""Coloured shapes by preference: what was asked for, against a picture with one thing wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tandem import draws
+from tandem.data.records import Data, StreamMaker
+from tandem.data.shapes import PAIRS, Pictures, shapes, shown_pairs
+from tandem.data.shapes_drawn import renderings
+from tandem.data.stream import PromptStream
+from tandem.types import Prompt
+
+Pair = tuple[str, str]  # colour and shape
+
+
+def shapes_pairs(
+    *,
+    demonstrations: Pictures,
+    pairs: int = 4096,
+    held_out: Sequence[str] = (),
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """The world of `shapes`, and `pairs` prompts of it with a chosen and a rejected picture.
+
+    The two show a shape of the same size at the same place: the one that the prompt names, and one
+    of another colour or another shape. No picture of a held-out pair is shown; the prompts of
+    evaluation and test bring two pictures each, and among these are the held-out ones too.
+    """
+    if pairs < 1:
+        raise ValueError(f"data.pairs={pairs} must be at least 1")
+    shown = shown_pairs(held_out)
+    if len(shown) < 2:
+        raise ValueError("data.held_out leaves one pair: a wrong picture shows another one")
+    data = shapes(
+        demonstrations=demonstrations, held_out=held_out, curriculum=curriculum, seed=seed
+    )
+    turn = torch.arange(pairs)
+    named = [shown[i] for i in (turn % len(shown)).tolist()]
+    ids = draws.key("shapes", "pairs", turn) >> 1 & (1 << 62) - 1
+    asked = [
+        Prompt(id=id, source="_".join(pair), text=" ".join(pair))
+        for id, pair in zip(ids.tolist(), named, strict=True)
+    ]
+    which = (turn // len(shown)).tolist()
+    return replace(
+        data,
+        eval=_compared(data.eval, range(len(data.eval)), PAIRS, seed=seed),
+        test=_compared(data.test, range(len(data.test)), PAIRS, seed=seed),
+        pairs=_compared(asked, which, shown, seed=seed),
+    )
+
+
+def _compared(
+    prompts: Sequence[Prompt], which: Sequence[int], among: Sequence[Pair], *, seed: int
+) -> tuple[Prompt, ...]:
+    """The prompts with two pictures each, the wrong one of a pair among these.
+
+    which: of each prompt the number of its rendering, counted on from the last one.
+    """
+    pictures = renderings()
+    wrong = {" ".join(pair): unlike(pair, among) for pair in among}
+    ids = torch.tensor([prompt.id for prompt in prompts])
+    drawn = draws.uniform(draws.key(seed, "rejected", ids), (1,))[:, 0].tolist()
+    return tuple(
+        replace(
+            prompt,
+            chosen_media=_rendering(pictures[prompt.text], number),
+            rejected_media=_rendering(pictures[_one(wrong[prompt.text], chance)], number),
+        )
+        for prompt, number, chance in zip(prompts, which, drawn, strict=True)
+    )
+
+
+def unlike(pair: Pair, among: Sequence[Pair]) -> list[Pair]:
+    """Those that differ in the colour or in the shape alone; where there are none, all others."""
+    near = [other for other in among if (other[0] == pair[0]) != (other[1] == pair[1])]
+    return near or [other for other in among if other != pair]
+
+
+def _one(pairs: Sequence[Pair], chance: float) -> str:
+    return " ".join(pairs[int(chance * len(pairs))])
+
+
+def _rendering(pictures: Tensor, number: int) -> Tensor:
+    return pictures[number % len(pictures)]
