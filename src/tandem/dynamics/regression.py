@@ -2,10 +2,15 @@
 
 A velocity is compared with noise - x0 there. Rows with one key get the same levels and noise, and
 so does whoever asks again: the old policy and the reference are judged at the very same points.
+
+Levels are ranges of sigma, `low` to `high`. Flow-Factory writes fractions of the way to data: its
+timestep_range (a, b) is low = 1 - b, high = 1 - a here. It also shifts that fraction, so its shift
+of 3 moves levels toward data, and is 1 / 3 here, where a shift above 1 moves them toward noise.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +21,11 @@ from tandem import draws
 from tandem.dynamics.path import interpolate, velocity_between
 
 Levels = Callable[[Tensor, Tensor], Tensor]  # (u in (0, 1) [N, T], schedule [S + 1]) -> [N, T]
+Candidates = Callable[[Tensor], Tensor]  # schedule [S + 1] -> the steps that may be drawn, [n]
 Weighting = Callable[[Tensor, Tensor], Tensor]  # (sigma, energy) -> -log p, of one shape
+
+ROUNDING = 1e-6  # a schedule is in float32
+FLOOR = 1e-10  # an energy of 0 keeps a finite slope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,21 +69,113 @@ def energy(error: Tensor) -> Tensor:
 
 
 def uniform(
+    u: Tensor, schedule: Tensor, *, low: float = 0.0, high: float = 1.0, shift: float = 1.0
+) -> Tensor:
+    """low + (high - low) u, then shifted."""
+    return shifted(between(u, low=low, high=high), shift)
+
+
+def logit_normal(
     u: Tensor,
     schedule: Tensor,
     *,
+    mean: float = 0.0,
+    std: float = 1.0,
     low: float = 0.0,
     high: float = 1.0,
+    shift: float = 1.0,
 ) -> Tensor:
-    """low + (high - low) u."""
-    return low + (high - low) * u
+    """sigmoid(mean + std z), shifted, then between low and high; a mean above 0 is toward noise.
+
+    What Stable Diffusion 3 was trained on (arXiv:2403.03206).
+    """
+    raw = torch.sigmoid(mean + std * torch.special.ndtri(u))
+    return between(shifted(raw, shift), low=low, high=high)
 
 
-def logit_normal(u: Tensor, schedule: Tensor, *, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """sigmoid(mean + std z): what Stable Diffusion 3 was trained on (arXiv:2403.03206)."""
-    return torch.sigmoid(mean + std * torch.special.ndtri(u))
+def shifted(sigma: Tensor, shift: float) -> Tensor:
+    """shift sigma / (1 + (shift - 1) sigma): above 1 toward noise, and by 1 / shift back again."""
+    return shift * sigma / (1 + (shift - 1) * sigma)
+
+
+def between(x: Tensor, *, low: float, high: float) -> Tensor:
+    """low + (high - low) x."""
+    if not 0 <= low < high <= 1:
+        raise ValueError(f"noise levels need 0 <= low < high <= 1, but low={low} and high={high}")
+    return low + (high - low) * x
+
+
+def by_index(schedule: Tensor, *, start: float = 0.0, end: float = 0.99) -> Tensor:
+    """The steps from one part of the sampler's S on and below another, floor(S start ... S end)."""
+    steps = len(schedule) - 1
+    first, last = (math.floor(steps * part + ROUNDING) for part in (start, end))
+    return torch.arange(first, last, device=schedule.device)
+
+
+def by_time(schedule: Tensor, *, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """The steps of the sampler that start at a level from low to high, both included.
+
+    A shifted schedule has few steps near data: what is half of it by index is little by time.
+    """
+    start = schedule[:-1]
+    return ((start >= low - ROUNDING) & (start <= high + ROUNDING)).nonzero()[:, 0]
+
+
+def discrete(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
+    """Levels of the sampler: one from each of T equal parts of the candidates, noise first."""
+    return schedule[one_of_each_part(u, among(schedule))]
+
+
+def discrete_with_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
+    """The first candidate, and T - 1 from parts of the others."""
+    candidates = among(schedule)
+    first = one_of_each_part(u[:, :1], candidates[:1])
+    rest = one_of_each_part(u[:, 1:], candidates[1:])
+    return schedule[torch.cat([first, rest], 1)]
+
+
+def discrete_without_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
+    """T from parts of the candidates, all but the first, which is pure noise."""
+    return schedule[one_of_each_part(u, among(schedule)[1:])]
+
+
+def one_of_each_part(u: Tensor, candidates: Tensor) -> Tensor:
+    """Candidate floor(u size) of each of T parts, whose sizes differ by one at most. [N, T]
+
+    Each can be drawn, the last one too, and none twice; if there are fewer than T, each is drawn
+    about equally often.
+    """
+    parts, count = u.shape[1], len(candidates)
+    if parts and not count:
+        raise ValueError(
+            "no step of the sampler is left to draw a noise level from; raise rollout.steps, or "
+            "widen algorithm.regression.levels.among"
+        )
+    edges = torch.arange(parts + 1, device=u.device) * count // max(parts, 1)
+    place = edges[:-1] + (u * edges.diff()).long()
+    return candidates[place]
 
 
 def plain(sigma: Tensor, energy: Tensor) -> Tensor:
     """The mean squared error itself."""
     return energy
+
+
+def by_sigma(sigma: Tensor, energy: Tensor) -> Tensor:
+    """sigma energy (this and all below: AWM, arXiv:2509.25050)."""
+    return sigma * energy
+
+
+def by_sigma_squared(sigma: Tensor, energy: Tensor) -> Tensor:
+    """sigma^2 energy: the mean squared error of x0."""
+    return sigma.square() * energy
+
+
+def huber(sigma: Tensor, energy: Tensor) -> Tensor:
+    """sigma (sqrt(energy + 1e-10) - 1e-5): about the size of the error."""
+    return sigma * ((energy + FLOOR).sqrt() - FLOOR**0.5)
+
+
+def ghuber(sigma: Tensor, energy: Tensor, *, p: float = 0.25) -> Tensor:
+    """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count the less."""
+    return sigma / p * ((energy + FLOOR) ** p - FLOOR**p)
