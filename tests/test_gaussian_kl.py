@@ -16,7 +16,7 @@ from tandem.declarations import needs_of, unbound
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, step_log_ratio
 from tandem.metrics import settle
-from tandem.objectives import Coupled
+from tandem.objectives.coupled import Coupled
 from tandem.penalties import KLInLoss, KLInReward
 from tandem.types import Evidence, Transition
 from tandem.weights import token_mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,10 +13,15 @@ from tandem import corrections, ranks
 from tandem.advantages.compose import normalised
 from tandem.batches import Experience
 from tandem.declarations import needs_of, unbound
+from tandem.dynamics.decays import Following
+from tandem.dynamics.regression import Regression
 from tandem.losses.critic import explained_variance
 from tandem.metrics import advantage_metrics
-from tandem.objectives import POLICY, Coupled, Term, Weigh
-from tandem.penalties import EntropyBonus, KLInLoss, KLInReward
+from tandem.objectives.coupled import Coupled
+from tandem.objectives.decoupled import Decoupled
+from tandem.objectives.terms import POLICY, Objective, Term, Weigh
+from tandem.penalties import Anchor, EntropyBonus, KLInLoss, KLInReward
+from tandem.policies.flow.teachers import Teachers
 from tandem.remembered import Remembered
 from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean
@@ -51,9 +56,10 @@ class Critic:
 class Algorithm:
     """What one YAML of conf/algorithm binds. The loop reads it and never learns which it is."""
 
-    # What its log-probabilities are of. "path": the steps that the policy sampled. "elbo": pictures
-    # as a whole, by how well their velocity is known at fresh noise. "any": whichever there are.
-    evidence: Literal["path", "elbo", "any"]
+    # What is trained on. "path": the steps that the policy sampled. "elbo": pictures as a whole, by
+    # how well their velocity is known at fresh noise. "any": whichever there are. "teacher": the
+    # states of the policy's own path, where a teacher says what the velocity is.
+    evidence: Literal["path", "elbo", "any", "teacher"]
     collect: Callable[..., tuple[Rollout, Scores]]  # where the rows of an iteration come from
     truncated: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
     advantage: Compare
@@ -69,14 +75,34 @@ class Algorithm:
     group_size: int
     num_minibatches: int
     epochs: int
+    anchor: Anchor | None = None  # to an average of the policy
+    # Of flows alone; most of it is the policy's to read.
+    regression: Regression | None = None  # where pictures as a whole are asked about
+    # Older states of the weights, by name.
+    snapshots: Mapping[str, Following] = field(default_factory=dict)
+    sampled_by: str = "live"  # or the snapshot that samples are drawn from
+    sampled_by_from: int = 0  # updates before which the live weights sample all the same
+    teachers: Teachers | None = None  # of the states that the policy comes to
 
     @cached_property
-    def objective(self) -> Coupled:
+    def objective(self) -> Objective:
         policy = Term(loss=self.loss, coef=1.0, weights=self.weights, correction=self.correction)
-        beside = {"kl": self.kl, "entropy": self.entropy, "value": self.critic}
+        beside = {
+            "kl": self.kl,
+            "anchor": self.anchor,
+            "entropy": self.entropy,
+            "value": self.critic,
+        }
         terms = {name: part.term for name, part in beside.items() if part is not None}
-        terms = {name: term for name, term in terms.items() if term is not None}
-        return Coupled({POLICY: policy} | terms, old_policy=self.proximal)
+        terms = {POLICY: policy} | {name: term for name, term in terms.items() if term is not None}
+        if self.reads_errors:
+            return Decoupled(terms, weighting=self.regression.weighting)
+        return Coupled(terms, old_policy=self.proximal)
+
+    @property
+    def reads_errors(self) -> bool:
+        """Whether it is trained on velocity errors, or on what they say of whole pictures."""
+        return self.evidence in ("elbo", "teacher")
 
     @cached_property
     def warmup_objective(self) -> Coupled:
@@ -101,7 +127,7 @@ class Algorithm:
     @property
     def needs_of_drift(self) -> frozenset[str]:
         """What says how far the policy has moved within an iteration."""
-        return needs_of(self.proximal)
+        return frozenset() if self.reads_errors else needs_of(self.proximal)
 
     @property
     def corrects(self) -> bool:
@@ -161,6 +187,6 @@ def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
         yield name, function
     inside = dict(function) if isinstance(function, Mapping) else numbers
     if is_dataclass(function):
-        inside = {field.name: getattr(function, field.name) for field in fields(function)}
+        inside = {own.name: getattr(function, own.name) for own in fields(function)}
     for key, value in inside.items():
         yield from modules_in(f"{name}.{key}", value)

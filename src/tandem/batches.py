@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from tandem import draws, ranks
-from tandem.types import PER_STEP, Rollout, Scores, check_shapes, take
+from tandem.types import (
+    PER_STEP,
+    CoupledBatch,
+    DecoupledBatch,
+    Rollout,
+    Scores,
+    check_shapes,
+    each,
+    take,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +33,8 @@ class Experience:
     # Of one update, by term: how much each step counts, and what its loss found in all rows.
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
     surveyed: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
+    # What the policy said of them, with gradient, if it was asked before the cut.
+    record: CoupledBatch | DecoupledBatch | None = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.rollout.mask.shape)
@@ -151,9 +162,11 @@ def even_parts(
     rows = counting_rows(minibatch, vanishes=vanishes, whole_groups=whole_groups)
     group = minibatch.rollout.group[rows]
     cut = budget.cut(cost[rows], group if whole_groups else None)
+    count = max(1, int(ranks.largest(torch.tensor(len(cut)))))
+    if count > 1:  # a graph that several parts shared would be gone after the first backward
+        minibatch = replace(minibatch, record=None)
     parts = [rows_of(minibatch, rows[part.to(rows.device)]) for part in cut]
     idle = (parts[0] if parts else first_row(minibatch)).weightless()
-    count = max(1, int(ranks.largest(torch.tensor(len(parts)))))
     return parts + [idle] * (count - len(parts))
 
 
@@ -207,4 +220,5 @@ def trim(experience: Experience) -> Experience:
         **{name: value[:, :steps] for name, value in experience.columns().items()},
         weights={name: weight[:, :steps] for name, weight in experience.weights.items()},
         surveyed={name: found[:, :steps] for name, found in experience.surveyed.items()},
+        record=each(experience.record, lambda x: x if x.ndim == 1 else x[:, :steps]),
     )

@@ -23,7 +23,7 @@ from tandem.metrics import (
     reward_metrics,
     settle,
 )
-from tandem.objectives import Coupled, Outcome
+from tandem.objectives.terms import Objective, Outcome
 from tandem.rewards.images import variety
 from tandem.source import Clock, Iterations, LiveSource
 from tandem.types import Prompt, Rollout, Scores
@@ -90,7 +90,7 @@ class PostTraining(LightningModule):
     # The cut.
 
     @property
-    def objective(self) -> Coupled:
+    def objective(self) -> Objective:
         """At first a critic may learn alone."""
         warm_up = self.algorithm.warms_up(self.iteration)
         return self.algorithm.warmup_objective if warm_up else self.algorithm.objective
@@ -217,6 +217,7 @@ class PostTraining(LightningModule):
             self.learn_from(prompts, rollout, scores)
         if not self.algorithm.warms_up(self.iteration):
             self.algorithm.observe(self.report, samples)
+        self.policy.ended()
         self.iteration += 1
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 from tandem.advantages.temporal import step_rewards
 from tandem.coefficients import EntropyController, KLController
 from tandem.declarations import refused_on, refused_on_of
-from tandem.objectives import Term, entropy_bonus
+from tandem.objectives.coupled import entropy_bonus
+from tandem.objectives.terms import Term
 from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean
 
@@ -82,6 +83,18 @@ class KLInReward(KL):
         cost = float(self.coefficient) * kl * scores.scored[:, None]
         per_step = step_rewards(scores, rollout) - cost
         return replace(scores, total=scores.total - cost.sum(1), per_step=per_step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor:
+    """The distance to an average of the weights that follows in a few updates: a trust region."""
+
+    coef: float
+    loss: Callable[..., Tensor]
+
+    @property
+    def term(self) -> Term:
+        return Term(loss=self.loss, coef=self.coef, weights=token_mean)
 
 
 @refused_on(**refused_on_of(entropy_bonus))

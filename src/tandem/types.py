@@ -162,6 +162,11 @@ class CoupledBatch:
     transition: Transition | None = None  # of Gaussian steps
 
     @property
+    def evidence(self) -> Tensor:
+        """What carries the gradient of the policy."""
+        return self.logp
+
+    @property
     def trained(self) -> Tensor:
         """[B, T] bool: the mask, without the rows that others are only compared with."""
         return without(self.baseline, self.mask)
@@ -186,6 +191,11 @@ class DecoupledBatch:
     # Of the step that the sampler took from there, where the states are those of its path:
     velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
     std: Tensor | None = None  # [B, T] of its noise; 0: it took none
+
+    @property
+    def evidence(self) -> Tensor:
+        """What carries the gradient of the policy."""
+        return self.error
 
     def __post_init__(self) -> None:
         shape = tuple(self.mask.shape)

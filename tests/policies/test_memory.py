@@ -9,7 +9,8 @@ from policies.small_language import NOTHING, questions, small
 from tandem import weights
 from tandem.batches import Budget, Experience, rows_of
 from tandem.losses.policy import reinforce
-from tandem.objectives import Coupled, Term
+from tandem.objectives.coupled import Coupled
+from tandem.objectives.terms import Term
 from tandem.types import Scores
 
 

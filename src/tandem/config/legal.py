@@ -20,10 +20,10 @@ from tandem.config.targets import resolve
 from tandem.declarations import DOMAINS, defaults_of, needs_of, refused_on_of, unbound
 from tandem.dynamics.likelihood import unscaled_logp
 from tandem.losses import gaussian
-from tandem.penalties import KL, EntropyBonus
+from tandem.penalties import KL, Anchor, EntropyBonus
 
 TOKENS, STEPS, PICTURES = DOMAINS
-SWITCHED_OFF = (KL, EntropyBonus, Share)  # by the coefficient 0
+SWITCHED_OFF = (KL, Anchor, EntropyBonus, Share)  # by the coefficient 0
 
 GAUSSIAN = ("transition", "kl_to_old", "kl_to_ref")
 CRITICS = ("values", "old_values", "returns")

@@ -1,12 +1,26 @@
 """How much a moving average keeps: (count, *, numbers) -> decay in [0, 1].
 
 average <- decay average + (1 - decay) live, in float32: in bfloat16 the small steps round to none.
-count is the number of updates of the average so far, 0 at the first; 0 as decay copies.
+count is the number of updates or iterations before, 0 at the first; 0 as decay copies.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Decay = Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How an average follows the live weights."""
+
+    decay: Decay
+    every: Literal["update", "iteration"] = "update"  # an update is a step of the optimiser
+    counts: Literal["update", "iteration"] = "update"  # what the decay counts
 
 
 def constant(count: int, *, decay: float = 0.995) -> float:

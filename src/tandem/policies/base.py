@@ -30,6 +30,9 @@ class Policy(nn.Module, ABC):
     def updated(self) -> None:
         """An optimiser has made a step."""
 
+    def ended(self) -> None:
+        """An iteration is over."""
+
     @abstractmethod
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""

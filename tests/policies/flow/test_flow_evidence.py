@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from tandem import draws
 from tandem.dynamics.kernels import ode
-from tandem.policies.flow.questions import logit_normal, uniform
+from tandem.dynamics.regression import Regression, plain, uniform
 from tandem.types import take
 
 ALL = frozenset({"old_logp", "ref_logp", "transition", "kl_to_old", "kl_to_ref"})
@@ -196,7 +196,8 @@ def test_a_picture_is_told_by_the_error_of_its_velocity():
     rollout = sampled(policy, 2)
     keys = rollout.sample.key
     noise = draws.normal(draws.key(keys, "noise"), (1, 3, 16, 16))[:, 0]
-    sigma = torch.sigmoid(draws.normal(draws.key(keys, "sigma"), (1,)))[:, 0]
+    u = draws.uniform(draws.key(keys, "sigma"), (1,))[:, 0]
+    sigma = torch.distributions.Normal(0, 1).icdf(u).sigmoid().float()
     x0, s = rollout.sample.x0, sigma.view(-1, 1, 1, 1)
     conditioning = policy.library.rows(rollout.prompts, policy.device, guided=False)
     x = (1 - s) * x0 + s * noise
@@ -207,16 +208,20 @@ def test_a_picture_is_told_by_the_error_of_its_velocity():
     assert len(keys.unique()) == 4
 
 
+STRATIFIED = Regression(levels=uniform, weighting=plain, count=3, stratified=True)
+
+
 def test_several_noise_levels_are_averaged():
-    policy = small(sampling={"kernel": ode}, levels_per_picture=3, noise_levels=uniform)
+    policy = small(sampling={"kernel": ode}, regression=STRATIFIED)
     rollout = sampled(policy, 2)
     together = policy.evidence(rollout, NOTHING).logp
-    policy.scorer.max_rows = 6
+    policy.regressor.max_rows = 6
     assert_close(policy.evidence(rollout, NOTHING).logp, together, atol=1e-5, rtol=1e-5)
-    levels = uniform(rollout.sample.key, 3)
-    assert (levels.sort(1).values == levels).all()
-    assert ((levels * 3).floor() == torch.arange(3)).all()
-    assert 0 < logit_normal(rollout.sample.key, 50).min() < 0.2
+    levels = STRATIFIED.sigma(rollout.sample.key, policy.schedule())
+    assert ((levels * 3).floor().sort(1).values == torch.arange(3)).all()  # one in each third
+    assert not (levels.sort(1).values == levels).all()
+    each = policy.errors(rollout, NOTHING)
+    assert_close(together[:, 0], -each["error"].square().mean((1, 2)), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", ["ode", "flow_sde"])

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from tandem import draws
 from tandem.dynamics.kernels import ode
+from tandem.policies.flow.policy import BY_ITSELF
 from tandem.policies.flow.tiny_flow import TinyFlow, read
 from tandem.policies.language import LanguagePolicy
 from tandem.types import Prompt
@@ -57,7 +58,8 @@ def test_what_it_provides_depends_on_its_dynamics_and_needs_no_weights():
     policy = small()
     assert policy.describe().kind == "flow"
     assert {"behaviour_logp", "transition", "kl_to_ref"} <= policy.describe().provides
-    assert small(sampling={"kernel": ode}).describe().provides == {"key", "old_logp", "ref_logp"}
+    of_pictures = {"key", "old_logp", "ref_logp", "old_error", "ref_error", "fast_error"}
+    assert small(sampling={"kernel": ode}).describe().provides == of_pictures
 
 
 def test_prompts_that_cannot_be_painted_are_named_with_the_reason():
@@ -190,10 +192,9 @@ def test_narrow_weights_are_neither_exact_nor_reused():
     assert rollout.behaviour_logp.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["levels_per_picture", "row_budget"])
-def test_counts_below_one_are_refused_by_their_name(name):
-    with pytest.raises(ValueError, match=f"model.{name} is 0; it must be at least 1"):
-        small(**{name: 0})
+def test_a_budget_below_one_is_refused_by_its_name():
+    with pytest.raises(ValueError, match="model.row_budget is 0; it must be at least 1"):
+        small(row_budget=0)
 
 
 def test_recomputed_activations_change_no_gradient():
@@ -228,8 +229,10 @@ def test_the_cost_of_a_row_is_what_its_forward_passes_read():
     assert small().row_cost(sampled(small(), 1)).tolist() == 4 * [4 * (16 + 5)]
     guided = small(sampling={"guidance_scale": 2.0}, negative_prompt="")
     assert guided.row_cost(sampled(guided, 1)).tolist() == 4 * [2 * 4 * (16 + 5)]
-    pictures = small(levels_per_picture=3).encode(squares(2), slots=range(2))
-    assert small(levels_per_picture=3).row_cost(pictures).tolist() == 2 * [3 * (16 + 5)]
+    for evidence in ("any", "elbo"):  # one step or three, at three noise levels
+        policy = small(evidence=evidence, regression=replace(BY_ITSELF, count=3))
+        pictures = policy.encode(squares(2), slots=range(2))
+        assert policy.row_cost(pictures).tolist() == 2 * [3 * (16 + 5)]
 
 
 def test_the_key_of_a_rollout_is_what_moves_it():

@@ -9,7 +9,7 @@ from small_flow import sampled, small
 from torch import nn
 from torch.testing import assert_close
 
-from tandem.dynamics.decays import constant, power
+from tandem.dynamics.decays import Following, constant, power
 from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.lora import Lora
 
@@ -20,27 +20,57 @@ def shifted(policy, by):
             parameter += by
 
 
+def averaged(schedule=constant, **numbers):
+    return Following(decay=partial(schedule, **numbers))
+
+
+COPIED = Following(decay=lambda count: 0.0, every="iteration", counts="iteration")
+
+
 def test_an_average_is_the_sum_that_its_decays_say():
     weight = nn.Parameter(torch.tensor([1.0]))
-    snapshots = Snapshots({"w": weight})
-    values = [1.0, 3.0, -2.0]
-    for value in values:
-        weight.data.fill_(value)
-        snapshots.blend("ema", partial(power, decay=0.9, warmup=2))
-    want, kept = values[0], [1 / 2, 2 / 3, 3 / 4]
+    snapshots = Snapshots({"w": weight}, {"ema": averaged(power, decay=0.9, warmup=2)})
+    want, values, kept = 1.0, [1.0, 3.0, -2.0], [1 / 2, 2 / 3, 3 / 4]
     for value, decay in zip(values, kept, strict=True):
+        weight.data.fill_(value)
+        snapshots.after("update")
         want = decay * want + (1 - decay) * value
     assert_close(snapshots.weights["ema"]["w"], torch.tensor([want]))
 
 
 def test_the_average_of_narrow_weights_does_not_stand_still():
     weight = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
-    snapshots = Snapshots({"w": weight})
-    snapshots.blend("ema", partial(constant, decay=0.995))
+    snapshots = Snapshots({"w": weight}, {"ema": averaged(decay=0.995)})
     weight.data.fill_(2)
     for _ in range(2000):
-        snapshots.blend("ema", partial(constant, decay=0.995))
+        snapshots.after("update")
     assert snapshots.weights["ema"]["w"].item() > 1.999
+
+
+def test_a_copy_is_the_live_weights_until_the_next_update():
+    weight = nn.Parameter(torch.zeros(1))
+    snapshots = Snapshots({"w": weight}, {"old": COPIED})
+    for value in (1.0, 2.0):
+        assert snapshots.is_live("old")
+        weight.data.fill_(value)
+        snapshots.after("update")
+        assert not snapshots.is_live("old")
+        assert snapshots.weights["old"]["w"].item() == value - 1
+        snapshots.after("iteration")
+    assert snapshots.counts == {"update": 2, "iteration": 2}
+
+
+def test_a_ramp_counts_updates_and_follows_after_iterations():
+    counts = []
+    ramp = Following(decay=lambda count: counts.append(count) or 0.5, every="iteration")
+    weight = nn.Parameter(torch.ones(1))
+    snapshots = Snapshots({"w": weight}, {"old": ramp})
+    weight.data.fill_(2)
+    for event in ("update", "update", "iteration", "update", "iteration"):
+        snapshots.after(event)
+    assert counts == [2, 3]
+    assert snapshots.weights["old"]["w"].item() == 1.75
+    assert not snapshots.is_live("old")
 
 
 def on_another_device(snapshots):
@@ -52,11 +82,11 @@ def on_another_device(snapshots):
 
 @pytest.mark.parametrize("used", ["blended", "put into the network"])
 def test_a_snapshot_follows_the_weights_to_their_device(used):
-    snapshots = Snapshots({"w": nn.Parameter(torch.ones(1))})
-    snapshots.begin("ema")
+    snapshots = Snapshots({"w": nn.Parameter(torch.ones(1))}, {"ema": averaged()})
     on_another_device(snapshots)
+    snapshots.current.clear()
     if used == "blended":
-        snapshots.blend("ema", constant)
+        snapshots.after("update")
     else:
         with snapshots.under("ema"):
             pass
@@ -64,10 +94,10 @@ def test_a_snapshot_follows_the_weights_to_their_device(used):
 
 
 def test_pictures_are_sampled_under_a_snapshot_and_the_live_weights_come_back():
-    policy = small()
+    policy = small(ema=partial(constant, decay=1.0))
     before = sampled(policy).sample.x0
-    policy.blend("ema", constant)
     shifted(policy, 0.02)
+    policy.updated()
     of_ema = replace(policy.sampling, weights="ema")
     after, held = sampled(policy).sample.x0, {n: w.clone() for n, w in policy.weights().items()}
     assert torch.equal(sampled(policy, sampling=of_ema).sample.x0, before)
@@ -87,20 +117,38 @@ def test_an_average_follows_every_update_of_an_optimiser():
 
 
 def test_snapshots_are_part_of_the_state():
-    policy, again = small(), small()
-    policy.blend("ema", constant)
-    shifted(policy, 0.02)
-    policy.blend("ema", constant)
-    state = {name: value.clone() for name, value in policy.state().items()}
-    again.load_state(state)
+    make = partial(
+        small,
+        frozenset({"old_error"}),
+        ema=partial(power, decay=0.9),
+        snapshots={"old": COPIED, "fast": averaged()},
+    )
+    policy, again = make(), make()
+    for by in (0.02, 0.01):
+        shifted(policy, by)
+        policy.updated()
+    policy.ended()
+    again.load_weights(policy.weights())
+    again.load_state({name: value.clone() for name, value in policy.state().items()})
     for other in (policy, again):
+        assert other.model.snapshots.is_live("old") and not other.model.snapshots.is_live("ema")
         shifted(other, 0.01)
-        other.load_weights(policy.weights())
-        other.blend("ema", power)
-    assert again.model.snapshots.counts == {"ema": 3}
-    kept = policy.model.snapshots.weights["ema"]
-    assert all(torch.equal(kept[n], w) for n, w in again.model.snapshots.weights["ema"].items())
-    small().load_state(small().state())
+        other.updated()
+    assert again.model.snapshots.counts == {"update": 3, "iteration": 1}
+    assert again.model.snapshots.weights.keys() == {"old", "ema"}  # nobody reads the fast one
+    for name, kept in policy.model.snapshots.weights.items():
+        assert all(torch.equal(kept[n], again.model.snapshots.weights[name][n]) for n in kept)
+
+
+def test_the_live_weights_sample_until_a_snapshot_takes_over():
+    slow = {"fast": averaged(decay=1.0)}
+    policy = small(snapshots=slow, sampling={"weights": "fast", "weights_from": 2})
+    before = sampled(policy).sample.x0
+    shifted(policy, 0.02)
+    policy.updated()
+    assert not torch.equal(sampled(policy).sample.x0, before)
+    policy.updated()
+    assert torch.equal(sampled(policy).sample.x0, before)
 
 
 @pytest.mark.parametrize("lora", [None, Lora(r=2, alpha=4, target_modules="attention")])

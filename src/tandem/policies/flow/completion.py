@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tandem.policies.flow.field import Field
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.scorer import Scorer
 from tandem.types import Rollout
@@ -20,9 +21,10 @@ def completed(
     *,
     model: FlowModel,
     scorer: Scorer,
+    logp: Callable[[Field, Rollout], Tensor],
     trusted: Callable[[Rollout], bool],
 ) -> Rollout:
-    """`trusted` says whether the log-probabilities of the sampler are those of training.
+    """`logp` is that of training, and `trusted` says whether the sampler's is the same.
 
     Log-probabilities and means of the old policy are of one origin: losses add their ratio to the
     distance of their means.
@@ -36,11 +38,11 @@ def completed(
     def old_logp() -> Tensor:
         if rollout.behaviour_logp is not None and trusted(rollout):
             return rollout.behaviour_logp
-        return scorer.logp(model.field, rollout)
+        return logp(model.field, rollout)
 
     def ref_logp() -> Tensor:
         with model.reference() as field:
-            return scorer.logp(field, rollout)
+            return logp(field, rollout)
 
     def old_kl_to_ref() -> Tensor:
         said = scorer.answers(model.field, rollout, frozenset({"kl_to_ref"}), model)

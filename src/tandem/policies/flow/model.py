@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from tandem.dynamics.decays import Following
 from tandem.policies import learning
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.field import Field
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.protocol import Adapter
 from tandem.policies.flow.snapshots import Snapshots
+from tandem.policies.flow.teachers import Faculty, Teachers
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
 
@@ -30,9 +32,20 @@ class FlowModel(nn.Module):
         self.adapter, self.numerics, self.lora = adapter, numerics, lora
         self.frozen: Field | None = None
         self.critic: FlowCritic | None = None
+        self.teachers: Faculty | None = None
 
-    def load(self, path: str | None, *, seed: int, with_reference: bool, with_critic: bool) -> None:
-        """`seed`: of new adapters. A frozen copy is made only if there are none."""
+    def load(
+        self,
+        path: str | None,
+        *,
+        seed: int,
+        with_reference: bool,
+        with_critic: bool,
+        following: Mapping[str, Following],
+        teachers: Teachers | None,
+    ) -> None:
+        """`seed`: of new adapters. A frozen copy is made only if there are none. `following`: the
+        snapshots that somebody reads."""
         network = self.adapter.load(path, DTYPES[self.numerics.dtype])
         self.network = ready(network, recompute=self.numerics.gradient_checkpointing)
         if self.lora is not None:
@@ -41,7 +54,9 @@ class FlowModel(nn.Module):
             self.critic = new_critic(self.adapter.reader(self.network)[1], seed=seed)
         compiled = self.numerics.torch_compile and not with_critic
         self.field = Field(self.network, self.adapter, compiled=compiled)
-        self.snapshots = Snapshots(self.trainable())
+        self.snapshots = Snapshots(self.trainable(), following)
+        if teachers is not None:
+            self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype])
         if with_reference and self.lora is None:
             copied = copy.deepcopy(self.network).requires_grad_(False)
             self.frozen = Field(copied, self.adapter, compiled=compiled)

@@ -28,10 +28,11 @@ def paint(
     the steps, and of what they start from."""
     finished, pictures = [], []
     sampling, adapter = course.sampling, model.adapter
+    shape = adapter.canvas(sampling.resolution).latent_shape
     for part in even_parts(len(asked), sampling.max_rows):
         some = [asked[i] for i in part.tolist()]
         conditioning = library.rows(some, keys.device, guided=sampling.guidance_scale > 1)
-        start = start_noise(starts[part.to(keys.device)], adapter.latent_shape)
+        start = start_noise(starts[part.to(keys.device)], shape)
         if sampling.solver is None:
             one = denoise(model.field, start, keys[part.to(keys.device)], conditioning, course)
         else:

@@ -6,24 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from tandem import draws
+from tandem.dynamics.decays import Decay, Following
+from tandem.dynamics.regression import Regression, logit_normal, plain
 from tandem.policies.base import Policy
 from tandem.policies.flow import admission, rows
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.completion import completed
+from tandem.policies.flow.field import Field
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.painting import paint
 from tandem.policies.flow.prompts import Library, text_of
 from tandem.policies.flow.protocol import Adapter
-from tandem.policies.flow.questions import Levels, logit_normal
 from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.regressor import Regressor
 from tandem.policies.flow.scorer import Scorer
-from tandem.policies.flow.snapshots import EMA, Decay
+from tandem.policies.flow.snapshots import EMA, LIVE
+from tandem.policies.flow.teachers import Teachers
 from tandem.policies.flow.trajectories import Course, noise_keys
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
@@ -31,9 +36,11 @@ from tandem.policies.records import Description
 from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.types import Evidence, Prompt, Rollout
 
-OF_PICTURES = frozenset({"key", "old_logp", "ref_logp"})
+OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "old_error", "ref_error", "fast_error"})
+OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
+BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
 SAME = 1e-6
 
@@ -64,53 +71,64 @@ class FlowPolicy(Policy):
         ema: Decay | None = None,
         negative_prompt: str | None = None,
         cache_dir: str | None = None,
-        noise_levels: Levels = logit_normal,
-        levels_per_picture: int = 1,
+        regression: Regression = BY_ITSELF,
+        evidence: Literal["path", "elbo", "any", "teacher"] = "any",
+        snapshots: Mapping[str, Following] = MappingProxyType({}),
+        teachers: Teachers | None = None,
         row_budget: int = 1024,
     ) -> None:
         """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
 
         `ema`: how much an average of the weights keeps at every update; None: there is none.
         `latent_size`: the dimensions of one latent picture that the configuration reckons with.
-        `noise_levels`, `levels_per_picture`: where pictures as a whole are regressed on;
+        `regression`, `evidence`, `snapshots`, `teachers`: what the algorithm of that name says;
         `row_budget`: rows of one forward pass of training, memory and nothing else.
         """
         super().__init__()
         self.adapter, self.sampling, self.path, self.seed = adapter, sampling, path, seed
         self.latent_size, self.ema = latent_size, ema
+        self.regression, self.whole = regression, evidence == "elbo"
+        self.snapshots, self.teachers = snapshots, teachers
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
         )
         self.model = FlowModel(adapter, numerics, lora)
         cache = None if cache_dir is None else Path(cache_dir)
         self.library = Library(adapter, cache=cache, negative=negative_prompt)
-        self.scorer = Scorer(
-            self.library,
-            sampling,
-            levels=noise_levels,
-            levels_per_picture=levels_per_picture,
-            max_rows=row_budget,
+        self.scorer = Scorer(self.library, sampling, max_rows=row_budget)
+        self.regressor = Regressor(
+            self.library, regression, schedule=self.schedule, max_rows=row_budget
         )
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
     def describe(self) -> Description:
         provides = OF_PICTURES if self.sampling.deterministic else OF_PICTURES | OF_STEPS
-        return Description(kind="flow", provides=provides)
+        taught = frozenset() if self.teachers is None else OF_TEACHERS
+        return Description(kind="flow", provides=provides | taught)
 
     def load(self, needs: frozenset[str]) -> None:
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
         critic only if "values" are."""
-        with_reference = bool(needs & {"ref_logp", *OF_KL})
         self.model.load(
             self.path,
             seed=self.seed,
-            with_reference=with_reference,
+            with_reference=bool(needs & {"ref_logp", "ref_error", *OF_KL}),
             with_critic="values" in needs,
+            following=self.followed(needs),
+            teachers=self.teachers,
         )
-        if self.ema is not None:
-            self.model.snapshots.begin(EMA)
         self.keeps_mean = "kl_to_old" in needs
         admission.check_size(self.adapter, self.latent_size, path=self.path)
+
+    def followed(self, needs: frozenset[str]) -> dict[str, Following]:
+        """The snapshots that a loss reads, that samples are drawn from, or that is evaluated."""
+        read = {name for name in self.snapshots if f"{name}_error" in needs}
+        kept = {n: x for n, x in self.snapshots.items() if n in read | {self.sampling.weights}}
+        return kept if self.ema is None else kept | {EMA: Following(decay=self.ema)}
+
+    def schedule(self) -> Tensor:
+        """The noise levels of the sampler, from 1 to 0: [steps + 1]."""
+        return self.sampling.schedule(self.sampling.steps, self.adapter.tokens[0])
 
     @property
     def device(self) -> torch.device:
@@ -135,7 +153,7 @@ class FlowPolicy(Policy):
         The noise of a picture is a function of key, slot, sample and step. What is trained must be
         sampled with the policy's own `sampling`; another one is for evaluation.
         """
-        sampling = self.sampling if sampling is None else sampling
+        sampling = self._own_sampling() if sampling is None else sampling
         asked = [prompt for prompt in prompts for _ in range(group_size)]
         texts = self.library.texts(prompts, guided=sampling.guidance_scale > 1)
         self.library.prepare(texts, self.device)
@@ -148,6 +166,7 @@ class FlowPolicy(Policy):
             iteration=self.iteration,
             seed=self.seed,
             keep_mean=self.keeps_mean,
+            kept=self._kept_steps(),
         )
         with self.model.snapshots.under(sampling.weights):
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
@@ -156,10 +175,28 @@ class FlowPolicy(Policy):
             finished,
             pictures,
             group=group.repeat_interleave(group_size),
-            key=draws.key(of_group, "regression"),
+            key=draws.key(of_group if self.regression.shared else keys, "regression"),
             guidance=sampling.guidance_scale,
+            steps=self._steps_of_a_picture,
         )
         return replace(rollout, key=keys)
+
+    def _own_sampling(self) -> FlowSampling:
+        """A snapshot may take over only after so many updates."""
+        if self.model.snapshots.counts["update"] >= self.sampling.weights_from:
+            return self.sampling
+        return replace(self.sampling, weights=LIVE)
+
+    def _kept_steps(self) -> Sequence[int] | None:
+        """The denoising steps that are trained; None: those that were random."""
+        if self.whole:
+            return ()
+        return None if self.teachers is None else self.teachers.kept(self.sampling.steps)
+
+    @property
+    def _steps_of_a_picture(self) -> int:
+        """Of a rollout, where pictures as a whole are trained: noise levels, or their mean."""
+        return self.regression.count if self.whole else 1
 
     def branches(self) -> list[FlowSampling]:
         """Ways to sample in this iteration, each with one random step of the policy's own."""
@@ -172,17 +209,38 @@ class FlowPolicy(Policy):
         parts = pictures.split(self.sampling.max_rows)
         x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
         key = draws.key(self.seed, "regression", self.iteration, group)
-        return rows.demonstrated(examples, x0, pictures, group=group, key=key)
+        return rows.demonstrated(
+            examples, x0, pictures, group=group, key=key, steps=self._steps_of_a_picture
+        )
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
         and "kl_to_ref" the transition, in which a KL is there only if it was named."""
+        if rollout.sample.trajectory is None:
+            return Evidence(logp=self.regressor.logp(self.model.field, rollout))
         return self.scorer.evidence(self.model, rollout, needs)
+
+    def errors(self, rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
+        """ "error" [B, T, D], with gradient, "sigma" [B, T], and what is named of "old_error",
+        "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
+        return self.regressor.errors(self.model, rollout, needs)
+
+    def _logp(self, field: Field, rollout: Rollout) -> Tensor:
+        """[B, T], without gradient."""
+        if rollout.sample.trajectory is not None:
+            return self.scorer.logp(field, rollout)
+        with torch.no_grad():
+            return self.regressor.logp(field, rollout)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities, values and old means that are read and were not given."""
         return completed(
-            rollout, needs, model=self.model, scorer=self.scorer, trusted=self._sampler_agrees
+            rollout,
+            needs,
+            model=self.model,
+            scorer=self.scorer,
+            logp=self._logp,
+            trusted=self._sampler_agrees,
         )
 
     def _sampler_agrees(self, rollout: Rollout) -> bool:
@@ -194,8 +252,11 @@ class FlowPolicy(Policy):
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that a forward pass reads for each row, [B] int64."""
-        points = self.scorer.points_per_step(rollout) * rollout.length
-        return sum(self.adapter.tokens) * (1 + rollout.sample.guidance.gt(1).long()) * points
+        points = self.regressor.points_per_step(rollout) * rollout.length
+        guided = rollout.sample.guidance.gt(1).long()
+        if rollout.sample.trajectory is None:
+            guided = int(self.regression.guidance_scale > 1)
+        return sum(self.adapter.tokens) * (1 + guided) * points
 
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
         """The prompts that can be painted by the policy's own sampling and by these, encoded by
@@ -215,14 +276,13 @@ class FlowPolicy(Policy):
         """The text as the encoders see it."""
         return text_of(prompt)
 
-    def blend(self, name: str, decay: Decay) -> None:
-        """snapshot <- decay(count) snapshot + (1 - decay(count)) live; a new one is a copy."""
-        self.model.snapshots.blend(name, decay)
-
     def updated(self) -> None:
-        """The average follows."""
-        if self.ema is not None:
-            self.blend(EMA, self.ema)
+        """Snapshots follow."""
+        self.model.snapshots.after("update")
+
+    def ended(self) -> None:
+        """Those that follow by iterations too."""
+        self.model.snapshots.after("iteration")
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""

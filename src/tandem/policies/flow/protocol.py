@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,10 +13,19 @@ from torch import Tensor, nn
 from tandem.policies.flow.records import Condition
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canvas:
+    """How large a picture is to the transformer."""
+
+    latent_shape: tuple[int, ...]
+    tokens: int
+
+
 class Adapter(Protocol):
     """Knows one family. It holds no trained weights, and no weights at all before `load`."""
 
     lora_targets: Sequence[str]  # the layers that get adapters if nobody names others
+    only_resolution: int | None  # pixels along a side of all it paints; None: it paints others too
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
@@ -28,6 +38,10 @@ class Adapter(Protocol):
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Of one picture: H, W, 3."""
+
+    def canvas(self, resolution: int | None) -> Canvas:
+        """Of square pictures with so many pixels along a side; None: of `image_shape`. A ValueError
+        where there are no such pictures."""
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         """The transformer, from a folder if there is one. dtype None: as it was saved."""

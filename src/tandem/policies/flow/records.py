@@ -38,6 +38,7 @@ class FlowSampling:
     shared_noise: bool = False  # all samples of a group start from the same noise
     storage: Storage = "float32"  # of the states that are kept for training
     weights: str = LIVE  # or the name of a snapshot
+    weights_from: int = 0  # updates before which the live weights sample all the same
     max_rows: int = 64  # of one forward pass: memory, nothing else
 
     def __post_init__(self) -> None:
@@ -72,15 +73,17 @@ class FlowSampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """The stochastic steps of a rollout: step t goes from path[place] to path[place + 1].
+    """Steps of a rollout that are trained: step t goes from path[place] to path[place + 1].
 
-    Neighbouring steps share a state, and nothing is kept of deterministic ones.
+    They are the random ones, or those at which a teacher is asked. Neighbours share a state.
     """
 
     path: Tensor  # [B, P, ...] in the storage dtype, T < P <= 2 T
     place: Tensor  # [B, T] int64
     sigma: Tensor  # [B, T] before the step
     next_sigma: Tensor  # [B, T] and after it
+    std: Tensor  # [B, T] of the noise of the step
+    velocity_gain: Tensor  # [B, T] d mean / d velocity, below 0
     mean: Tensor | None = None  # [B, T, ...] float32 of the old policy; None: nobody reads it
 
 

@@ -1,4 +1,4 @@
-"""Pictures as a `Rollout`: those that were sampled, and those that were given."""
+"""Pictures as the rows of a `Rollout`: those that were sampled, and those that were given."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ def sampled(
     group: Tensor,
     key: Tensor,
     guidance: float,
+    steps: int,
 ) -> Rollout:
-    """One row per picture; a step is a random step, or the whole picture if none was."""
-    steps = 1 if finished.logp is None else finished.logp.shape[1]
+    """One row per picture; its steps are those that were kept, or else so many."""
+    if finished.trajectory is not None:
+        steps = finished.trajectory.place.shape[1]
     sample = FlowSample(
         x0=finished.x0,
         key=key,
@@ -33,12 +35,18 @@ def sampled(
 
 
 def demonstrated(
-    examples: Sequence[Prompt], x0: Tensor, pictures: Tensor, *, group: Tensor, key: Tensor
+    examples: Sequence[Prompt],
+    x0: Tensor,
+    pictures: Tensor,
+    *,
+    group: Tensor,
+    key: Tensor,
+    steps: int,
 ) -> Rollout:
-    """The picture of each example, as one step. Data knows of no guidance."""
+    """The picture of each example, as so many steps. Data knows of no guidance."""
     guidance = torch.ones(group.shape, dtype=torch.float64, device=group.device)
     sample = FlowSample(x0=x0, key=key, guidance=guidance)
-    return rollout(examples, sample, pictures, group=group, steps=1, logp=None)
+    return rollout(examples, sample, pictures, group=group, steps=steps, logp=None)
 
 
 def rollout(
@@ -61,3 +69,17 @@ def rollout(
         truncated=torch.zeros_like(group, dtype=torch.bool),
         behaviour_logp=logp,
     )
+
+
+def picked(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the mask; where there is none, one that counts for nothing."""
+    row, column = mask.nonzero(as_tuple=True)
+    if not len(row):  # ranks wait for gradients of all weights
+        row = column = torch.zeros(1, dtype=torch.int64, device=mask.device)
+    return row, column
+
+
+def scattered(values: Tensor, row: Tensor, step: Tensor, mask: Tensor) -> Tensor:
+    """[N] -> [B, T], 0 outside the mask."""
+    spread = values.new_zeros(mask.shape).index_put((row, step), values)
+    return torch.where(mask, spread, 0)

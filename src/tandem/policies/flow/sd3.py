@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tandem.policies.flow.folders import pipeline_folder, without_bars
 from tandem.policies.flow.prompts import fingerprint_of
+from tandem.policies.flow.protocol import Canvas
 from tandem.policies.flow.records import Condition
 from tandem.policies.flow.sd3_transformer import (
     ATTENTION,
@@ -31,6 +32,7 @@ class SD3:
     """Square pictures of `resolution` pixels; text as two CLIPs and a T5 see it."""
 
     lora_targets = ATTENTION
+    only_resolution = None
 
     def __init__(
         self,
@@ -49,21 +51,26 @@ class SD3:
         self.folder = pipeline_folder(path)
         self.network = transformer_from(str(self.folder), dtype)
         self.vae = self._vae()
-        config = self.network.config
-        side = self.resolution // 2 ** (len(self.vae.config.block_out_channels) - 1)
-        most = config.pos_embed_max_size * config.patch_size
-        step = self.resolution // side * config.patch_size
-        if side > most or self.resolution % step:
-            raise ValueError(
-                f"model.adapter.resolution={self.resolution} does not fit model.path={path}: it "
-                f"must be a multiple of {step}, at most {self.resolution // side * most}"
-            )
-        self.latent_shape = (config.in_channels, side, side)
-        self.tokens = (
-            image_tokens(side, config.patch_size),
-            CLIP_TOKENS + self.max_sequence_length,
-        )
+        own = self.canvas(None)
+        self.latent_shape = own.latent_shape
+        self.tokens = own.tokens, CLIP_TOKENS + self.max_sequence_length
         return self.network
+
+    def canvas(self, resolution: int | None) -> Canvas:
+        flag = "model.adapter" if resolution is None else "evaluation"
+        pixels, config = resolution or self.resolution, self.network.config
+        scale = 2 ** (len(self.vae.config.block_out_channels) - 1)  # pixels along one of a latent
+        step, most = scale * config.patch_size, scale * config.patch_size * config.pos_embed_max_size
+        if pixels % step or not 0 < pixels <= most:
+            raise ValueError(
+                f"{flag}.resolution={pixels} does not fit model.path={self.folder}: it must be a "
+                f"multiple of {step}, at most {most}"
+            )
+        side = pixels // scale
+        return Canvas(
+            latent_shape=(config.in_channels, side, side),
+            tokens=image_tokens(side, config.patch_size),
+        )
 
     def _vae(self) -> nn.Module:
         from diffusers import AutoencoderKL

@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from tandem.dynamics.decays import Following
+
 LIVE, EMA = "live", "ema"
-COUNT = "count"
-Decay = Callable[[int], float]  # number of updates so far -> what is kept
+COUNTERS = ("update", "iteration")
 
 
 class Snapshots:
-    """float32 copies of what is trained, whatever its dtype: a bfloat16 average stands still."""
+    """float32 copies of what is trained, whatever its dtype: a bfloat16 average stands still.
 
-    def __init__(self, trainable: Mapping[str, nn.Parameter]) -> None:
-        self.live = trainable
-        self.weights: dict[str, dict[str, Tensor]] = {}
-        self.counts: dict[str, int] = {}
+    snapshot <- decay snapshot + (1 - decay) live, as often as each is to follow.
+    """
+
+    def __init__(
+        self, trainable: Mapping[str, nn.Parameter], following: Mapping[str, Following]
+    ) -> None:
+        self.live, self.following = trainable, following
+        self.counts = dict.fromkeys(COUNTERS, 0)
+        self.weights = {name: self._copied() for name in following}
+        self.current = set(following)  # those that are the live weights
+
+    def after(self, event: str) -> None:
+        """An "update" was made, or an "iteration" is over."""
+        if event == "update":
+            self.current.clear()
+        for name, following in self.following.items():
+            if following.every == event:
+                self._blend(name, following.decay(self.counts[following.counts]))
+        self.counts[event] += 1
 
     @torch.no_grad()
-    def blend(self, name: str, decay: Decay) -> None:
-        """snapshot <- decay snapshot + (1 - decay) live; one that is new starts as a copy."""
-        if name not in self.weights:
-            self.begin(name)
-        keep = decay(self.counts[name])
+    def _blend(self, name: str, keep: float) -> None:
         for key, kept in self.beside(name).items():
             kept.lerp_(self.live[key].detach().float(), 1 - keep)
-        self.counts[name] += 1
+        if keep == 0:
+            self.current.add(name)
 
-    def begin(self, name: str) -> None:
-        """A snapshot that is the live weights as they are now."""
-        self.weights[name] = {key: p.detach().float().clone() for key, p in self.live.items()}
-        self.counts[name] = 0
+    def _copied(self) -> dict[str, Tensor]:
+        return {key: p.detach().float().clone() for key, p in self.live.items()}
 
     def beside(self, name: str) -> dict[str, Tensor]:
         """The snapshot, where the live weights are by now: whoever moves those knows of no copy."""
@@ -42,14 +53,21 @@ class Snapshots:
         self.weights[name] = {key: x.to(self.live[key].device) for key, x in kept.items()}
         return self.weights[name]
 
+    def is_live(self, name: str) -> bool:
+        """Whether its weights are the live ones, so that nobody has to be asked twice."""
+        return name == LIVE or name in self.current
+
     @contextmanager
     def under(self, name: str) -> Iterator[None]:
-        """The network with the weights of a snapshot in it, for passes without gradient."""
-        if name == LIVE:
+        """The network with the weights of a snapshot in it, for passes without gradient.
+
+        A graph of the live weights does not survive it: ask snapshots first.
+        """
+        if name != LIVE and name not in self.weights:
+            raise ValueError(f"no snapshot is called {name!r}; there are {sorted(self.weights)}")
+        if self.is_live(name):
             yield
             return
-        if name not in self.weights:
-            raise ValueError(f"no snapshot is called {name!r}; there are {sorted(self.weights)}")
         held = {key: p.detach().clone() for key, p in self.live.items()}
         self._put(self.beside(name))
         try:
@@ -63,19 +81,18 @@ class Snapshots:
             parameter.copy_(weights[key])
 
     def state(self) -> dict[str, Tensor]:
-        """snapshot/weight -> tensor, and snapshot/count."""
-        counts = {f"{name}/{COUNT}": torch.tensor(n) for name, n in self.counts.items()}
+        """snapshot/weight -> tensor, which of them are the live weights, and how many updates and
+        iterations there were."""
+        counts = {event: torch.tensor(count) for event, count in self.counts.items()}
+        live = {f"{name}/": torch.tensor(name in self.current) for name in self.weights}
         weights = {
             f"{name}/{key}": x for name, kept in self.weights.items() for key, x in kept.items()
         }
-        return counts | weights
+        return counts | live | weights
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.weights, self.counts = {}, {}
-        for path, value in state.items():
-            name, key = path.split("/", 1)
-            if key == COUNT:
-                self.counts[name] = int(value)
-            else:
-                device = self.live[key].device
-                self.weights.setdefault(name, {})[key] = value.to(device).clone()
+        self.counts = {event: int(state[event]) for event in COUNTERS}
+        self.current = {name for name in self.weights if bool(state[f"{name}/"])}
+        for name, kept in self.weights.items():
+            for key in kept:
+                kept[key] = state[f"{name}/{key}"].to(self.live[key].device).clone()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws
+from tandem.policies.flow.protocol import Canvas
 from tandem.policies.flow.records import Condition
 from tandem.policies.flow.sd3_transformer import (
     ATTENTION,
@@ -27,6 +28,7 @@ class TinyFlow:
     """Reads prompts of up to five words. A picture is its own latent: 16 x 16 RGB in [-1, 1]."""
 
     lora_targets = ATTENTION
+    only_resolution = SIZE
     latent_shape = (CHANNELS, SIZE, SIZE)
     image_shape = (SIZE, SIZE, CHANNELS)
 
@@ -37,6 +39,14 @@ class TinyFlow:
     @property
     def tokens(self) -> tuple[int, int]:
         return image_tokens(SIZE, self.patch), WORDS
+
+    def canvas(self, resolution: int | None) -> Canvas:
+        if resolution not in (None, SIZE):
+            raise ValueError(
+                f"evaluation.resolution={resolution}: tiny_flow paints {SIZE} x {SIZE} pixels; "
+                "leave it null"
+            )
+        return Canvas(latent_shape=self.latent_shape, tokens=self.tokens[0])
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         network = self._new() if path is None else transformer_from(path, dtype)

@@ -22,8 +22,8 @@ class Finished:
     """Rows of one pass from noise to data."""
 
     x0: Tensor  # [N, *latent_shape] float32
-    trajectory: Trajectory | None  # None: no step was random
-    logp: Tensor | None  # [N, T] nats per latent dimension, of the random steps
+    trajectory: Trajectory | None  # None: no step was kept
+    logp: Tensor | None  # [N, T] nats per latent dimension; None: some of the steps had no noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +32,32 @@ class Course:
 
     sigmas: Tensor  # [steps + 1], from 1 to 0
     stochastic: Indices
+    kept: Indices  # steps that are trained
     sampling: FlowSampling
     keep_mean: bool  # of the random steps: somebody compares the policy with the one that sampled
 
     @classmethod
     def of(
-        cls, sampling: FlowSampling, *, tokens: int, iteration: int, seed: int, keep_mean: bool
+        cls,
+        sampling: FlowSampling,
+        *,
+        tokens: int,
+        iteration: int,
+        seed: int,
+        keep_mean: bool = False,
+        kept: Indices | None = None,
     ) -> Course:
-        """tokens: of one latent picture."""
+        """tokens: of one latent picture; kept: None is the random steps."""
         steps, random = sampling.steps, ()
         if not sampling.deterministic:
             random = sampling.stochastic(steps, iteration, seed)
-        sigmas = sampling.schedule(steps, tokens)
-        return cls(sigmas=sigmas, stochastic=random, sampling=sampling, keep_mean=keep_mean)
+        return cls(
+            sigmas=sampling.schedule(steps, tokens),
+            stochastic=random,
+            kept=random if kept is None else kept,
+            sampling=sampling,
+            keep_mean=keep_mean,
+        )
 
 
 @torch.no_grad()
@@ -67,8 +80,8 @@ def denoise(
         step = (sampling.kernel if random else ode)(x, velocity, sigma, next_sigma)
         noise = step_noise(keys, number, x) if random else torch.zeros_like(x)
         reached = next_state(step, noise, storage=torch.float32 if last else sampling.dtype)
-        if random:
-            logp = sampling.logp(reached, step)
+        if number in course.kept:
+            logp = sampling.logp(reached, step) if random else None
             keeper.keep(number, (x, reached), levels=(level, after), step=step, logp=logp)
         x = reached
     trajectory, logp = keeper.kept()
@@ -84,7 +97,8 @@ class Keeper:
         self.places: list[int] = []
         self.levels: list[tuple[Tensor, Tensor]] = []
         self.means: list[Tensor] = []
-        self.logp: list[Tensor] = []
+        self.gains: list[tuple[Tensor, Tensor]] = []
+        self.logp: list[Tensor | None] = []
         self.previous: int | None = None
 
     def keep(
@@ -94,7 +108,7 @@ class Keeper:
         *,
         levels: tuple[Tensor, Tensor],
         step: Step,
-        logp: Tensor,
+        logp: Tensor | None,
     ) -> None:
         """ends: [N, ...] before the step and after it; levels: of the noise there."""
         before, after = (x.to(self.storage) for x in ends)
@@ -103,24 +117,29 @@ class Keeper:
         self.places.append(len(self.states) - 1)
         self.states.append(after)
         self.levels.append(levels)
+        self.gains.append((step.std, step.velocity_gain))
         self.logp.append(logp)
         self.means += [step.mean] if self.keep_mean else []
         self.previous = number
 
     def kept(self) -> tuple[Trajectory | None, Tensor | None]:
-        """The trajectory [N, T] and its log-probabilities [N, T]; None where no step was random."""
+        """The trajectory [N, T] and its log-probabilities [N, T]; None where there is none."""
         if not self.places:
             return None, None
         rows, device = len(self.states[0]), self.states[0].device
         sigma, next_sigma = (torch.stack(column) for column in zip(*self.levels, strict=True))
+        std, gain = (torch.stack(column, 1) for column in zip(*self.gains, strict=True))
         trajectory = Trajectory(
             path=torch.stack(self.states, 1),
             place=torch.tensor(self.places, device=device).repeat(rows, 1),
             sigma=sigma.repeat(rows, 1),
             next_sigma=next_sigma.repeat(rows, 1),
+            std=std,
+            velocity_gain=gain,
             mean=torch.stack(self.means, 1) if self.means else None,
         )
-        return trajectory, torch.stack(self.logp, 1)
+        random = None not in self.logp
+        return trajectory, torch.stack(self.logp, 1) if random else None
 
 
 def even_parts(rows: int, budget: int) -> list[Tensor]:

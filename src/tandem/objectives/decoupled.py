@@ -1,0 +1,86 @@
+"""Train on finished pictures, by how well their velocity is known at noise of our own choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tandem.batches import Experience
+from tandem.declarations import reads_errors, vanishes
+from tandem.dynamics.regression import Weighting, energy
+from tandem.metrics import Metric, masked_mean, own_metrics, policy_metrics
+from tandem.objectives.terms import KL, POLICY, Objective, Term, counted, found
+from tandem.types import CoupledBatch, DecoupledBatch, Rollout
+
+# What a loss of log-probabilities reads, and the errors that stand for it.
+ERRORS = {"old_logp": "old_error", "ref_logp": "ref_error"}
+
+
+class DecoupledPolicy(Protocol):
+    def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]: ...
+
+
+class Decoupled(Objective):
+    """Terms over velocity errors, or over the log-probabilities that errors stand for.
+
+    Whoever reads log-probabilities is given logp = -weighting(sigma, mean of error^2), a bound of
+    the picture's up to a constant: so Advantage Weighted Matching is PPO.
+    """
+
+    def __init__(self, terms: Mapping[str, Term], *, weighting: Weighting) -> None:
+        super().__init__(terms)
+        self.weighting = weighting
+        read = frozenset().union(*(term.needs for term in self.terms.values()))
+        self.needs = frozenset(ERRORS.get(name, name) for name in read)
+
+    def record(self, policy: DecoupledPolicy, rows: Experience) -> DecoupledBatch:
+        rollout = rows.rollout
+        said = policy.errors(rollout, self.needs)
+        inside = {
+            name: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0)
+            for name, x in (said | {"advantages": rows.advantages}).items()
+        }
+        return DecoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
+
+    def seen_by(self, name: str, record: DecoupledBatch) -> DecoupledBatch | CoupledBatch:
+        on_errors = reads_errors(self.terms[name].loss)
+        return record if on_errors else likelihoods(record, self.weighting)
+
+    def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
+        record = replace(record, mask=record.mask & counted(rows))
+        metrics = {"actor/velocity_error": masked_mean(energy(record.error), record.mask)}
+        if record.ref_error is not None:
+            distance = energy(record.error - record.ref_error)
+            metrics["actor/ref_kl"] = masked_mean(distance, record.mask)
+        if KL in self.terms:
+            penalty = self.terms[KL].loss(self.seen_by(KL, record), *found(rows, KL))
+            metrics["actor/kl_penalty"] = masked_mean(penalty, record.mask)
+        if vanishes(self.terms[POLICY].loss):
+            signal = record.advantages.ne(0).any(1, keepdim=True)
+            record = replace(record, mask=record.mask & signal)
+        if not reads_errors(self.terms[POLICY].loss):
+            metrics |= policy_metrics(self.seen_by(POLICY, record))
+        for name, term in self.terms.items():
+            metrics |= own_metrics(term.loss, self.seen_by(name, record), *found(rows, name))
+        return metrics
+
+
+def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:
+    """The same rows with logp = -weighting(sigma, mean of error^2) of every policy."""
+
+    def logp(error: Tensor | None) -> Tensor | None:
+        return None if error is None else -weighting(record.sigma, energy(error))
+
+    own, old = logp(record.error), logp(record.old_error)
+    return CoupledBatch(
+        logp=own,
+        advantages=record.advantages,
+        mask=record.mask,
+        group=record.group,
+        old_logp=own.detach() if old is None else old,
+        ref_logp=logp(record.ref_error),
+    )

@@ -1,0 +1,133 @@
+"""What an update minimises: a sum of terms, each a loss per step times its weights.
+
+An objective asks the policy for what its terms read, and for nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from tandem import corrections, ranks
+from tandem.batches import Experience, rows_of
+from tandem.declarations import compares_rows, needs_of, survey_of, vanishes
+from tandem.losses.adapted import refuse_part
+from tandem.metrics import Metric
+from tandem.types import CoupledBatch, DecoupledBatch, concat, pad_steps, take
+
+Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
+Record = CoupledBatch | DecoupledBatch
+POLICY = "policy"  # the term that a correction multiplies
+KL = "kl"  # the term whose mean is logged as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A loss or penalty, its coefficient, and how much each step counts in it."""
+
+    loss: Callable[..., Tensor]
+    coef: float | nn.Module  # a module is a number that a controller moves
+    weights: Weigh
+    correction: corrections.Correction = corrections.none
+
+    @property
+    def exists(self) -> bool:
+        return isinstance(self.coef, nn.Module) or self.coef != 0
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(self.loss) | needs_of(self.correction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of one micro-batch: what to call backward on, and what to log."""
+
+    loss: Tensor  # scalar
+    parts: Mapping[str, Tensor]  # term -> its share of the loss, detached
+    metrics: Mapping[str, Metric]
+
+
+class Objective(ABC):
+    """Terms over a record of a policy. Those with coefficient 0 do not exist."""
+
+    needs: frozenset[str]  # of the policy
+
+    def __init__(self, terms: Mapping[str, Term]) -> None:
+        self.terms = {name: term for name, term in terms.items() if term.exists}
+        self.vanishes = all(vanishes(term.loss) for term in self.terms.values())
+        self.whole_groups = any(compares_rows(term.loss) for term in self.terms.values())
+        surveys = {name: survey_of(term.loss) for name, term in self.terms.items()}
+        self.surveys = {name: survey for name, survey in surveys.items() if survey is not None}
+
+    @abstractmethod
+    def record(self, policy, rows: Experience) -> Record:
+        """What the policy says of these rows, with gradient; 0 outside the mask."""
+
+    def seen_by(self, name: str, record: Record) -> Record:
+        """The record as the loss of a term takes it."""
+        return record
+
+    @abstractmethod
+    def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
+        """What is logged of the steps that count, without gradient."""
+
+    def weigh(self, mask: Tensor) -> dict[str, Tensor]:
+        """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it."""
+        return {name: ranks.over_all(term.weights)(mask) for name, term in self.terms.items()}
+
+    def survey(self, policy, rows: Experience, cut: Callable[[], Sequence[Tensor]]) -> Experience:
+        """Let losses look at all rows of an update, before any cut; most have no wish to.
+
+        What the policy said is kept where one forward pass holds all rows: it is not asked again.
+        """
+        if not self.surveys:
+            return rows
+        parts = cut()
+        alone = len(parts) == 1
+        with torch.set_grad_enabled(alone):
+            records = concat([self.record(policy, rows_of(rows, part)) for part in parts])
+            batch = take(records, torch.cat(list(parts)).argsort())
+        with torch.no_grad():
+            found = {
+                name: ranks.over_all(survey)(self.seen_by(name, batch))
+                for name, survey in self.surveys.items()
+            }
+        width = rows.rollout.mask.shape[1]
+        surveyed = {name: pad_steps(x, width) for name, x in found.items()}
+        return replace(rows, surveyed=surveyed, record=batch if alone else None)
+
+    def __call__(self, policy, rows: Experience) -> Outcome:
+        record = self.record(policy, rows) if rows.record is None else rows.record
+        parts = {name: self.part(name, record, rows) for name in self.terms}
+        with torch.no_grad():
+            metrics = self.measure(record, rows)
+        shares = {name: part.detach() for name, part in parts.items()}
+        loss = sum(parts.values())
+        if POLICY not in self.terms:  # its weights take part all the same: DDP waits for them
+            loss = loss + 0 * record.evidence.sum()
+        return Outcome(loss=loss, parts=shares, metrics=metrics)
+
+    def part(self, name: str, record: Record, rows: Experience) -> Tensor:
+        """One term: sum over steps of coef * loss * correction * weight."""
+        term, batch = self.terms[name], self.seen_by(name, record)
+        loss = term.loss(batch, *found(rows, name))
+        weight = rows.weights[name]
+        refuse_part(term.loss, weight)
+        if term.correction is not corrections.none:
+            weight = weight * term.correction(batch)
+        return float(term.coef) * (loss * weight).sum()
+
+
+def found(rows: Experience, term: str) -> tuple[Tensor, ...]:
+    """What the loss of a term found in all rows of the update; nothing for most losses."""
+    return (rows.surveyed[term],) if term in rows.surveyed else ()
+
+
+def counted(rows: Experience) -> Tensor:
+    """[B, T] bool: the steps that count in some term; an idle micro-batch has none."""
+    return torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)

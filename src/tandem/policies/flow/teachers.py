@@ -1,0 +1,80 @@
+"""Frozen models of the policy's own family, each of which is asked about the prompts of a source."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tandem.policies.flow.field import Field
+from tandem.policies.flow.protocol import Adapter
+from tandem.types import Prompt
+
+OTHERS = "others"  # the teacher of every source that has none of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teachers:
+    """Who teaches what, and where on the way from noise to a picture."""
+
+    # Source, or "others" -> a run directory, or a folder in diffusers' layout.
+    folders: Mapping[str, str]
+    fraction: float = 0.99  # of the denoising steps, from the first on, at which they are asked
+
+    def __post_init__(self) -> None:
+        if not self.folders or not 0 < self.fraction <= 1:
+            raise ValueError(
+                f"algorithm.teachers names one folder or more, and a fraction of the steps in "
+                f"(0, 1], not {dict(self.folders)} and {self.fraction}"
+            )
+
+    def kept(self, steps: int) -> range:
+        """The denoising steps from which a student and its teacher are compared."""
+        return range(max(1, int(steps * self.fraction)))
+
+    def load(self, adapter: Adapter, dtype: torch.dtype | None) -> Faculty:
+        fields = {}
+        for source, folder in self.folders.items():
+            own = copy.copy(adapter)  # an adapter remembers the folder that it loaded last
+            network = own.load(str(weights_of(folder)), dtype).requires_grad_(False).eval()
+            fields[source] = Field(network, own)
+        return Faculty(fields)
+
+
+class Faculty:
+    """The teachers with their weights."""
+
+    def __init__(self, fields: Mapping[str, Field]) -> None:
+        self.fields = fields
+
+    def of(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Field, Tensor]]:
+        """Each teacher that is asked, and the places of its prompts: [n] int64."""
+        sources = [self._of_source(prompt) for prompt in prompts]
+        for source in dict.fromkeys(sources):
+            places = [i for i, other in enumerate(sources) if other == source]
+            yield self.fields[source], torch.tensor(places)
+
+    def to(self, device: torch.device) -> None:
+        for field in self.fields.values():
+            field.network.to(device)
+
+    def _of_source(self, prompt: Prompt) -> str:
+        """The most particular name that fits: the source, its data set, then all others."""
+        names = (prompt.source, prompt.source.partition("/")[0], OTHERS)
+        found = next((name for name in names if name in self.fields), None)
+        if found is None:
+            raise ValueError(
+                f"nobody teaches the prompts of {prompt.source}: algorithm.teachers.folders has "
+                f"{', '.join(self.fields)}; name a folder for it, or one for {OTHERS}"
+            )
+        return found
+
+
+def weights_of(folder: str) -> Path:
+    """What a run leaves in its directory, or the folder itself."""
+    inside = Path(folder) / "model"
+    return inside if inside.is_dir() else Path(folder)
