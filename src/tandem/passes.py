@@ -119,14 +119,15 @@ class Pictures(Evaluation):
 
     steps: int  # of the ODE
     guidance_scale: float  # under the ODE
+    resolution: int | None = None  # pixels along a side under the ODE; None: as in training
     solver: Callable[[], Solver] | None = None  # of the ODE; None: Euler
     weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
     columns: int = 8  # pictures of each prompt in the grid
     collapse: Collapse = field(default_factory=Collapse)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "guidance_scale", "columns"):
-            if getattr(self, name) < 1:
+        for name in ("steps", "guidance_scale", "columns", "resolution"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"evaluation.{name} is {getattr(self, name)}; at least 1 is right")
         if self.threshold is None and self.pass_at:
             raise ValueError(
@@ -177,6 +178,7 @@ class Pictures(Evaluation):
             kernel=ode,
             steps=self.steps,
             guidance_scale=self.guidance_scale,
+            resolution=self.resolution,
             solver=self.solver,
             shared_noise=False,
             storage="float32",

@@ -24,7 +24,7 @@ from tandem.record.pictures import grid, save
 from tandem.start import has_model
 from tandem.types import Prompt
 
-OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale")
+OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale", "resolution")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-new-tokens", type=_count, help="default: as in training")
     parser.add_argument("--steps", type=_count, help="of a picture; default: as in evaluation")
     parser.add_argument("--guidance-scale", type=float, help="default: as in evaluation")
+    parser.add_argument("--resolution", type=_count, help="pixels along a side; default: the same")
     parser.add_argument("--out", type=Path, default="sample.png", help="where pictures go")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
     parser.add_argument("--seed", type=int, default=0)

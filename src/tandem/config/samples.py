@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tandem.config.binding import Call
+from tandem.config.building import make
 from tandem.config.composed import Composed
 from tandem.config.names import unknown
 from tandem.declarations import reads_of
-from tandem.passes import Answers
+from tandem.passes import Answers, Pictures
 
 
 def training_samples_are_whole(composed: Composed) -> str | None:
@@ -77,6 +78,20 @@ def an_average_is_kept(composed: Composed) -> str | None:
     return "evaluation.weights=ema: no average is kept; set model/ema=constant, or another one"
 
 
+def pictures_can_have_that_size(composed: Composed) -> str | None:
+    evaluation, adapter = composed.settings.evaluation, composed.within("model", "adapter")
+    if not isinstance(evaluation, Pictures) or evaluation.resolution is None:
+        return None
+    only = make(adapter).only_resolution
+    if only in (None, evaluation.resolution):
+        return None
+    return (
+        f"evaluation.resolution={evaluation.resolution}: "
+        f"model={composed.settings.choices['model']} paints {only} x {only} pixels and no others; "
+        "set evaluation.resolution=null"
+    )
+
+
 SAMPLE_RULES = (
     training_samples_are_whole,
     training_samples_are_random,
@@ -84,4 +99,5 @@ SAMPLE_RULES = (
     rewards_read_what_is_made,
     metrics_name_a_reward,
     an_average_is_kept,
+    pictures_can_have_that_size,
 )

@@ -162,7 +162,7 @@ class FlowPolicy(Policy):
         starts = of_group if sampling.shared_noise else keys
         course = Course.of(
             sampling,
-            tokens=self.adapter.tokens[0],
+            tokens=self.adapter.canvas(sampling.resolution).tokens,
             iteration=self.iteration,
             seed=self.seed,
             keep_mean=self.keeps_mean,
@@ -261,6 +261,8 @@ class FlowPolicy(Policy):
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
         """The prompts that can be painted by the policy's own sampling and by these, encoded by
         now, and the others with the reason."""
+        for sampling in samplings:
+            self.adapter.canvas(sampling.resolution)  # which refuses what it cannot paint
         setting = admission.guided_by(self.sampling, samplings)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
         self.library.prepare(self.library.texts(kept, guided=setting is not None), self.device)

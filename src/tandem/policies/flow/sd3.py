@@ -60,7 +60,8 @@ class SD3:
         flag = "model.adapter" if resolution is None else "evaluation"
         pixels, config = resolution or self.resolution, self.network.config
         scale = 2 ** (len(self.vae.config.block_out_channels) - 1)  # pixels along one of a latent
-        step, most = scale * config.patch_size, scale * config.patch_size * config.pos_embed_max_size
+        step = scale * config.patch_size
+        most = step * config.pos_embed_max_size
         if pixels % step or not 0 < pixels <= most:
             raise ValueError(
                 f"{flag}.resolution={pixels} does not fit model.path={self.folder}: it must be a "
