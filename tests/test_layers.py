@@ -32,7 +32,7 @@ HOMES = {
     "diffusers": {"policies"},
     "wandb": {"record"},
     "matplotlib": {"record"},
-    "PIL": {"record", "rewards"},
+    "PIL": {"data", "record", "rewards"},
     "hydra": {"config", "registry"},
     "omegaconf": {"assembly", "config", "registry", "run", "start", "sample"},
 }

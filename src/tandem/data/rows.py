@@ -4,16 +4,18 @@ listed, never fatal."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.data.checks import LONGEST_ROW, parse, to_prompt
+from tandem.data.checks import parse, to_prompt
+from tandem.data.lines import as_row, numbered
+from tandem.data.pictures import finisher, unnamed
 from tandem.data.records import BadRow, Data, StreamMaker, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -36,6 +38,8 @@ def jsonl(
     eval_path: str | None = None,
     test_path: str | None = None,
     held_out: float = 0.05,
+    pictures: bool = False,
+    resize: int | None = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
     seed: int,
@@ -43,16 +47,26 @@ def jsonl(
     """Rows with `prompt` (text, sent as it is) or `messages` (a chat), and perhaps an `answer`, or
     two of which one is `chosen` and one `rejected`.
 
+    With `pictures` a row may name the file of a `picture` that answers it, and `chosen` and
+    `rejected` name files too; they lie where the names lead from the folder of the rows, are RGB
+    and stay in memory. `resize` cuts the middle square of each to so many pixels a side.
+
     `id` and `source` may be given; every other key reaches the reward as `prompt.fields[key]`, and
     `negative_prompt` (text, perhaps empty) the guidance of a flow policy.
     Without `eval_path` a part `held_out` of the rows is kept for evaluation: a row is in it or not
     by its content and the seed alone, so added rows move none. At most `max_size` prompts are
-    trained on, chosen by content too. Train rows with an answer are the demonstrations, and those
-    with a chosen and a rejected one the pairs.
+    trained on, chosen by content too. Train rows with an answer or a picture are the
+    demonstrations, and those with a chosen and a rejected one the pairs.
     """
     paths = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
     splits = [
-        None if path is None else read_rows(Path(path), option=option)
+        None
+        if path is None
+        else read_rows(
+            Path(path),
+            option=option,
+            finish=finisher(Path(path).parent, pictures=pictures, resize=resize),
+        )
         for option, path in paths.items()
     ]
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
@@ -98,17 +112,28 @@ def assemble(
         train=train,
         eval=evaluation.prompts,
         test=() if test is None else test.prompts,
-        demonstrations=tuple(prompt for prompt in train if prompt.answer is not None),
-        pairs=tuple(prompt for prompt in train if prompt.chosen is not None),
+        demonstrations=tuple(p for p in train if p.answer is not None or p.media is not None),
+        pairs=tuple(prompt for prompt in train if prompt.is_pair),
         quarantine=rows.bad + evaluation.bad + (() if test is None else test.bad),
         curriculum=curriculum,
     )
 
 
-def read_rows(path: Path, *, option: str, parse: Callable[[bytes], dict] = parse) -> Rows:
-    """`option` is the flag that named the file: what the message of a useless file starts with."""
+def read_rows(
+    path: Path,
+    *,
+    option: str,
+    parse: Callable[[bytes], dict] = parse,
+    finish: Callable[[Prompt], Prompt] = unnamed,
+    source: str | None = None,
+) -> Rows:
+    """`option` is the flag that named the file: what the message of a useless file starts with.
+
+    `source`: of rows that name none; None is the name of the file.
+    """
     try:
-        rows = check_rows(_lines(path), parse, file=str(path), source=path.stem)
+        named = path.stem if source is None else source
+        rows = check_rows(numbered(path), parse, file=str(path), source=named, finish=finish)
     except OSError as error:
         raise ValueError(f"{option}={path}: {error.strerror}") from None
     if not rows.prompts:
@@ -117,14 +142,8 @@ def read_rows(path: Path, *, option: str, parse: Callable[[bytes], dict] = parse
     return rows
 
 
-def as_row(line: bytes) -> dict:
-    """A line of plain text as the row that `jsonl` would have read for it."""
-    if len(line.rstrip(b"\r\n")) > LONGEST_ROW:
-        raise ValueError(f"longer than {LONGEST_ROW} bytes")
-    try:
-        return {"prompt": line.decode().strip()}
-    except UnicodeError:
-        raise ValueError("not valid unicode") from None
+def as_it_is(prompt: Prompt) -> Prompt:
+    return prompt
 
 
 def check_rows(
@@ -133,8 +152,9 @@ def check_rows(
     *,
     file: str,
     source: str,
+    finish: Callable[[Prompt], Prompt] = as_it_is,
 ) -> Rows:
-    """Parse and check each numbered row; equal rows, and equal ids, count once."""
+    """Parse, check and finish each numbered row; equal rows, and equal ids, count once."""
     prompts: list[Prompt] = []
     content: list[int] = []
     bad: list[BadRow] = []
@@ -144,6 +164,7 @@ def check_rows(
             row = parse(line)
             key = prompt_id(json.dumps(row, sort_keys=True, default=_opaque))
             prompt = to_prompt(_negative(row), source=source, content=key)
+            prompt = finish(prompt)
             _unique(seen, prompt.id, number, given="id" in row)
         except ValueError as problem:
             bad.append(BadRow(file=file, line=number, reason=str(problem), text=_start(line)))
@@ -187,24 +208,6 @@ def choose(prompts: tuple[Prompt, ...], *, max_size: int | None, seed: int) -> t
     ids = torch.tensor([prompt.id for prompt in prompts])
     kept = draws.bits(draws.key(seed, "choose", ids)).argsort(stable=True)[:max_size].sort().values
     return tuple(prompts[place] for place in kept.tolist())
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines that are not blank."""
-    with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: _bounded(file), b""), start=1):
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")  # some editors mark UTF-8 so
-            if line.strip():
-                yield number, line
-
-
-def _bounded(file: BinaryIO) -> bytes:
-    """The next line; of an overlong one the start, so that no line fills the memory."""
-    line = rest = file.readline(LONGEST_ROW + 2)
-    while len(rest) == LONGEST_ROW + 2 and not rest.endswith(b"\n"):
-        rest = file.readline(LONGEST_ROW + 2)
-    return line
 
 
 def _unique(seen: dict[int, int], id: int, number: int, *, given: bool) -> None:

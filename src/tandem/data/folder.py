@@ -1,0 +1,73 @@
+"""Prompts from a folder: `train`, `test` and perhaps `eval`, each a .jsonl or a .txt file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tandem.data.checks import parse
+from tandem.data.lines import as_row
+from tandem.data.pictures import finisher
+from tandem.data.records import Data, StreamMaker
+from tandem.data.rows import Rows, assemble, read_rows
+from tandem.data.stream import PromptStream
+
+READERS = {".jsonl": parse, ".txt": as_row}
+
+
+def folder(
+    *,
+    path: str,
+    held_out: float = 0.05,
+    negative_prompt: str | None = None,
+    pictures: bool = False,
+    resize: int | None = None,
+    max_size: int | None = None,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """Rows of `jsonl`, or lines of `text`, whose source is the name of the folder.
+
+    Without a file `eval` a part `held_out` of `train` is kept for evaluation; `test` is never
+    trained on, nor looked at before evaluation.split=test. `negative_prompt` is of prompts that
+    bring none; `pictures` and `resize` are those of `jsonl`, and a name starts in the folder.
+    """
+    place = Path(path)
+    finish = finisher(place, pictures=pictures, resize=resize)
+    train, evaluation, test = (split_file(place, name) for name in ("train", "eval", "test"))
+    if train is None:
+        raise ValueError(f"data.path={path}: there is no train.jsonl or train.txt in this folder")
+    splits = [
+        None
+        if file is None
+        else with_negative(
+            negative_prompt,
+            read_rows(
+                file,
+                option="data.path",
+                parse=READERS[file.suffix],
+                finish=finish,
+                source=place.resolve().name,
+            ),
+        )
+        for file in (train, evaluation, test)
+    ]
+    return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
+
+
+def split_file(place: Path, name: str) -> Path | None:
+    """The one file of a split; None: there is none."""
+    found = [file for suffix in READERS if (file := place / f"{name}{suffix}").exists()]
+    if len(found) > 1:
+        names = " and ".join(file.name for file in found)
+        raise ValueError(f"data.path={place}: {names} are one split; leave one of them out")
+    return found[0] if found else None
+
+
+def with_negative(negative: str | None, rows: Rows) -> Rows:
+    """The rows, with what guidance leads away from where they do not say it."""
+    if negative is None:
+        return rows
+    added = {"negative_prompt": negative}
+    prompts = (replace(prompt, fields={**added, **prompt.fields}) for prompt in rows.prompts)
+    return replace(rows, prompts=tuple(prompts))

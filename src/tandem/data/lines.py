@@ -1,0 +1,37 @@
+"""Lines of a file, and what a line of plain text stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from tandem.data.checks import LONGEST_ROW
+
+
+def as_row(line: bytes) -> dict:
+    """A line of plain text as the row that `jsonl` would have read for it."""
+    if len(line.rstrip(b"\r\n")) > LONGEST_ROW:
+        raise ValueError(f"longer than {LONGEST_ROW} bytes")
+    try:
+        return {"prompt": line.decode().strip()}
+    except UnicodeError:
+        raise ValueError("not valid unicode") from None
+
+
+def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines that are not blank."""
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: bounded(file), b""), start=1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")  # some editors mark UTF-8 so
+            if line.strip():
+                yield number, line
+
+
+def bounded(file: BinaryIO) -> bytes:
+    """The next line; of an overlong one the start, so that no line fills the memory."""
+    line = rest = file.readline(LONGEST_ROW + 2)
+    while len(rest) == LONGEST_ROW + 2 and not rest.endswith(b"\n"):
+        rest = file.readline(LONGEST_ROW + 2)
+    return line
