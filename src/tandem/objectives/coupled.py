@@ -108,7 +108,7 @@ class Coupled(Objective):
             metrics |= mismatch_metrics(replace(batch, old_logp=trainer))
         for name, term in self.terms.items():
             metrics |= own_metrics(term.loss, batch, *found(rows, name))
-            if term.correction is not corrections.none:
+            if term.corrects:
                 metrics |= corrections.effect(batch, term.correction(batch))
                 metrics |= own_metrics(term.correction, batch)
         return metrics

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tandem import corrections, ranks
 from tandem.batches import Experience, rows_of
-from tandem.declarations import compares_rows, needs_of, survey_of, vanishes
+from tandem.declarations import compares_rows, needs_of, survey_of, unbound, vanishes
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch, DecoupledBatch, concat, pad_steps, take
@@ -37,6 +37,11 @@ class Term:
     @property
     def exists(self) -> bool:
         return isinstance(self.coef, nn.Module) or self.coef != 0
+
+    @property
+    def corrects(self) -> bool:
+        """Whether rows that other weights sampled are weighed."""
+        return unbound(self.correction)[0] is not corrections.none
 
     @property
     def needs(self) -> frozenset[str]:
@@ -118,7 +123,7 @@ class Objective(ABC):
         loss = term.loss(batch, *found(rows, name))
         weight = rows.weights[name]
         refuse_part(term.loss, weight)
-        if term.correction is not corrections.none:
+        if term.corrects:
             weight = weight * term.correction(batch)
         return float(term.coef) * (loss * weight).sum()
 
