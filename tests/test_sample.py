@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from omegaconf import OmegaConf
 
-from tandem import sample
+from tandem import draws, sample
 from tandem.config import build, compose
-from tandem.record.pictures import load
+from tandem.dynamics.kernels import ode
+from tandem.record.pictures import grid, load
+from tandem.types import Prompt
 
 
 def untrained(folder, *overrides):
@@ -67,6 +71,30 @@ def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, ca
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, longer)
+
+
+@pytest.mark.parametrize("weights", ["live", "ema"])
+def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, capsys):
+    """Whichever sampled in training."""
+    own = (
+        "model=tiny_flow", "algorithm=nft", "model.adapter.num_layers=1", "rollout.steps=2",
+        "model/ema=constant", "model.ema.decay=1.0", f"evaluation.weights={weights}",
+    )  # fmt: skip
+    cfg = compose(own)
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    policy = build(cfg.model)
+    policy.load(frozenset())
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter += 0.02
+    policy.updated()
+    policy.save(tmp_path / "model")
+    by = replace(policy.sampling, kernel=ode, weights=weights)
+    key = draws.key(0, "sample")
+    want = policy.sample([Prompt(id=0, source="you", text="red circle")], 2, key=key, slots=[0],
+                         sampling=by).outputs  # fmt: skip
+    said(capsys, tmp_path, "red circle", "--n", 2, "--out", tmp_path / "two.png")
+    assert torch.equal(load(tmp_path / "two.png"), grid(want, 2))
 
 
 def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):

@@ -19,11 +19,13 @@ from tandem.data.records import AS_CHAT, Wording
 from tandem.passes import Evaluation, Pictures
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.snapshots import EMA, LIVE
 from tandem.policies.sampling import Sampling
 from tandem.record.pictures import grid, save
 from tandem.start import has_model
 from tandem.types import Prompt
 
+OF_TRAINING = ("lora", "ema", "teachers")  # parts of a model that nobody reads of a finished one
 OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale", "resolution")
 
 
@@ -62,8 +64,12 @@ def worded(text: str, cfg: DictConfig, *, chat: bool) -> Prompt:
 
 
 def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
-    """The policy with the final weights; adapters are merged into them already."""
-    policy = build(OmegaConf.merge(cfg.model, {"path": str(run_dir / "model"), "lora": None}))
+    """The policy with the final weights, or the average of them if that is what was evaluated;
+    adapters are merged into them already."""
+    averaged = cfg.evaluation.get("weights") == EMA
+    folder = run_dir / "model" / EMA if averaged else run_dir / "model"
+    unused = {name: None for name in OF_TRAINING if name in cfg.model}
+    policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
     try:
         policy.load(frozenset())
     except ValueError as error:
@@ -76,7 +82,9 @@ def sampling_of(
 ) -> Sampling | FlowSampling:
     """Texts as the run trained them, pictures as it evaluated them, but for what is given."""
     pictures = isinstance(evaluation, Pictures)
-    own = evaluation.noiseless(policy.sampling) if pictures else policy.sampling
+    own = policy.sampling
+    if pictures:  # the loaded weights are the right ones, whatever sampled in training
+        own = replace(evaluation.noiseless(own), weights=LIVE)
     flags = {name: given[name] for name in OF_TEXTS + OF_PICTURES if given.get(name) is not None}
     for name in flags:
         if not hasattr(own, name):

@@ -13,6 +13,8 @@ from tandem.batches import Experience
 from tandem.data.shapes import Pictures as Demonstrations
 from tandem.data.shapes import shapes
 from tandem.data.shapes_drawn import renderings
+from tandem.drift import MEASURES
+from tandem.dynamics.decays import Following, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.steps import random_steps
 from tandem.evaluation import evaluate
@@ -105,6 +107,17 @@ def test_the_numbers_are_those_of_the_pictures_under_the_ode_and_as_trained():
     assert not any("length" in name or "greedy" in name for name in got)
 
 
+def test_what_pictures_look_like_is_measured_under_the_ode():
+    policy = small()
+    got = measured(policy).metrics
+    seen = by_hand(policy, replace(policy.sampling, kernel=ode, steps=4))
+    for name, measure in MEASURES.items():
+        each = torch.stack([measure(picture) for one in seen.values() for picture in one.outputs])
+        assert got[f"eval/{name}"] == pytest.approx(each.mean().item())
+        assert f"eval/{name}_sampled" not in got
+        assert each.std() > 0
+
+
 def scores_of(rollout):
     near = nearest_rendering(list(rollout.outputs), list(rollout.prompts), renderings=renderings())
     return torch.tensor(near, dtype=torch.float64)
@@ -128,6 +141,30 @@ def test_evaluations_differ_by_the_weights_alone():
     moved = measured(policy).metrics
     assert moved["eval/reward"] != once.metrics["eval/reward"]
     assert moved["eval/reward_sampled"] != once.metrics["eval/reward_sampled"]
+
+
+@pytest.mark.parametrize("weights", ["live", "ema"])
+def test_the_weights_are_those_of_evaluation_whichever_sample_in_training(weights):
+    """Live, averaged and old weights are three; training samples by the old ones."""
+    following = {"old": Following(decay=partial(constant, decay=0.5))}
+    policy = small(
+        sampling={"weights": "old"}, snapshots=following, ema=partial(constant, decay=1.0)
+    )
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(0.02)
+    policy.updated()
+    got = measured(policy, replace(SETTINGS, weights=weights)).metrics
+    rewards = {}
+    for name in ("live", "ema", "old"):
+        for end, kernel in (("", ode), ("_sampled", policy.sampling.kernel)):
+            by = replace(policy.sampling, kernel=kernel, steps=5 if end else 4, weights=name)
+            outputs = [one.outputs for one in by_hand(policy, by).values()]
+            bright = torch.stack([picture for some in outputs for picture in some]).double()
+            rewards[name, end] = bright.mean().item() / 255
+    assert len(set(rewards.values())) == 6
+    for end in ("", "_sampled"):
+        assert got[f"eval/reward_bright{end}"] == pytest.approx(rewards[weights, end], abs=1e-6)
 
 
 def test_the_table_has_the_first_pictures_of_the_first_prompts_of_both_kinds():
