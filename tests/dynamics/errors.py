@@ -7,7 +7,8 @@ from torch import Tensor
 
 from tandem import weights
 from tandem.declarations import survey_of
-from tandem.types import DecoupledBatch
+from tandem.dynamics.regression import Weighting, energy
+from tandem.types import CoupledBatch, DecoupledBatch
 
 GIVEN = {"error": "v", "old_error": "v_old", "ref_error": "v_ref"}
 
@@ -72,3 +73,19 @@ def found(loss, batch) -> tuple[Tensor, ...]:
 
 def mean_loss(loss, batch) -> Tensor:
     return (loss(batch, *found(loss, batch)) * weights.sequence_mean(batch.mask)).sum()
+
+
+def likelihoods(batch: DecoupledBatch, weighting: Weighting) -> CoupledBatch:
+    """The same pictures with the log-probabilities that their errors stand for."""
+
+    def logp(error: Tensor) -> Tensor:
+        return -weighting(batch.sigma, energy(error))
+
+    return CoupledBatch(
+        logp=logp(batch.error),
+        old_logp=logp(batch.old_error),
+        ref_logp=logp(batch.ref_error),
+        advantages=batch.advantages,
+        mask=batch.mask,
+        group=batch.group,
+    )
