@@ -25,19 +25,19 @@ FIRST = {
 # What the first and the last evaluation of runs of the embedded flow found, 30 iterations each.
 WARM = FIRST | {
     "eval/reward": 0.464, "eval/diversity": 0.177, "eval/colour_entropy": 1.070,
-    "eval/edge_density": 0.243, "eval/dark": 0.670,
+    "eval/edge_density": 0.243, "eval/dark": 0.651,
 }  # fmt: skip
 HEALTHY = {
     "eval/reward": 0.681, "eval/diversity": 0.090, "eval/colour_entropy": 0.774,
-    "eval/edge_density": 0.154, "eval/dark": 0.787, "eval/distance_to_start": 0.231,
+    "eval/edge_density": 0.154, "eval/dark": 0.766, "eval/distance_to_start": 0.231,
 }  # fmt: skip
 FILLED = {  # every pixel in the colour that was asked for
     "eval/reward": 0.988, "eval/diversity": 0.165, "eval/colour_entropy": 1.152,
-    "eval/edge_density": 0.545, "eval/dark": 0.042, "eval/distance_to_start": 0.997,
+    "eval/edge_density": 0.545, "eval/dark": 0.001, "eval/distance_to_start": 0.997,
 }  # fmt: skip
 BLANK = {  # small as a JPEG
-    "eval/reward": 0.738, "eval/diversity": 0.021, "eval/colour_entropy": 0.001,
-    "eval/edge_density": 0.0, "eval/dark": 0.999, "eval/distance_to_start": 0.524,
+    "eval/reward": -0.738, "eval/diversity": 0.021, "eval/colour_entropy": 0.001,
+    "eval/edge_density": 0.0, "eval/dark": 1.0, "eval/distance_to_start": 0.524,
 }  # fmt: skip
 
 
@@ -54,11 +54,10 @@ def test_worked_example():
     assert distance(HALF, HALF) == 0
 
 
-def test_darkness_is_of_luma():
-    green, blue = BLACK.clone(), BLACK.clone()
-    green[..., 1] = blue[..., 2] = 128
-    assert dark(green) == 0  # 75 of 255
-    assert dark(blue) == 1  # 15 of 255
+def test_one_bright_channel_makes_a_pixel_no_dark_one():
+    blue = BLACK.clone()
+    blue[..., 2] = torch.arange(94, 98).byte()  # 96 is a mean of 32
+    assert dark(blue) == 0.5
 
 
 def test_measures_agree_with_loops_over_pixels():
@@ -76,8 +75,8 @@ def test_measures_agree_with_loops_over_pixels():
 
 
 def dark_by_hand(rows):
-    luma = [0.299 * r + 0.587 * g + 0.114 * b for row in rows for r, g, b in row]
-    return sum(one < 32 for one in luma) / len(luma)
+    pixels = [sum(pixel) / 3 < 32 for row in rows for pixel in row]
+    return sum(pixels) / len(pixels)
 
 
 def entropy_by_hand(rows):
@@ -102,10 +101,10 @@ def edges_by_hand(rows):
 def test_collapses_that_were_seen_are_told_from_a_run_that_learnt():
     limits = Collapse()
     assert limits.warning(WARM, HEALTHY) is None
-    said = limits.warning(WARM, FILLED)
-    assert "dark pixels 0.670 -> 0.042" in said
+    said = limits.warning(WARM | {"eval/reward": 0.243}, FILLED)
+    assert "dark pixels 0.651 -> 0.001" in said
     assert "distance to the start 0.997 at a first diversity of 0.177" in said
-    said = limits.warning(WARM, BLANK)
+    said = limits.warning(WARM | {"eval/reward": -0.852}, BLANK)
     for sign in ("diversity 0.177 -> 0.021", "colour entropy", "edge density", "dark pixels"):
         assert sign in said
     assert "algorithm.kl.coef" in said

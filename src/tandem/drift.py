@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-LUMA = (299, 587, 114)  # thousandths of red, green and blue: ITU-R BT.601
-DARK = 32  # of 256 levels of luma: below them a pixel is dark
+DARK = 32  # of 256 levels: a pixel whose channels are below on average is dark
 BOXES = 4  # of each channel in the histogram of colours
 STEEP = 64  # of 256 levels between neighbours; noise that is left in pictures stays below
 
@@ -22,9 +21,11 @@ FALLING = ("diversity", "colour_entropy", "edge_density")
 
 
 def dark(pictures: Tensor) -> Tensor:
-    """Share of the pixels whose luma is below an eighth of its range."""
-    luma = (pictures.long() * torch.tensor(LUMA)).sum(-1)
-    return (luma < 1000 * DARK).double().mean((-2, -1))
+    """Share of the pixels whose channels are on average below an eighth of their range.
+
+    Not their luma: a pixel full of blue has little of it, and is no dark one.
+    """
+    return (pictures.long().sum(-1) < 3 * DARK).double().mean((-2, -1))
 
 
 def colour_entropy(pictures: Tensor) -> Tensor:
