@@ -7,6 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_flow import KERNELS, small
+from torch import distributed as dist
+from torch import multiprocessing
 
 from tandem import draws
 from tandem.batches import Experience
@@ -221,3 +223,19 @@ def test_a_failed_update_keeps_its_pictures(tmp_path):
     for row, output in enumerate(rollout.outputs):
         assert torch.equal(kept[f"output.{row}"], output)
     assert '"score": 0.0' in (folder / "batch.json").read_text()
+
+
+def _on_rank(rank: int, port: int, result) -> None:
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
+    result[rank] = measured(small(), prompts=PROMPTS[:3]).metrics
+    dist.destroy_process_group()
+
+
+@pytest.mark.system
+def test_ranks_see_the_pictures_of_one_another(free_port):
+    result = multiprocessing.get_context("fork").Manager().dict()
+    multiprocessing.start_processes(_on_rank, (free_port, result), nprocs=2, start_method="fork")
+    want = measured(small(), prompts=PROMPTS[:3]).metrics
+    assert {f"eval/{name}" for name in MEASURES} < want.keys()
+    assert result[0] == result[1] == pytest.approx(want)
