@@ -32,7 +32,7 @@ class Experience:
     returns: Tensor | None = None  # [B, T] what a critic learns; None: there is none
     # Of one update, by term: how much each step counts, and what its loss found in all rows.
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
-    surveyed: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
+    surveyed: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T, ...]
     # What the policy said of them, with gradient, if it was asked before the cut.
     record: CoupledBatch | DecoupledBatch | None = None
 
@@ -40,7 +40,11 @@ class Experience:
         shape = tuple(self.rollout.mask.shape)
         check_shapes("Experience", self.columns(), shape)
         check_shapes("Experience.weights", self.weights, shape)
-        check_shapes("Experience.surveyed", self.surveyed, shape)
+        # A survey may find several numbers for a step, along further axes.
+        found = {
+            name: x.flatten(2)[..., 0] if x.ndim > 2 else x for name, x in self.surveyed.items()
+        }
+        check_shapes("Experience.surveyed", found, shape)
 
     def columns(self) -> dict[str, Tensor]:
         """Its own tensors [B, T] that are there."""

@@ -112,8 +112,11 @@ def test_advantages_are_clipped_on_either_side(flow):
     want = [-1, -0.412409, -0.13747, 1, 0, 0, 0.109976, -0.109976]
     assert kept[:, 0].tolist() == pytest.approx(want, abs=1e-6)
     assert_close(Clipped(plain)(both, pictures(2, 4)), free)
-    with pytest.raises(ValueError, match="set it above 0"):
-        Clipped(plain, 0.0)
+    scaled = Clipped(plain, 1.0, largest=0.5)(both, pictures(2, 4))
+    assert_close(scaled, kept / 2)
+    for bounds in ({"bound": 0.0}, {"largest": -1.0}):
+        with pytest.raises(ValueError, match="set it above 0"):
+            Clipped(plain, **bounds)
 
 
 @SCALES

@@ -13,20 +13,26 @@ from tandem.types import Rollout, Scores
 
 @dataclass(frozen=True)
 class Clipped:
-    """A between -bound and bound: one sample that stands out does not make the whole update."""
+    """A between -bound and bound: one sample that stands out does not make the whole update.
+
+    `largest` is what the bound then becomes, and all else with it; None: it stays.
+    """
 
     of: Callable[[Scores, Rollout], Tensor]
     bound: float = 5.0
+    largest: float | None = None
 
     def __post_init__(self) -> None:
-        if self.bound <= 0:
-            raise ValueError(
-                f"algorithm.advantage.bound={self.bound} leaves nothing; set it above 0"
-            )
+        for name, value in {"bound": self.bound, "largest": self.largest}.items():
+            if value is not None and value <= 0:
+                raise ValueError(
+                    f"algorithm.advantage.{name}={value} leaves nothing; set it above 0"
+                )
 
     @property
     def needs(self) -> frozenset[str]:
         return needs_of(self.of)
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
-        return self.of(scores, rollout).clamp(-self.bound, self.bound)
+        kept = self.of(scores, rollout).clamp(-self.bound, self.bound)
+        return kept if self.largest is None else kept * (self.largest / self.bound)

@@ -52,7 +52,7 @@ def domain(composed: Composed) -> str:
     dynamics, wanted = composed.settings.dynamics.name, _evidence(composed)
     if dynamics == "autoregressive":
         return TOKENS
-    whole = wanted == "elbo" or (wanted == "any" and dynamics == "ode")
+    whole = wanted in ("elbo", "teacher") or (wanted == "any" and dynamics == "ode")
     return PICTURES if whole or composed.is_offline else STEPS
 
 
