@@ -209,7 +209,6 @@ def ranking(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[str, 
 
 @measured_by(ranking)
 @surveyed_by(disagreement)
-@rewarded_by(by_reference)
 @needs("ref_logp", vanishes=True)
 def group_preference(batch: CoupledBatch, surveyed: Tensor, *, beta: float = 0.2) -> Tensor:
     """softplus(S) = -log sigmoid(-S), S of the row's group: a preference among all its samples.
