@@ -18,7 +18,7 @@ from tandem.batches import Budget
 from tandem.collect import supplied_by
 from tandem.losses.judged import kto
 from tandem.losses.preference import dpo, orpo, simpo
-from tandem.types import Prompt
+from tandem.types import Prompt, Scores
 
 DPO = replace(
     GRPO, collect=collect.preference_pairs, advantage=preferred, loss=dpo,
@@ -208,3 +208,15 @@ def test_two_ranks_are_one(algorithm, tmp_path, free_port):
         got = [torch.from_numpy(gradient) for gradient in gradients]
         assert_close(got, alone.gradients, rtol=1e-9, atol=1e-12)
         assert report == pytest.approx(alone.report, rel=1e-9, abs=1e-12)
+
+
+def test_the_part_that_decides_is_the_first_that_judges_a_prompt():
+    nan = torch.nan
+    parts = {"a": torch.tensor([1.0, nan, nan]), "b": torch.tensor([5.0, 6.0, 7.0])}
+    scores = Scores(total=torch.ones(3), parts=parts, scored=torch.ones(3).bool())
+    own = (None, ("b",), ("b", "a"))
+    prompts = [Prompt(id=i, source="s", text="?", rewards=r) for i, r in enumerate(own)]
+    assert_close(collect.part(scores, None, prompts), torch.tensor([1.0, 6.0, nan]), equal_nan=True)
+    assert collect.part(scores, "b", prompts) is scores.parts["b"]
+    with pytest.raises(ValueError, match="no reward is called 'c'; there are a, b"):
+        collect.part(scores, "c", prompts)

@@ -221,3 +221,25 @@ def test_ranks_share_the_prompts_and_agree(free_port):
     assert result[0] == (want.metrics, want.rows, 10, None)
     assert result[1] == (want.metrics, want.rows, 9, None)
     assert len(want.rows) == 2 * 16
+
+
+def test_a_dataset_is_right_by_its_own_reward_and_reported_under_its_heading():
+    def halves(prompt):
+        own = int(prompt.id) % 4 < 2
+        headings = ("a", "a/both") if own else "b"
+        rewards = ("exact",) if own else ("never", "exact")
+        return replace(prompt, rewards=rewards, fields={"reported_with": headings})
+
+    never = Reward(lambda output, prompt: None if output == "?" else 0.0)
+    judges = Rewards({"exact": Reward(judge), "never": never})
+    found = run(asked=[halves(prompt) for prompt in prompts()], judges=judges).metrics
+    alone = run(asked=[p for p in prompts() if p.id % 4 < 2], judges=judges).metrics
+    assert found["eval/accuracy/a"] == found["eval/accuracy/a/both"] == alone["eval/accuracy"] > 0
+    assert found["eval/accuracy/b"] > 0  # by the first reward of all, which judges it too
+    assert found["eval/missing"] == 0
+    other = {"b": ("never",), "a": ("exact",)}
+    asked = [replace(p, rewards=other["a" if p.id % 4 < 2 else "b"]) for p in prompts()]
+    apart = run(asked=asked, judges=judges)
+    assert apart.metrics["eval/missing"] == 0
+    assert apart.metrics["eval/accuracy"] == pytest.approx(alone["eval/accuracy"] / 2)
+    assert apart.faults == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from tandem.batches import Budget, Plan
 from tandem.collect import supplied_by
 from tandem.config import ConfigError, build
 from tandem.config.settings import Settings
-from tandem.data import BadRow, Data, PromptStream
+from tandem.data import BadRow, Data, apart
 from tandem.module import PostTraining
 from tandem.passes import Evaluation
 from tandem.policies.base import Policy
@@ -24,7 +23,6 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.policies.sampling import Sampling
 from tandem.rewards import Rewards
 from tandem.start import pairs_file
-from tandem.types import Prompt
 
 ADMIT = {
     "demonstrations": lambda policy, examples: policy.admit_answered(examples),
@@ -60,7 +58,7 @@ def assemble(
     mismatched = "baseline" in supplied_by(algorithm.collect)
     data = admitted(policy, data, source, settings, mismatched=mismatched)
     # A curriculum goes by what samples score; what is given comes in turn.
-    order = data.curriculum if source == "train" else PromptStream
+    order = data.curriculum if source == "train" else data.given
     module = PostTraining(
         policy=policy,
         algorithm=algorithm,
@@ -126,22 +124,6 @@ def none_of(split: str, left_out: Sequence[BadRow]) -> str:
     own = [row.reason for row in left_out if row.file.startswith(f"{split} of ")]
     said = ", ".join(f"{count} x {why}" for why, count in Counter(own).most_common(3))
     return f"the model can read none of the {len(own)} prompts of {split}: {said}"
-
-
-def apart(
-    prompts: Sequence[Prompt], held_out: Sequence[Prompt]
-) -> tuple[list[Prompt], list[Prompt]]:
-    """The prompts that do not ask what a held-out one asks, and those that do."""
-    asked = {_question(prompt) for prompt in held_out}
-    known = [_question(prompt) in asked for prompt in prompts]
-    return (
-        [prompt for prompt, also in zip(prompts, known, strict=True) if not also],
-        [prompt for prompt, also in zip(prompts, known, strict=True) if also],
-    )
-
-
-def _question(prompt: Prompt) -> str:
-    return json.dumps(prompt.text if prompt.messages is None else [*map(dict, prompt.messages)])
 
 
 def plan(settings: Settings) -> Plan:

@@ -200,7 +200,8 @@ def dynamic_sampling(
     drawn = found = 0
     while found < wanted and len(kept) < max_rounds:
         rollout, scores = source.act(source.more(len(kept)) if kept else prompts)
-        rows = differing(part(scores, metric), rollout.group, tolerance).nonzero()[:, 0]
+        said = part(scores, metric, rollout.prompts)
+        rows = differing(said, rollout.group, tolerance).nonzero()[:, 0]
         kept.append((take(rollout, rows), take(scores, rows)))
         drawn, found = drawn + wanted, found + _groups(rollout.group[rows])
     source.note(_acceptance(found, drawn, len(kept)))
@@ -235,12 +236,18 @@ def _first_groups(rollout: Rollout, scores: Scores, wanted: int) -> tuple[Rollou
     return take(rollout, rows), take(scores, rows)
 
 
-def part(scores: Scores, metric: str | None) -> Tensor:
-    """One named reward part, [B]; the first one if there is no name."""
+def part(scores: Scores, metric: str | None, prompts: Sequence[Prompt]) -> Tensor:
+    """One named reward part, [B]; the first one if there is no name.
+
+    Of a prompt that it does not judge, the first of the rewards that do.
+    """
     name = next(iter(scores.parts)) if metric is None else metric
     if name not in scores.parts:
         raise ValueError(f"no reward is called {name!r}; there are {', '.join(scores.parts)}")
-    return scores.parts[name]
+    names = [name if prompt.judged_by(name) else prompt.rewards[0] for prompt in prompts]
+    if {*names} <= {name}:
+        return scores.parts[name]
+    return torch.stack([scores.parts[own][row] for row, own in enumerate(names)])
 
 
 def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:

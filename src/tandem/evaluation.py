@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws, ranks
+from tandem.collect import part
 from tandem.drift import MEASURES
 from tandem.passes import Evaluation, Pass
 from tandem.policies.flow.records import FlowSampling
@@ -24,7 +25,7 @@ from tandem.record import tables
 from tandem.rewards.images import pixels, spread
 from tandem.types import Prompt, Rollout, Scores
 
-TOGETHER = "reported_with"  # the field of a prompt that names what it is reported with
+TOGETHER = "reported_with"  # the field of a prompt that names what it is reported with, or several
 
 # Summed over the samples of a prompt; "known" counts those whose reward part is not missing.
 COUNTED = ("correct", "known", "length", "truncated", "reward", "scored")
@@ -167,11 +168,11 @@ class Columns:
 
     def count(self, rollout: Rollout, scores: Scores, settings: Evaluation, one: Pass) -> Tensor:
         """Sums over the samples of each prompt: [prompts, len(names)]."""
-        part = scores.parts[settings.metric or next(iter(scores.parts))].cpu()
+        decisive = part(scores, settings.metric, rollout.prompts).cpu()
         scored = scores.scored.cpu()
         each = {
-            "correct": settings.right(part),
-            "known": part.isfinite(),
+            "correct": settings.right(decisive),
+            "known": decisive.isfinite(),
             "length": rollout.length.cpu(),
             "truncated": rollout.truncated.cpu(),
             "reward": torch.where(scored, scores.total.cpu(), 0),
@@ -249,8 +250,9 @@ def _by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> dict[str
     for i, prompt in enumerate(prompts):
         places.setdefault(prompt.source, []).append(i)
     for i, prompt in enumerate(prompts):
-        if TOGETHER in prompt.fields:
-            places.setdefault(prompt.fields[TOGETHER], []).append(i)
+        together = prompt.fields.get(TOGETHER, ())
+        for several in (together,) if isinstance(together, str) else together:
+            places.setdefault(several, []).append(i)
     return {f"{name}/{source}": _mean(values[chosen]) for source, chosen in places.items()}
 
 

@@ -26,7 +26,7 @@ from tandem.metrics import (
 from tandem.objectives.terms import Objective, Outcome
 from tandem.rewards.images import variety
 from tandem.source import Clock, Iterations, LiveSource
-from tandem.types import Prompt, Rollout, Scores
+from tandem.types import Prompt, Rollout, Scores, take
 
 PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it
 COUNTERS = (
@@ -229,9 +229,10 @@ class PostTraining(LightningModule):
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)
         # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
-        known = (rollout.group < len(prompts)) & part(scores, None).isfinite()
-        sources = [prompts[slot].source for slot in rollout.group[known].tolist()]
-        self.stream.observe(sources, part(scores, None)[known])
+        main = (rollout.group < len(prompts)).nonzero()[:, 0]
+        asked = [prompts[slot] for slot in rollout.group[main].tolist()]
+        success = part(take(scores, main), None, asked)
+        self.stream.observe([prompt.source for prompt in asked], success)
 
     # What a checkpoint holds beside weights and optimiser.
 

@@ -32,6 +32,7 @@ class Prompt:
     chosen_media: Tensor | None = field(default=None, compare=False)
     rejected_media: Tensor | None = field(default=None, compare=False)
     fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
+    rewards: tuple[str, ...] | None = None  # the names of those that judge it; None: all
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.messages is None):
@@ -41,6 +42,10 @@ class Prompt:
     def is_pair(self) -> bool:
         """Whether it brings two answers, texts or pictures."""
         return self.chosen is not None or self.chosen_media is not None
+
+    def judged_by(self, reward: str) -> bool:
+        """Whether the reward of that name is asked about its samples."""
+        return self.rewards is None or reward in self.rewards
 
     @property
     def sides(self) -> tuple[Prompt, Prompt]:

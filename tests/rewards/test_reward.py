@@ -4,6 +4,7 @@ import math
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch.testing import assert_close
 
 from tandem.rewards import Reward, Rewards
+from tandem.rewards.reward import batched
 from tandem.types import Prompt
 
 PROMPTS = [Prompt(id=i, source="test", text="?", answer=str(i)) for i in range(64)]
@@ -224,3 +226,24 @@ def test_a_failing_part_leaves_the_sample_without_a_score_and_an_abstaining_one_
     assert scores.scored.tolist() == [True, False, True]
     assert scores.total[1] == 0
     assert scores.parts["fine"].tolist() == [1.0] * 3
+
+
+def test_a_reward_is_asked_about_the_prompts_that_name_it_and_of_others_is_no_fault():
+    asked = []
+
+    @batched
+    def whole(outputs, prompts):
+        asked.extend(outputs)
+        return [2.0] * len(outputs)
+
+    rewards = Rewards({"whole": Reward(whole, weight=3.0), "silent": Reward(says(None))})
+    own = {"all": None, "whole": ("whole",), "silent": ("silent",)}
+    prompts = [Prompt(id=i, source=s, text="?", rewards=r) for i, (s, r) in enumerate(own.items())]
+    scores = rewards(["a", "b", "c"], prompts)
+    assert asked == ["a", "b"]
+    assert scores.total.tolist() == [6.0, 6.0, 0.0]
+    assert scores.scored.tolist() == [True, True, False]
+    assert scores.parts["whole"][:2].tolist() == [2.0, 2.0] and scores.parts["whole"][2].isnan()
+    assert rewards.pop_faults() == {"silent: gave none": 2}
+    alone = rewards(["c"], [replace(prompts[1], id=9)])
+    assert (alone.scored.tolist(), rewards.pop_faults()) == ([True], {})

@@ -20,6 +20,7 @@ from tandem.config.comparing import (
 from tandem.config.composed import Composed, Rule
 from tandem.config.given import GIVEN_RULES
 from tandem.config.legal import LEGAL_RULES
+from tandem.config.mixtures import MIXTURE_RULES
 from tandem.config.own_functions import averaging_losses_see_whole_updates, ranges_rise
 from tandem.config.pairs import PAIR_RULES
 from tandem.config.ranges import RANGE_RULES
@@ -116,5 +117,6 @@ RULES: tuple[Rule, ...] = (
     averaging_losses_see_whole_updates,
     ranges_rise,
     *PAIR_RULES,
+    *MIXTURE_RULES,
     *GIVEN_RULES,
 )

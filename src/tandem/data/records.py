@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Data:
     tries: int | None = None
     quarantine: tuple[BadRow, ...] = ()
     curriculum: StreamMaker = PromptStream  # how prompts are drawn from `train`
+    given: StreamMaker = PromptStream  # and how from `demonstrations` or `pairs`
     # A small world: evaluation asks the prompts of training too, under noise of its own.
     asks_again: bool = False
 
@@ -71,6 +72,22 @@ class Wording:
 
 
 AS_CHAT = Wording()
+
+
+def apart(
+    prompts: Sequence[Prompt], held_out: Iterable[Prompt]
+) -> tuple[list[Prompt], list[Prompt]]:
+    """The prompts that do not ask what a held-out one asks, and those that do."""
+    asked = {_question(prompt) for prompt in held_out}
+    known = [_question(prompt) in asked for prompt in prompts]
+    return (
+        [prompt for prompt, also in zip(prompts, known, strict=True) if not also],
+        [prompt for prompt, also in zip(prompts, known, strict=True) if also],
+    )
+
+
+def _question(prompt: Prompt) -> str:
+    return json.dumps(prompt.text if prompt.messages is None else [*map(dict, prompt.messages)])
 
 
 def prompt_id(*names: int | str) -> int:

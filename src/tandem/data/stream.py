@@ -113,9 +113,7 @@ class Curriculum(PromptStream):
         return torch.stack([orders[source][n % len(orders[source])] for source, n in last])
 
     def _choose(self, iteration: int, count: int, round: int) -> Tensor:
-        uniform = draws.uniform(draws.key(self.seed, "source", iteration, round), (count,))
-        edges = self.weights().cumsum(0)
-        return torch.searchsorted(edges[:-1].contiguous(), uniform * edges[-1], right=True)
+        return chosen_by(self.weights(), draws.key(self.seed, "source", iteration, round), count)
 
     def _order(self, iteration: int, source: int) -> Tensor:
         members = self.members[source]
@@ -127,6 +125,13 @@ class Curriculum(PromptStream):
     def _apply(self, fn: Callable, recurse: bool = True) -> Curriculum:
         # Bookkeeping stays in float64 on the CPU when the module around it is moved or cast.
         return self
+
+
+def chosen_by(weights: Tensor, key: int, count: int) -> Tensor:
+    """`count` draws with these chances, which need not sum to 1: [count] int64, places in them."""
+    edges = weights.cumsum(0)
+    uniform = draws.uniform(key, (count,)) * edges[-1]
+    return torch.searchsorted(edges[:-1].contiguous(), uniform, right=True)
 
 
 def _members(prompts: Sequence[Prompt], sources: Sequence[str]) -> list[Tensor]:

@@ -99,6 +99,7 @@ class Rewards:
 
     A reward that gives None leaves a sample to the others; one that fails leaves it without a
     score, because a sum without its term would be another reward. None from all is no score either.
+    A reward that a prompt does not name among its own is not asked, which is no fault of anybody.
     """
 
     def __init__(self, components: Mapping[str, Reward]) -> None:
@@ -116,7 +117,7 @@ class Rewards:
         parts, total = {}, torch.zeros(len(outputs), dtype=torch.float64)
         scored, failed = (torch.zeros(len(outputs), dtype=torch.bool) for _ in range(2))
         for name, component in self.components.items():
-            judged = component.judge(outputs, prompts)
+            judged = _judged_by(name, component, outputs, prompts)
             reasons = [reason for _, reason in judged]
             self.faults.update(_fault(name, reason) for reason in reasons if reason is not None)
             numbers = [math.nan if number is None else number for number, _ in judged]
@@ -131,6 +132,18 @@ class Rewards:
         """How many numbers were missing for which reason since the last call."""
         faults, self.faults = dict(self.faults), Counter()
         return faults
+
+
+def _judged_by(
+    name: str, component: Reward, outputs: Sequence[str], prompts: Sequence[Prompt]
+) -> list[tuple[float | None, str | None]]:
+    """As `Reward.judge`; neither number nor reason where the reward is not asked."""
+    asked = [i for i, prompt in enumerate(prompts) if prompt.judged_by(name)]
+    answers = component.judge([outputs[i] for i in asked], [prompts[i] for i in asked])
+    judged: list[tuple[float | None, str | None]] = [(None, None)] * len(outputs)
+    for i, answer in zip(asked, answers, strict=True):
+        judged[i] = answer
+    return judged
 
 
 def within(seconds: float, function: Callable, *arguments: object) -> object:

@@ -1,0 +1,154 @@
+"""Several datasets in one: drawn by weight, judged and reported each by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from tandem import draws
+from tandem.data.mixed import MixedStream, Order
+from tandem.data.records import BadRow, Data, StreamMaker, apart
+from tandem.data.rows import choose
+from tandem.types import Prompt
+
+TRAINED = ("train", "demonstrations", "pairs")
+HELD_OUT = ("eval", "test")
+TOGETHER = "reported_with"  # the field of what evaluation reports a prompt under, beside its source
+Splits = Mapping[str, tuple[Prompt, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """One of the datasets of a mixture."""
+
+    data: Data
+    weight: float = 1.0  # its chance at each slot is this over the sum of all weights
+    max_size: int | None = None  # of each of its splits to train on; None: all
+    rewards: tuple[str, ...] | None = None  # those that judge its samples; None: all there are
+    eval: bool | int = True  # whether it is evaluated, or by how many prompts at most
+
+
+def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
+    """The datasets `of`, by name: every source of one becomes NAME/source, and ids of different
+    ones never meet.
+
+    The dataset of each slot is drawn by weight, and then a prompt by the dataset's own curriculum.
+    Evaluation reports every dataset under its name, beside its sources and what it had reported
+    together itself. A prompt that a held-out one of any dataset asks is left out of the training
+    splits, unless its own dataset asks again what it trains on.
+    """
+    if not of:
+        raise ValueError("data.of names no dataset")
+    for name, one in of.items():
+        said = complaint(
+            name, weight=one.weight, max_size=one.max_size, rewards=one.rewards, eval=one.eval
+        )
+        if said is not None:
+            raise ValueError(said)
+    splits = {name: _splits(name, one, seed=seed) for name, one in of.items()}
+    held_out = [p for own in splits.values() for split in HELD_OUT for p in own[split]]
+    known: dict[int, Prompt] = {}
+    for name, one in of.items():
+        if not one.data.asks_again:
+            splits[name], left_out = _without(splits[name], held_out)
+            known |= {prompt.id: prompt for prompt in left_out}
+    every = {
+        split: tuple(p for own in splits.values() for p in own[split])
+        for split in (*TRAINED, *HELD_OUT)
+    }
+    return Data(
+        **every,
+        tries=_tries(of),
+        quarantine=(
+            *(row for one in of.values() for row in one.data.quarantine),
+            *(_held_out_too(prompt) for prompt in known.values()),
+        ),
+        curriculum=_stream(of, lambda data: data.curriculum),
+        given=_stream(of, lambda data: data.given),
+        asks_again=True,  # what may not be asked again is left out by now
+    )
+
+
+def complaint(
+    name: str,
+    *,
+    weight: float = 1.0,
+    max_size: int | None = None,
+    rewards: Sequence[str] | None = None,
+    eval: bool | int = True,
+) -> str | None:
+    """What is wrong with the numbers of a dataset; None: nothing."""
+    key = f"data.of.{name}"
+    if not name or "/" in name or "." in name:
+        return f"{key}: the name of a dataset starts its sources; give one without / and ."
+    if not 0 < weight < math.inf:
+        return f"{key}.weight={weight}: must be above 0; leave out a dataset that is never drawn"
+    if max_size is not None and max_size < 1:
+        return f"{key}.max_size={max_size}: must be at least 1, or null for all"
+    if rewards is not None and (not rewards or len({*rewards}) < len(rewards)):
+        return f"{key}.rewards={[*rewards]}: name each reward once, one at least, or null for all"
+    if not isinstance(eval, bool) and eval < 1:
+        return f"{key}.eval={eval}: must be at least 1, or false for none, or true for all"
+    return None
+
+
+def _splits(name: str, one: Dataset, *, seed: int) -> Splits:
+    """The prompts of a dataset as those of the mixture."""
+    asked = None if one.eval is True else int(one.eval)
+    sizes = dict.fromkeys(TRAINED, one.max_size) | dict.fromkeys(HELD_OUT, asked)
+    return {
+        split: tuple(_own(name, one.rewards, _some(getattr(one.data, split), size, seed=seed)))
+        for split, size in sizes.items()
+    }
+
+
+def _some(prompts: tuple[Prompt, ...], size: int | None, *, seed: int) -> tuple[Prompt, ...]:
+    return () if size == 0 else choose(prompts, max_size=size, seed=seed)
+
+
+def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) -> Iterator[Prompt]:
+    """Under an id, a source and a heading that no other dataset has."""
+    ids = draws.key("mixture", name, torch.tensor([prompt.id for prompt in prompts]))
+    for prompt, id in zip(prompts, (ids >> 1 & (1 << 62) - 1).tolist(), strict=True):
+        together = prompt.fields.get(TOGETHER, ())
+        within = (together,) if isinstance(together, str) else together
+        headings = (name, *(f"{name}/{one}" for one in within))
+        yield replace(
+            prompt,
+            id=id,
+            source=f"{name}/{prompt.source}",
+            rewards=prompt.rewards if rewards is None else rewards,
+            fields={**prompt.fields, TOGETHER: headings},
+        )
+
+
+def _without(splits: Splits, held_out: Sequence[Prompt]) -> tuple[Splits, list[Prompt]]:
+    """The splits, their training prompts apart from held-out ones; and those that were not."""
+    parted = {split: apart(splits[split], held_out) for split in TRAINED}
+    kept = {split: tuple(left) for split, (left, _) in parted.items()}
+    return {**splits, **kept}, [prompt for _, known in parted.values() for prompt in known]
+
+
+def _held_out_too(prompt: Prompt) -> BadRow:
+    return BadRow(file=f"data of {prompt.source}", line=prompt.id, reason="is held out too")
+
+
+def _tries(of: Mapping[str, Dataset]) -> int | None:
+    """How often the starting model is asked for wrong answers, the same in all datasets."""
+    tries = {one.data.tries for one in of.values()}
+    if len(tries) > 1:
+        said = ", ".join(f"{name} {one.data.tries}" for name, one in of.items())
+        raise ValueError(
+            "data.of: the starting model is asked for rejected answers as often in all datasets, "
+            f"or in none, but here the tries are {said}"
+        )
+    return tries.pop()
+
+
+def _stream(of: Mapping[str, Dataset], order: Callable[[Data], StreamMaker]) -> StreamMaker:
+    orders = {name: Order(weight=one.weight, stream=order(one.data)) for name, one in of.items()}
+    return partial(MixedStream, of=orders)

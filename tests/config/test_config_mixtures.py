@@ -1,0 +1,55 @@
+"""What a mixture of datasets and its rewards ask of one another, one line each."""
+
+import pytest
+
+from tandem.config import ConfigError, check, compose
+
+SORT = "{_target_:tandem.data.rows.jsonl,path:rows.jsonl,seed:0}"
+REWARDS = ("reward=[exact_match,target_length]", "reward.target_length.function.target=3")
+
+
+def checked(a, b="", rewards=REWARDS):
+    of = f"data.of={{a:{{data:{SORT}{a}}},b:{{data:{SORT}{b}}}}}"
+    check(compose(["model=tiny_lm", "algorithm=grpo", "~recipe", "data=mixture", of, *rewards]))
+
+
+WRONG = {
+    (",weight:0", ""): (
+        "data.of.a.weight=0.0: must be above 0; leave out a dataset that is never drawn"
+    ),
+    (",rewards:[exact_mach]", ""): (
+        "data.of.a.rewards: unknown reward 'exact_mach': did you mean 'exact_match'?"
+    ),
+    ("", ",rewards:[]"): (
+        "data.of.b.rewards=[]: name each reward once, one at least, or null for all"
+    ),
+    ("", ",eval:0"): "data.of.b.eval=0: must be at least 1, or false for none, or true for all",
+    (",rewards:[exact_match]", ",rewards:[exact_match]"): (
+        "reward.target_length judges no dataset; name it in data.of.a.rewards, or leave it out"
+    ),
+    (",wieght:2", ""): "unknown key 'data.of.a.wieght': did you mean 'data.of.a.weight'?",
+}
+
+
+@pytest.mark.parametrize(("given", "answer"), WRONG.items(), ids=[" ".join(x) for x in WRONG])
+def test_it_is_refused_with_its_reason(given, answer):
+    with pytest.raises(ConfigError) as refused:
+        checked(*given)
+    assert str(refused.value) == answer
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("", ""),
+        (",rewards:[exact_match]", ",weight:.5,eval:false"),
+        (",rewards:[exact_match]", ",rewards:[target_length],eval:3,max_size:5"),
+    ],
+)
+def test_what_makes_sense_passes(a, b):
+    checked(a, b)
+
+
+def test_a_mixture_without_datasets_says_what_is_missing():
+    with pytest.raises(ConfigError, match=r"data\.of"):
+        check(compose(["model=tiny_lm", "algorithm=grpo", "~recipe", "data=mixture"]))
