@@ -33,6 +33,12 @@ of_gaussian_steps = refused_on(
     pictures="a picture as a whole is no Gaussian step; set algorithm.kl.coef=0",
 )
 
+of_velocities = refused_on(
+    tokens="it compares velocities, and tokens have none; set algorithm/kl=auto",
+    steps="it compares velocities at fresh noise, not on the steps that were sampled; set "
+    "algorithm/kl=velocity_distance",
+)
+
 
 def k2_of(logp: Tensor, other: Tensor) -> Tensor:
     return (logp - other).square() / 2
@@ -114,6 +120,7 @@ def _steps(batch: CoupledBatch) -> Transition:
     return batch.transition
 
 
+@of_velocities
 @on_errors
 @needs("ref_error")
 def regressed(batch: DecoupledBatch) -> Tensor:
@@ -121,6 +128,7 @@ def regressed(batch: DecoupledBatch) -> Tensor:
     return energy(batch.error - batch.ref_error)
 
 
+@of_velocities
 @on_errors
 @needs("ref_error")
 def regressed_elbo(batch: DecoupledBatch) -> Tensor:
@@ -131,6 +139,7 @@ def regressed_elbo(batch: DecoupledBatch) -> Tensor:
     return regressed(batch) / (2 * variance)
 
 
+@of_velocities
 @on_errors
 @needs("ref_error")
 def reward_adaptive(
