@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from gaussian_policy import GaussianPolicy, GaussianSample
 from loop import Alone
+from omegaconf import OmegaConf
 from table_policy import TablePolicy
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -41,8 +42,14 @@ Change = Callable[[Scores, Rollout], tuple[Scores, Rollout]]
 
 
 def names() -> list[str]:
-    """Every preset of conf/algorithm."""
-    return sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
+    """Every preset of conf/algorithm that is trained on the log-probabilities of steps."""
+    files = sorted((conf_folder() / "algorithm").glob("[!_]*.yaml"))
+    return [path.stem for path in files if not of_errors(path)]
+
+
+def of_errors(preset: Path) -> bool:
+    """Whether it regresses velocities of whole pictures, which the policies here have none of."""
+    return OmegaConf.load(preset).get("evidence") in ("elbo", "teacher")
 
 
 OF_FLOWS = {"dance_grpo", "flow_dppo", "flow_grpo", "grpo_guard", "mix_grpo", "tempflow_grpo"}

@@ -117,7 +117,9 @@ def page() -> str:
             "",
             "A tick is a test of `tests/test_law_matrix.py`; a number says why a law is not one of "
             "that algorithm.",
-            "`make laws` writes this page. Each preset has the numbers it published.",
+            "`make laws` writes this page. Each preset has the numbers it published. Those that "
+            "regress velocities of whole pictures are not in it: `tests/dynamics/"
+            "test_decoupled_laws.py` holds their losses to cuts, order, padding and precision.",
             "",
             *(f"* **{name}**: {law.says}." for name, law in LAWS.items()),
             "",
