@@ -147,7 +147,7 @@ def test_a_curriculum_hears_of_its_own_dataset_and_is_remembered():
     assert texts(plain.draw(9, 16)) != texts(stream.draw(9, 16))
 
 
-def test_what_one_dataset_holds_out_no_other_trains_on_unless_it_asks_again():
+def test_what_one_dataset_holds_out_no_other_trains_on():
     shared = Prompt(id=99, source="s", text="shared", answer="yes")
     holder = replace(small("a"), eval=(shared,))
     asked = (*rows("b", 3), replace(shared, id=7))
@@ -157,17 +157,29 @@ def test_what_one_dataset_holds_out_no_other_trains_on_unless_it_asks_again():
     assert [(row.file, row.reason) for row in data.quarantine] == [
         ("data of b/s", "is held out too")
     ]
-    world = Data(train=asked, eval=(shared,), asks_again=True)
-    data = mixture(of={"a": Dataset(data=world), "b": Dataset(data=trainer)}, seed=0)
-    assert [p.source for p in data.train if p.text == "shared"] == ["a/s"]
-    assert data.asks_again
+
+
+def test_a_world_that_asks_again_holds_nothing_out_but_heeds_the_others():
+    shared = Prompt(id=99, source="s", text="shared", answer="yes")
+    asked = (*rows("b", 3), replace(shared, id=7))
+    world = Dataset(data=Data(train=asked, eval=(shared,), asks_again=True))
+    plain = Dataset(data=Data(train=asked, eval=()))
+    data = mixture(of={"a": world, "b": plain}, seed=0)
+    assert {p.source for p in data.train if p.text == "shared"} == {"a/s", "b/s"}
+    assert data.asks_again and not data.quarantine
+    strict = Dataset(data=Data(train=rows("b", 3), eval=(shared,)))
+    data = mixture(of={"a": world, "b": strict}, seed=0)
+    assert "shared" not in texts(data.train)
+    assert "shared" in texts(data.eval)
 
 
 def test_a_dataset_without_anything_to_train_on_is_named():
     bare = Data(train=rows("b", 3), eval=())
     data = mixture(of={"a": Dataset(data=small("a")), "b": Dataset(data=bare)}, seed=0)
     assert len(data.curriculum(data.train, seed=0).draw(0, 4)) == 4
-    with pytest.raises(ValueError, match=r"data\.of\.b has nothing that this algorithm trains on"):
+    with pytest.raises(
+        ValueError, match=r"data\.of\.b has nothing left that this algorithm trains on"
+    ):
         data.given(data.demonstrations, seed=0)
 
 

@@ -38,8 +38,8 @@ def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
 
     The dataset of each slot is drawn by weight, and then a prompt by the dataset's own curriculum.
     Evaluation reports every dataset under its name, beside its sources and what it had reported
-    together itself. A prompt that a held-out one of any dataset asks is left out of the training
-    splits, unless its own dataset asks again what it trains on.
+    together itself. What one dataset holds out no other trains on; one that asks again what it
+    trains on holds nothing out.
     """
     if not of:
         raise ValueError("data.of names no dataset")
@@ -50,12 +50,12 @@ def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
         if said is not None:
             raise ValueError(said)
     splits = {name: _splits(name, one, seed=seed) for name, one in of.items()}
-    held_out = [p for own in splits.values() for split in HELD_OUT for p in own[split]]
+    strict = [name for name, one in of.items() if not one.data.asks_again]
+    held_out = [p for name in strict for split in HELD_OUT for p in splits[name][split]]
     known: dict[int, Prompt] = {}
-    for name, one in of.items():
-        if not one.data.asks_again:
-            splits[name], left_out = _without(splits[name], held_out)
-            known |= {prompt.id: prompt for prompt in left_out}
+    for name in of:
+        splits[name], left_out = _without(splits[name], held_out)
+        known |= {prompt.id: prompt for prompt in left_out}
     every = {
         split: tuple(p for own in splits.values() for p in own[split])
         for split in (*TRAINED, *HELD_OUT)
