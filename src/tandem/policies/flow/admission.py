@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from tandem.dynamics.regression import Regression
 from tandem.policies.flow.prompts import Library
 from tandem.policies.flow.protocol import Adapter
 from tandem.policies.flow.records import FlowSampling
@@ -30,12 +31,17 @@ def pictured(examples: Sequence[Prompt], adapter: Adapter) -> Split:
     return split(examples, lambda example: refuse_picture(example, adapter))
 
 
-def guided_by(own: FlowSampling, others: Sequence[FlowSampling]) -> str | None:
+def guided_by(
+    own: FlowSampling, others: Sequence[FlowSampling], regression: Regression
+) -> str | None:
     """The setting that makes guidance read a negative prompt; None: nobody is guided."""
-    if own.guidance_scale > 1:
-        return "rollout.guidance_scale"
-    guided = any(sampling.guidance_scale > 1 for sampling in others)
-    return "evaluation.guidance_scale" if guided else None
+    scales = {
+        "rollout.guidance_scale": own.guidance_scale,
+        "algorithm.regression.guidance_scale": regression.guidance_scale,
+        "algorithm.regression.ref_guidance_scale": regression.ref_guidance_scale,
+        "evaluation.guidance_scale": max((x.guidance_scale for x in others), default=1.0),
+    }
+    return next((setting for setting, scale in scales.items() if scale > 1), None)
 
 
 def refuse(prompt: Prompt, library: Library, *, guided_by: str | None) -> str | None:

@@ -263,7 +263,7 @@ class FlowPolicy(Policy):
         now, and the others with the reason."""
         for sampling in samplings:
             self.adapter.canvas(sampling.resolution)  # which refuses what it cannot paint
-        setting = admission.guided_by(self.sampling, samplings)
+        setting = admission.guided_by(self.sampling, samplings, self.regression)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
         self.library.prepare(self.library.texts(kept, guided=setting is not None), self.device)
         return kept, dropped
