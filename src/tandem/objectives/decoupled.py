@@ -51,8 +51,9 @@ class Decoupled(Objective):
         return record if on_errors else likelihoods(record, self.weighting)
 
     def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
-        record = replace(record, mask=record.mask & counted(rows))
-        metrics = {"actor/velocity_error": masked_mean(energy(record.error), record.mask)}
+        """As of log-probabilities: rows without advantage are left out of all but the KL, whether
+        they were skipped or ran for the sake of another term."""
+        record, metrics = replace(record, mask=record.mask & counted(rows)), {}
         if record.ref_error is not None:
             distance = energy(record.error - record.ref_error)
             metrics["actor/ref_kl"] = masked_mean(distance, record.mask)
@@ -62,6 +63,7 @@ class Decoupled(Objective):
         if vanishes(self.terms[POLICY].loss):
             signal = record.advantages.ne(0).any(1, keepdim=True)
             record = replace(record, mask=record.mask & signal)
+        metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not reads_errors(self.terms[POLICY].loss):
             metrics |= policy_metrics(self.seen_by(POLICY, record))
         for name, term in self.terms.items():
