@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tandem.policies.flow.field import Field
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.scorer import Scorer
 from tandem.types import Rollout
@@ -21,10 +20,11 @@ def completed(
     *,
     model: FlowModel,
     scorer: Scorer,
-    logp: Callable[[Field, Rollout], Tensor],
+    logp: Callable[..., Tensor],
     trusted: Callable[[Rollout], bool],
 ) -> Rollout:
-    """`logp` is that of training, and `trusted` says whether the sampler's is the same.
+    """`logp(field, rollout, *, of_reference)` is that of training, and `trusted` says whether the
+    sampler's is the same.
 
     Log-probabilities and means of the old policy are of one origin: losses add their ratio to the
     distance of their means.
@@ -42,7 +42,7 @@ def completed(
 
     def ref_logp() -> Tensor:
         with model.reference() as field:
-            return logp(field, rollout)
+            return logp(field, rollout, of_reference=True)
 
     def old_kl_to_ref() -> Tensor:
         said = scorer.answers(model.field, rollout, frozenset({"kl_to_ref"}), model)

@@ -217,7 +217,8 @@ class FlowPolicy(Policy):
         """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
         and "kl_to_ref" the transition, in which a KL is there only if it was named."""
         if rollout.sample.trajectory is None:
-            return Evidence(logp=self.regressor.logp(self.model.field, rollout))
+            scale = self.regression.guidance_scale
+            return Evidence(logp=self.regressor.logp(self.model.field, rollout, scale=scale))
         return self.scorer.evidence(self.model, rollout, needs)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
@@ -225,12 +226,14 @@ class FlowPolicy(Policy):
         "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
         return self.regressor.errors(self.model, rollout, needs)
 
-    def _logp(self, field: Field, rollout: Rollout) -> Tensor:
+    def _logp(self, field: Field, rollout: Rollout, *, of_reference: bool = False) -> Tensor:
         """[B, T], without gradient."""
         if rollout.sample.trajectory is not None:
             return self.scorer.logp(field, rollout)
+        own = self.regression
+        scale = own.ref_guidance_scale if of_reference else own.guidance_scale
         with torch.no_grad():
-            return self.regressor.logp(field, rollout)
+            return self.regressor.logp(field, rollout, scale=scale)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities, values and old means that are read and were not given."""
@@ -254,7 +257,7 @@ class FlowPolicy(Policy):
         """Tokens that a forward pass reads for each row, [B] int64."""
         points = self.regressor.points_per_step(rollout) * rollout.length
         guided = rollout.sample.guidance.gt(1).long()
-        if rollout.sample.trajectory is None:
+        if rollout.sample.trajectory is None or self.teachers is not None:
             guided = int(self.regression.guidance_scale > 1)
         return sum(self.adapter.tokens) * (1 + guided) * points
 

@@ -13,7 +13,7 @@ from tandem.dynamics.regression import Regression, energy
 from tandem.policies.flow.field import Field
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.prompts import Library
-from tandem.policies.flow.rows import picked
+from tandem.policies.flow.rows import picked, scattered
 from tandem.policies.flow.trajectories import even_parts
 from tandem.types import Rollout
 
@@ -25,9 +25,9 @@ OF_STEPS = ("std", "velocity_gain")
 class Points:
     """Where velocities are asked for: N points of a rollout, and the truth there."""
 
+    mask: Tensor  # [B, levels of a row] bool: all that are asked for; none: one that counts nothing
     row: Tensor  # [N] int64
     column: Tensor  # [N] int64, the noise level of the row
-    columns: int  # of every row
     x: Tensor  # [N, ...]
     sigma: Tensor  # [N]
     target: Tensor  # [N, ...]
@@ -35,10 +35,9 @@ class Points:
     def __len__(self) -> int:
         return len(self.row)
 
-    def spread(self, values: Tensor, rows: int) -> Tensor:
-        """[N, ...] -> [B, columns, ...], 0 where there is no point."""
-        empty = values.new_zeros(rows, self.columns, *values.shape[1:])
-        return empty.index_put((self.row, self.column), values)
+    def spread(self, values: Tensor) -> Tensor:
+        """[N, ...] -> [B, levels, ...], 0 outside the mask."""
+        return scattered(values, self.row, self.column, self.mask)
 
 
 class Regressor:
@@ -72,9 +71,8 @@ class Regressor:
             for name, snapshot in OF_SNAPSHOTS.items()
             if name in needs and model.snapshots.is_live(snapshot)
         }
-        rows = len(rollout.mask)
-        errors = {name: at.spread(x, rows) for name, x in (found | live | {"error": own}).items()}
-        return errors | {"sigma": at.spread(at.sigma, rows)} | _facts(rollout, needs)
+        said = found | live | {"error": own, "sigma": at.sigma}
+        return {name: at.spread(x) for name, x in said.items()} | _facts(rollout, needs)
 
     @torch.no_grad()
     def _of_others(
@@ -92,13 +90,15 @@ class Regressor:
                 found["ref_error"] = self._error(field, rollout, at, scale=scale)
         return found
 
-    def logp(self, field: Field, rollout: Rollout) -> Tensor:
-        """-weighting(sigma, mean of error^2), the mean over the noise levels of a step: [B, T]."""
+    def logp(self, field: Field, rollout: Rollout, *, scale: float) -> Tensor:
+        """-weighting(sigma, mean of error^2), the mean over the noise levels of a step: [B, T].
+
+        `scale`: of the guidance.
+        """
         at = self.fresh(rollout)
-        error = self._error(field, rollout, at, scale=self.regression.guidance_scale)
-        logp = at.spread(-self.regression.weighting(at.sigma, energy(error)), len(rollout.mask))
-        logp = logp.view(*rollout.mask.shape, -1).mean(-1)
-        return torch.where(rollout.mask, logp, 0)
+        error = self._error(field, rollout, at, scale=scale)
+        logp = at.spread(-self.regression.weighting(at.sigma, energy(error)))
+        return logp.view(*rollout.mask.shape, -1).mean(-1)
 
     def points(self, model: FlowModel, rollout: Rollout) -> Points:
         if rollout.sample.trajectory is None:
@@ -110,11 +110,12 @@ class Regressor:
         sample, count = rollout.sample, self.regression.count
         x, sigma, target = self.regression.noised(sample.x0, sample.key, self.schedule())
         share = count // rollout.mask.shape[1]
-        row, column = picked(rollout.mask.repeat_interleave(share, 1))
+        mask = rollout.mask.repeat_interleave(share, 1)
+        row, column = picked(mask)
         return Points(
+            mask=mask,
             row=row,
             column=column,
-            columns=count,
             x=x[row, column],
             sigma=sigma[row, column],
             target=target[row, column],
@@ -128,20 +129,13 @@ class Regressor:
         x = taken.path[row, taken.place[row, column]].float()
         sigma = taken.sigma[row, column]
         target = torch.zeros_like(x)
-        for teacher, points in model.teachers.of([rollout.prompts[i] for i in row.tolist()]):
-            points = points.to(row.device)
+        asked = [rollout.prompts[i] for i in row.tolist()]
+        for teacher, points in model.teachers.of(asked, x.device):
             at = (x[points], sigma[points])
             target[points] = self._velocity(
                 teacher, rollout, row[points], *at, scale=self.regression.ref_guidance_scale
             )
-        return Points(
-            row=row,
-            column=column,
-            columns=rollout.mask.shape[1],
-            x=x,
-            sigma=sigma,
-            target=target,
-        )
+        return Points(mask=rollout.mask, row=row, column=column, x=x, sigma=sigma, target=target)
 
     def points_per_step(self, rollout: Rollout) -> int:
         """Where a field is read for one step."""
@@ -184,4 +178,8 @@ class Regressor:
 def _facts(rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
     """Of the steps that the sampler took from there."""
     taken = rollout.sample.trajectory
-    return {name: getattr(taken, name) for name in OF_STEPS if name in needs}
+    return {
+        name: torch.where(rollout.mask, getattr(taken, name), 0)
+        for name in OF_STEPS
+        if name in needs
+    }

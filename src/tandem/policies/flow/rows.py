@@ -80,6 +80,6 @@ def picked(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scattered(values: Tensor, row: Tensor, step: Tensor, mask: Tensor) -> Tensor:
-    """[N] -> [B, T], 0 outside the mask."""
-    spread = values.new_zeros(mask.shape).index_put((row, step), values)
-    return torch.where(mask, spread, 0)
+    """[N, ...] -> [B, T, ...], 0 outside the mask."""
+    spread = values.new_zeros(*mask.shape, *values.shape[1:]).index_put((row, step), values)
+    return torch.where(mask.view(*mask.shape, *(1,) * (values.ndim - 1)), spread, 0)

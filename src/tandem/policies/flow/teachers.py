@@ -1,4 +1,4 @@
-"""Frozen models of the policy's own family, each of which is asked about the prompts of a source."""
+"""Frozen models of the policy's own family, each asked about the prompts of its sources."""
 
 from __future__ import annotations
 
@@ -51,16 +51,14 @@ class Faculty:
     def __init__(self, fields: Mapping[str, Field]) -> None:
         self.fields = fields
 
-    def of(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Field, Tensor]]:
-        """Each teacher that is asked, and the places of its prompts: [n] int64."""
+    def of(self, prompts: Sequence[Prompt], device: torch.device) -> Iterator[tuple[Field, Tensor]]:
+        """Each teacher that is asked, by now on that device, and the places of its prompts there:
+        [n] int64."""
         sources = [self._of_source(prompt) for prompt in prompts]
         for source in dict.fromkeys(sources):
             places = [i for i, other in enumerate(sources) if other == source]
-            yield self.fields[source], torch.tensor(places)
-
-    def to(self, device: torch.device) -> None:
-        for field in self.fields.values():
-            field.network.to(device)
+            self.fields[source].network.to(device)
+            yield self.fields[source], torch.tensor(places, device=device)
 
     def _of_source(self, prompt: Prompt) -> str:
         """The most particular name that fits: the source, its data set, then all others."""
