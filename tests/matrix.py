@@ -12,6 +12,7 @@ from policies.flow.tiny_sd3 import write_pipeline
 from tandem.assembly import assemble
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
+from tandem.policies.flow.tiny_flow import TinyFlow
 
 PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"
 PRESETS = sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
@@ -22,6 +23,7 @@ MODELS = {
     "sd3_5_medium": OF_PICTURES,
 }
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
+TAUGHT = ("diffusion_opd",)
 ON_FRESH_SAMPLES = {"gpg", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
 YES = "✓"
 
@@ -40,8 +42,11 @@ table is the same for any folder. Dynamics of the other kind of model are refuse
 
 
 def write_world(folder: Path) -> Path:
-    """What the tiny Stable Diffusion reads: its weights, and prompts that name colours."""
+    """What the flows read: the weights of the tiny Stable Diffusion, prompts that name colours, and
+    a teacher of the embedded flow."""
     write_pipeline(folder / "sd3")
+    adapter = TinyFlow(seed=1)
+    adapter.save(adapter.load(None, None), folder / "tiny_flow")
     words = [f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in "abcdefgh"]
     (folder / "prompts.txt").write_text("\n".join(words))
     return folder
@@ -50,6 +55,9 @@ def write_world(folder: Path) -> Path:
 def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
     """The command line of a cell."""
     own = [f"model={model}", f"algorithm={preset}", f"dynamics={dynamics}", "~recipe"]
+    if preset in TAUGHT:
+        teacher = {"sd3_5_medium": "sd3"}.get(model, "tiny_flow")
+        own.append(f"algorithm.teachers.folders={{others: {world / teacher}}}")
     if model == "sd3_5_medium":
         sizes = ("resolution=16", "max_sequence_length=16")
         return [

@@ -24,6 +24,7 @@ from tandem.config.mixtures import MIXTURE_RULES
 from tandem.config.own_functions import averaging_losses_see_whole_updates, ranges_rise
 from tandem.config.pairs import PAIR_RULES
 from tandem.config.ranges import RANGE_RULES
+from tandem.config.regressed import REGRESSED_RULES
 from tandem.config.samples import SAMPLE_RULES
 from tandem.config.stale import (
     a_ratio_has_an_old_policy,
@@ -97,6 +98,7 @@ RULES: tuple[Rule, ...] = (
     *RANGE_RULES,
     one_budget_of_memory,
     *LEGAL_RULES,
+    *REGRESSED_RULES,
     minibatches_have_a_group_each,
     groups_have_rivals,
     sets_fit_into_groups,

@@ -43,7 +43,7 @@ def apart(batch: DecoupledBatch, *, target: Target, self_normalize: bool) -> dic
 @on_errors
 @needs("velocity_gain", "std")
 def distillation(
-    batch: DecoupledBatch, *, target: Target = velocity, self_normalize: bool = False
+    batch: DecoupledBatch, *, target: Target = xt, self_normalize: bool = False
 ) -> Tensor:
     """<d^2>, d = student - teacher of the target, < > the mean over latent dimensions.
 

@@ -1,0 +1,104 @@
+"""What training on whole pictures asks of losses, snapshots, noise and teachers, one line each."""
+
+import shlex
+
+import pytest
+
+from tandem.config import ConfigError, check, compose
+
+NFT = "model=tiny_flow algorithm=nft ~recipe"
+DGPO = "model=tiny_flow algorithm=dgpo ~recipe"
+OPD = "model=tiny_flow algorithm=diffusion_opd 'algorithm.teachers.folders={others: runs/x}'"
+KEEP_FAST = "algorithm.snapshots.fast is missing, but something reads it; leave it"
+WRONG = {
+    f"{NFT} algorithm.evidence=any": (
+        "algorithm.evidence=any: nft reads velocity errors; set it to elbo"
+    ),
+    f"{OPD} algorithm.evidence=any": (
+        "algorithm.evidence=any: distillation reads velocity errors; set it to teacher"
+    ),
+    f"{NFT} algorithm/loss=distillation algorithm.evidence=elbo": (
+        "algorithm.evidence=elbo: distillation asks a teacher on the policy's own path; set it to "
+        "teacher, as algorithm=diffusion_opd does"
+    ),
+    "model=tiny_flow algorithm=awm ~recipe algorithm.evidence=teacher": (
+        "algorithm.evidence=teacher: ppo reads log-probabilities, and a teacher tells velocities; "
+        "set algorithm/loss=distillation"
+    ),
+    f"{NFT} algorithm.evidence=teacher": (
+        "algorithm.evidence=teacher: nobody teaches; take algorithm=diffusion_opd"
+    ),
+    f"{OPD} algorithm.evidence=elbo algorithm/loss=nft algorithm/kl=regressed": (
+        "algorithm.teachers are not asked under algorithm.evidence=elbo; set teacher"
+    ),
+    "model=tiny_flow algorithm=dpo_online dynamics=ode algorithm/kl=regressed algorithm.kl.coef=1": (
+        "algorithm.kl: regressed reads velocity errors, and under algorithm.evidence=any there are "
+        "none; set algorithm.kl.coef=0"
+    ),
+    f"{OPD} dynamics/solver=heun": (
+        "algorithm.evidence=teacher: a solver keeps no states to ask a teacher about; set "
+        "dynamics/solver=euler"
+    ),
+    f"{OPD} dynamics=cps algorithm/loss/target=x0": (
+        "algorithm/loss/target=x0 on dynamics=cps: where a step has noise, its mean is what it "
+        "depends on; set algorithm/loss/target=xt, or dynamics=ode"
+    ),
+    f"{DGPO} ~algorithm.snapshots.fast": KEEP_FAST,
+    f"{NFT} algorithm.anchor.coef=1 ~algorithm.snapshots.fast": KEEP_FAST,
+    f"{NFT} algorithm.sampled_by=odl": (
+        "algorithm.sampled_by: unknown snapshot 'odl': did you mean 'old'?"
+    ),
+    "model=tiny_flow algorithm=grpo ~recipe algorithm.sampled_by=old": (
+        "algorithm.sampled_by=old: the log-probabilities of sampled steps are those of the live "
+        "weights; set it to live"
+    ),
+    f"{DGPO} algorithm.regression.shared=false": (
+        "algorithm.regression.shared=false: dgpo compares the samples of a prompt, which must get "
+        "the same noise; set it to true"
+    ),
+    "model=tiny_flow algorithm=dpo_online dynamics=ode algorithm.regression.shared=false": (
+        "algorithm.regression.shared=false: dpo compares the samples of a prompt, which must get "
+        "the same noise; set it to true"
+    ),
+    f"{NFT} algorithm.regression.count=0": (
+        "algorithm.regression.count is 0; it must be at least 1"
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG.items(), ids=WRONG)
+def test_a_contradiction_is_named_with_the_flag_to_set(words, said):
+    with pytest.raises(ConfigError) as error:
+        check(compose(shlex.split(words)))
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        NFT,
+        f"{DGPO} dynamics=cps",
+        f"{OPD} dynamics=flow_sde algorithm/loss/target=xt",
+        f"{DGPO} algorithm/loss=dgpo_fast",
+        f"{NFT} algorithm.anchor.coef=1",
+        f"{NFT} algorithm/snapshots@algorithm.snapshots.old=linear",
+        "model=tiny_flow algorithm=awm ~recipe algorithm/loss=gspo",
+    ],
+)
+def test_what_goes_together_composes(words):
+    check(compose(shlex.split(words)))
+
+
+@pytest.mark.parametrize("model", ["tiny_lm", "tiny_flow"])
+@pytest.mark.parametrize(
+    "setting", ["algorithm.regression.count=3", "algorithm/regression=uniform"]
+)
+def test_a_setting_of_whole_pictures_that_nobody_reads_is_refused(model, setting):
+    words = [f"model={model}", "algorithm=grpo", setting, "dynamics=auto"]
+    cfg = compose(words)
+    cfg.overrides = words
+    with pytest.raises(ConfigError, match=f"^{setting}: only who trains on whole pictures"):
+        check(cfg)
+    taken = [f"model={model}", "algorithm=sft", "data=shapes", setting]
+    if model == "tiny_flow":
+        check(compose(taken))
