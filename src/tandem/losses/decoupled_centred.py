@@ -21,6 +21,7 @@ from tandem.types import DecoupledBatch
 Pool = Callable[[DecoupledBatch], Tensor]  # rows of one id have one centre: [B] int64
 Tilt = Callable[[Tensor], Tensor]  # rewards [B, T] -> log weights of N centres, [N, B, T]
 Fit = Callable[[Tensor, Tensor], Tensor]  # (implied, given), both centred -> loss, of one shape
+ROUNDING = 1e-6  # of a reward in [0, 1]: the centre of equal ones is not theirs to the last bit
 
 
 def of_prompt(batch: DecoupledBatch) -> Tensor:
@@ -102,17 +103,18 @@ def fitting(
     tilt: Tilt,
     fit: Fit,
 ) -> dict[str, Metric]:
-    """How implicit and given rewards go together, both less the mean of their centres."""
-    given = optimality(batch.advantages, advantage_clip=advantage_clip)
+    """How implicit and given rewards go together, both less the mean of their centres; they agree
+    in sign or not where the given one is off its centre, by more than rounding."""
+    given = optimality(batch.advantages, advantage_clip=advantage_clip) - surveyed[..., 1].mean(-1)
     implied = implicit_reward(batch, adaptive=adaptive)
-    product = (implied - surveyed[..., 0].mean(-1)) * (given - surveyed[..., 1].mean(-1))
-    values = {
-        "implicit_reward": implied,
-        "reward_covariance": product,
-        "reward_agreement": product > 0,
+    product = (implied - surveyed[..., 0].mean(-1)) * given
+    differs = batch.mask & (given.abs() > ROUNDING)
+    return {
+        "actor/implicit_reward": masked_mean(implied, batch.mask),
+        "actor/reward_covariance": masked_mean(product, batch.mask),
+        "actor/reward_agreement": masked_mean(product > 0, differs),
+        "actor/old_deviation": old_deviation(batch),
     }
-    own = {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
-    return own | {"actor/old_deviation": old_deviation(batch)}
 
 
 @measured_by(fitting)
