@@ -13,6 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from error_policy import ErrorPolicy
 from gaussian_policy import GaussianPolicy, GaussianSample
 from loop import Alone
 from omegaconf import OmegaConf
@@ -48,7 +49,7 @@ def names() -> list[str]:
 
 
 def of_errors(preset: Path) -> bool:
-    """Whether it regresses velocities of whole pictures, which the policies here have none of."""
+    """Whether it regresses velocities of whole pictures; tests/test_decoupled.py has their laws."""
     return OmegaConf.load(preset).get("evidence") in ("elbo", "teacher")
 
 
@@ -57,7 +58,8 @@ OF_FLOWS = {"dance_grpo", "flow_dppo", "flow_grpo", "grpo_guard", "mix_grpo", "t
 
 @cache
 def _built(name: str) -> Algorithm:
-    model = ["model=tiny_flow"] if name in OF_FLOWS else []
+    flow = name in OF_FLOWS or of_errors(conf_folder() / "algorithm" / f"{name}.yaml")
+    model = ["model=tiny_flow"] if flow else []
     return build(compose([f"algorithm={name}", "~recipe", *model]).algorithm)
 
 
@@ -68,6 +70,8 @@ def of_steps(algorithm: Algorithm) -> bool:
 
 
 def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
+    if algorithm.reads_errors:
+        return ErrorPolicy(algorithm, dtype)
     if of_steps(algorithm):
         return GaussianPolicy(dtype=dtype)
     return TablePolicy(dtype=dtype, critic=algorithm.critic is not None)

@@ -8,7 +8,7 @@ from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.tiny_flow import TinyFlow
-from tandem.types import Prompt
+from tandem.types import Prompt, Scores
 
 TEXTS = ("red circle", "green square", "blue triangle", "yellow circle")
 KERNELS = {
@@ -22,6 +22,27 @@ KEY = 11
 
 def asked(texts=TEXTS, **fields):
     return [Prompt(id=i, source="shapes", text=text, fields=fields) for i, text in enumerate(texts)]
+
+
+class Brightness:
+    """How bright a picture is, from 0 to 1."""
+
+    def __call__(self, outputs, prompts):
+        total = torch.stack(list(outputs)).double().mean((1, 2, 3)) / 255
+        return Scores(total=total, parts={"bright": total}, scored=torch.ones(len(total)).bool())
+
+    def pop_faults(self):
+        return {}
+
+
+class Stream(torch.nn.Module):
+    """The same few prompts in every iteration."""
+
+    def draw(self, iteration, count, *, round=0):
+        return asked()[:count]
+
+    def observe(self, sources, success):
+        pass
 
 
 def small(needs=NOTHING, *, steps=5, sampling=None, **options):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from loop import Alone
 from records import GRPO
-from small_flow import KERNELS, asked, small
+from small_flow import KERNELS, Brightness, Stream, small
 
 from tandem.batches import Budget, Plan
 from tandem.collect import branched, dynamic_sampling
@@ -16,7 +16,6 @@ from tandem.config.plain import plain
 from tandem.guards import Guards, Stop
 from tandem.policies.flow.policy import SAME
 from tandem.policies.trust import REUSED
-from tandem.types import Scores
 
 PLAN = Plan(
     seed=0,
@@ -28,25 +27,6 @@ PLAN = Plan(
     budget=Budget(rows=8),
     max_grad_norm=1.0,
 )
-
-
-class Brightness:
-    """How bright a picture is, from 0 to 1."""
-
-    def __call__(self, outputs, prompts):
-        total = torch.stack(list(outputs)).double().mean((1, 2, 3)) / 255
-        return Scores(total=total, parts={"bright": total}, scored=torch.ones(len(total)).bool())
-
-    def pop_faults(self):
-        return {}
-
-
-class Stream(torch.nn.Module):
-    def draw(self, iteration, count, *, round=0):
-        return asked()[:count]
-
-    def observe(self, sources, success):
-        pass
 
 
 def guards_of(model):

@@ -1,0 +1,181 @@
+"""Training on velocity errors in the real loop: its gradients, its cuts, and what it remembers."""
+
+import copy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from error_policy import ErrorPolicy
+from laws import invariance
+from laws.bench import preset, run
+from loop import Alone
+from policies.flow.small_flow import Brightness, Stream, small
+from torch.testing import assert_close
+
+from tandem.batches import Budget, Plan
+from tandem.dynamics.kernels import ode
+from tandem.guards import Guards
+
+PRESETS = ("nft", "awm", "dgpo", "crd")
+SURVEYED = ("dgpo", "crd")
+EACH = pytest.mark.parametrize("name", PRESETS)
+
+
+def few(name):
+    """A preset for groups of four, at three noise levels."""
+    algorithm = preset(name)
+    return replace(
+        algorithm, group_size=4, regression=replace(algorithm.regression, count=3)
+    )  # fmt: skip
+
+
+# Cuts, of a policy that is exact.
+
+
+@EACH
+def test_any_cut_gives_the_same_gradients_and_metrics(name):
+    assert isinstance(run(few(name)).policy, ErrorPolicy)
+    invariance.cut(few(name))
+
+
+@pytest.mark.parametrize("name", SURVEYED)
+def test_a_survey_finds_the_same_in_any_cut(name):
+    invariance.survey(few(name))
+
+
+@EACH
+def test_neither_the_order_of_rows_nor_single_precision_matters(name):
+    invariance.permutation(few(name))
+    invariance.float32(few(name))
+
+
+@pytest.mark.parametrize("name", SURVEYED)
+def test_a_survey_is_the_forward_pass_of_an_update_that_is_not_cut(name):
+    whole = run(few(name))
+    rows = whole.plan.epochs * len(whole.rollout.mask)
+    assert len(whole.policy.rows_seen) == whole.plan.updates
+    assert sum(whole.policy.rows_seen) == rows
+    cut = run(few(name), budget=Budget(rows=5))
+    assert sum(cut.policy.rows_seen) == 2 * rows
+
+
+@pytest.mark.parametrize("name", ["nft", "awm"])
+def test_rows_that_are_judged_by_themselves_are_seen_once(name):
+    cut = run(few(name), budget=Budget(rows=10))
+    assert sum(cut.policy.rows_seen) == cut.plan.updates * len(cut.rollout.mask)
+
+
+# A network, by hand.
+
+PLAN = Plan(
+    seed=0,
+    iterations=3,
+    prompts_per_step=2,
+    group_size=4,
+    num_minibatches=1,
+    epochs=2,
+    budget=Budget(),
+    max_grad_norm=100.0,
+)
+
+
+class Loop(Alone):
+    """A small transformer, a copy of it before each update, and what the update was made of."""
+
+    def __init__(self, algorithm, folder, **plan):
+        policy = small(
+            algorithm.needs,
+            steps=4,
+            sampling={"kernel": ode, "weights": algorithm.sampled_by},
+            regression=algorithm.regression,
+            evidence=algorithm.evidence,
+            snapshots=algorithm.snapshots,
+        )
+        super().__init__(
+            policy=policy,
+            algorithm=algorithm,
+            rewards=Brightness(),
+            stream=Stream(),
+            optimizer=partial(torch.optim.Adam, lr=3e-3),
+            plan=replace(PLAN, **plan),
+            guards=Guards(),
+            folder=folder,
+        )
+        self.before, self.gradients, self.minibatches_seen = [], [], []
+
+    def update(self, minibatch):
+        gradients = {name: p.grad for name, p in self.policy.trainable().items()}
+        self.gradients.append({name: g.clone() for name, g in gradients.items()})
+        self.before.append({name: w.clone() for name, w in self.policy.weights().items()})
+        self.minibatches_seen.append(minibatch)
+        super().update(minibatch)
+
+
+def error_of(weights, loop, rollout, *, gradient=False):
+    """Of a network of its own, with these weights: its names of parameters, and [B, T, D]."""
+    alone = copy.deepcopy(loop.policy)
+    alone.load_weights(weights)
+    said = alone.errors(rollout, frozenset())
+    return alone, said["sigma"], said["error"] if gradient else said["error"].detach()
+
+
+def ghuber(sigma, error):
+    energy = error.square().mean(-1)
+    return sigma * 4 * ((energy + 1e-10) ** 0.25 - 1e-10**0.25)
+
+
+def test_advantage_weighted_matching_is_ppo_on_minus_the_weighted_error(tmp_path):
+    """Both updates of the second iteration, whose old policy is neither live nor the reference."""
+    algorithm = few("awm")
+    loop = Loop(algorithm, tmp_path).go(2)
+    fast = dict(loop.before[0])
+    averages = []
+    for number, weights in enumerate([*loop.before[1:], loop.policy.weights()]):
+        keep = 0.3 * number / 1000
+        fast = {name: keep * fast[name] + (1 - keep) * w for name, w in weights.items()}
+        averages.append(fast)
+    for update in (2, 3):
+        rows = loop.minibatches_seen[update]
+        alone, sigma, error = error_of(loop.before[update], loop, rows.rollout, gradient=True)
+        old = error_of(loop.before[2], loop, rows.rollout)[2]
+        ref = error_of(loop.before[0], loop, rows.rollout)[2]
+        average = error_of(averages[update - 1], loop, rows.rollout)[2]
+        ratio = (ghuber(sigma, old) - ghuber(sigma, error)).exp()
+        assert (ratio != 1).any() == (update == 3)
+        clipped = ratio.clamp(0, 2)
+        policy = -torch.minimum(ratio * rows.advantages, clipped * rows.advantages).mean()
+        penalty = 1e-3 * (error - ref).square().mean() + (error - average).square().mean()
+        trainable = alone.trainable()
+        wanted = torch.autograd.grad(policy + penalty, list(trainable.values()))
+        longest = max(float(gradient.abs().max()) for gradient in wanted)
+        for name, gradient in zip(trainable, wanted, strict=True):
+            assert_close(loop.gradients[update][name], gradient, atol=1e-4 * longest, rtol=1e-3)
+    assert (rows.advantages != 0).any()
+
+
+@pytest.mark.parametrize("name", ["nft", "crd"])
+def test_a_stopped_run_goes_on_to_the_same_bits(name, tmp_path):
+    """Older policies, what they count, and which of them are the live weights."""
+    algorithm = few(name)
+    straight = Loop(algorithm, tmp_path, num_minibatches=2, epochs=1)
+    stopped = Loop(algorithm, tmp_path, num_minibatches=2, epochs=1)
+    stopped.go(1)
+    file = tmp_path / "stopped.pt"
+    parts = {"state": stopped.state(), "weights": stopped.policy.weights()}
+    torch.save(parts | {"optimizer": stopped.only.state_dict()}, file)
+    resumed = Loop(algorithm, tmp_path, num_minibatches=2, epochs=1)
+    kept = torch.load(file)
+    resumed.policy.load_weights(kept["weights"])
+    resumed.load_state(kept["state"])
+    resumed.only.load_state_dict(kept["optimizer"])
+    straight.go(3), resumed.go(2)
+    assert straight.reports[1:] == resumed.reports
+    want, got = straight.state(), resumed.state()
+    names = {"nft": {"old"}, "crd": {"old", "sampling"}}[name]
+    assert {key.split("/")[0] for key in want if "/" in key} == {f"policy.{n}" for n in names}
+    assert want.keys() == got.keys()
+    assert all(torch.equal(value, got[key]) for key, value in want.items())
+    for key, weight in straight.policy.weights().items():
+        assert torch.equal(weight, resumed.policy.weights()[key])
+    assert not torch.equal(want["policy.update"], stopped.state()["policy.update"])
