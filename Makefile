@@ -23,9 +23,12 @@ legality: $(VENV)/ready ## write docs/legality.md: which functions make sense of
 matrix: $(VENV)/ready ## write docs/matrix.md: which algorithm trains which model, under which dynamics
 	PYTHONPATH=tests $(RUN) -m matrix
 
+forwards: $(VENV)/ready ## write docs/forwards.md: how often an update asks the transformer
+	PYTHONPATH=tests $(RUN) -m forwards
+
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
 
-.PHONY: train test laws legality matrix
+.PHONY: train test laws legality matrix forwards

@@ -1,0 +1,226 @@
+"""How often an update asks the transformer: `make forwards` writes docs/forwards.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from laws.bench import OF_FLOWS, of_errors
+from loop import Alone
+from omegaconf import DictConfig
+from policies.flow.small_flow import Brightness, asked
+
+from tandem.algorithm import Algorithm
+from tandem.batches import Budget, Experience, Plan, counting_rows
+from tandem.config import build, compose
+from tandem.config.composition import conf_folder
+from tandem.guards import Guards
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.flow.tiny_flow import TinyFlow
+from tandem.policies.trust import REUSED
+
+PAGE = Path(__file__).parents[1] / "docs" / "forwards.md"
+FILES = sorted((conf_folder() / "algorithm").glob("[!_]*.yaml"))
+OF_ERRORS = [path.stem for path in FILES if of_errors(path)]
+PRESETS = sorted([*OF_ERRORS, *OF_FLOWS, "dpo", "dpo_online", "grpo", "sft"])
+# What a loss reads -> whose forward pass that is. Of sampled steps old_logp is the sampler's word.
+OF = {
+    "old_error": "old",
+    "fast_error": "fast",
+    "ref_error": "ref",
+    "ref_logp": "ref",
+    "kl_to_ref": "ref",
+    "std": "teacher",
+}
+NAMES = ("live", "old", "fast", "ref", "teacher")
+
+INTRODUCTION = """# How often an update asks the transformer
+
+Forward passes of a training step beyond those of sampling, for every picture and noise level (or
+step) of the update. An update reads velocities of the live policy, and of whom its loss compares
+it with: the policy that sampled (`old`), the frozen reference (`ref`), an average that follows in a
+few updates (`fast`), a teacher. Each is asked once at each point, and nobody else is. What is the
+live policy by its weights is not asked again: a copied `old` until the first update of an
+iteration, `fast` while its decay is 0. With classifier-free guidance a velocity is two passes.
+
+`first` is the first update of a run, `later` the last of its third iteration, with the numbers that
+a preset publishes for its updates, averages and penalties. `make forwards` writes this page by
+counting, and a test compares.
+"""
+NOTES = """
+* The old log-probabilities of sampled steps are what the sampler said, once training has found on
+  16 rows of the first rollout that it says the same. If it does not, they are asked once an
+  iteration.
+* A reference of log-probabilities (`dpo`) is asked once an iteration, one of velocities in every
+  update: with `epochs` above 1 at the same points again.
+* {surveyed} look at all rows of an update before any of them is trained. Where the
+  update is cut to fit into memory that is one more pass of everybody, without gradient; where it
+  is not, none.
+* The samples of a branch in `tempflow_grpo` start from one state; each is asked by itself.
+* `gradient_checkpointing`, and parts of more rows than `model.row_budget`, repeat the live pass in
+  backward: they are not counted here.
+"""
+
+
+class Watch:
+    """Counts the rows of forward passes by whose weights answered them."""
+
+    def __init__(self, policy: FlowPolicy) -> None:
+        self.rows: Counter = Counter()
+        answer = policy.adapter.velocity
+
+        def velocity(network, x, sigma, condition):
+            weights = b"".join(p.detach().numpy().tobytes() for p in network.parameters())
+            self.rows[id(network), hash(weights)] += len(x)
+            return answer(network, x, sigma, condition)
+
+        policy.adapter.velocity = velocity  # of its copies too, which teachers have
+
+    def taken(self) -> tuple[int, ...]:
+        """Rows of each set of weights since this was asked last."""
+        rows, self.rows = tuple(self.rows.values()), Counter()
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One update: its points, whom it should ask there, and how often whoever was asked."""
+
+    points: int
+    names: tuple[str, ...]
+    rows: tuple[int, ...]  # of each set of weights
+
+    @property
+    def times(self) -> float:
+        """Passes per point."""
+        return sum(self.rows) / self.points
+
+
+class Rows(torch.nn.Module):
+    """Four prompts, each with a picture and a pair of them."""
+
+    def draw(self, iteration, count, *, round=0):
+        pictures = torch.arange(2 * count, dtype=torch.uint8).mul(20).view(-1, 2)
+        shown = [[torch.full((16, 16, 3), int(x)) for x in pair] for pair in pictures]
+        return [
+            replace(prompt, media=one.byte(), chosen_media=one.byte(), rejected_media=two.byte())
+            for prompt, (one, two) in zip(asked()[:count], shown, strict=True)
+        ]
+
+    def observe(self, sources, success):
+        pass
+
+
+class Counting(Alone):
+    """Few pictures of one preset. Whoever is asked between two updates is asked for the latter."""
+
+    def __init__(self, algorithm: Algorithm, policy, folder: Path, budget: Budget) -> None:
+        self.watch = Watch(policy)
+        policy.load(algorithm.needs)
+        policy.sampler.fill_(REUSED)  # what a few rows of the first rollout tell
+        super().__init__(
+            policy=policy,
+            algorithm=algorithm,
+            rewards=Brightness(),
+            stream=Rows(),
+            optimizer=partial(torch.optim.SGD, lr=1e-2),
+            plan=Plan(
+                seed=0,
+                iterations=3,
+                prompts_per_step=4,
+                group_size=algorithm.group_size,
+                num_minibatches=algorithm.num_minibatches,
+                epochs=1,
+                budget=budget,
+                max_grad_norm=1.0,
+            ),
+            guards=Guards(),
+            folder=folder,
+        )
+        self.seen: list[Asked] = []
+        sample, complete = policy.sample, policy.complete
+
+        def unwatched(*args, **options):
+            rollout = sample(*args, **options)
+            self.watch.taken()
+            return rollout
+
+        def before(rollout, needs):
+            completed = complete(rollout, needs)
+            self.before = self.watch.taken()
+            return completed
+
+        policy.sample, policy.complete = unwatched, before
+
+    def update(self, minibatch: Experience) -> None:
+        asked, objective = self.watch.taken(), self.objective
+        rows = counting_rows(
+            minibatch, vanishes=objective.vanishes, whole_groups=objective.whole_groups
+        )
+        mask = minibatch.rollout.mask
+        levels = self.policy.regressor.points_per_step(minibatch.rollout)
+        points = int(mask[rows].sum()) * levels
+        # Before its updates an iteration asks about all rows, each of which trains in one of them.
+        once = [number // self.plan.updates for number in self.before]
+        self.seen.append(Asked(points=points, names=self.names(), rows=(*asked, *once)))
+        super().update(minibatch)
+
+    def names(self) -> tuple[str, ...]:
+        """Whose velocities the loss reads, and whose weights are not the live ones."""
+        read = {OF[name] for name in self.algorithm.objective.needs if name in OF}
+        is_live = self.policy.model.snapshots.is_live
+        others = [n for n in NAMES[1:] if n in read and not (n in ("old", "fast") and is_live(n))]
+        return ("live", *others)
+
+
+@cache
+def configured(name: str, *overrides: str) -> DictConfig:
+    """A preset with its own numbers, on one layer."""
+    shared = ("model=tiny_flow", "~recipe", "warm_start=null", "rollout.steps=6")
+    cfg = compose([f"algorithm={name}", "model.adapter.num_layers=1", *shared, *overrides])
+    if cfg.algorithm.teachers is not None:
+        cfg.algorithm.teachers.folders = {"others": "nowhere yet"}
+    return cfg
+
+
+def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[Asked]:
+    """Every update of three iterations."""
+    with TemporaryDirectory() as folder:
+        cfg = configured(name, *overrides).copy()
+        if cfg.algorithm.teachers is not None:
+            adapter = TinyFlow(seed=1, num_layers=1)
+            adapter.save(adapter.load(None, None), Path(folder))
+            cfg.algorithm.teachers.folders.others = folder
+        algorithm = build(cfg.algorithm)
+        algorithm = replace(algorithm, group_size=min(3, algorithm.group_size))
+        loop = Counting(algorithm, build(cfg.model), Path(folder), budget or Budget())
+        return loop.go(3).seen
+
+
+def row(name: str) -> str:
+    first, *_, later = counted(name)
+    cells = [f"{one.times:g} | {', '.join(one.names)}" for one in (first, later)]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def surveyed() -> list[str]:
+    """The presets whose losses look at all rows first."""
+    return [name for name in OF_ERRORS if build(configured(name).algorithm).objective.surveys]
+
+
+def notes() -> str:
+    return NOTES.format(surveyed=" and ".join(f"`{name}`" for name in surveyed()))
+
+
+def page() -> str:
+    head = ("| algorithm | first | asked | later | asked |", "|---|:-:|---|:-:|---|")
+    return "\n".join([INTRODUCTION, *head, *map(row, PRESETS), notes()])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")
