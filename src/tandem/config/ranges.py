@@ -7,8 +7,11 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
+from tandem.config.binding import Call
 from tandem.config.composed import Composed
+from tandem.declarations import defaults_of, reads_errors
 from tandem.dynamics.kernels import cps
+from tandem.losses.preference import group_preference
 
 INF = float("inf")
 
@@ -21,17 +24,30 @@ POSITIVE = (
 ABOVE_ZERO = (
     "algorithm.loss.most rollout.kernel.noise_level rollout.schedule.shift "
     "rollout.schedule.train_steps rollout.solver.shift rollout.stochastic.stride "
-    "rollout.stochastic.stay.iterations"
+    "rollout.stochastic.stay.iterations algorithm.loss.advantage_clip "
+    "algorithm.loss.tilt.temperature algorithm.kl.loss.advantage_clip "
+    "algorithm.regression.weighting.p algorithm.regression.levels.std "
+    "algorithm.regression.levels.shift"
 )
 AT_LEAST_ZERO = (
     "optimizer.lr optimizer.weight_decay schedule.warmup schedule.final algorithm.kl.coef "
     "algorithm.loss.clip_high algorithm.loss.coef algorithm.loss.desirable "
-    "algorithm.loss.undesirable algorithm.advantage.eps algorithm.advantage.of.eps "
+    "algorithm.loss.undesirable algorithm.loss.beta algorithm.anchor.coef "
+    "algorithm.sampled_by_from algorithm.advantage.eps algorithm.advantage.of.eps "
     "algorithm.critic.coef algorithm.critic.lr algorithm.critic.warmup algorithm.critic.loss.clip"
 )
 FRACTIONS = (
     "algorithm.loss.part algorithm.advantage.gamma algorithm.advantage.lam "
-    "algorithm.correction.decay model.ema.decay model.ema.start"
+    "algorithm.correction.decay model.ema.decay model.ema.start algorithm.kl.loss.least"
+)
+# Of the decay of a snapshot; what it keeps is a part.
+KEPT = ("decay", "start")
+AVERAGED_OVER = ("warmup", "length")
+# Of noise levels, and of the part of the steps that they are drawn from.
+ENDS = (
+    ("algorithm.regression.levels", "low", "high"),
+    ("algorithm.regression.levels.among", "low", "high"),
+    ("algorithm.regression.levels.among", "start", "end"),
 )
 OF_DYNAMICS = ("kernel", "schedule", "solver", "stochastic")
 IN_NATS = ("gmpo",)  # losses whose clip bounds a log ratio
@@ -100,6 +116,46 @@ def bounds_rise(composed: Composed) -> str | None:
     return None
 
 
+def preferences_of_groups_and_errors_are_weighed(composed: Composed) -> str | None:
+    """A beta of 0 would train nothing, or divide by it; pairs have a rule of their own."""
+    loss = composed.policy_loss
+    beta = None if loss is None else loss.arguments.get("beta")
+    if not _is_number(beta) or beta > 0:
+        return None
+    weighs = reads_errors(loss.target) or loss.target is group_preference
+    return f"algorithm.loss.beta={beta}: must be positive" if weighs else None
+
+
+def noise_levels_lie_between_their_ends(composed: Composed) -> str | None:
+    for key, *names in ENDS:
+        low, high = (_given(composed, key, name) for name in names)
+        if None not in (low, high) and not 0 <= low < high <= 1:
+            shown = " ".join(f"{key}.{n}={x}" for n, x in zip(names, (low, high), strict=True))
+            return f"{shown}: must rise within 0 ... 1"
+    return None
+
+
+def teachers_see_some_steps(composed: Composed) -> str | None:
+    fraction = composed.number("algorithm.teachers.fraction")
+    if fraction is None or 0 < fraction <= 1:
+        return None
+    return f"algorithm.teachers.fraction={fraction}: must be above 0, and 1 at most"
+
+
+def snapshots_keep_a_part(composed: Composed) -> str | None:
+    for name, snapshot in (composed.number("algorithm.snapshots") or {}).items():
+        decay = snapshot.arguments.get("decay") if isinstance(snapshot, Call) else None
+        for key, value in decay.arguments.items() if isinstance(decay, Call) else ():
+            shown = f"algorithm.snapshots.{name}.decay.{key}={value}"
+            if key in KEPT and not 0 <= value <= 1:
+                return f"{shown}: must lie in 0 ... 1"
+            if key in AVERAGED_OVER and value <= 0:
+                return f"{shown}: must be positive"
+            if key in ("flat", "slope") and value < 0:
+                return f"{shown}: must not be negative"
+    return None
+
+
 def clips_can_be_told_from_rounding(composed: Composed) -> str | None:
     """A ratio near 1 is a float32, and where its steps are as wide as the clip it is noise."""
     loss = composed.policy_loss
@@ -136,6 +192,14 @@ def the_policy_learns_at_last(composed: Composed) -> str | None:
     )
 
 
+def _given(composed: Composed, key: str, name: str) -> float | None:
+    """What was given to a call, or what it takes if nothing was; None: it takes no such number."""
+    call = composed.number(key)
+    if not isinstance(call, Call):
+        return None
+    return call.arguments.get(name, defaults_of(call.target).get(name))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
@@ -146,6 +210,10 @@ RANGE_RULES = (
     numbers_are_in_their_range,
     noise_fits_into_a_state,
     bounds_rise,
+    preferences_of_groups_and_errors_are_weighed,
+    noise_levels_lie_between_their_ends,
+    teachers_see_some_steps,
+    snapshots_keep_a_part,
     clips_can_be_told_from_rounding,
     the_cap_is_above_the_clip,
     the_policy_learns_at_last,
