@@ -27,7 +27,9 @@ An algorithm trains on one of three things, and functions are shared wherever th
 * **Gaussian steps**: a flow that was sampled at random, `dynamics=flow_sde`, `dance_sde` or `cps`.
   A log-probability is of one step, the mean over its latent dimensions.
 * **pictures**: a flow by how well it knows the velocity at fresh noise: minus the mean squared
-  error. So it is with rows of data, and under `dynamics=ode` for algorithms of `evidence: any`.
+  error. So it is under `evidence: elbo`, whatever sampled, with rows of data, and under
+  `dynamics=ode` for algorithms of `evidence: any`. Under `evidence: teacher` the
+  states are those that were sampled, and the truth is what a teacher says of them.
 
 Most algorithms are of `evidence: path`. They ask how likely sampled steps are, which nobody knows
 under `dynamics=ode` or of rows of data, and are refused there. Below, a tick says that a function

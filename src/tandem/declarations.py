@@ -36,12 +36,12 @@ def refused_on(**reasons: str) -> Callable:
 
     The domains are what a policy can be trained on: "tokens"; "steps", which are Gaussian; and
     "pictures", whose log-probability is a regression error at fresh noise. The clause ends in what
-    to set instead, where there is such a thing.
+    to set instead, where there is such a thing. What stands above another declaration beats it.
     """
     assert reasons.keys() <= set(DOMAINS)
 
     def declare(function: Callable) -> Callable:
-        function.refused = reasons
+        function.refused = {**refused_on_of(function), **reasons}
         return function
 
     return declare

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, on_errors
+from tandem.declarations import needs, on_errors, refused_on
 from tandem.dynamics.regression import energy
 from tandem.metrics import Metric, masked_mean, measured_by
 from tandem.types import DecoupledBatch
@@ -40,6 +40,10 @@ def apart(batch: DecoupledBatch, *, target: Target, self_normalize: bool) -> dic
 
 
 @measured_by(apart)
+@refused_on(
+    steps="it asks a teacher about the states of the steps that were sampled; set "
+    "algorithm.evidence=teacher"
+)
 @on_errors
 @needs("velocity_gain", "std")
 def distillation(
