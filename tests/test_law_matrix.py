@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 from laws.bench import EXACT, names, preset
@@ -55,6 +56,23 @@ def _on_rank(rank: int, port: int, presets: dict[str, Algorithm], result) -> Non
     distributed.destroy_process_group()
 
 
+def compared(*chosen: str) -> Algorithm:
+    """An algorithm that compares all rows of a group, in groups of five."""
+    return replace(build(compose([*chosen, "~recipe"]).algorithm), group_size=5)
+
+
+# Beside the presets of steps: who surveys whole groups, of pictures and of tokens.
+COMPARED = {
+    "dgpo": ("algorithm=dgpo", "model=tiny_flow"),
+    "crd": ("algorithm=crd", "model=tiny_flow"),
+    "groups of pictures": (
+        "algorithm=dgpo", "algorithm/loss=group_preference", "model=tiny_flow",
+    ),
+    "groups of tokens": ("algorithm=dpo_online", "algorithm/loss=group_preference",
+        "algorithm/collect=on_policy", "algorithm/advantage=group_relative"),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def of_two_ranks():
     """Gradients and report of every preset on each of two ranks: one pair of processes for all."""
@@ -62,6 +80,7 @@ def of_two_ranks():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     presets = {name: preset(name) for name in names()}
+    presets |= {name: compared(*chosen) for name, chosen in COMPARED.items()}
     with multiprocessing.get_context("spawn").Manager() as manager:
         result = manager.dict()
         multiprocessing.spawn(_on_rank, (port, presets, result), nprocs=2)
@@ -82,3 +101,15 @@ def test_two_ranks_give_the_gradients_of_one_but_where_a_reason_says_not(name, o
         assert_close(gradients, [gradient.numpy() for gradient in alone.gradients], **EXACT)
         assert_close(report, alone.report, **EXACT)
     assert bool(FOUND[name, "ranks"]) == bool(differ)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", COMPARED)
+def test_two_ranks_compare_groups_as_one_does(name, of_two_ranks):
+    alone = one_rank(compared(*COMPARED[name]))
+    assert alone.surveys[-1]["policy"].any()
+    assert all(gradient.any() for gradient in alone.gradients)
+    for rank in range(2):
+        gradients, report = of_two_ranks[rank, name]
+        assert_close(gradients, [gradient.numpy() for gradient in alone.gradients], **EXACT)
+        assert_close(report, alone.report, **EXACT)
