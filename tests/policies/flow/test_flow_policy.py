@@ -193,7 +193,7 @@ def test_narrow_weights_are_neither_exact_nor_reused():
 
 
 def test_a_budget_below_one_is_refused_by_its_name():
-    with pytest.raises(ValueError, match="model.row_budget is 0; it must be at least 1"):
+    with pytest.raises(ValueError, match=r"model\.row_budget is 0; it must be at least 1"):
         small(row_budget=0)
 
 
