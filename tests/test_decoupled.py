@@ -66,6 +66,17 @@ def test_rows_that_are_judged_by_themselves_are_seen_once(name):
     assert sum(cut.policy.rows_seen) == cut.plan.updates * len(cut.rollout.mask)
 
 
+def test_rows_without_advantage_are_measured_alike_whether_a_penalty_wants_them_or_not():
+    algorithm = few("dgpo")
+    without, hardly = (
+        run(replace(algorithm, kl=replace(algorithm.kl, coef=coef))) for coef in (0.0, 1e-13)
+    )
+    assert without.report["reward/frac_zero_std"] > 0
+    of_kl = {"loss/kl", "actor/kl_penalty", "actor/ref_kl"}
+    for name in without.report.keys() - of_kl:
+        assert without.report[name] == pytest.approx(hardly.report[name], abs=1e-9)
+
+
 # A network, by hand.
 
 PLAN = Plan(
