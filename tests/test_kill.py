@@ -16,20 +16,28 @@ from safetensors import safe_open
 ROOT = Path(__file__).parents[1]
 # Another seed than the default, a reference and a warm start: all must be found again.
 SHARED = (
-    "seed=1", "algorithm=grpo", "algorithm.kl.coef=0.1", "iterations=10", "epochs=2",
-    "num_minibatches=2", "warm_start=['algorithm=sft','iterations=2']", "group_size=8",
-    "evaluation.every=4", "checkpoints.every=2", "optimizer.lr=1e-3",
+    "seed=1", "iterations=10", "num_minibatches=2", "group_size=8", "evaluation.every=4",
+    "warm_start=['algorithm=sft','iterations=2']", "checkpoints.every=2", "optimizer.lr=1e-3",
+)  # fmt: skip
+BY_STEPS = (*SHARED, "algorithm=grpo", "algorithm.kl.coef=0.1", "epochs=2")
+OF_FLOWS = (
+    "model=tiny_flow", "prompts_per_step=4", "rollout.steps=5", "evaluation.samples=2",
+    "evaluation.prompts=4",
 )  # fmt: skip
 RUNS = {
     "tokens": (
-        *SHARED, "prompts_per_step=16", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
+        *BY_STEPS, "prompts_per_step=16", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
         "reward=target_length", "reward.target_length.function.target=5",
     ),
     # Steps that are random in turn, and a picture for every evaluation.
     "flows": (
-        *SHARED, "model=tiny_flow", "prompts_per_step=4", "rollout.steps=5",
-        "dynamics/stochastic=random_steps", "dynamics.stochastic.num_sde_steps=2",
-        "evaluation.samples=2", "evaluation.prompts=4",
+        *BY_STEPS, *OF_FLOWS, "dynamics/stochastic=random_steps",
+        "dynamics.stochastic.num_sde_steps=2",
+    ),
+    # Two older policies, one of which samples.
+    "pictures": (
+        *SHARED, *OF_FLOWS, "algorithm=crd", "algorithm.regression.count=2",
+        "algorithm.snapshots.sampling.decay.flat=0",
     ),
 }  # fmt: skip
 KILLS = [
