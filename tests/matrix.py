@@ -23,6 +23,7 @@ MODELS = {
     "sd3_5_medium": OF_PICTURES,
 }
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
+PAIRS = {"tiny_lm": "sort_pairs", "tiny_flow": "shapes_pairs"}
 TAUGHT = ("diffusion_opd",)
 ON_FRESH_SAMPLES = {"gpg", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
 YES = "✓"
@@ -33,8 +34,8 @@ A tick is a composition that trains: `tests/test_matrix.py` takes two iterations
 a third iteration of the resumed run, one tick of every algorithm in the quick tests and all of them
 in the slow ones. A number says why the composition is refused, in the words of the command line,
 before any weight is trained; "it" is the algorithm. Every preset has the numbers it published, and
-every model the data that it chooses, but for algorithms of given pairs on texts
-(`data=sort_pairs`). Stable Diffusion is a random one of a few thousand weights in these tests; the
+every model the data that it chooses, but for algorithms of given pairs (`data=sort_pairs`,
+`data=shapes_pairs`), and distillation has a teacher. Stable Diffusion is a random one of a few thousand weights in these tests; the
 table is the same for any folder. Dynamics of the other kind of model are refused with all of them.
 
 `make matrix` writes this page, and a test compares.
@@ -67,7 +68,7 @@ def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
             *(f"model.adapter.{size}" for size in sizes),
             "model.latent_size=256",
         ]
-    return [*own, "data=sort_pairs"] if model == "tiny_lm" and preset in OF_PAIRS else own
+    return [*own, f"data={PAIRS[model]}"] if preset in OF_PAIRS else own
 
 
 def refusal(model: str, preset: str, dynamics: str, world: Path) -> str | None:
