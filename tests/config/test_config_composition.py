@@ -7,6 +7,7 @@ import pytest
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder, loader
+from tandem.config.help import places
 from tandem.config.overrides import menu
 from tandem.config.plain import plain
 from tandem.config.plugins import ADMITTED
@@ -21,10 +22,29 @@ COMPARING = (
 OF_FLOWS = "dance_grpo flow_dppo flow_grpo grpo_guard mix_grpo tempflow_grpo"
 OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
 FLOW = ["model=tiny_flow"]
+NFT, CRD, OPD = (
+    ["model=tiny_flow", f"algorithm={name}"] for name in ("nft", "crd", "diffusion_opd")
+)
+TAUGHT = [*OPD, "algorithm.teachers.folders={others:teacher}"]
+OF_PICTURES_AS_A_WHOLE = "awm crd dgpo nft"
 BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
+AMONG = "/among@algorithm.regression.levels.among"
+SAMPLING = "algorithm/snapshots@algorithm.snapshots.sampling"
+RAMPED = [f"~algorithm.snapshots.sampling.decay.{name}" for name in ("flat", "slope")]
+ROWS = "{_target_:tandem.data.rows.jsonl,path:rows.jsonl,seed:0}"
 BESIDE = {
     **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
-    **{f"algorithm={name}": FLOW for name in OF_FLOWS.split()},
+    **{f"algorithm={name}": FLOW for name in f"{OF_FLOWS} {OF_PICTURES_AS_A_WHOLE}".split()},
+    "algorithm=diffusion_opd": TAUGHT[::2],
+    # What CRD says of its own ramp goes with the ramp.
+    **{f"{SAMPLING}={name}": [*CRD, *RAMPED] for name in ("copied", "linear")},
+    "algorithm/loss=nft": NFT,
+    **{f"algorithm/loss={name}": CRD for name in ("crd", "dgpo", "dgpo_fast")},
+    "algorithm/loss=distillation": TAUGHT,
+    **{
+        f"algorithm/kl={name}": [*NFT, "algorithm.kl.coef=0.1"]
+        for name in ("regressed", "regressed_elbo", "reward_adaptive")
+    },
     **{f"algorithm/loss={k}": FLOW for k in ("flow_dppo", "grpo_guard", "weighted_ppo")},
     "dynamics=ode": BY_ODE,
     "rollout=denoise": FLOW,
@@ -46,7 +66,9 @@ BESIDE = {
     "algorithm/loss=kto": ["algorithm=kto", *PAIRS],
     "algorithm/proximal=bypass": UNCORRECTED,
     "algorithm/proximal=current": ["algorithm/loss=reinforce"],
+    "data=folder": ["data.path=prompts"],
     "data=jsonl": ["data.path=prompts.jsonl"],
+    "data=mixture": [f"data.of={{shown:{{data:{ROWS}}}}}"],
     "data=text": ["data.path=prompts.txt", "warm_start=null"],
     "data=reasoning_gym": ["data.task=leg_counting"],
     "evaluation=pictures": ["model=tiny_flow", "algorithm=sft"],
@@ -57,6 +79,11 @@ BESIDE = {
 }
 FITTING = {  # of all options of a group
     "algorithm/loss/distance": [*FLOW, "algorithm=flow_dppo"],
+    **{f"algorithm/loss/{part}": CRD for part in ("centre", "fit", "tilt")},
+    "algorithm/loss/target": TAUGHT,
+    **{f"algorithm/regression{part}": NFT for part in ("", "/weighting", AMONG)},
+    **{f"algorithm/snapshots@algorithm.snapshots.{name}": NFT for name in ("old", "fast")},
+    SAMPLING: CRD,
     "algorithm/loss/weight": [*FLOW, "algorithm=grpo_guard"],
     "dynamics/logp": FLOW,
     "dynamics/schedule": FLOW,
@@ -67,13 +94,32 @@ FITTING = {  # of all options of a group
     "dynamics/stochastic/stay": [*FLOW, "dynamics/stochastic=sliding_window"],
 }
 MENU = menu(loader())
-OPTIONS = [f"{g}={o}" for g, options in MENU.items() for o in options if not g.startswith("recipe")]
+PLACES = places(conf_folder())  # as --help has them
+OPTIONS = [
+    f"{spelling.partition(' ')[0]}={option}"
+    for group, options in MENU.items()
+    for spelling in PLACES.get(group, [group])
+    for option in options
+    if not group.startswith("recipe")
+]
 RECIPES = [path.relative_to(conf_folder() / "recipe") for path in conf_folder().rglob("recipe/*/*")]
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_composes_and_binds(option):
     check(compose([option, "~recipe", *BESIDE.get(option, FITTING.get(option.split("=")[0], []))]))
+
+
+@pytest.mark.parametrize("name", ["old", "sampling"])
+def test_a_group_that_stands_elsewhere_is_chosen_where_it_stands(name):
+    cfg = compose([*CRD, "~recipe", f"algorithm/snapshots@algorithm.snapshots.{name}=ramp"])
+    assert cfg.algorithm.snapshots[name].decay["_target_"].endswith("piecewise_linear")
+
+
+def test_a_snapshot_of_ones_own_is_added_by_its_name():
+    cfg = compose([*NFT, "~recipe", f"+{SAMPLING}=linear", "algorithm.sampled_by=sampling"])
+    assert "sampling" in cfg.algorithm.snapshots
+    check(cfg)
 
 
 def beside(algorithm, model):

@@ -76,6 +76,15 @@ MISSPELT = {
     "model=tiny_flow dynamics=ode dynamics/stochastic=every_step": (
         "dynamics/stochastic is a part of other options of dynamics than the one that was chosen"
     ),
+    "model=tiny_flow algorithm=nft algorithm/regression/among=time": (
+        "algorithm/regression/among=time: write "
+        "algorithm/regression/among@algorithm.regression.levels.among=time"
+    ),
+    "model=tiny_flow algorithm=nft algorithm/snapshots=ramp": (
+        "algorithm/snapshots=ramp: say which one; write "
+        "algorithm/snapshots@algorithm.snapshots.fast=ramp or "
+        "algorithm/snapshots@algorithm.snapshots.old=ramp"
+    ),
     "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
     "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",
     "model.lora.r=8": ("model.lora.r: model.lora is null; give it as a whole, model.lora={r:...}"),

@@ -18,6 +18,8 @@ def absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str 
     found = re.search(r"Could not override '([^'@]+)[^']*'", str(error))
     if found is None:
         return None
+    if (places := _places(str(error))) is not None:
+        return places
     group, place = found[1], re.match(r"In '([^']+)/([^'/]+)'", str(error))
     whole, _, part = group.partition("/")
     if place is None or not part:
@@ -31,6 +33,17 @@ def absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str 
         f"{chooser} chooses {group}, which steps of pictures have, but {model} makes tokens; take "
         "another algorithm, or a model of pictures"
     )
+
+
+def _places(said: str) -> str | None:
+    """Where a group stands that was chosen under another name, or under none: Hydra lists it."""
+    listed = re.search(r"Did you mean to override (?:one of )?([^?]+)\?", said)
+    chosen = re.search(r"use \+(\S+)", said)
+    if listed is None or chosen is None:
+        return None
+    option = chosen[1].partition("=")[2]
+    ways = [f"{spelling.strip()}={option}" for spelling in listed[1].split(",")]
+    return f"{chosen[1]}: {'say which one; ' if len(ways) > 1 else ''}write {_any_of(ways)}"
 
 
 def _having(part: str, folder: Path) -> list[Path]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+# A choice of a defaults list that is put under another name: group@place: option.
+PLACED = re.compile(r"^  - (\w[\w/]*)@(\w[\w.]*): \w+", re.M)
 
 EXAMPLES = """\
   python train.py
@@ -14,7 +17,8 @@ EXAMPLES = """\
   python train.py resume=runs/2026-01-31/12-00-00-tiny_lm-grpo-seed0-4711"""
 
 NOTES = """\
-  group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe);
+  group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe); a group
+  that stands under another name is written with it, as below (group@name=option);
   key=value sets a number (algorithm.loss.clip_high=0.28). The command line beats all.
   --cfg job --resolve prints the whole configuration, -m runs a sweep, dry_run=true stops before
   any weight is loaded."""
@@ -35,14 +39,43 @@ def page(conf: Path) -> str:
 def _groups(conf: Path) -> Iterator[str]:
     defaults = dict(re.findall(r"^  - (\w+): (\w+)$", (conf / "config.yaml").read_text(), re.M))
     folders = (path for path in conf.rglob("*") if path.is_dir() and path.name[0] != "_")
+    elsewhere = places(conf)
     for folder in sorted(folders):
         options = sorted(p for p in folder.glob("*.yaml") if not p.stem.startswith("_"))
         group = folder.relative_to(conf).as_posix()
         if options:
-            yield f"  {group}"
+            yield from (f"  {spelling}" for spelling in elsewhere.get(group, [group]))
         for option in options:
             mark = "*" if defaults.get(group) == option.stem else " "
             yield f"   {mark}{option.stem:<22} {description(option)}".rstrip()
+
+
+def places(conf: Path) -> dict[str, list[str]]:
+    """group -> how it is written, for those that stand under another name than their own.
+
+    Such a place is made by options that need not be chosen: then it is said which ones make it.
+    """
+    makers: dict[str, dict[str, list[str]]] = {}
+    for path in sorted(conf.rglob("*.yaml")):
+        folder, text = path.parent.relative_to(conf), path.read_text()
+        around = () if "@package _global_" in text else folder.parts
+        for name, place in PLACED.findall(text):
+            group, key = (folder / name).as_posix(), ".".join([*around, place])
+            if key != group.replace("/", "."):
+                spellings = makers.setdefault(group, {})
+                spellings.setdefault(f"{group}@{key}", []).append(
+                    f"{folder.as_posix()}={path.stem}"
+                )
+    return {
+        group: [_with(*found) for found in sorted(spellings.items())]
+        for group, spellings in makers.items()
+    }
+
+
+def _with(spelling: str, options: Sequence[str]) -> str:
+    group, names = options[0].partition("=")[0], [option.partition("=")[2] for option in options]
+    always = any(name.startswith("_") for name in names)
+    return spelling if always else f"{spelling} (of {group}={'|'.join(names)})"
 
 
 def description(path: Path) -> str:

@@ -59,7 +59,7 @@ def refuse_wrong_choice(override: Override, menu: Menu) -> None:
         raise ConfigError(unknown("group", group, menu))
     if override.is_sweep_override():
         raise ConfigError(f"{text}: several values need -m (a sweep), or {group}=[a,b] (together)")
-    if override.is_add():
+    if override.is_add() and override.package is None:
         raise ConfigError(f"{text}: {group} has a choice already; write {text.lstrip('+')}")
     if not override.is_delete():
         _refuse_wrong_options(group, override.value(), menu)
