@@ -15,6 +15,7 @@ from tandem.metrics import (
     Min,
     Sum,
     advantage_metrics,
+    correlation,
     merge,
     mismatch_metrics,
     own_metrics,
@@ -98,6 +99,34 @@ def test_a_mean_over_nothing_is_left_out():
     nothing, one, two = torch.zeros(()), torch.tensor(1.0), torch.tensor(2.0)
     got = settle({"a": Sum(nothing, nothing), "b": Sum(one, two), "c": Max(two), "d": Min(one)})
     assert got == {"b": 0.5, "c": 2.0, "d": 1.0}
+
+
+def correlated(x, y, mask=None):
+    mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+    return settle({"r": correlation(x, y, mask)}).get("r")
+
+
+def test_a_correlation_adds_up_over_any_cut_and_outside_the_mask_is_nothing():
+    """Far from 0 too, where squares are large beside what they differ by."""
+    random = torch.Generator().manual_seed(3)
+    x = 1000 + torch.randn(7, 5, generator=random)
+    y = 0.5 * x + torch.randn(7, 5, generator=random)
+    mask = torch.rand(7, 5, generator=random) < 0.7
+    want = torch.corrcoef(torch.stack([x[mask], y[mask]]).double())[0, 1].item()
+    assert 0.1 < want < 0.9
+    assert correlated(x, y.where(mask, torch.nan), mask) == pytest.approx(want, abs=1e-9)
+    parts = {}
+    for rows in ([2], [0, 1, 6], [], [3, 4, 5]):
+        merge(parts, {"r": correlation(x[rows], y[rows], mask[rows])})
+    assert settle(parts)["r"] == pytest.approx(want, abs=1e-9)
+    line = torch.arange(4.0)
+    assert correlated(line, 3 - 2 * line) == pytest.approx(-1)
+
+
+def test_a_constant_goes_together_with_nothing():
+    line, same = torch.arange(3.0), torch.full((3,), 0.3)
+    assert correlated(line, same) is correlated(same, line) is None
+    assert correlated(line, line, line > 5) is correlated(line[:1], line[:1]) is None
 
 
 def test_missing_scores_are_counted_and_left_out_of_the_mean():

@@ -15,6 +15,8 @@ from tandem.declarations import defaults_of, unbound
 from tandem.kl import k2_of, k3_of
 from tandem.types import CoupledBatch, Rollout, Scores
 
+ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
+
 
 @dataclass(frozen=True, slots=True)
 class Sum:
@@ -64,7 +66,32 @@ class EffectiveSize:
         return total**2 / (squares * count) if squares else None
 
 
-Metric = Sum | Max | Min | EffectiveSize
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """Of pairs (x, y), by Pearson; of no two different x, or y, there is none."""
+
+    count: Tensor
+    x: Tensor  # and below the sums of x, y and their products, in float64
+    y: Tensor
+    xx: Tensor
+    yy: Tensor
+    xy: Tensor
+
+    def __add__(self, other: Correlation) -> Correlation:
+        pairs = zip(_parts(self), _parts(other), strict=True)
+        return Correlation(*(one + more for one, more in pairs))
+
+    @staticmethod
+    def value(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float | None:
+        if not count:
+            return None
+        of_x, of_y = xx - x * x / count, yy - y * y / count
+        if of_x <= ROUNDING * xx or of_y <= ROUNDING * yy:
+            return None
+        return max(-1.0, min((xy - x * y / count) / math.sqrt(of_x * of_y), 1.0))
+
+
+Metric = Sum | Max | Min | EffectiveSize | Correlation
 
 
 def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
@@ -81,7 +108,7 @@ def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
     return {name: settled[name] for name in metrics if settled[name] is not None}
 
 
-def _parts(metric: Sum | EffectiveSize) -> list[Tensor]:
+def _parts(metric: Sum | EffectiveSize | Correlation) -> list[Tensor]:
     """What is added up over ranks."""
     return [getattr(metric, field.name) for field in fields(metric)]
 
@@ -106,6 +133,13 @@ def effective_size(weight: Tensor, mask: Tensor) -> EffectiveSize:
     """Of the weights of the steps of the mask."""
     inside = torch.where(mask, weight, 0)
     return EffectiveSize(inside.sum(), inside.square().sum(), mask.sum())
+
+
+def correlation(x: Tensor, y: Tensor, mask: Tensor) -> Correlation:
+    """Over the steps of the mask."""
+    x, y = (torch.where(mask, value, 0).double() for value in (x, y))
+    products = (x * x, y * y, x * y)
+    return Correlation(mask.sum(), *(part.sum() for part in (x, y, *products)))
 
 
 def measured_by(metrics: Callable[..., dict[str, Metric]]) -> Callable:

@@ -15,7 +15,7 @@ from tandem.declarations import needs, on_errors, surveyed_by
 from tandem.dynamics.regression import energy
 from tandem.kl import optimality
 from tandem.losses.decoupled import group_mean, old_deviation, size
-from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.metrics import Metric, correlation, masked_mean, measured_by
 from tandem.types import DecoupledBatch
 
 Pool = Callable[[DecoupledBatch], Tensor]  # rows of one id have one centre: [B] int64
@@ -103,16 +103,17 @@ def fitting(
     tilt: Tilt,
     fit: Fit,
 ) -> dict[str, Metric]:
-    """How implicit and given rewards go together, both less the mean of their centres; they agree
-    in sign or not where the given one is off its centre, by more than rounding."""
+    """How implicit and given rewards go together, both less the mean of their centres: their
+    correlation, and how often they agree in sign where the given one is off its centre, by more
+    than rounding."""
     given = optimality(batch.advantages, advantage_clip=advantage_clip) - surveyed[..., 1].mean(-1)
-    implied = implicit_reward(batch, adaptive=adaptive)
-    product = (implied - surveyed[..., 0].mean(-1)) * given
+    reward = implicit_reward(batch, adaptive=adaptive)
+    implied = reward - surveyed[..., 0].mean(-1)
     differs = batch.mask & (given.abs() > ROUNDING)
     return {
-        "actor/implicit_reward": masked_mean(implied, batch.mask),
-        "actor/reward_covariance": masked_mean(product, batch.mask),
-        "actor/reward_agreement": masked_mean(product > 0, differs),
+        "actor/implicit_reward": masked_mean(reward, batch.mask),
+        "actor/reward_correlation": correlation(implied, given, batch.mask),
+        "actor/reward_agreement": masked_mean(implied * given > 0, differs),
         "actor/old_deviation": old_deviation(batch),
     }
 
