@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose
 
@@ -52,6 +53,28 @@ WRONG = {
         "algorithm.sampled_by=old: the log-probabilities of sampled steps are those of the live "
         "weights; set it to live"
     ),
+    "model=tiny_flow algorithm=grpo ~recipe rollout.weights=old": (
+        "algorithm.sampled_by=old: the log-probabilities of sampled steps are those of the live "
+        "weights; set it to live"
+    ),
+    "model=tiny_flow algorithm=dpo data=shapes_pairs algorithm.sampled_by=old": (
+        "algorithm.sampled_by=old: nothing is sampled; set it to live"
+    ),
+    f"{NFT} algorithm.sampled_by=live algorithm.sampled_by_from=50": (
+        "algorithm.sampled_by_from: the live weights sample all along; leave it at 0"
+    ),
+    f"{NFT} algorithm.target_kl=0.01 num_minibatches=2": (
+        "algorithm.target_kl is nats of sampled steps, and here whole pictures are trained; set it "
+        "to null, and algorithm.kl.coef or algorithm.anchor.coef instead"
+    ),
+    "model=tiny_flow algorithm=kto data=shapes_pairs ~recipe algorithm.evidence=elbo": (
+        "algorithm.evidence=elbo has a log-probability for each noise level, and kto judges "
+        "pictures as a whole; set algorithm.evidence=any, whose is the mean over levels"
+    ),
+    f"{NFT} rollout.steps=1": (
+        "algorithm.regression of rollout.steps=1: no step of the sampler is left to draw a noise "
+        "level from; raise rollout.steps, or widen algorithm.regression.levels.among"
+    ),
     f"{DGPO} algorithm.regression.shared=false": (
         "algorithm.regression.shared=false: dgpo compares the samples of a prompt, which must get "
         "the same noise; set it to true"
@@ -89,16 +112,45 @@ def test_what_goes_together_composes(words):
     check(compose(shlex.split(words)))
 
 
-@pytest.mark.parametrize("model", ["tiny_lm", "tiny_flow"])
-@pytest.mark.parametrize(
-    "setting", ["algorithm.regression.count=3", "algorithm/regression=uniform"]
+PICTURES_ALONE = "only who trains on whole pictures reads it"
+BY_TEACHER = "a teacher is asked where the policy came to"
+GRPO = "algorithm=grpo model=tiny_flow"
+UNREAD = {
+    "algorithm=grpo model=tiny_lm algorithm.regression.count=3": PICTURES_ALONE,
+    f"{GRPO} algorithm/regression=uniform": PICTURES_ALONE,
+    f"{GRPO} algorithm.snapshots.old.every=update": PICTURES_ALONE,
+    f"{OPD} algorithm/regression=uniform": BY_TEACHER,
+    f"{OPD} algorithm.regression.count=4": BY_TEACHER,
+    f"{NFT} algorithm/regression/weighting=ghuber": "nft reads errors as they are",
+    f"{DGPO} algorithm.snapshots.old.decay.decay=0.5": "nothing reads algorithm.snapshots.old",
+}
+READ = (
+    "algorithm=sft model=tiny_flow algorithm.regression.count=3",
+    f"{OPD} algorithm.regression.guidance_scale=1",
+    f"{DGPO} algorithm.snapshots.fast.decay.decay=0.5",
+    f"{NFT} algorithm/snapshots@algorithm.snapshots.old=linear",
 )
-def test_a_setting_of_whole_pictures_that_nobody_reads_is_refused(model, setting):
-    words = [f"model={model}", "algorithm=grpo", setting, "dynamics=auto"]
+
+
+@pytest.mark.parametrize(("words", "reason"), UNREAD.items(), ids=UNREAD)
+def test_a_setting_of_whole_pictures_that_nobody_reads_is_refused(words, reason):
+    words = shlex.split(words)
     cfg = compose(words)
     cfg.overrides = words
-    with pytest.raises(ConfigError, match=f"^{setting}: only who trains on whole pictures"):
+    with pytest.raises(ConfigError, match=f"{words[-1].lstrip('~')}: {reason}"):
         check(cfg)
-    taken = [f"model={model}", "algorithm=sft", "data=shapes", setting]
-    if model == "tiny_flow":
-        check(compose(taken))
+
+
+@pytest.mark.parametrize("words", READ)
+def test_one_that_somebody_reads_is_taken(words):
+    words = shlex.split(words)
+    cfg = compose(words)
+    cfg.overrides = words
+    check(cfg)
+
+
+def test_a_snapshot_is_not_called_what_other_weights_are():
+    cfg = compose(shlex.split(NFT))
+    OmegaConf.update(cfg, "algorithm.snapshots.live", cfg.algorithm.snapshots.old, force_add=True)
+    with pytest.raises(ConfigError, match="live names the weights that are trained"):
+        check(cfg)

@@ -1,4 +1,4 @@
-"""Contradictions between what is trained on whole pictures, and what is kept for it."""
+"""Contradictions between what whole pictures are trained on, and the settings that say how."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tandem.config.legal import PICTURES, domain
 from tandem.config.names import unknown
 from tandem.declarations import compares_rows, needs_of, reads_errors, survey_of
 from tandem.losses import distillation
+from tandem.losses.pairs import reward_of
+from tandem.losses.preference import group_preference
 
 OF_TEACHERS = {"std", "velocity_gain"}  # of the steps at which a teacher is asked
 OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast", "old_logp": "old"}
@@ -38,7 +40,25 @@ def losses_see_what_they_read(composed: Composed) -> str | None:
             f"algorithm.evidence=teacher: {name} reads log-probabilities, and a teacher tells "
             "velocities; set algorithm/loss=distillation"
         )
+    if evidence == "elbo" and not on_errors and _judges_whole_rows(loss):
+        return (
+            f"algorithm.evidence=elbo has a log-probability for each noise level, and {name} "
+            "judges pictures as a whole; set algorithm.evidence=any, whose is the mean over levels"
+        )
     return None
+
+
+def _judges_whole_rows(loss: Call) -> bool:
+    return reward_of(loss.target) is not None or loss.target is group_preference
+
+
+def drift_is_of_log_probabilities(composed: Composed) -> str | None:
+    if composed.number("algorithm.target_kl") is None or domain(composed) != PICTURES:
+        return None
+    return (
+        "algorithm.target_kl is nats of sampled steps, and here whole pictures are trained; set it "
+        "to null, and algorithm.kl.coef or algorithm.anchor.coef instead"
+    )
 
 
 def distances_are_of_fresh_noise(composed: Composed) -> str | None:
@@ -83,25 +103,37 @@ def velocities_are_taught_without_noise(composed: Composed) -> str | None:
 
 
 def snapshots_are_kept(composed: Composed) -> str | None:
-    """Those that a loss reads, and the one that is sampled from."""
-    kept, evidence = _snapshots(composed), _evidence(composed)
-    if evidence in ("elbo", "teacher"):
-        read = {name for part in _readers(composed) for name in needs_of(part)}
-        for snapshot in sorted({OF_SNAPSHOTS[name] for name in read & OF_SNAPSHOTS.keys()}):
-            if snapshot not in kept:
-                return (
-                    f"algorithm.snapshots.{snapshot} is missing, but something reads it; leave it"
-                )
-    source = composed.number("algorithm.sampled_by")
-    if source in (None, "live"):
+    """Those that a loss compares with."""
+    missing = sorted(_compared(composed) - {*_snapshots(composed)})
+    if _evidence(composed) not in ("elbo", "teacher") or not missing:
+        return None
+    return f"algorithm.snapshots.{missing[0]} is missing, but something reads it; leave it"
+
+
+def samples_come_from_what_is_kept(composed: Composed) -> str | None:
+    """`rollout.weights` is `algorithm.sampled_by`, unless somebody says otherwise."""
+    source, kept = _source(composed), _snapshots(composed)
+    if source == "live":
+        if composed.number("algorithm.sampled_by_from"):
+            return "algorithm.sampled_by_from: the live weights sample all along; leave it at 0"
         return None
     if source not in kept:
         return f"algorithm.sampled_by: {unknown('snapshot', source, ['live', *kept])}"
-    if domain(composed) != PICTURES or composed.is_offline:
+    if composed.is_offline:
+        return f"algorithm.sampled_by={source}: nothing is sampled; set it to live"
+    if domain(composed) != PICTURES:
         return (
             f"algorithm.sampled_by={source}: the log-probabilities of sampled steps are those of "
             "the live weights; set it to live"
         )
+    return None
+
+
+def snapshots_have_names_of_their_own(composed: Composed) -> str | None:
+    taken = {"live": "the weights that are trained", "ema": "the average that model.ema keeps"}
+    for name in _snapshots(composed):
+        if name in taken:
+            return f"algorithm.snapshots.{name}: {name} names {taken[name]}; take another name"
     return None
 
 
@@ -120,19 +152,48 @@ def groups_share_their_noise(composed: Composed) -> str | None:
 
 
 def settings_of_pictures_are_read(composed: Composed) -> str | None:
-    """A setting that is given and changes nothing is an error."""
-    if domain(composed) == PICTURES:
-        return None
+    """A setting of these groups that is given on the command line, and that nobody reads."""
     for override in composed.settings.overrides:
-        key = override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
-        group, _, rest = key.partition(".")
-        if group == "algorithm" and rest.partition(".")[0] in OF_PICTURES:
-            return (
-                f"{override}: only who trains on whole pictures reads it, and "
-                f"algorithm={composed.settings.choices['algorithm']} on "
-                f"dynamics={composed.settings.dynamics.name} does not; leave it out"
-            )
+        key = override.lstrip("+~").partition("=")[0].partition("@")[2] or override.lstrip("+~")
+        group, _, rest = key.partition("=")[0].replace("/", ".").partition(".")
+        name, _, inner = rest.partition(".")
+        if group != "algorithm" or name not in OF_PICTURES:
+            continue
+        if (reason := _unread(composed, name, inner)) is not None:
+            return f"{override}: {reason}; leave it out"
     return None
+
+
+def _unread(composed: Composed, name: str, inner: str) -> str | None:
+    """Why nobody reads a setting algorithm.NAME.INNER; None: somebody does."""
+    evidence, loss = _evidence(composed), composed.policy_loss
+    if domain(composed) != PICTURES:
+        return (
+            f"only who trains on whole pictures reads it, and "
+            f"algorithm={composed.settings.choices['algorithm']} on "
+            f"dynamics={composed.settings.dynamics.name} does not"
+        )
+    if name == "regression" and evidence == "teacher" and not inner.endswith("guidance_scale"):
+        return "a teacher is asked where the policy came to, not at fresh noise"
+    if name == "regression" and inner.startswith("weighting") and loss is not None:
+        on_errors = reads_errors(loss.target)
+        return f"{loss.target.__name__} reads errors as they are" if on_errors else None
+    snapshot = inner.partition(".")[0]
+    read = _compared(composed) | {_source(composed)}
+    if name == "snapshots" and snapshot and snapshot not in read:
+        return f"nothing reads algorithm.snapshots.{snapshot}"
+    return None
+
+
+def _source(composed: Composed) -> str:
+    """Whose samples are drawn."""
+    return composed.number("rollout.weights") or composed.number("algorithm.sampled_by")
+
+
+def _compared(composed: Composed) -> set[str]:
+    """The snapshots that a loss compares with."""
+    needs = {name for part in _readers(composed) for name in needs_of(part)}
+    return {OF_SNAPSHOTS[name] for name in needs & OF_SNAPSHOTS.keys()}
 
 
 def _evidence(composed: Composed) -> str:
@@ -164,7 +225,10 @@ REGRESSED_RULES = (
     distances_are_of_fresh_noise,
     teachers_are_asked,
     velocities_are_taught_without_noise,
+    drift_is_of_log_probabilities,
     snapshots_are_kept,
+    samples_come_from_what_is_kept,
+    snapshots_have_names_of_their_own,
     groups_share_their_noise,
     settings_of_pictures_are_read,
 )

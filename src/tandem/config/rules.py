@@ -31,7 +31,7 @@ from tandem.config.stale import (
     staleness_is_paid_once,
     what_is_given_has_no_sampler,
 )
-from tandem.config.trial import steps_can_be_taken
+from tandem.config.trial import noise_levels_can_be_drawn, steps_can_be_taken
 from tandem.declarations import needs_of
 
 
@@ -115,6 +115,7 @@ RULES: tuple[Rule, ...] = (
     a_run_has_a_directory_of_its_own,
     *SAMPLE_RULES,
     steps_can_be_taken,
+    noise_levels_can_be_drawn,
     there_is_a_device,
     averaging_losses_see_whole_updates,
     ranges_rise,

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tandem.config.building import make
 from tandem.config.composed import Composed
+from tandem.config.legal import PICTURES, domain
 from tandem.config.settings import Dynamics
 from tandem.declarations import unbound
 
@@ -28,6 +30,23 @@ def steps_can_be_taken(composed: Composed) -> str | None:
     except (ValueError, ArithmeticError) as error:
         return f"{place}: {error}"
     return _first_infinite(dynamics, levels, chosen)
+
+
+def noise_levels_can_be_drawn(composed: Composed) -> str | None:
+    """Where whole pictures are asked about, which may be steps of the sampler."""
+    dynamics, steps = composed.settings.dynamics, composed.number("rollout.steps")
+    regression = composed.within("algorithm", "regression")
+    if domain(composed) != PICTURES or dynamics.schedule is None or regression is None:
+        return None
+    try:
+        made = make(regression)
+    except ValueError as error:
+        return str(error)
+    try:
+        made.levels(torch.full((1, made.count), 0.5).double(), dynamics.schedule(steps, TOKENS))
+    except (ValueError, ArithmeticError) as error:
+        return f"algorithm.regression of rollout.steps={steps}: {error}"
+    return None
 
 
 def _length(dynamics: Dynamics) -> str:
