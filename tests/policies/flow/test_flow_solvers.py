@@ -4,10 +4,12 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
 from small_flow import sampled, small
 
 from tandem import draws
 from tandem.dynamics.kernels import ode
+from tandem.dynamics.regression import Regression, discrete, plain
 from tandem.dynamics.schedules import linear_shift
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.solvers import dpm_solver, heun, solve, unipc
@@ -61,3 +63,22 @@ def test_a_policy_samples_by_it_and_gets_nearly_the_fine_ode(name):
 def test_it_has_no_log_probability():
     with pytest.raises(ValueError, match="dynamics=ode"):
         FlowSampling(steps=4, solver=partial(dpm_solver, shift=1.0))
+
+
+@EACH
+def test_its_noise_levels_are_those_that_a_picture_is_noised_to(name):
+    """Of each step the level where it starts; the schedule that it takes the place of has others."""
+    solver = partial(SOLVERS[name], shift=1.7)
+    policy = small(
+        steps=6,
+        sampling={"kernel": ode, "solver": solver},
+        regression=Regression(levels=discrete, weighting=plain, count=5),
+        evidence="elbo",
+    )
+    seen = []
+    solve(lambda x, sigma: seen.append(sigma[0].item()) or x, START, solver, 6)
+    levels = policy.schedule()
+    assert levels[:-1].tolist() == list(dict.fromkeys(seen)) and levels[-1] == 0
+    asked = policy.errors(sampled(policy, 1), frozenset())["sigma"]
+    assert torch.isin(asked, levels[:-1]).all()
+    assert not torch.isin(asked, linear_shift(6, 0)[1:]).any()

@@ -28,6 +28,7 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.regressor import Regressor
 from tandem.policies.flow.scorer import Scorer
 from tandem.policies.flow.snapshots import EMA, LIVE
+from tandem.policies.flow.solvers import noise_levels
 from tandem.policies.flow.teachers import Teachers
 from tandem.policies.flow.trajectories import Course, noise_keys
 from tandem.policies.lora import Lora
@@ -127,8 +128,11 @@ class FlowPolicy(Policy):
         return kept if self.ema is None else kept | {EMA: Following(decay=self.ema)}
 
     def schedule(self) -> Tensor:
-        """The noise levels of the sampler, from 1 to 0: [steps + 1]."""
-        return self.sampling.schedule(self.sampling.steps, self.adapter.tokens[0])
+        """The noise levels of the sampler, from noise to 0: [steps + 1]."""
+        own = self.sampling
+        if own.solver is not None:
+            return noise_levels(own.solver, own.steps)
+        return own.schedule(own.steps, self.adapter.tokens[0])
 
     @property
     def device(self) -> torch.device:

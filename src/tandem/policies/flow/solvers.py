@@ -57,6 +57,18 @@ def heun(*, shift: float = 3.0) -> Solver:
     return FlowMatchHeunDiscreteScheduler(shift=shift)
 
 
+def noise_levels(build: Callable[[], Solver], steps: int) -> Tensor:
+    """Where its steps start and the last one ends, from noise to 0: [steps + 1].
+
+    A step of several calls has the level of each of them; `solve` goes through those.
+    """
+    solver = build()
+    solver.set_timesteps(steps)
+    levels = solver.sigmas.float().unique_consecutive()
+    assert len(levels) == steps + 1
+    return levels
+
+
 @torch.no_grad()
 def solve(
     velocity: Callable[[Tensor, Tensor], Tensor],
