@@ -26,6 +26,7 @@ from tandem.dynamics.regression import (
     uniform,
 )
 from tandem.dynamics.schedules import linear_shift
+from tandem.policies.flow.teachers import Teachers
 
 CLOSE = {"atol": 1e-6, "rtol": 0}
 TEN = linear_shift(10, 0, shift=3.0).double()
@@ -209,3 +210,10 @@ def test_strata_hold_one_level_each_in_random_order():
 def test_numbers_below_one_are_refused(name):
     with pytest.raises(ValueError, match=rf"algorithm\.regression\.{name} is 0"):
         regression(**{name: 0})
+
+
+def test_a_part_of_the_steps_is_what_it_is_by_hand():
+    """Of 100 steps 0.29 are 29, for levels as for teachers; float multiplies to less."""
+    assert int(100 * 0.29) == 28
+    assert by_index(linear_shift(100, 0), end=0.29).tolist() == list(range(29))
+    assert Teachers(folders={"others": "x"}, fraction=0.29).kept(100) == range(29)

@@ -108,8 +108,13 @@ def between(x: Tensor, *, low: float, high: float) -> Tensor:
 def by_index(schedule: Tensor, *, start: float = 0.0, end: float = 0.99) -> Tensor:
     """The steps from one part of the sampler's S on and below another, floor(S start ... S end)."""
     steps = len(schedule) - 1
-    first, last = (math.floor(steps * part + ROUNDING) for part in (start, end))
+    first, last = (part_of(steps, part) for part in (start, end))
     return torch.arange(first, last, device=schedule.device)
+
+
+def part_of(steps: int, part: float) -> int:
+    """floor(part steps), as by hand: 0.29 of 100 is 29."""
+    return math.floor(steps * part + ROUNDING)
 
 
 def by_time(schedule: Tensor, *, low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -67,7 +67,7 @@ def test_it_has_no_log_probability():
 
 @EACH
 def test_its_noise_levels_are_those_that_a_picture_is_noised_to(name):
-    """Of each step the level where it starts; the schedule that it takes the place of has others."""
+    """Of each step the level where it starts; the schedule that it replaces has others."""
     solver = partial(SOLVERS[name], shift=1.7)
     policy = small(
         steps=6,

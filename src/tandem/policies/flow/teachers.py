@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tandem.dynamics.regression import part_of
 from tandem.policies.flow.field import Field
 from tandem.policies.flow.protocol import Adapter
 from tandem.types import Prompt
@@ -34,7 +35,7 @@ class Teachers:
 
     def kept(self, steps: int) -> range:
         """The denoising steps from which a student and its teacher are compared."""
-        return range(max(1, int(steps * self.fraction)))
+        return range(max(1, part_of(steps, self.fraction)))
 
     def load(self, adapter: Adapter, dtype: torch.dtype | None) -> Faculty:
         fields = {}
