@@ -13,9 +13,11 @@ from loop import Alone
 from policies.flow.small_flow import Brightness, Stream, small
 from torch.testing import assert_close
 
+from experiments.reward_weighted import reward_weighted
 from tandem.batches import Budget, Plan
 from tandem.dynamics.kernels import ode
 from tandem.guards import Guards
+from tandem.types import take
 
 PRESETS = ("nft", "awm", "dgpo", "crd")
 SURVEYED = ("dgpo", "crd")
@@ -75,6 +77,33 @@ def test_rows_without_advantage_are_measured_alike_whether_a_penalty_wants_them_
     of_kl = {"loss/kl", "actor/kl_penalty", "actor/ref_kl"}
     for name in without.report.keys() - of_kl:
         assert without.report[name] == pytest.approx(hardly.report[name], abs=1e-9)
+
+
+# Rewards that were not given.
+
+
+def unscored(scores, rollout):
+    """The sixth row has lost its score."""
+    lost = torch.arange(len(scores.total)) == 5
+    kept = scores.scored & ~lost
+    return replace(scores, total=torch.where(kept, scores.total, 0), scored=kept), rollout
+
+
+def without(scores, rollout):
+    rows = torch.tensor([row for row in range(len(scores.total)) if row != 5])
+    return take(scores, rows), take(rollout, rows)
+
+
+@pytest.mark.parametrize("loss", [*PRESETS, "reward_weighted"])
+def test_a_picture_without_a_score_is_as_if_it_were_not_there(loss):
+    """It is no average one: it draws nobody to an older policy, and moves no centre."""
+    algorithm = few("nft" if loss == "reward_weighted" else loss)
+    if loss == "reward_weighted":
+        algorithm = replace(algorithm, loss=reward_weighted)
+    lost = run(algorithm, change=unscored)
+    invariance.agree(lost, run(algorithm, change=without))
+    difference = [a - b for a, b in zip(lost.gradients, run(algorithm).gradients, strict=True)]
+    assert any(gradient.abs().max() > 1e-6 for gradient in difference)
 
 
 # A network, by hand.

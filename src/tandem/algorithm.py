@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -138,6 +138,8 @@ class Algorithm:
     def experience(self, scores: Scores, rollout: Rollout) -> Experience:
         """Shape the scores, then compare them over the rows of all ranks."""
         scores, rollout = self.truncated(scores, rollout)
+        if self.evidence == "elbo":
+            rollout = judged(scores, rollout)
         scores = self.kl.charge(scores, rollout)
         advantages = ranks.over_all(self.compare)(scores, rollout)
         critic = self.critic
@@ -178,6 +180,12 @@ class Algorithm:
             if isinstance(part, Remembered):  # a module from elsewhere has state and no metrics
                 metrics |= part.report()
         return metrics
+
+
+def judged(scores: Scores, rollout: Rollout) -> Rollout:
+    """Without the pictures that have no score: the advantage 0 is that of an average one, to which
+    losses on errors hold as they do to any other."""
+    return replace(rollout, mask=rollout.mask & scores.scored[:, None])
 
 
 def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
