@@ -13,6 +13,7 @@ from torch.nn.functional import softplus
 from tandem.declarations import needs, on_errors, surveyed_by
 from tandem.dynamics.regression import energy
 from tandem.kl import optimality
+from tandem.losses.groups import group_mean
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by
 from tandem.types import DecoupledBatch
@@ -61,19 +62,6 @@ def normalised_x0_error(error: Tensor, sigma: Tensor) -> Tensor:
     """<(x0_hat - x0)^2> / <|x0_hat - x0|>, the denominator a constant: [B, T]"""
     of_x0 = sigma[..., None] * error
     return energy(of_x0) / size(of_x0)
-
-
-def group_mean(x: Tensor, group: Tensor, weight: Tensor) -> Tensor:
-    """The weighted mean of x over the rows of each row's group, level by level. All [B, T].
-
-    Weights are 0 and 1, or at most 1 with a 1 in each group.
-    """
-    ids, row = group.unique(return_inverse=True)
-    weight = weight.to(x)
-    total, mass = (
-        x.new_zeros(len(ids), x.shape[1]).index_add_(0, row, y) for y in (x * weight, weight)
-    )
-    return (total / mass.clamp(min=1))[row]
 
 
 def disagreement(batch: DecoupledBatch, reference: Tensor, *, beta: float) -> Tensor:

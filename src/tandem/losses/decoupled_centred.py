@@ -14,7 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from tandem.declarations import needs, on_errors, surveyed_by
 from tandem.dynamics.regression import energy
 from tandem.kl import optimality
-from tandem.losses.decoupled import group_mean, old_deviation, size
+from tandem.losses.decoupled import old_deviation, size
+from tandem.losses.groups import from_the_top, group_mean
 from tandem.metrics import Metric, correlation, masked_mean, measured_by
 from tandem.types import DecoupledBatch
 
@@ -80,16 +81,6 @@ def centres(
         for weight in (from_the_top(logits, pool, batch.mask) for logits in tilt(given))
     ]
     return torch.stack([torch.stack(pair, -1) for pair in by_weight], -2)
-
-
-def from_the_top(logits: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """exp of logits less the largest of their group: 1 there, and 0 outside the mask. [B, T]"""
-    logits = logits.masked_fill(~mask, -torch.inf)
-    ids, row = group.unique(return_inverse=True)
-    place = row[:, None].expand_as(logits)
-    none = logits.new_full((len(ids), logits.shape[1]), -torch.inf)
-    top = none.scatter_reduce(0, place, logits, "amax")[row]
-    return torch.where(mask, logits - top, -torch.inf).exp()
 
 
 def fitting(
