@@ -9,6 +9,7 @@ from records import coupled, rollout, scores
 from torch.testing import assert_close
 
 from tandem import corrections
+from tandem.declarations import survey_of, surveyed_by
 from tandem.losses.policy import ppo, reinforce
 from tandem.metrics import (
     Max,
@@ -16,6 +17,8 @@ from tandem.metrics import (
     Sum,
     advantage_metrics,
     correlation,
+    masked_mean,
+    measured_by,
     merge,
     mismatch_metrics,
     own_metrics,
@@ -93,6 +96,28 @@ def test_a_loss_is_measured_under_the_numbers_it_was_bound_with(vectors):
     wide = settle(own_metrics(partial(ppo, clip_low=0.9, clip_high=9.0), batch))
     assert set(wide.values()) == {0.0}
     assert own_metrics(reinforce, batch) == {}
+
+
+def of_its_clip(batch, surveyed, *, clip):
+    return {"clip": masked_mean(clip * surveyed, batch.mask)}
+
+
+def of_its_power(batch, *, power):
+    return batch.advantages**power
+
+
+@measured_by(of_its_clip)
+@surveyed_by(of_its_power)
+def own_loss(batch, surveyed, *, power=2, clip):
+    return clip * surveyed
+
+
+def test_surveys_and_metrics_get_the_numbers_that_they_name(vectors):
+    batch, loss = coupled(vectors), partial(own_loss, clip=0.5)
+    surveyed = survey_of(loss)(batch)
+    assert_close(surveyed, batch.advantages.square())
+    want = settle({"clip": masked_mean(loss(batch, surveyed), batch.mask)})
+    assert settle(own_metrics(loss, batch, surveyed)) == want
 
 
 def test_a_mean_over_nothing_is_left_out():

@@ -7,6 +7,7 @@ A declaration stands above the function and travels with it, through any number 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -71,8 +72,8 @@ def surveyed_by(survey: Callable[..., Tensor]) -> Callable:
     """Declare `survey(batch, *, numbers)` -> [B, T], which a loss must have seen before any cut.
 
     It is called once per update, without gradient, on the rows of all micro-batches and ranks; the
-    loss is then called as loss(batch, surveyed, *, numbers) with its own rows of the answer. Both
-    get the same numbers, so a number that only one of them reads is a keyword of both.
+    loss is then called as loss(batch, surveyed, *, numbers) with its own rows of the answer. The
+    survey gets those numbers of the loss that are keywords of its own.
     """
 
     def declare(function: Callable) -> Callable:
@@ -113,12 +114,25 @@ def compares_rows(component: Callable) -> bool:
 
 
 def survey_of(component: Callable) -> Callable[..., Tensor] | None:
-    """The survey that a loss declared, bound to the numbers of the loss; None if it needs none."""
-    function, numbers = unbound(component)
-    survey = getattr(function, "survey", None)
-    if survey is None:
+    """The survey that a loss declared, bound to numbers of the loss; None if it needs none."""
+    return beside(component, "survey")
+
+
+def beside(component: Callable, name: str) -> Callable | None:
+    """A function that a component declared, bound to the numbers of the component that are keywords
+    of that function; None if it declared none."""
+    owner, numbers = unbound(component)
+    function = getattr(owner, name, None)
+    if function is None:
         return None
-    return functools.partial(survey, **(defaults_of(function) | numbers))
+    return functools.partial(function, **read_of(function, defaults_of(owner) | numbers))
+
+
+def read_of(function: Callable, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the numbers that a function takes; one with `**numbers` takes them all."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return {name: x for name, x in numbers.items() if takes_all or name in parameters}
 
 
 def defaults_of(function: Callable | None) -> dict[str, Any]:

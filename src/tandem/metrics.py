@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tandem import ranks
-from tandem.declarations import defaults_of, unbound
+from tandem.declarations import beside
 from tandem.kl import k2_of, k3_of
 from tandem.types import CoupledBatch, Rollout, Scores
 
@@ -143,7 +143,7 @@ def correlation(x: Tensor, y: Tensor, mask: Tensor) -> Correlation:
 
 
 def measured_by(metrics: Callable[..., dict[str, Metric]]) -> Callable:
-    """Give a loss its own metrics: (record, *, the loss's numbers) -> {name: Metric}."""
+    """Give a loss its own metrics: (record, *, numbers of the loss) -> {name: Metric}."""
 
     def declare(loss: Callable) -> Callable:
         loss.metrics = metrics
@@ -154,9 +154,8 @@ def measured_by(metrics: Callable[..., dict[str, Metric]]) -> Callable:
 
 def own_metrics(loss: Callable, batch: CoupledBatch, *surveyed: Tensor) -> dict[str, Metric]:
     """The metrics a loss declared with `measured_by`, under the numbers bound to the loss."""
-    function, numbers = unbound(loss)
-    metrics = getattr(function, "metrics", None)
-    return {} if metrics is None else metrics(batch, *surveyed, **(defaults_of(function) | numbers))
+    metrics = beside(loss, "metrics")
+    return {} if metrics is None else metrics(batch, *surveyed)
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:

@@ -31,7 +31,7 @@ def old_deviation(batch: DecoupledBatch) -> Metric:
     return masked_mean(energy(batch.error - batch.old_error), batch.mask)
 
 
-def noticing(batch: DecoupledBatch, *, beta: float, advantage_clip: float) -> dict[str, Metric]:
+def noticing(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Metric]:
     """How good the pictures are taken to be, and how far the policy is from the old one."""
     wanted = optimality(batch.advantages, advantage_clip=advantage_clip)
     return {
@@ -73,14 +73,12 @@ def disagreement(batch: DecoupledBatch, reference: Tensor, *, beta: float) -> Te
     return beta * group_mean(batch.advantages * worse, batch.group, batch.mask)
 
 
-def by_reference(
-    batch: DecoupledBatch, *, beta: float, clip_low: float, clip_high: float
-) -> Tensor:
+def by_reference(batch: DecoupledBatch, *, beta: float) -> Tensor:
     """S against the frozen reference, [B, T]."""
     return disagreement(batch, batch.ref_error, beta=beta)
 
 
-def by_average(batch: DecoupledBatch, *, beta: float, clip_low: float, clip_high: float) -> Tensor:
+def by_average(batch: DecoupledBatch, *, beta: float) -> Tensor:
     """S against the fast average of the policy, [B, T]."""
     return disagreement(batch, batch.fast_error, beta=beta)
 
@@ -93,7 +91,7 @@ def gone_far(batch: DecoupledBatch, *, clip_low: float, clip_high: float) -> Ten
 
 
 def comparing(
-    batch: DecoupledBatch, surveyed: Tensor, *, beta: float, clip_low: float, clip_high: float
+    batch: DecoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
     """What groups say, the objective that the paper writes, and the part that a clip silenced."""
     values = {

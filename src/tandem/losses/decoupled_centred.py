@@ -64,14 +64,7 @@ def implicit_reward(batch: DecoupledBatch, *, adaptive: bool) -> Tensor:
 
 
 def centres(
-    batch: DecoupledBatch,
-    *,
-    beta: float,
-    advantage_clip: float,
-    adaptive: bool,
-    centre: Pool,
-    tilt: Tilt,
-    fit: Fit,
+    batch: DecoupledBatch, *, advantage_clip: float, adaptive: bool, centre: Pool, tilt: Tilt
 ) -> Tensor:
     """Of implicit and of given rewards, by N weightings: [B, T, N, 2]"""
     given = optimality(batch.advantages, advantage_clip=advantage_clip)
@@ -84,15 +77,7 @@ def centres(
 
 
 def fitting(
-    batch: DecoupledBatch,
-    surveyed: Tensor,
-    *,
-    beta: float,
-    advantage_clip: float,
-    adaptive: bool,
-    centre: Pool,
-    tilt: Tilt,
-    fit: Fit,
+    batch: DecoupledBatch, surveyed: Tensor, *, advantage_clip: float, adaptive: bool
 ) -> dict[str, Metric]:
     """How implicit and given rewards go together, both less the mean of their centres: their
     correlation, and how often they agree in sign where the given one is off its centre, by more

@@ -34,7 +34,7 @@ def x0(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     return -batch.sigma[..., None] * batch.error, torch.ones_like(batch.sigma)
 
 
-def apart(batch: DecoupledBatch, *, target: Target, self_normalize: bool) -> dict[str, Metric]:
+def apart(batch: DecoupledBatch) -> dict[str, Metric]:
     """(velocity - the teacher's)^2, whatever the target: it compares runs."""
     return {"actor/teacher_distance": masked_mean(energy(batch.error), batch.mask)}
 

@@ -11,9 +11,7 @@ from tandem.metrics import Metric, Sum, measured_by
 from tandem.types import CoupledBatch
 
 
-def mismatched_kl(
-    batch: CoupledBatch, *, beta: float, desirable: float, undesirable: float
-) -> Tensor:
+def mismatched_kl(batch: CoupledBatch) -> Tensor:
     """How far the policy is from the reference: [B, T] nats of a whole sample, all alike.
 
     max(0, mean log p - log p_ref of mismatched rows): questions with the answers of others.
@@ -23,9 +21,7 @@ def mismatched_kl(
     return (total / rows.sum().clamp(min=1)).clamp(min=0).expand_as(batch.mask)
 
 
-def judged(
-    batch: CoupledBatch, surveyed: Tensor, *, beta: float, desirable: float, undesirable: float
-) -> dict[str, Metric]:
+def judged(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[str, Metric]:
     """Means over good and over bad rows, and the KL that rewards are measured against."""
     values = {
         "reward": beta * log_ratio(batch)[:, 0],

@@ -201,7 +201,7 @@ def liked(batch: CoupledBatch) -> Tensor:
     return of_row(batch.advantages * (batch.logp - batch.ref_logp), batch)
 
 
-def ranking(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[str, Metric]:
+def ranking(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
     """S and its sigmoid, and how often a group is ranked as the advantages do, over steps."""
     values = {"score": surveyed, "weight": surveyed.sigmoid(), "accuracy": surveyed < 0}
     return {f"preference/group_{name}": masked_mean(x, batch.mask) for name, x in values.items()}

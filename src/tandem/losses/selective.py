@@ -83,13 +83,7 @@ def clip_cov_survey(
 
 
 def clip_cov_metrics(
-    batch: CoupledBatch,
-    surveyed: Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    part: float,
-    between: tuple[float, float],
+    batch: CoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
     """PPO's own, and the fraction of steps that were drawn."""
     clipped = clipping(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
@@ -117,15 +111,13 @@ def clip_cov(
     return torch.where(surveyed.bool(), 0, plain)
 
 
-def kl_cov_survey(batch: CoupledBatch, *, part: float, coef: float) -> Tensor:
+def kl_cov_survey(batch: CoupledBatch, *, part: float) -> Tensor:
     """[B, T] bool, True for the `part` of all steps with the highest covariance above 0."""
     c = covariance(batch)
     return highest(c, batch.trained & (c > 0), share(part, batch))
 
 
-def kl_cov_metrics(
-    batch: CoupledBatch, surveyed: Tensor, *, part: float, coef: float
-) -> dict[str, Metric]:
+def kl_cov_metrics(batch: CoupledBatch, surveyed: Tensor, *, coef: float) -> dict[str, Metric]:
     """Fraction of steps that were held back, and how much that costs per step."""
     moved = torch.where(surveyed.bool(), (batch.logp - batch.old_logp).abs(), 0)
     return {
