@@ -1,11 +1,12 @@
 """Prompts of a plain text file, and what guidance is to lead away from."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tandem.config import build, compose
-from tandem.data.rows import jsonl, text
+from tandem.data.rows import jsonl, read_rows, text, with_negative
 
 LINES = "a red circle\r\n\n  a blue square \n\t\na red circle\n{\"prompt\": 3}\n"  # fmt: skip
 
@@ -53,6 +54,14 @@ def test_one_negative_prompt_serves_all_lines_and_moves_no_prompt(tmp_path):
         for split in (data.train, data.eval, data.test):
             assert {p.fields["negative_prompt"] for p in split} == {negative}
         assert [p.id for p in data.train] == [p.id for p in plain.train]
+
+
+def test_a_row_that_says_its_negative_prompt_keeps_it(tmp_path):
+    rows = '{"prompt": "a", "negative_prompt": "own"}\n{"prompt": "b"}'
+    read = read_rows(Path(written(tmp_path / "a.jsonl", rows)), option="data.path")
+    fields = [prompt.fields for prompt in with_negative("common", read).prompts]
+    assert fields == [{"negative_prompt": "own"}, {"negative_prompt": "common"}]
+    assert with_negative(None, read) is read
 
 
 def test_the_option_reads_what_the_command_line_says(tmp_path):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 from tandem.data.checks import parse
 from tandem.data.lines import as_row
 from tandem.data.pictures import finisher
 from tandem.data.records import Data, StreamMaker
-from tandem.data.rows import Rows, assemble, read_rows
+from tandem.data.rows import Rows, assemble, read_rows, with_negative
 from tandem.data.stream import PromptStream
+from tandem.types import Prompt
 
 READERS = {".jsonl": parse, ".txt": as_row}
 
@@ -34,25 +35,25 @@ def folder(
     """
     place = Path(path)
     finish = finisher(place, pictures=pictures, resize=resize)
-    train, evaluation, test = (split_file(place, name) for name in ("train", "eval", "test"))
-    if train is None:
-        raise ValueError(f"data.path={path}: there is no train.jsonl or train.txt in this folder")
     splits = [
-        None
-        if file is None
-        else with_negative(
-            negative_prompt,
-            read_rows(
-                file,
-                option="data.path",
-                parse=READERS[file.suffix],
-                finish=finish,
-                source=place.resolve().name,
-            ),
-        )
-        for file in (train, evaluation, test)
+        _rows(place, name, finish=finish, negative=negative_prompt)
+        for name in ("train", "eval", "test")
     ]
+    if splits[0] is None:
+        raise ValueError(f"data.path={path}: there is no train.jsonl or train.txt in this folder")
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
+
+
+def _rows(
+    place: Path, name: str, *, finish: Callable[[Prompt], Prompt], negative: str | None
+) -> Rows | None:
+    """Those of a split; None: there is none."""
+    file = split_file(place, name)
+    if file is None:
+        return None
+    parse, source = READERS[file.suffix], place.resolve().name
+    rows = read_rows(file, option="data.path", parse=parse, finish=finish, source=source)
+    return with_negative(negative, rows)
 
 
 def split_file(place: Path, name: str) -> Path | None:
@@ -62,12 +63,3 @@ def split_file(place: Path, name: str) -> Path | None:
         names = " and ".join(file.name for file in found)
         raise ValueError(f"data.path={place}: {names} are one split; leave one of them out")
     return found[0] if found else None
-
-
-def with_negative(negative: str | None, rows: Rows) -> Rows:
-    """The rows, with what guidance leads away from where they do not say it."""
-    if negative is None:
-        return rows
-    added = {"negative_prompt": negative}
-    prompts = (replace(prompt, fields={**added, **prompt.fields}) for prompt in rows.prompts)
-    return replace(rows, prompts=tuple(prompts))

@@ -4,7 +4,7 @@ listed, never fatal."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -86,9 +86,10 @@ def text(
     """Each line is a prompt, sent without the white space around it, and all share one
     `negative_prompt`; the lines are split and limited as rows of `jsonl` are."""
     paths = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
-    fields = {} if negative_prompt is None else {"negative_prompt": negative_prompt}
     splits = [
-        None if path is None else _add(fields, read_rows(Path(path), option=option, parse=as_row))
+        None
+        if path is None
+        else with_negative(negative_prompt, read_rows(Path(path), option=option, parse=as_row))
         for option, path in paths.items()
     ]
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
@@ -185,8 +186,12 @@ def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
     return _where(rows, ~out, bad=rows.bad), _where(rows, out, bad=())
 
 
-def _add(fields: Mapping[str, str], rows: Rows) -> Rows:
-    added = (replace(prompt, fields={**prompt.fields, **fields}) for prompt in rows.prompts)
+def with_negative(negative: str | None, rows: Rows) -> Rows:
+    """The rows, with what guidance leads away from where they do not say it themselves."""
+    if negative is None:
+        return rows
+    common = {"negative_prompt": negative}
+    added = (replace(prompt, fields={**common, **prompt.fields}) for prompt in rows.prompts)
     return replace(rows, prompts=tuple(added))
 
 
