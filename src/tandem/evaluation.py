@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tandem import draws, ranks
 from tandem.collect import part
+from tandem.data.records import reported_with
 from tandem.drift import MEASURES
 from tandem.passes import Evaluation, Pass
 from tandem.policies.flow.records import FlowSampling
@@ -24,8 +25,6 @@ from tandem.policies.sampling import Sampling
 from tandem.record import tables
 from tandem.rewards.images import pixels, spread
 from tandem.types import Prompt, Rollout, Scores
-
-TOGETHER = "reported_with"  # the field of a prompt that names what it is reported with, or several
 
 # Summed over the samples of a prompt; "known" counts those whose reward part is not missing.
 COUNTED = ("correct", "known", "length", "truncated", "reward", "scored")
@@ -250,8 +249,7 @@ def _by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> dict[str
     for i, prompt in enumerate(prompts):
         places.setdefault(prompt.source, []).append(i)
     for i, prompt in enumerate(prompts):
-        together = prompt.fields.get(TOGETHER, ())
-        for several in (together,) if isinstance(together, str) else together:
+        for several in reported_with(prompt):
             places.setdefault(several, []).append(i)
     return {f"{name}/{source}": _mean(values[chosen]) for source, chosen in places.items()}
 

@@ -50,6 +50,16 @@ def test_what_makes_sense_passes(a, b):
     checked(a, b)
 
 
+def test_a_mixture_of_mixtures_is_refused_for_what_it_is():
+    inner = f"{{_target_:tandem.data.mixture.mixture,of:{{x:{{data:{SORT}}}}},seed:0}}"
+    own = f"data.of={{a:{{data:{inner}}},b:{{data:{SORT}}}}}"
+    with pytest.raises(ConfigError) as refused:
+        check(compose(["model=tiny_lm", "algorithm=grpo", "~recipe", "data=mixture", own]))
+    assert str(refused.value) == (
+        "data.of.a.data is a mixture itself; name its datasets in data.of, each with its weight"
+    )
+
+
 def test_a_mixture_without_datasets_says_what_is_missing():
     with pytest.raises(ConfigError, match=r"data\.of"):
         check(compose(["model=tiny_lm", "algorithm=grpo", "~recipe", "data=mixture"]))

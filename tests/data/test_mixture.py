@@ -10,7 +10,8 @@ import torch
 from tandem.config import build, compose
 from tandem.data import Curriculum, Data, PromptStream
 from tandem.data.mixture import Dataset, mixture
-from tandem.data.shapes import Pictures
+from tandem.data.records import reported_with
+from tandem.data.shapes import Pictures, shapes
 from tandem.data.shapes_pairs import shapes_pairs
 from tandem.types import Prompt
 
@@ -105,6 +106,19 @@ def test_what_a_dataset_had_reported_together_stays_together():
     inner = replace(inner, eval=rows("a", 2, split="eval", reported_with="hard"))
     data = mixture(of={"a": Dataset(data=inner)}, seed=0)
     assert {prompt.fields["reported_with"] for prompt in data.eval} == {("a", "a/hard")}
+
+
+def test_what_a_prompt_is_reported_with_is_read_the_same_however_a_row_says_it():
+    said = {"hard": ("hard",), ("hard", "long"): ("hard", "long"), (): ()}
+    for given, read in said.items():
+        (prompt,) = rows("a", 1, reported_with=given)
+        assert reported_with(prompt) == read
+        (mixed,) = mixture(of={"a": Dataset(data=Data(train=(prompt,), eval=()))}, seed=0).train
+        assert reported_with(mixed) == ("a", *(f"a/{heading}" for heading in read))
+    assert reported_with(rows("a", 1)[0]) == ()
+    assert {reported_with(p) for p in shapes(demonstrations=Pictures(count=1), seed=0).eval} == {
+        ("shown",)
+    }
 
 
 def test_rewards_are_those_that_the_dataset_names():
@@ -213,6 +227,11 @@ def test_impossible_numbers_name_their_key(options, said):
 def test_a_name_that_would_not_start_a_source_is_refused(name):
     with pytest.raises(ValueError, match="give one without / and"):
         mixture(of={name: Dataset(data=small("a"))}, seed=0)
+
+
+def test_a_mixture_of_mixtures_is_refused_for_what_it_is():
+    with pytest.raises(ValueError, match=r"data\.of\.b\.data is a mixture itself; name its"):
+        mixture(of={"a": Dataset(data=small("a")), "b": Dataset(data=two())}, seed=0)
 
 
 def test_datasets_agree_on_how_wrong_answers_are_come_by():

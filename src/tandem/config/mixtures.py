@@ -11,23 +11,24 @@ from tandem.config.names import unknown
 from tandem.data.mixture import complaint, mixture
 
 
-def mixed(composed: Composed) -> dict[str, Mapping[str, Any]]:
-    """What each dataset of a mixture was given beside its data, by name."""
+def datasets(composed: Composed) -> dict[str, Mapping[str, Any]]:
+    """What each dataset of a mixture was given, by name."""
     data = composed.components["data"]
     of = data.arguments["of"] if isinstance(data, Call) and data.target is mixture else {}
-    return {
-        name: {key: value for key, value in one.arguments.items() if key != "data"}
-        for name, one in of.items()
-    }
+    return {name: one.arguments for name, one in of.items()}
 
 
 def datasets_have_their_numbers(composed: Composed) -> str | None:
-    said = (complaint(name, **given) for name, given in mixed(composed).items())
-    return next((one for one in said if one is not None), None)
+    for name, given in datasets(composed).items():
+        numbers = {key: value for key, value in given.items() if key != "data"}
+        said = complaint(name, mixed=given["data"].target is mixture, **numbers)
+        if said is not None:
+            return said
+    return None
 
 
 def datasets_name_their_rewards(composed: Composed) -> str | None:
-    named = {name: given.get("rewards") for name, given in mixed(composed).items()}
+    named = {name: given.get("rewards") for name, given in datasets(composed).items()}
     rewards = list(composed.components["reward"])
     for name, own in named.items():
         for reward in own or ():

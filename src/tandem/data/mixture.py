@@ -11,13 +11,13 @@ import torch
 
 from tandem import draws
 from tandem.data.mixed import MixedStream, Order
-from tandem.data.records import BadRow, Data, StreamMaker, apart
+from tandem.data.records import TOGETHER, BadRow, Data, StreamMaker, apart, reported_with
 from tandem.data.rows import choose
+from tandem.declarations import unbound
 from tandem.types import Prompt
 
 TRAINED = ("train", "demonstrations", "pairs")
 HELD_OUT = ("eval", "test")
-TOGETHER = "reported_with"  # the field of what evaluation reports a prompt under, beside its source
 Splits = Mapping[str, tuple[Prompt, ...]]
 
 
@@ -41,50 +41,54 @@ def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
     together itself. What one dataset holds out no other trains on; one that asks again what it
     trains on holds nothing out.
     """
-    if not of:
-        raise ValueError("data.of names no dataset")
-    for name, one in of.items():
-        said = complaint(
-            name, weight=one.weight, max_size=one.max_size, rewards=one.rewards, eval=one.eval
-        )
-        if said is not None:
-            raise ValueError(said)
+    _check(of)
     splits = {name: _splits(name, one, seed=seed) for name, one in of.items()}
-    strict = [name for name, one in of.items() if not one.data.asks_again]
-    held_out = [p for name in strict for split in HELD_OUT for p in splits[name][split]]
-    known: dict[int, Prompt] = {}
-    for name in of:
-        splits[name], left_out = _without(splits[name], held_out)
-        known |= {prompt.id: prompt for prompt in left_out}
-    every = {
-        split: tuple(p for own in splits.values() for p in own[split])
-        for split in (*TRAINED, *HELD_OUT)
-    }
+    splits, left_out = _held_apart(of, splits)
+    bad = [row for one in of.values() for row in one.data.quarantine]
     return Data(
-        **every,
+        **{
+            split: tuple(p for own in splits.values() for p in own[split])
+            for split in (*TRAINED, *HELD_OUT)
+        },
         tries=_tries(of),
-        quarantine=(
-            *(row for one in of.values() for row in one.data.quarantine),
-            *(_held_out_too(prompt) for prompt in known.values()),
-        ),
+        quarantine=(*bad, *left_out),
         curriculum=_stream(of, lambda data: data.curriculum),
         given=_stream(of, lambda data: data.given),
         asks_again=True,  # what may not be asked again is left out by now
     )
 
 
+def _check(of: Mapping[str, Dataset]) -> None:
+    if not of:
+        raise ValueError("data.of names no dataset")
+    for name, one in of.items():
+        said = complaint(
+            name,
+            mixed=unbound(one.data.curriculum)[0] is MixedStream,
+            weight=one.weight,
+            max_size=one.max_size,
+            rewards=one.rewards,
+            eval=one.eval,
+        )
+        if said is not None:
+            raise ValueError(said)
+
+
 def complaint(
     name: str,
     *,
+    mixed: bool,
     weight: float = 1.0,
     max_size: int | None = None,
     rewards: Sequence[str] | None = None,
     eval: bool | int = True,
 ) -> str | None:
-    """What is wrong with the numbers of a dataset; None: nothing."""
+    """What is wrong with a dataset, or its numbers; None: nothing. `mixed`: it is a mixture."""
     key = f"data.of.{name}"
     if not name or "/" in name or "." in name:
         return f"{key}: the name of a dataset starts its sources; give one without / and ."
+    if mixed:
+        return f"{key}.data is a mixture itself; name its datasets in data.of, each with its weight"
     if not 0 < weight < math.inf:
         return f"{key}.weight={weight}: must be above 0; leave out a dataset that is never drawn"
     if max_size is not None and max_size < 1:
@@ -114,9 +118,7 @@ def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) 
     """Under an id, a source and a heading that no other dataset has."""
     ids = draws.key("mixture", name, torch.tensor([prompt.id for prompt in prompts]))
     for prompt, id in zip(prompts, (ids >> 1 & (1 << 62) - 1).tolist(), strict=True):
-        together = prompt.fields.get(TOGETHER, ())
-        within = (together,) if isinstance(together, str) else together
-        headings = (name, *(f"{name}/{one}" for one in within))
+        headings = (name, *(f"{name}/{one}" for one in reported_with(prompt)))
         yield replace(
             prompt,
             id=id,
@@ -126,15 +128,22 @@ def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) 
         )
 
 
-def _without(splits: Splits, held_out: Sequence[Prompt]) -> tuple[Splits, list[Prompt]]:
-    """The splits, their training prompts apart from held-out ones; and those that were not."""
-    parted = {split: apart(splits[split], held_out) for split in TRAINED}
-    kept = {split: tuple(left) for split, (left, _) in parted.items()}
-    return {**splits, **kept}, [prompt for _, known in parted.values() for prompt in known]
-
-
-def _held_out_too(prompt: Prompt) -> BadRow:
-    return BadRow(file=f"data of {prompt.source}", line=prompt.id, reason="is held out too")
+def _held_apart(
+    of: Mapping[str, Dataset], splits: Mapping[str, Splits]
+) -> tuple[dict[str, Splits], list[BadRow]]:
+    """The splits of each dataset without what any of them holds out; and what was left out."""
+    strict = [name for name, one in of.items() if not one.data.asks_again]
+    held_out = [p for name in strict for split in HELD_OUT for p in splits[name][split]]
+    kept: dict[str, Splits] = {}
+    known: dict[int, Prompt] = {}
+    for name, own in splits.items():
+        parted = {split: apart(own[split], held_out) for split in TRAINED}
+        kept[name] = {**own, **{split: tuple(left) for split, (left, _) in parted.items()}}
+        known |= {prompt.id: prompt for _, gone in parted.values() for prompt in gone}
+    return kept, [
+        BadRow(file=f"data of {prompt.source}", line=id, reason="is held out too")
+        for id, prompt in known.items()
+    ]
 
 
 def _tries(of: Mapping[str, Dataset]) -> int | None:

@@ -11,6 +11,7 @@ from tandem import draws
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
+TOGETHER = "reported_with"  # the field that `reported_with` reads
 StreamMaker = Callable[..., PromptStream]  # called as maker(prompts, seed=seed)
 
 
@@ -88,6 +89,12 @@ def apart(
 
 def _question(prompt: Prompt) -> str:
     return json.dumps(prompt.text if prompt.messages is None else [*map(dict, prompt.messages)])
+
+
+def reported_with(prompt: Prompt) -> tuple[str, ...]:
+    """What evaluation reports a prompt under, beside its source. A row may name just one."""
+    named = prompt.fields.get(TOGETHER, ())
+    return (named,) if isinstance(named, str) else tuple(named)
 
 
 def prompt_id(*names: int | str) -> int:

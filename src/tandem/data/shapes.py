@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.data.records import Data, StreamMaker, prompt_id
+from tandem.data.records import TOGETHER, Data, StreamMaker, prompt_id
 from tandem.data.shapes_drawn import COLOURS, SHAPES, renderings
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -80,7 +80,7 @@ def _questions(split: str, never: Sequence[tuple[str, str]]) -> tuple[Prompt, ..
             id=prompt_id("shapes", split, *pair),
             source="_".join(("held_out", *pair) if pair in never else pair),
             text=" ".join(pair),
-            fields={"reported_with": "held_out" if pair in never else "shown"},
+            fields={TOGETHER: ("held_out" if pair in never else "shown",)},
         )
         for pair in PAIRS
     )
