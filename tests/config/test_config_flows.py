@@ -83,9 +83,15 @@ WRONG = {
 }
 
 
+def words_of(line):
+    """A command line on the embedded flow, of an algorithm with random steps if it names none."""
+    own = [] if "algorithm=" in line else ["algorithm=tempflow_grpo"]
+    return ["model=tiny_flow", "~recipe", *own, *shlex.split(line)]
+
+
 @pytest.mark.parametrize(("line", "answer"), WRONG.items())
 def test_a_contradictory_line_is_answered_by_the_check(line, answer):
-    cfg = compose(["model=tiny_flow", "~recipe", *shlex.split(line)])
+    cfg = compose(words_of(line))
     with pytest.raises(ConfigError) as refused:
         check(cfg)
     assert str(refused.value) == answer
@@ -107,11 +113,11 @@ def test_a_contradictory_line_is_answered_by_the_check(line, answer):
     ],
 )
 def test_a_number_at_its_bound_passes(line):
-    check(compose(["model=tiny_flow", "~recipe", *shlex.split(line)]))
+    check(compose(words_of(line)))
 
 
 def flow(*line):
-    return compose(["model=tiny_flow", "~recipe", *line])
+    return compose(words_of(shlex.join(line)))
 
 
 @pytest.mark.parametrize(
