@@ -8,16 +8,19 @@ import pytest
 import torch
 from error_policy import ErrorPolicy
 from laws import invariance
-from laws.bench import preset, run
+from laws.bench import Bench, preset, run
 from loop import Alone
 from policies.flow.small_flow import Brightness, Stream, small
 from torch.testing import assert_close
 
 from experiments.reward_weighted import reward_weighted
+from tandem import ranks
 from tandem.batches import Budget, Plan
 from tandem.dynamics.kernels import ode
 from tandem.guards import Guards
-from tandem.types import take
+from tandem.objectives import decoupled
+from tandem.objectives.decoupled import likelihoods
+from tandem.types import DecoupledBatch, Summary, each, take
 
 PRESETS = ("nft", "awm", "dgpo", "crd")
 SURVEYED = ("dgpo", "crd")
@@ -60,6 +63,40 @@ def test_a_survey_is_the_forward_pass_of_an_update_that_is_not_cut(name):
     assert sum(whole.policy.rows_seen) == rows
     cut = run(few(name), budget=Budget(rows=5))
     assert sum(cut.policy.rows_seen) == 2 * rows
+
+
+@pytest.mark.parametrize("name", SURVEYED)
+def test_what_a_survey_gathers_of_all_rows_is_small(name, monkeypatch):
+    """Numbers of a level, not its errors, which are as large as pictures."""
+    gathered, over_all = [], ranks.over_all
+
+    def spied(function):
+        return lambda *records: gathered.extend(records) or over_all(function)(*records)
+
+    monkeypatch.setattr(ranks, "over_all", spied)
+    bench = run(few(name), budget=Budget(rows=5))
+    seen = [record for record in gathered if isinstance(record, Summary | DecoupledBatch)]
+    assert len(seen) == bench.plan.updates
+    each(seen[0], lambda x: assert_close(x.ndim, min(x.ndim, 2)))
+
+
+@pytest.mark.parametrize("name", SURVEYED)
+def test_no_graph_waits_for_a_rank_that_must_cut(name, monkeypatch):
+    assert Bench(few(name)).first_rows().record.error.requires_grad
+    monkeypatch.setattr(ranks, "largest", lambda parts: parts + 1)
+    assert Bench(few(name)).first_rows().record is None
+
+
+def test_errors_are_read_as_log_probabilities_once_for_all_terms(monkeypatch):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return likelihoods(*arguments)
+
+    monkeypatch.setattr(decoupled, "likelihoods", counted)
+    bench = run(few("awm"))
+    assert len(calls) == 2 * len(bench.policy.rows_seen), "for the loss, and for what is logged"
 
 
 @pytest.mark.parametrize("name", ["nft", "awm"])

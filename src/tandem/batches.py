@@ -167,8 +167,8 @@ def even_parts(
     group = minibatch.rollout.group[rows]
     cut = budget.cut(cost[rows], group if whole_groups else None)
     count = max(1, int(ranks.largest(torch.tensor(len(cut)))))
-    if count > 1:  # a graph that several parts shared would be gone after the first backward
-        minibatch = replace(minibatch, record=None)
+    # A graph that several parts shared would be gone after the first backward.
+    assert count == 1 or minibatch.record is None
     parts = [rows_of(minibatch, rows[part.to(rows.device)]) for part in cut]
     idle = (parts[0] if parts else first_row(minibatch)).weightless()
     return parts + [idle] * (count - len(parts))

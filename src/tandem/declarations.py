@@ -68,16 +68,21 @@ def reads(outputs: Literal["texts", "pictures"]) -> Callable:
     return declare
 
 
-def surveyed_by(survey: Callable[..., Tensor]) -> Callable:
+def surveyed_by(
+    survey: Callable[..., Tensor], *, of: Callable[..., Tensor] | None = None
+) -> Callable:
     """Declare `survey(batch, *, numbers)` -> [B, T], which a loss must have seen before any cut.
 
     It is called once per update, without gradient, on the rows of all micro-batches and ranks; the
     loss is then called as loss(batch, surveyed, *, numbers) with its own rows of the answer. The
     survey gets those numbers of the loss that are keywords of its own.
+
+    `of(batch, *, numbers)` -> [B, T] says something of each row by itself, and the survey is then
+    called as survey(Summary, *, numbers): what velocity errors come to is small, and they are not.
     """
 
     def declare(function: Callable) -> Callable:
-        function.survey = survey
+        function.survey, function.summary = survey, of
         return function
 
     return declare
@@ -116,6 +121,11 @@ def compares_rows(component: Callable) -> bool:
 def survey_of(component: Callable) -> Callable[..., Tensor] | None:
     """The survey that a loss declared, bound to numbers of the loss; None if it needs none."""
     return beside(component, "survey")
+
+
+def summary_of(component: Callable) -> Callable[..., Tensor] | None:
+    """What the survey of a loss sees of each row, bound to numbers of the loss; None: all of it."""
+    return beside(component, "summary")
 
 
 def beside(component: Callable, name: str) -> Callable | None:

@@ -211,6 +211,16 @@ class DecoupledBatch:
         check_shapes("DecoupledBatch", {"group": self.group}, shape[:1])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All that a survey of velocity errors sees, of the rows of an update: one number a level."""
+
+    value: Tensor  # [B, T] of the row by itself
+    advantages: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    group: Tensor  # [B] int64
+
+
 def without(rows: Tensor | None, mask: Tensor) -> Tensor:
     """[B, T] bool: the mask, but False on the chosen rows. rows: [B] bool; None: there are none."""
     return mask if rows is None else mask & ~rows[:, None]

@@ -8,6 +8,7 @@ from torch import Tensor
 from tandem import weights
 from tandem.declarations import survey_of
 from tandem.dynamics.regression import Weighting, energy
+from tandem.objectives.terms import summarised
 from tandem.types import CoupledBatch, DecoupledBatch
 
 GIVEN = {"error": "v", "old_error": "v_old", "ref_error": "v_ref"}
@@ -68,7 +69,7 @@ def found(loss, batch) -> tuple[Tensor, ...]:
     """What a loss finds in all rows, as it is called with it; nothing for most."""
     survey = survey_of(loss)
     with torch.no_grad():
-        return () if survey is None else (survey(batch),)
+        return () if survey is None else (survey(summarised(loss, batch)),)
 
 
 def mean_loss(loss, batch) -> Tensor:

@@ -16,7 +16,7 @@ from tandem.kl import optimality
 from tandem.losses.groups import group_mean
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by
-from tandem.types import DecoupledBatch
+from tandem.types import DecoupledBatch, Summary
 
 LEAST = 1e-5  # mean |error| that an error is divided by at least
 
@@ -64,23 +64,22 @@ def normalised_x0_error(error: Tensor, sigma: Tensor) -> Tensor:
     return energy(of_x0) / size(of_x0)
 
 
-def disagreement(batch: DecoupledBatch, reference: Tensor, *, beta: float) -> Tensor:
-    """S of each row's group: beta times the mean over its rows of A (<e^2> - <e_ref^2>). [B, T]
+def beyond_reference(batch: DecoupledBatch) -> Tensor:
+    """<e^2> - <e_ref^2>: how much worse than the frozen reference, [B, T]."""
+    return energy(batch.error) - energy(batch.ref_error)
 
-    Below 0 where the policy knows good pictures better than the reference does, and bad ones less.
+
+def beyond_average(batch: DecoupledBatch) -> Tensor:
+    """<e^2> - <e_fast^2>: how much worse than the fast average of the policy, [B, T]."""
+    return energy(batch.error) - energy(batch.fast_error)
+
+
+def group_score(rows: Summary, *, beta: float) -> Tensor:
+    """S of each row's group: beta times the mean over its rows of A (how much worse). [B, T]
+
+    Below 0 where the policy knows good pictures better than the other does, and bad ones less.
     """
-    worse = energy(batch.error) - energy(reference)
-    return beta * group_mean(batch.advantages * worse, batch.group, batch.mask)
-
-
-def by_reference(batch: DecoupledBatch, *, beta: float) -> Tensor:
-    """S against the frozen reference, [B, T]."""
-    return disagreement(batch, batch.ref_error, beta=beta)
-
-
-def by_average(batch: DecoupledBatch, *, beta: float) -> Tensor:
-    """S against the fast average of the policy, [B, T]."""
-    return disagreement(batch, batch.fast_error, beta=beta)
+    return beta * group_mean(rows.advantages * rows.value, rows.group, rows.mask)
 
 
 def gone_far(batch: DecoupledBatch, *, clip_low: float, clip_high: float) -> Tensor:
@@ -104,7 +103,7 @@ def comparing(
 
 
 @measured_by(comparing)
-@surveyed_by(by_reference)
+@surveyed_by(group_score, of=beyond_reference)
 @on_errors
 @needs("ref_error", "fast_error", vanishes=True)
 def dgpo(
@@ -127,7 +126,7 @@ def dgpo(
 
 
 @measured_by(comparing)
-@surveyed_by(by_average)
+@surveyed_by(group_score, of=beyond_average)
 @on_errors
 @needs("fast_error", vanishes=True)
 def dgpo_fast(

@@ -17,22 +17,22 @@ from tandem.kl import optimality
 from tandem.losses.decoupled import old_deviation, size
 from tandem.losses.groups import from_the_top, group_mean
 from tandem.metrics import Metric, correlation, masked_mean, measured_by
-from tandem.types import DecoupledBatch
+from tandem.types import DecoupledBatch, Summary
 
-Pool = Callable[[DecoupledBatch], Tensor]  # rows of one id have one centre: [B] int64
+Pool = Callable[[Summary], Tensor]  # rows of one id have one centre: [B] int64
 Tilt = Callable[[Tensor], Tensor]  # rewards [B, T] -> log weights of N centres, [N, B, T]
 Fit = Callable[[Tensor, Tensor], Tensor]  # (implied, given), both centred -> loss, of one shape
 ROUNDING = 1e-6  # of a reward in [0, 1]: the centre of equal ones is not theirs to the last bit
 
 
-def of_prompt(batch: DecoupledBatch) -> Tensor:
+def of_prompt(rows: Summary) -> Tensor:
     """The samples of a prompt: what its constant cancels in."""
-    return batch.group
+    return rows.group
 
 
-def of_update(batch: DecoupledBatch) -> Tensor:
+def of_update(rows: Summary) -> Tensor:
     """All samples of an update, as Flow-Factory has it; constants of prompts then stay in."""
-    return torch.zeros_like(batch.group)
+    return torch.zeros_like(rows.group)
 
 
 def uniform(rewards: Tensor) -> Tensor:
@@ -63,15 +63,12 @@ def implicit_reward(batch: DecoupledBatch, *, adaptive: bool) -> Tensor:
     return old - own
 
 
-def centres(
-    batch: DecoupledBatch, *, advantage_clip: float, adaptive: bool, centre: Pool, tilt: Tilt
-) -> Tensor:
+def centres(rows: Summary, *, advantage_clip: float, centre: Pool, tilt: Tilt) -> Tensor:
     """Of implicit and of given rewards, by N weightings: [B, T, N, 2]"""
-    given = optimality(batch.advantages, advantage_clip=advantage_clip)
-    implied, pool = implicit_reward(batch, adaptive=adaptive), centre(batch)
+    given, pool = optimality(rows.advantages, advantage_clip=advantage_clip), centre(rows)
     by_weight = [
-        [group_mean(x, pool, weight) for x in (implied, given)]
-        for weight in (from_the_top(logits, pool, batch.mask) for logits in tilt(given))
+        [group_mean(x, pool, weight) for x in (rows.value, given)]
+        for weight in (from_the_top(logits, pool, rows.mask) for logits in tilt(given))
     ]
     return torch.stack([torch.stack(pair, -1) for pair in by_weight], -2)
 
@@ -95,7 +92,7 @@ def fitting(
 
 
 @measured_by(fitting)
-@surveyed_by(centres)
+@surveyed_by(centres, of=implicit_reward)
 @on_errors
 @needs("old_error")  # a row without advantage has a reward all the same: one half
 def crd(

@@ -46,28 +46,31 @@ class Decoupled(Objective):
         }
         return DecoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
 
-    def seen_by(self, name: str, record: DecoupledBatch) -> DecoupledBatch | CoupledBatch:
-        on_errors = reads_errors(self.terms[name].loss)
-        return record if on_errors else likelihoods(record, self.weighting)
+    def seen(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
+        on_errors = {name for name, term in self.terms.items() if reads_errors(term.loss)}
+        likely = None if on_errors == set(self.terms) else likelihoods(record, self.weighting)
+        return {name: record if name in on_errors else likely for name in self.terms}
 
     def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
         """As of log-probabilities: rows without advantage are left out of all but the KL, whether
         they were skipped or ran for the sake of another term."""
         record, metrics = replace(record, mask=record.mask & counted(rows)), {}
+        seen = self.seen(record)
         if record.ref_error is not None:
             distance = energy(record.error - record.ref_error)
             metrics["actor/ref_kl"] = masked_mean(distance, record.mask)
         if KL in self.terms:
-            penalty = self.terms[KL].loss(self.seen_by(KL, record), *found(rows, KL))
+            penalty = self.terms[KL].loss(seen[KL], *found(rows, KL))
             metrics["actor/kl_penalty"] = masked_mean(penalty, record.mask)
         if vanishes(self.terms[POLICY].loss):
             signal = record.advantages.ne(0).any(1, keepdim=True)
             record = replace(record, mask=record.mask & signal)
+            seen = {name: replace(own, mask=record.mask) for name, own in seen.items()}
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not reads_errors(self.terms[POLICY].loss):
-            metrics |= policy_metrics(self.seen_by(POLICY, record))
+            metrics |= policy_metrics(seen[POLICY])
         for name, term in self.terms.items():
-            metrics |= own_metrics(term.loss, self.seen_by(name, record), *found(rows, name))
+            metrics |= own_metrics(term.loss, seen[name], *found(rows, name))
         return metrics
 
 

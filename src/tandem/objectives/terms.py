@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from tandem import corrections, ranks
 from tandem.batches import Experience, rows_of
-from tandem.declarations import compares_rows, needs_of, survey_of, unbound, vanishes
+from tandem.declarations import compares_rows, needs_of, summary_of, survey_of, unbound, vanishes
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
-from tandem.types import CoupledBatch, DecoupledBatch, concat, pad_steps, take
+from tandem.types import CoupledBatch, DecoupledBatch, Summary, concat, pad_steps, take
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
 Record = CoupledBatch | DecoupledBatch
@@ -73,9 +73,9 @@ class Objective(ABC):
     def record(self, policy, rows: Experience) -> Record:
         """What the policy says of these rows, with gradient; 0 outside the mask."""
 
-    def seen_by(self, name: str, record: Record) -> Record:
-        """The record as the loss of a term takes it."""
-        return record
+    def seen(self, record: Record) -> dict[str, Record]:
+        """The record as the loss of each term takes it, by term."""
+        return dict.fromkeys(self.terms, record)
 
     @abstractmethod
     def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
@@ -93,22 +93,27 @@ class Objective(ABC):
         if not self.surveys:
             return rows
         parts = cut()
-        alone = len(parts) == 1
-        with torch.set_grad_enabled(alone):
-            records = concat([self.record(policy, rows_of(rows, part)) for part in parts])
-            batch = take(records, torch.cat(list(parts)).argsort())
+        most = ranks.largest(torch.tensor(len(parts)))
+        alone = int(most) == 1 and not self.whole_groups  # whose cut may be another one
+        seen: dict[str, list[Record | Summary]] = {name: [] for name in self.surveys}
+        for part in parts:
+            with torch.set_grad_enabled(alone):
+                record = self.record(policy, rows_of(rows, part))
+            with torch.no_grad():
+                for name, own in seen.items():
+                    own.append(summarised(self.terms[name].loss, self.seen(record)[name]))
+        order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
         with torch.no_grad():
             found = {
-                name: ranks.over_all(survey)(self.seen_by(name, batch))
+                name: ranks.over_all(survey)(take(concat(seen[name]), order))
                 for name, survey in self.surveys.items()
             }
-        width = rows.rollout.mask.shape[1]
         surveyed = {name: pad_steps(x, width) for name, x in found.items()}
-        return replace(rows, surveyed=surveyed, record=batch if alone else None)
+        return replace(rows, surveyed=surveyed, record=take(record, order) if alone else None)
 
     def __call__(self, policy, rows: Experience) -> Outcome:
         record = self.record(policy, rows) if rows.record is None else rows.record
-        parts = {name: self.part(name, record, rows) for name in self.terms}
+        parts = {name: self.part(name, seen, rows) for name, seen in self.seen(record).items()}
         with torch.no_grad():
             metrics = self.measure(record, rows)
         shares = {name: part.detach() for name, part in parts.items()}
@@ -117,15 +122,23 @@ class Objective(ABC):
             loss = loss + 0 * record.evidence.sum()
         return Outcome(loss=loss, parts=shares, metrics=metrics)
 
-    def part(self, name: str, record: Record, rows: Experience) -> Tensor:
-        """One term: sum over steps of coef * loss * correction * weight."""
-        term, batch = self.terms[name], self.seen_by(name, record)
+    def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
+        """One term, of a record as it sees it: sum of coef * loss * correction * weight."""
+        term = self.terms[name]
         loss = term.loss(batch, *found(rows, name))
         weight = rows.weights[name]
         refuse_part(term.loss, weight)
         if term.corrects:
             weight = weight * term.correction(batch)
         return float(term.coef) * (loss * weight).sum()
+
+
+def summarised(loss: Callable, batch: Record) -> Record | Summary:
+    """What the survey of a loss sees of these rows."""
+    of = summary_of(loss)
+    if of is None:
+        return batch
+    return Summary(value=of(batch), advantages=batch.advantages, mask=batch.mask, group=batch.group)
 
 
 def found(rows: Experience, term: str) -> tuple[Tensor, ...]:
