@@ -1,4 +1,5 @@
-"""A policy that is asked about pictures as a whole: velocity errors without a network."""
+"""Policies that are asked for velocity errors, without a network: of pictures as a whole, and
+where a teacher says what the velocity is."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from gaussian_policy import GaussianPolicy
+from gaussian_policy import GaussianPolicy, GaussianSample, kept
 from torch import Tensor
 
 from tandem import draws
@@ -36,27 +37,36 @@ class ErrorPolicy(GaussianPolicy):
     def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
         sampled = super().rollout(sample, x0, group, prompts, key)
         shared = draws.key("regression", self.iteration, group)
-        kept = PictureSample(
+        picture = PictureSample(
             x0=x0, key=shared if self.regression.shared else key, question=sample.question[:, 0]
         )
         mask = torch.ones(len(x0), self.regression.count, dtype=torch.bool)
         return replace(
-            sampled, sample=kept, mask=mask, length=mask.sum(1), behaviour_logp=None
+            sampled, sample=picture, mask=mask, length=mask.sum(1), behaviour_logp=None
         )  # fmt: skip
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]:
         """Outside the mask a record may hold anything, and gets NaN."""
         self.rows_seen.append(len(rollout.mask))
-        sample, levels = rollout.sample, linear_shift(self.steps, 0)
-        x, sigma, target = self.regression.noised(sample.x0, sample.key, levels)
-        question = sample.question.repeat_interleave(self.regression.count)
+        _, sigma, target = self.points(rollout)
 
         def error(table: Tensor) -> Tensor:
-            velocity = self.velocity(table, x.flatten(0, 1), sigma.flatten(), question)
-            return torch.where(rollout.mask[..., None], velocity.view_as(x) - target, torch.nan)
+            velocity = self.velocity_at(rollout, table)
+            return torch.where(rollout.mask[..., None], velocity - target, torch.nan)
 
         others = {name: error(self.weights_of(name)) for name in needs if name.endswith("_error")}
         return {"error": error(self.table), "sigma": sigma} | others
+
+    def points(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+        """x and the true velocity there [B, T, D], and between them sigma [B, T]."""
+        levels = linear_shift(self.steps, 0)
+        return self.regression.noised(rollout.sample.x0, rollout.sample.key, levels)
+
+    def velocity_at(self, rollout: Rollout, table: Tensor) -> Tensor:
+        """[B, T, D]"""
+        x, sigma, _ = self.points(rollout)
+        question = rollout.sample.question.repeat_interleave(self.regression.count)
+        return self.velocity(table, x.flatten(0, 1), sigma.flatten(), question).view_as(x)
 
     def weights_of(self, name: str) -> Tensor:
         if name == "ref_error":
@@ -74,3 +84,42 @@ class ErrorPolicy(GaussianPolicy):
 
     def ended(self) -> None:
         self.snapshots.after("iteration")
+
+
+class TaughtPolicy(GaussianPolicy):
+    """Every step that it takes is judged by a teacher: another field of its own family."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(dtype=dtype)
+        self.register_buffer("teacher", 0.5 * self.table.detach().roll(1, dims=1))
+
+    def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
+        sampled = super().rollout(sample, x0, group, prompts, key)
+        return replace(sampled, behaviour_logp=None)
+
+    def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]:
+        """Outside the mask a record may hold anything, and gets NaN."""
+        self.rows_seen.append(len(rollout.mask))
+        sample = kept(rollout.sample, rollout.mask)
+        target = self.velocity_at(sample, self.teacher)
+        step = self.step(sample, self.table)
+        facts = {"std": step.std, "velocity_gain": step.velocity_gain, "sigma": sample.sigma}
+        tables = {"error": self.table, "ref_error": self.reference}
+        asked = needs | {"error", "sigma"}
+        errors = {
+            name: torch.where(
+                rollout.mask[..., None], self.velocity_at(sample, table) - target, torch.nan
+            )
+            for name, table in tables.items()
+            if name in asked
+        }
+        return errors | {
+            name: torch.where(rollout.mask, x.view_as(rollout.mask), torch.nan)
+            for name, x in facts.items()
+            if name in asked
+        }
+
+    def velocity_at(self, sample: GaussianSample, table: Tensor) -> Tensor:
+        """[B, T, D]"""
+        points = (x.flatten(0, 1) for x in (sample.x, sample.sigma, sample.question))
+        return self.velocity(table, *points).view_as(sample.x)

@@ -61,10 +61,8 @@ def compared(*chosen: str) -> Algorithm:
     return replace(build(compose([*chosen, "~recipe"]).algorithm), group_size=5)
 
 
-# Beside the presets of steps: who surveys whole groups, of pictures and of tokens.
+# No presets, but they survey whole groups: of pictures and of tokens.
 COMPARED = {
-    "dgpo": ("algorithm=dgpo", "model=tiny_flow"),
-    "crd": ("algorithm=crd", "model=tiny_flow"),
     "groups of pictures": (
         "algorithm=dgpo", "algorithm/loss=group_preference", "model=tiny_flow",
     ),

@@ -1,6 +1,7 @@
 """Any algorithm on a policy without a network, through the real loop, without a trainer.
 
-A policy of tokens is a table; one of Gaussian steps has a linear velocity field.
+A policy of tokens is a table; one of Gaussian steps has a linear velocity field, and so have those
+that are asked for velocity errors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
-from error_policy import ErrorPolicy
+from error_policy import ErrorPolicy, TaughtPolicy
 from gaussian_policy import GaussianPolicy, GaussianSample
 from loop import Alone
 from omegaconf import OmegaConf
@@ -43,24 +44,25 @@ Change = Callable[[Scores, Rollout], tuple[Scores, Rollout]]
 
 
 def names() -> list[str]:
-    """Every preset of conf/algorithm that is trained on the log-probabilities of steps."""
-    files = sorted((conf_folder() / "algorithm").glob("[!_]*.yaml"))
-    return [path.stem for path in files if not of_errors(path)]
+    """Every preset of conf/algorithm."""
+    return sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
 
 
 def of_errors(preset: Path) -> bool:
-    """Whether it regresses velocities of whole pictures; tests/test_decoupled.py has their laws."""
+    """Whether it is trained on velocity errors."""
     return OmegaConf.load(preset).get("evidence") in ("elbo", "teacher")
 
 
 OF_FLOWS = {"dance_grpo", "flow_dppo", "flow_grpo", "grpo_guard", "mix_grpo", "tempflow_grpo"}
+TAUGHT = ["algorithm.teachers.folders={others:teacher}"]  # the policy here has one of its own
 
 
 @cache
 def _built(name: str) -> Algorithm:
     flow = name in OF_FLOWS or of_errors(conf_folder() / "algorithm" / f"{name}.yaml")
     model = ["model=tiny_flow"] if flow else []
-    return build(compose([f"algorithm={name}", "~recipe", *model]).algorithm)
+    taught = TAUGHT if name == "diffusion_opd" else []
+    return build(compose([f"algorithm={name}", "~recipe", *model, *taught]).algorithm)
 
 
 def of_steps(algorithm: Algorithm) -> bool:
@@ -70,6 +72,8 @@ def of_steps(algorithm: Algorithm) -> bool:
 
 
 def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
+    if algorithm.evidence == "teacher":
+        return TaughtPolicy(dtype)
     if algorithm.reads_errors:
         return ErrorPolicy(algorithm, dtype)
     if of_steps(algorithm):

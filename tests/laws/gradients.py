@@ -20,7 +20,7 @@ from tandem import kl
 from tandem.advantages.temporal import return_to_go
 from tandem.algorithm import Algorithm
 from tandem.batches import Experience
-from tandem.declarations import needs_of, unbound
+from tandem.declarations import needs_of, reads_errors, unbound
 from tandem.guards import Guards, Stop
 from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
@@ -43,6 +43,8 @@ def prefers(algorithm: Algorithm) -> bool:
 
 
 def no_policy_gradient(algorithm: Algorithm) -> str | None:
+    if reads_errors(algorithm.loss):
+        return "its loss is of velocity errors, and no -A log p"
     return "a preference is no policy gradient" if prefers(algorithm) else None
 
 
@@ -54,8 +56,7 @@ def first_step(algorithm: Algorithm) -> None:
     counts = rows.weights["policy"] * rows.advantages * weight_of_steps(bench, rows)
     if kind(algorithm.loss) is clip_cov:  # what was drawn by lot has lost its gradient
         counts = counts * ~rows.surveyed["policy"].bool()
-    steps = rows.rollout.mask.shape[1]
-    logp = bench.policy.logp(rows.rollout.sample, bench.policy.table)[:, :steps]
+    logp = logp_of(bench, rows)
     want = torch.autograd.grad(-(logp * counts).sum(), bench.policy.table)
     assert want[0].any()
     assert_close(torch.autograd.grad(outcome.loss, bench.policy.table), want, **EXACT)
@@ -66,6 +67,16 @@ def first_step(algorithm: Algorithm) -> None:
     assert len(still) >= 3
     assert still == pytest.approx([0.0] * len(still), abs=1e-12)
     assert metrics["actor/ratio_mean"] == metrics["actor/ratio_max"] == 1.0
+
+
+def logp_of(bench: Bench, rows: Experience) -> Tensor:
+    """[B, T] of steps, or what velocity errors say of noise levels."""
+    policy = bench.policy
+    if not bench.algorithm.reads_errors:
+        return policy.logp(rows.rollout.sample, policy.table)[:, : rows.rollout.mask.shape[1]]
+    said = policy.errors(rows.rollout, frozenset())
+    weighting = bench.algorithm.regression.weighting
+    return -weighting(said["sigma"], said["error"].square().mean(-1))
 
 
 def weight_of_steps(bench: Bench, rows: Experience) -> Tensor | float:
@@ -141,8 +152,10 @@ def kl_gradient(algorithm: Algorithm) -> None:
     """Over all samples of a small vocabulary the KL has the gradient it promises.
 
     In the loss it is that of each state's own KL; in the reward that of whole samples. Of Gaussian
-    steps it is known without a sum.
+    steps and of velocities it is known without a sum.
     """
+    if algorithm.reads_errors:
+        return regressed_kl_gradient(algorithm)
     if of_steps(algorithm):
         return gaussian_kl_gradient(algorithm)
     policy = TablePolicy(vocab=3, steps=3)
@@ -184,6 +197,23 @@ def gaussian_kl_gradient(algorithm: Algorithm) -> None:
     }
     distance = (own.mean - other.mean).square().mean(1) / units[kind(algorithm.kl.loss)]
     truth = (distance.view_as(sample.sigma) * rows.weights["kl"]).sum()
+    want = torch.autograd.grad(truth, policy.table, retain_graph=True)
+    got = bench.objective.part("kl", bench.objective.record(policy, rows), rows) / 0.3
+    assert want[0].any()
+    assert_close(torch.autograd.grad(got, policy.table), want, **EXACT)
+
+
+def regressed_kl_gradient(algorithm: Algorithm) -> None:
+    """That of the squared distance to the velocity of the reference, at the points of the loss."""
+    bench = Bench(without_penalties(algorithm, kl=0.3))
+    rows, policy = bench.first_rows(), bench.policy
+    own, other = (policy.velocity_at(rows.rollout, x) for x in (policy.table, policy.reference))
+    distance = (own - other).square().mean(-1)
+    if kind(algorithm.kl.loss) is kl.reward_adaptive:  # least for what is worst
+        least, most = (unbound(algorithm.kl.loss)[1][x] for x in ("least", "advantage_clip"))
+        good = (rows.advantages / most).clamp(-1, 1) / 2 + 0.5
+        distance = distance * (least + (1 - least) * good)
+    truth = (distance * rows.weights["kl"]).sum()
     want = torch.autograd.grad(truth, policy.table, retain_graph=True)
     got = bench.objective.part("kl", bench.objective.record(policy, rows), rows) / 0.3
     assert want[0].any()
@@ -232,7 +262,7 @@ def charged(
 
 
 def no_preference(algorithm: Algorithm) -> str | None:
-    return None if prefers(algorithm) else "prefers no answer to another"
+    return None if prefers(algorithm) else "has no chosen and no rejected answer"
 
 
 def turned(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:

@@ -21,6 +21,7 @@ from tandem.advantages.clipped import Clipped
 from tandem.algorithm import Algorithm
 from tandem.batches import Budget
 from tandem.declarations import unbound
+from tandem.losses.distillation import distillation
 from tandem.penalties import KLInLoss, KLInReward
 from tandem.types import Rollout, Scores, each, take
 
@@ -107,6 +108,11 @@ def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[
     return scores, replace(each(wide, poisoned), length=rollout.length + left)
 
 
+def no_padding(algorithm: Algorithm) -> str | None:
+    whole = algorithm.evidence == "elbo"
+    return "every noise level of a picture is asked about, and none other" if whole else None
+
+
 def padding(algorithm: Algorithm) -> None:
     """NaN outside the mask, in records of their own width and in wider ones."""
     want = run(algorithm)
@@ -138,6 +144,8 @@ OF_ALL = (group.batch_std, group.batch_population_std)
 
 
 def no_group(algorithm: Algorithm) -> str | None:
+    if kind(algorithm.loss) is distillation:
+        return None
     advantage = algorithm.advantage
     estimator = advantage.of if isinstance(advantage, Clipped) else advantage
     if unbound(unbound(estimator)[1].get("scale"))[0] in OF_ALL:
@@ -155,7 +163,11 @@ def a_group_up(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 
 def shift(algorithm: Algorithm) -> None:
     """A bonus for a whole group moves nothing."""
-    agree(run(algorithm, change=with_parts(a_group_up)), run(algorithm))
+    moved, want = run(algorithm, change=with_parts(a_group_up)), run(algorithm)
+    if kind(algorithm.loss) is distillation:  # which asks for no score, but reports them
+        assert_close(moved.gradients, want.gradients, **EXACT)
+    else:
+        agree(moved, want)
 
 
 def with_parts(change: Callable) -> Callable:
@@ -196,17 +208,19 @@ def float32(algorithm: Algorithm) -> None:
 
 
 def without_penalties(algorithm: Algorithm, **kept: float) -> Algorithm:
-    """The same, its coefficients 0 but for those that are given."""
+    """The same, its coefficients 0 but for those that are given; that of an anchor too."""
     coefs = {"kl": 0.0, "entropy": 0.0} | kept
     own = {
         part: replace(getattr(algorithm, part), coef=coef, **_STILL[part])
         for part, coef in coefs.items()
     }
-    return replace(algorithm, **own)
+    anchor = algorithm.anchor
+    return replace(algorithm, **own, anchor=anchor and replace(anchor, coef=0.0))
 
 
 OF_TOKENS = (kl.k2, kl.k3, kl.k3_plus, kl.k3_unbiased)
 OF_STEPS = (kl.gaussian, kl.mean_distance, kl.velocity_distance, kl.timeless)
+OF_ERRORS = (kl.regressed, kl.regressed_elbo, kl.reward_adaptive)
 _STILL = {"kl": {"kl_target": None}, "entropy": {"target": None}}
 
 
@@ -216,13 +230,17 @@ def coefficient(algorithm: Algorithm) -> None:
     assert set(silent.objective.terms) <= {"policy", "value"}
     alike = {"policy": partial(policy_of, algorithm, torch.float64)}
     want = run(silent, **alike)
-    estimators = OF_STEPS if of_steps(algorithm) else OF_TOKENS
+    on_errors = algorithm.reads_errors
+    estimators = OF_ERRORS if on_errors else OF_STEPS if of_steps(algorithm) else OF_TOKENS
     kinds = [KLInReward(coef=0.0), *(KLInLoss(coef=0.0, loss=of) for of in estimators)]
     for other in kinds:
         turned_off = replace(silent, kl=other)
         assert turned_off.needs == silent.needs
         agree(run(turned_off, **alike), want, rtol=0, atol=0)
-    near = run(without_penalties(algorithm, kl=1e-13, entropy=1e-13), **alike)
+    near = without_penalties(algorithm, kl=1e-13, entropy=0.0 if on_errors else 1e-13)
+    if on_errors:  # which have no entropy, and those of a teacher no KL of their own
+        near = replace(near, kl=KLInLoss(coef=1e-13, loss=kl.regressed))
+    near = run(near, **alike)
     assert_close(near.gradients, want.gradients, **EXACT)
 
 
