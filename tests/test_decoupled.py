@@ -10,7 +10,7 @@ from error_policy import ErrorPolicy
 from laws import invariance
 from laws.bench import Bench, preset, run
 from loop import Alone
-from policies.flow.small_flow import Brightness, Stream, small
+from policies.flow.small_flow import Brightness, Stream, sampled, small
 from torch.testing import assert_close
 
 from experiments.reward_weighted import reward_weighted
@@ -190,6 +190,27 @@ class Loop(Alone):
         self.before.append({name: w.clone() for name, w in self.policy.weights().items()})
         self.minibatches_seen.append(minibatch)
         super().update(minibatch)
+
+
+@EACH
+def test_every_epoch_puts_other_noise_on_the_pictures(name, tmp_path):
+    loop = Loop(few(name), tmp_path).go(1)
+    first, second = (minibatch.rollout for minibatch in loop.minibatches_seen)
+    kept = torch.isin(loop.rollout.group, first.group)
+    assert torch.equal(first.sample.key, loop.rollout.sample.key[kept])
+    assert not torch.isin(second.sample.key, first.sample.key).any()
+    assert torch.equal(second.sample.x0, first.sample.x0)
+    assert len(second.sample.key.unique()) == len(first.sample.key.unique())
+    one, other = (loop.policy.errors(rows, frozenset())["error"] for rows in (first, second))
+    assert (one - other).abs().amax(-1).min() > 1e-3
+
+
+def test_what_was_found_before_the_first_epoch_holds_in_the_others():
+    """Old log-probabilities are of the points that a ratio is taken at."""
+    policy = small(steps=4, sampling={"kernel": ode}, evidence="any")
+    rollout = policy.complete(sampled(policy), frozenset({"old_logp"}))
+    again = policy.for_epoch(rollout, 1)
+    assert_close(policy.evidence(again, frozenset()).logp.detach(), again.old_logp)
 
 
 def error_of(weights, loop, rollout, *, gradient=False):

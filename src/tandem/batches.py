@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -147,13 +147,19 @@ class Plan:
         return self.num_minibatches * self.epochs
 
 
-def updates(experience: Experience, plan: Plan, iteration: int) -> Iterator[Experience]:
-    """The rows of every optimiser step of an iteration, the same groups on all ranks."""
+def updates(
+    experience: Experience, plan: Plan, iteration: int, for_epoch: Callable[[Rollout, int], Rollout]
+) -> Iterator[Experience]:
+    """The rows of every optimiser step of an iteration, the same groups on all ranks.
+
+    for_epoch(rollout, epoch): what a policy makes of its rows in each pass over them.
+    """
     ids = trained_groups(experience.rollout)
     for epoch in range(plan.epochs):
         key = draws.key(plan.seed, "minibatches", iteration, epoch)
+        rows = replace(experience, rollout=for_epoch(experience.rollout, epoch))
         for groups in split_groups(ids, plan.num_minibatches, key):
-            yield of_groups(experience, groups)
+            yield of_groups(rows, groups)
 
 
 def even_parts(

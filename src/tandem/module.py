@@ -112,7 +112,7 @@ class PostTraining(LightningModule):
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """One optimiser step each: whole groups, with the weights of every term."""
-        for rows in updates(experience, self.plan, self.iteration):
+        for rows in updates(experience, self.plan, self.iteration, self.policy.for_epoch):
             yield rows.weighed(self.objective.weigh(rows.rollout.trained))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:

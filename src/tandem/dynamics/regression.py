@@ -30,7 +30,11 @@ FLOOR = 1e-10  # an energy of 0 keeps a finite slope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """Where a velocity field is asked about finished pictures, and what its errors stand for."""
+    """Where a velocity field is asked about finished pictures, and what its errors stand for.
+
+    Every epoch asks elsewhere under algorithm.evidence=elbo. Under `any` all epochs ask at the same
+    points: ratios compare log-probabilities with those that were found there before.
+    """
 
     levels: Levels  # of the noise
     weighting: Weighting  # what a mean squared error says of minus the log-probability

@@ -9,6 +9,7 @@ from typing import Self
 from torch import Tensor, nn
 
 from tandem.policies.pretrained import copy_into
+from tandem.types import Rollout
 
 
 class Policy(nn.Module, ABC):
@@ -29,6 +30,13 @@ class Policy(nn.Module, ABC):
 
     def updated(self) -> None:
         """An optimiser has made a step."""
+
+    def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
+        """The same rows for another pass over them; the first one, epoch 0, is as it was sampled.
+
+        Noise that a policy puts on its rows may be new, if nothing else is known of the old one.
+        """
+        return rollout
 
     def ended(self) -> None:
         """An iteration is over."""

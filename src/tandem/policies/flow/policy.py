@@ -217,6 +217,11 @@ class FlowPolicy(Policy):
             examples, x0, pictures, group=group, key=key, steps=self._steps_of_a_picture
         )
 
+    def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
+        """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
+        are of the old ones, so where those may be read all stays as it is."""
+        return rows.renewed(rollout, epoch) if self.whole and epoch else rollout
+
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
         and "kl_to_ref" the transition, in which a KL is there only if it was named."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from tandem import draws
 from tandem.policies.flow.records import FlowSample
 from tandem.policies.flow.trajectories import Finished
 from tandem.types import Prompt, Rollout
@@ -69,6 +71,12 @@ def rollout(
         truncated=torch.zeros_like(group, dtype=torch.bool),
         behaviour_logp=logp,
     )
+
+
+def renewed(rollout: Rollout, epoch: int) -> Rollout:
+    """The same pictures, to be noised anew; those that shared their noise still do."""
+    key = draws.key(rollout.sample.key, "epoch", epoch)
+    return replace(rollout, sample=replace(rollout.sample, key=key))
 
 
 def picked(mask: Tensor) -> tuple[Tensor, Tensor]:
