@@ -18,6 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config import ConfigError, check, compose
 from tandem.config.overrides import parse
 from tandem.config.plain import leaves
+from tandem.policies.flow.teachers import weights_of
+from tandem.record.run_record import CONFIG
 
 # What a warm start shares with the run it is for; everything else of it is its own.
 SHARED = ("data", "model", "plugins", "rollout", "seed")
@@ -27,17 +29,21 @@ TRACELESS = (
     "run_dir",
 )
 
-CONFIGS = ("config.json", "transformer/config.json")  # of a language model, of a pipeline
+TRANSFORMER = "transformer/config.json"  # of a pipeline
+CONFIGS = ("config.json", TRANSFORMER)  # the first of a language model
 
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 
 
 def check_start(cfg: DictConfig) -> None:
-    """Refuse what the run cannot start from, before anything is trained."""
+    """Refuse what the run cannot start from, before anything is loaded or trained."""
+    check_teachers(cfg)
     if cfg.continue_from is not None:
         finished_model(Path(cfg.continue_from))
     elif cfg.warm_start is not None:
-        check(warm_configuration(cfg))
+        start = warm_configuration(cfg)
+        check(start)
+        check_teachers(start)
 
 
 def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
@@ -66,6 +72,27 @@ def finished_model(run_dir: Path) -> Path:
             "run, or finish it first with resume="
         )
     return run_dir / "model"
+
+
+def check_teachers(cfg: DictConfig) -> None:
+    """Each has its transformer: in a finished run, or in a folder in diffusers' layout."""
+    for source, folder in (OmegaConf.select(cfg, "algorithm.teachers.folders") or {}).items():
+        if (weights_of(folder) / TRANSFORMER).is_file():
+            continue
+        place, given = Path(folder).expanduser(), f"algorithm.teachers.folders.{source}={folder}"
+        if not place.is_dir():
+            fault = "there is no such folder"
+        elif (place / CONFIG).is_file() and not (place / "model").is_dir():
+            raise ConfigError(
+                f"{given}: there is no model/ in this run; finish it first: python train.py "
+                f"resume={folder}"
+            )
+        else:
+            fault = f"there is no {TRANSFORMER} in it"
+        raise ConfigError(
+            f"{given}: {fault}; give the directory of a finished run of a flow, or a folder in "
+            "diffusers' layout"
+        )
 
 
 def has_model(run_dir: Path) -> bool:

@@ -38,10 +38,20 @@ class Teachers:
         return range(max(1, part_of(steps, self.fraction)))
 
     def load(self, adapter: Adapter, dtype: torch.dtype | None) -> Faculty:
+        """`adapter`: the student's, by now with its weights."""
         fields = {}
         for source, folder in self.folders.items():
+            given = f"algorithm.teachers.folders.{source}={folder}"
             own = copy.copy(adapter)  # an adapter remembers the folder that it loaded last
-            network = own.load(str(weights_of(folder)), dtype).requires_grad_(False).eval()
+            try:
+                network = own.load(str(weights_of(folder)), dtype).requires_grad_(False).eval()
+            except ValueError as error:
+                raise ValueError(f"{given}: {error}") from None
+            if own.latent_shape != adapter.latent_shape:
+                raise ValueError(
+                    f"{given}: its latent pictures are {_sized(own)}, and those of the policy "
+                    f"{_sized(adapter)}; a teacher is asked about the policy's own"
+                )
             fields[source] = Field(network, own)
         return Faculty(fields)
 
@@ -73,7 +83,11 @@ class Faculty:
         return found
 
 
+def _sized(adapter: Adapter) -> str:
+    return " x ".join(map(str, adapter.latent_shape))
+
+
 def weights_of(folder: str) -> Path:
     """What a run leaves in its directory, or the folder itself."""
-    inside = Path(folder) / "model"
-    return inside if inside.is_dir() else Path(folder)
+    place = Path(folder).expanduser()
+    return place / "model" if (place / "model").is_dir() else place

@@ -50,7 +50,9 @@ class TinyFlow:
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         network = self._new() if path is None else transformer_from(path, dtype)
-        self.patch = network.config.patch_size
+        config = network.config
+        self.patch = config.patch_size
+        self.latent_shape = (config.in_channels, config.sample_size, config.sample_size)
         return network if dtype in (None, network.dtype) else network.to(dtype)
 
     def _new(self) -> nn.Module:

@@ -1,0 +1,55 @@
+"""What a run is refused for before a weight is loaded: where it starts, and who teaches it."""
+
+import pytest
+
+from tandem.config import ConfigError, compose
+from tandem.start import check_start
+
+TAUGHT = ("model=tiny_flow", "algorithm=diffusion_opd", "~recipe", "warm_start=null")
+GIVE = "; give the directory of a finished run of a flow, or a folder in diffusers' layout"
+
+
+def written(folder, *files):
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    return folder
+
+
+def check(*overrides, **folders):
+    named = ",".join(f"{source}: '{folder}'" for source, folder in folders.items())
+    check_start(compose([*TAUGHT, f"algorithm.teachers.folders={{{named}}}", *overrides]))
+
+
+@pytest.mark.parametrize(
+    ("files", "fault"),
+    [
+        (None, "there is no such folder" + GIVE),
+        (["notes.txt"], "there is no transformer/config.json in it" + GIVE),
+        (["config.yaml", "model/config.json"], "there is no transformer/config.json in it" + GIVE),
+        (
+            ["config.yaml", "metrics.jsonl"],
+            "there is no model/ in this run; finish it first: python train.py resume={}",
+        ),
+    ],
+    ids=["nothing", "something else", "a language model", "an unfinished run"],
+)
+@pytest.mark.parametrize("start", [[], ["warm_start=['algorithm=sft']"]], ids=["cold", "warm"])
+def test_a_teacher_that_is_not_there_is_named_before_anything_is_loaded(
+    tmp_path, files, fault, start
+):
+    good, bad = written(tmp_path / "good", "transformer/config.json"), tmp_path / "bad"
+    if files is not None:
+        written(bad, *files)
+    with pytest.raises(ConfigError) as refused:
+        check(*start, shapes=good, others=bad)
+    assert str(refused.value) == f"algorithm.teachers.folders.others={bad}: {fault.format(bad)}"
+
+
+def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path / "home", "transformer/config.json")
+    run = written(tmp_path / "run", "config.yaml", "model/transformer/config.json")
+    check(shapes="~/home", others=run)
+    check_start(compose(["model=tiny_lm", "algorithm=grpo", "warm_start=null"]))
