@@ -110,9 +110,10 @@ def test_a_contradictory_line_is_answered_by_the_check(line, answer):
         "dynamics=cps dynamics.kernel.noise_level=1",
         "dynamics.kernel.noise_level=1.2",
         "model/ema=linear model.ema.decay=1 model.ema.start=0",
+        "algorithm=sft algorithm.evidence=elbo algorithm/kl=regressed algorithm.kl.coef=.1",
     ],
 )
-def test_a_number_at_its_bound_passes(line):
+def test_what_makes_sense_passes(line):
     check(compose(words_of(line)))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tandem.collect import supplied_by
+from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.settings import Settings
 from tandem.config.stale import correction, proximal
 from tandem.data.rows import text
+from tandem.declarations import reads_errors
 
 SHAPING = ("penalise", "overlong")
 ON_FRESH_SAMPLES = ("reinforce",)  # losses that are the policy gradient there and nowhere else
@@ -43,10 +45,13 @@ def given_rows_are_not_normalised(composed: Composed) -> str | None:
 
 
 def given_rows_have_no_samples(composed: Composed) -> str | None:
-    """A KL estimated from rows of somebody else is none, nor has anybody seen their entropy."""
+    """A KL estimated from rows of somebody else is none, nor has anybody seen their entropy. A
+    distance between velocities is one at any pictures."""
     if not composed.is_offline:
         return None
-    if composed.number("algorithm.kl.coef"):
+    kl = composed.number("algorithm.kl.loss")
+    of_velocities = isinstance(kl, Call) and reads_errors(kl.target)
+    if composed.number("algorithm.kl.coef") and not of_velocities:
         return (
             "algorithm.kl.coef: a KL is estimated from the policy's own samples, and here rows are "
             "given; set it to 0"
