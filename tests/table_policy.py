@@ -69,7 +69,7 @@ class TablePolicy(Policy):
         owners = tuple(p for p in prompts for _ in range(group_size))
         return replace(self.rollout(sample, group, owners), key=rows)
 
-    def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
+    def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         answers = [[int(letter) for letter in p.answer] for p in examples]
         tokens = torch.cat([pad_steps(torch.tensor([a]), self.steps) for a in answers])
         first = torch.tensor([[p.id % self.vocab] for p in examples])

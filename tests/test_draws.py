@@ -20,6 +20,14 @@ def test_a_tensor_of_names_gives_the_keys_of_its_numbers():
     assert [key % 2**64 for key in rows.tolist()] == one_by_one
 
 
+def test_a_key_is_the_same_folded_at_once_or_further():
+    rows = torch.tensor([-1, 0, 1 << 62])
+    for first in (3, -(2**63), rows):
+        whole, further = draws.key("a", first, "b", rows), draws.further(draws.key("a", first), "b")
+        assert torch.equal(draws.further(further, rows), whole)
+    assert draws.further(draws.key(2, "x"), 7) == draws.key(2, "x", 7)
+
+
 def test_no_name_can_be_moved_into_its_neighbour():
     keys = {
         draws.key(*names) for names in [(0, 1), (1, 0), (0, 0, 1), (1,), (0, 1, 0), ("1",), (-1,)]

@@ -14,6 +14,7 @@ from tandem.data import Data
 from tandem.held_out_pairs import compare_pairs
 from tandem.losses.policy import ppo
 from tandem.losses.preference import dpo, simpo
+from tandem.passes import Answers
 from tandem.policies.sampling import Sampling
 from tandem.types import Prompt
 
@@ -105,7 +106,7 @@ def test_mismatched_pairs_are_admitted_if_every_prompt_fits_with_every_answer(po
     assert [p.id for p in kept] == [0, 1, 2, 3]
     for asked in kept:
         shown = [replace(asked, answer=x) for p in kept for x in (p.chosen, p.rejected)]
-        policy.encode(shown, slots=range(len(shown)))
+        policy.encode(shown, key=0, slots=range(len(shown)))
     reasons = {p.id: reason for p, reason in dropped}
     assert reasons.keys() == {4, 5, 6}
     assert "has 33 tokens and up to 5 in an answer" in reasons[4]
@@ -121,8 +122,15 @@ def test_questions_are_cut_where_most_pairs_are_left():
     assert pairs.longest_question(asked, said, 100) == 9
 
 
+compared = partial(
+    compare_pairs,
+    settings=Answers(every=1, prompts=None, samples=1, pass_at=(), temperatures=(1.0,)),
+    key=0,
+)
+
+
 def test_a_policy_says_nothing_against_its_reference_before_it_is_trained(policy):
-    got = compare_pairs(policy, dpo, with_answers())
+    got = compared(policy, dpo, with_answers())
     assert got == {"eval/pair_accuracy": 0.5, "eval/pair_margin": 0.0}
 
 
@@ -131,24 +139,24 @@ def test_held_out_pairs_are_compared_by_the_reward_of_the_loss():
     asked = with_answers()
 
     def logp(side):
-        rows = policy.encode([replace(p, answer=side(p)) for p in asked], slots=range(8))
+        rows = policy.encode([replace(p, answer=side(p)) for p in asked], key=0, slots=range(8))
         rows = policy.complete(rows, REFERENCE)
         return policy.evidence(rows, NOTHING).logp.detach(), rows.ref_logp, rows.mask.sum(1)
 
     (new, old, n), (worse, was, m) = logp(lambda p: p.chosen), logp(lambda p: p.rejected)
     ratio = (new - old).sum(1) - (worse - was).sum(1)
     mean = new.sum(1) / n - worse.sum(1) / m
-    got = compare_pairs(policy, partial(dpo, beta=0.2), asked)
+    got = compared(policy, partial(dpo, beta=0.2), asked)
     assert got["eval/pair_accuracy"] == (ratio > 0).float().mean().item()
     assert got["eval/pair_margin"] == pytest.approx(0.2 * ratio.mean().item(), abs=1e-5)
-    alone = compare_pairs(policy, partial(simpo, beta=2.0), asked)
+    alone = compared(policy, partial(simpo, beta=2.0), asked)
     assert_close(torch.tensor(alone["eval/pair_margin"]), 2 * mean.mean(), check_dtype=False)
     few = replace(policy.sampling, max_rows=4)
     policy.sampling = few
-    assert compare_pairs(policy, partial(dpo, beta=0.2), asked) == pytest.approx(got, abs=1e-5)
+    assert compared(policy, partial(dpo, beta=0.2), asked) == pytest.approx(got, abs=1e-5)
 
 
 def test_without_pairs_or_preference_nothing_is_measured(policy):
-    assert compare_pairs(policy, dpo, questions()) == {}
-    assert compare_pairs(policy, ppo, with_answers()) == {}
-    assert compare_pairs(policy, group_relative, with_answers()) == {}
+    assert compared(policy, dpo, questions()) == {}
+    assert compared(policy, ppo, with_answers()) == {}
+    assert compared(policy, group_relative, with_answers()) == {}

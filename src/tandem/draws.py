@@ -22,7 +22,11 @@ STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # shift, then mult
 
 def key(*names: int | str | Tensor) -> Key:
     """Fold names into one 64-bit key; a tensor [B] among them makes the key [B]."""
-    state: Key = 0
+    return further(0, *names)
+
+
+def further(state: Key, *names: int | str | Tensor) -> Key:
+    """Fold more names into a key: further(key(a), b) is key(a, b)."""
     for name in names:
         if isinstance(name, Tensor):
             state = torch.as_tensor(_signed(state), dtype=torch.int64, device=name.device)

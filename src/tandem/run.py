@@ -188,16 +188,12 @@ def evaluated(
             module.policy.load_state(state)  # an average may be what is asked for
     accelerated = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
     module.policy.to("cuda" if accelerated else "cpu")
+    own, key = settings.evaluation, draws.key(settings.seed, "eval")
     found = evaluate(
-        module.policy,
-        module.rewards,
-        prompts,
-        settings.evaluation,
-        key=draws.key(settings.seed, "eval"),
-        full=True,
-        stop=lambda: False,
+        module.policy, module.rewards, prompts, own, key=key, full=True, stop=lambda: False
     )
-    metrics = {**found.metrics, **compare_pairs(module.policy, module.algorithm.loss, prompts)}
+    compared = compare_pairs(module.policy, module.algorithm.loss, prompts, own, key=key)
+    metrics = {**found.metrics, **compared}
     run_dir.mkdir(parents=True, exist_ok=True)
     table = run_dir / f"evaluation_{settings.evaluation.split}.jsonl"
     durable.replace(table.with_suffix(".json"), json.dumps(metrics, indent=1).encode())

@@ -129,7 +129,8 @@ class LiveSource:
     def _shown(
         self, examples: Sequence[Prompt], slots: Sequence[int], *, score: float
     ) -> tuple[Rollout, Scores]:
-        rollout = self.policy.encode(examples, slots=slots)
+        key = draws.key(self.plan.seed, "regression", self.iteration)
+        rollout = self.policy.encode(examples, key=key, slots=slots)
         total = torch.full((len(examples),), score, device=rollout.mask.device)
         return rollout, Scores(total=total, parts={}, scored=torch.ones_like(total).bool())
 

@@ -32,7 +32,7 @@ def small(needs=NOTHING, *, sampling=None, **options):
 def trained(policy, steps=6):
     """A few steps on demonstrations: at random weights attention hardly matters."""
     optimizer = torch.optim.Adam(policy.trainable().values(), lr=1e-2)
-    rollout = policy.encode(questions(), slots=range(len(WORDS)))
+    rollout = policy.encode(questions(), key=0, slots=range(len(WORDS)))
     for _ in range(steps):
         optimizer.zero_grad()
         evidence = policy.evidence(rollout, NOTHING)

@@ -81,7 +81,7 @@ def test_an_answer_is_followed_by_the_end_token():
 def test_only_the_tokens_of_the_answer_are_trained():
     policy = small(build=chat_model)
     shown = [talk("2+2?", "four"), talk("a longer question", answer="no")]
-    rollout = policy.encode(shown, slots=[3, 4])
+    rollout = policy.encode(shown, key=0, slots=[3, 4])
     tokenizer = policy.chat.tokenizer
     for row, text in enumerate(["four<|im_end|>", "no<|im_end|>"]):
         start, length = rollout.sample.prompt_length[row], rollout.length[row]

@@ -63,7 +63,7 @@ def test_narrow_weights_are_scored_again(policy):
 
 
 def test_demonstrations_are_scored_because_nobody_sampled_them(policy):
-    rollout = policy.encode(questions(), slots=range(8))
+    rollout = policy.encode(questions(), key=0, slots=range(8))
     complete = policy.complete(rollout, OLD)
     assert_close(complete.old_logp, policy.evidence(rollout, NOTHING).logp, atol=1e-6, rtol=0)
     assert not complete.old_logp.requires_grad
@@ -138,7 +138,7 @@ def test_a_policy_describes_itself_without_weights():
 
 
 def test_a_row_costs_its_tokens(policy):
-    rollout = policy.encode(questions(("ab", "cde")), slots=[0, 1])
+    rollout = policy.encode(questions(("ab", "cde")), key=0, slots=[0, 1])
     assert policy.row_cost(rollout).tolist() == [3 + 3, 4 + 4]
 
 
@@ -172,7 +172,7 @@ def test_a_sample_is_a_function_of_key_slot_and_place_in_the_group(policy):
 
 def test_a_demonstration_beyond_the_positions_is_refused(policy):
     with pytest.raises(ValueError, match="a demonstration of 66 tokens passes the 64 positions"):
-        policy.encode(questions(("a" * 32,)), slots=[0])
+        policy.encode(questions(("a" * 32,)), key=0, slots=[0])
 
 
 def test_outputs_are_the_text_of_the_answer_without_the_end():
@@ -185,7 +185,7 @@ def test_outputs_are_the_text_of_the_answer_without_the_end():
 def test_a_chat_model_learns_its_answers():
     policy = small(build=chat_model, sampling=Sampling(max_new_tokens=8), system_prompt="Add.")
     shown = [talk("2+2?", answer="four"), talk("3+1?", answer="four")]
-    rollout = policy.encode(shown, slots=[0, 1])
+    rollout = policy.encode(shown, key=0, slots=[0, 1])
     optimizer = torch.optim.Adam(policy.trainable().values(), lr=3e-2)
     for _ in range(30):
         optimizer.zero_grad()

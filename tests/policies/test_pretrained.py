@@ -94,7 +94,7 @@ def test_what_is_loaded_gives_the_bits_of_what_was_saved(tmp_path, policy):
     policy.save(tmp_path)
     again = load(tmp_path)
     assert not any(p.data_ptr() % 64 for p in again.network.parameters())
-    rollout = policy.encode(questions(), slots=range(8))
+    rollout = policy.encode(questions(), key=0, slots=range(8))
     want = policy.evidence(rollout, NOTHING).logp
     assert_close(again.evidence(rollout, NOTHING).logp, want, atol=0, rtol=0)
     assert again.chat.encode(questions()) == policy.chat.encode(questions())
@@ -130,7 +130,7 @@ def test_dropout_is_off_whatever_the_configuration_says(tmp_path):
     config = without_dropout(GPT2Config())
     assert (config.resid_pdrop, config.embd_pdrop, config.attn_pdrop) == (0, 0, 0)
     policy = small(build=lambda: (gpt2(), chat_model()[1]), gradient_checkpointing=True)
-    rollout = policy.encode(questions(), slots=range(8))
+    rollout = policy.encode(questions(), key=0, slots=range(8))
     first, second = (policy.evidence(rollout, NOTHING).logp for _ in range(2))
     assert_close(first, second, atol=0, rtol=0)
 

@@ -14,7 +14,7 @@ ENTROPY = frozenset({"entropy"})
 
 
 def shown(policy):
-    return policy.encode(questions(), slots=range(8))
+    return policy.encode(questions(), key=0, slots=range(8))
 
 
 def test_a_uniform_model_gives_minus_log_of_the_vocabulary():
@@ -138,7 +138,7 @@ def test_neither_order_nor_company_of_rows_matters(policy):
 
 
 def test_rows_of_two_rollouts_can_be_joined(policy):
-    first, second = shown(policy), policy.encode(questions(("a", "cab")), slots=[8, 9])
+    first, second = shown(policy), policy.encode(questions(("a", "cab")), key=0, slots=[8, 9])
     both = policy.evidence(concat([first, second]), NOTHING).logp
     assert_close(both[:8], policy.evidence(first, NOTHING).logp, atol=1e-6, rtol=0)
     short = policy.evidence(second, NOTHING).logp

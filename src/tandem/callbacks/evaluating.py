@@ -50,13 +50,13 @@ class Evaluating(Callback):
         """Evaluate on all ranks; the numbers wait for the line of this iteration."""
         if not self.prompts:
             return
-        start = time.perf_counter()
+        start, key = time.perf_counter(), draws.key(module.plan.seed, "eval")
         found = evaluate(
             module.policy,
             module.rewards,
             self.prompts,
             self.settings,
-            key=draws.key(module.plan.seed, "eval"),
+            key=key,
             full=full,
             stop=self.interrupt,
         )
@@ -65,10 +65,9 @@ class Evaluating(Callback):
         if found.faults:
             reasons = ", ".join(f"{count} x {reason}" for reason, count in found.faults.items())
             log.warning("evaluation %d: missing scores: %s", module.iteration, reasons)
-        metrics = {
-            **found.metrics,
-            **compare_pairs(module.policy, module.algorithm.loss, self.prompts),
-        }
+        loss = module.algorithm.loss
+        compared = compare_pairs(module.policy, loss, self.prompts, self.settings, key=key)
+        metrics = {**found.metrics, **compared}
         if trainer.is_global_zero:
             record = self.recording.record
             record.samples(module.iteration, found.rows)

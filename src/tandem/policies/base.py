@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
 from torch import Tensor, nn
@@ -40,6 +41,10 @@ class Policy(nn.Module, ABC):
 
     def ended(self) -> None:
         """An iteration is over."""
+
+    def under(self, sampling: object) -> AbstractContextManager[None]:
+        """With the weights that a sampling names; here there are none but the live ones."""
+        return nullcontext()
 
     @abstractmethod
     def trainable(self) -> dict[str, nn.Parameter]:

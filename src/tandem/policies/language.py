@@ -144,8 +144,8 @@ class LanguagePolicy(Policy):
                 "lower rollout.max_new_tokens or rollout.max_prompt_tokens"
             )
 
-    def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
-        """Demonstrations, as rows whose every answer token, the end token too, is trained."""
+    def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
+        """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""
         group = torch.tensor(slots, device=self.device)
         rollout = demonstrated(examples, chat=self.chat, group=group)
         longest = rollout.sample.tokens.shape[1]

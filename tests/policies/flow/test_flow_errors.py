@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 from small_flow import KERNELS, NOTHING, TEXTS, asked, gradients_of, sampled, small
+from tiny_sd3 import pipeline
 from torch.testing import assert_close
 
 from tandem import draws
@@ -210,7 +211,7 @@ def test_demonstrations_have_as_many_steps():
         replace(prompt, media=torch.full((16, 16, 3), 50 * prompt.id, dtype=torch.uint8))
         for prompt in asked()
     ]
-    rollout = policy.encode(shown, slots=[7, 8, 7, 9])
+    rollout = policy.encode(shown, key=0, slots=[7, 8, 7, 9])
     assert rollout.mask.shape == (4, 2)
     assert rollout.group.tolist() == [7, 8, 7, 9] and len(rollout.sample.key.unique()) == 3
     said = policy.errors(rollout, NOTHING)["error"].detach()
@@ -308,6 +309,25 @@ def test_a_source_that_nobody_teaches_is_an_error(tmp_path):
     rollout = policy.sample([of_source("colours")], 1, key=1, slots=[0])
     with pytest.raises(ValueError, match=r"nobody teaches the prompts of colours: .* has shapes;"):
         policy.errors(rollout, OF_STEPS)
+
+
+def test_a_teacher_of_other_pictures_is_an_error_that_names_both(tmp_path):
+    pipeline().transformer.save_pretrained(tmp_path / "transformer")
+    with pytest.raises(ValueError, match="others=") as refused:
+        regressing(OF_STEPS, **by_teachers(tmp_path, others=str(tmp_path)))
+    assert str(refused.value) == (
+        f"algorithm.teachers.folders.others={tmp_path}: its latent pictures are 4 x 8 x 8, and "
+        "those of the policy 3 x 16 x 16; a teacher is asked about the policy's own"
+    )
+
+
+def test_a_teacher_that_cannot_be_loaded_is_named_as_one(tmp_path):
+    written(tmp_path, 1)
+    (tmp_path / "transformer" / "config.json").write_text("{")
+    with pytest.raises(
+        ValueError, match=r"^algorithm\.teachers\.folders\.others=.*cannot be loaded"
+    ):
+        regressing(OF_STEPS, **by_teachers(tmp_path, others=str(tmp_path)))
 
 
 @pytest.mark.parametrize("lora", [None, ADAPTERS], ids=["all weights", "adapters"])

@@ -82,20 +82,22 @@ def test_demonstrations_need_a_picture_of_the_models_size():
     assert dropped[0][1] == "has no picture; rows that name files need data.pictures=true"
     assert "16x20x3" in dropped[1][1] and "16x16x3" in dropped[1][1]
     with pytest.raises(ValueError, match="demonstration 0 of shapes has no picture"):
-        policy.encode(asked()[:1], slots=[0])
+        policy.encode(asked()[:1], key=0, slots=[0])
 
 
 def test_a_demonstration_is_one_step_and_the_pair_of_a_slot_shares_its_noise():
     policy = small()
     examples = squares(4)
-    rollout = policy.encode([*examples, *examples], slots=[0, 1, 2, 3] * 2)
+    rollout = policy.encode([*examples, *examples], key=0, slots=[0, 1, 2, 3] * 2)
     assert rollout.mask.tolist() == 8 * [[True]]
     assert torch.equal(rollout.sample.key[:4], rollout.sample.key[4:])
     assert torch.equal(rollout.outputs[2], examples[2].media)
     logp = policy.evidence(rollout, NOTHING).logp
     assert torch.equal(logp[:4], logp[4:])
     policy.begin(1)
-    later = policy.encode(examples, slots=range(4))
+    again = policy.encode(examples, key=0, slots=range(4))
+    assert torch.equal(again.sample.key, rollout.sample.key[:4])
+    later = policy.encode(examples, key=1, slots=range(4))
     assert not torch.equal(later.sample.key, rollout.sample.key[:4])
     assert torch.equal(policy.adapter.decode(later.sample.x0)[1], examples[1].media)
 
@@ -106,7 +108,7 @@ def test_imitation_learns_and_its_samples_come_to_look_like_it():
     examples, losses = squares(16, media=squares(8)[5].media), []
     for iteration in range(60):
         policy.begin(iteration)
-        rollout = policy.encode(examples, slots=range(16))
+        rollout = policy.encode(examples, key=iteration, slots=range(16))
         loss = -policy.evidence(rollout, NOTHING).logp.mean()
         loss.backward()
         optimizer.step()
@@ -231,7 +233,7 @@ def test_the_cost_of_a_row_is_what_its_forward_passes_read():
     assert guided.row_cost(sampled(guided, 1)).tolist() == 4 * [2 * 4 * (16 + 5)]
     for evidence in ("any", "elbo"):  # one step or three, at three noise levels
         policy = small(evidence=evidence, regression=replace(BY_ITSELF, count=3))
-        pictures = policy.encode(squares(2), slots=range(2))
+        pictures = policy.encode(squares(2), key=0, slots=range(2))
         assert policy.row_cost(pictures).tolist() == 2 * [3 * (16 + 5)]
 
 

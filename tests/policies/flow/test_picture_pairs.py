@@ -2,20 +2,27 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
-from policies.flow.small_flow import asked, small
+from policies.flow.small_flow import KEY, asked, small
 from torch.testing import assert_close
 
-from tandem import pairs
+from tandem import draws, pairs
 from tandem.collect import mismatched_pairs, preference_pairs
 from tandem.data.shapes_drawn import renderings
+from tandem.dynamics.decays import constant
 from tandem.held_out_pairs import compare_pairs
 from tandem.losses.preference import dpo
+from tandem.passes import Pictures
+from tandem.source import Clock, LiveSource
 from tandem.types import Prompt, Scores
 
 REFERENCE = frozenset({"ref_logp"})
+SETTINGS = Pictures(
+    every=1, prompts=None, samples=1, pass_at=(), steps=2, guidance_scale=1.0, threshold=None
+)
 WRONG = ("red square", "green circle", "blue circle", "yellow square")
 
 
@@ -44,7 +51,7 @@ class Source:
     def show_pairs(self, prompts, *, baseline=False):
         sides = [prompt.sides for prompt in prompts.values()]
         rows = [both[side] for side in (0, 1) for both in sides]
-        rollout = self.policy.encode(rows, slots=[*prompts, *prompts])
+        rollout = self.policy.encode(rows, key=0, slots=[*prompts, *prompts])
         marks = torch.full_like(rollout.truncated, True) if baseline else None
         rollout = replace(rollout, baseline=marks)
         total = (torch.arange(len(rows)) < len(prompts)).float()
@@ -69,11 +76,17 @@ def test_the_rows_of_a_pair_share_their_noise_and_no_other_does(policy):
     assert len(chosen.unique()) == 4
     assert scores.total.tolist() == [1] * 4 + [0] * 4
     same = [replace(p, rejected_media=p.chosen_media) for p in prompts.values()]
-    logp = partial(policy.scorer.logp, policy.model.field)
-    of_chosen, of_same = logp(
-        preference_pairs(Source(policy, same), dict(enumerate(same)))[0]
-    ).chunk(2)
-    assert_close(of_chosen, of_same)
+    alike, _ = preference_pairs(Source(policy, same), dict(enumerate(same)))
+    assert_close(*policy.complete(alike, frozenset({"old_logp"})).old_logp.chunk(2))
+
+
+def test_the_noise_of_what_is_trained_on_is_named_by_seed_iteration_and_slot(policy):
+    plan = SimpleNamespace(seed=3)
+    source = LiveSource(policy=policy, rewards=None, stream=None, plan=plan, clock=Clock())
+    source.begin(5)
+    rollout, _ = source.show_pairs(dict(zip((2, 7, 9, 11), with_pictures(), strict=True)))
+    slots = torch.tensor([2, 7, 9, 11] * 2)
+    assert torch.equal(rollout.sample.key, draws.key(3, "regression", 5, slots))
 
 
 def test_a_pair_is_admitted_if_both_of_its_pictures_fit(policy):
@@ -107,15 +120,56 @@ def test_mismatched_rows_show_the_pictures_of_another_prompt(policy):
 
 def test_held_out_pairs_of_pictures_are_compared(policy):
     loss = partial(dpo, beta=77.0)
-    got = compare_pairs(policy, loss, [*with_pictures(), *asked()])
+    got = compare_pairs(policy, loss, [*with_pictures(), *asked()], SETTINGS, key=KEY)
     assert got == {"eval/pair_accuracy": 0.5, "eval/pair_margin": 0.0}
     trained = small(REFERENCE)
     optimizer = torch.optim.Adam(trained.trainable().values(), lr=1e-3)
     rows = [prompt.sides[0] for prompt in with_pictures()]
-    for _ in range(10):
-        rollout = trained.encode(rows, slots=range(4))
+    for turn in range(10):
+        rollout = trained.encode(rows, key=turn, slots=range(4))
         loss_of_rows = -trained.evidence(rollout, frozenset()).logp.mean()
         optimizer.zero_grad()
         loss_of_rows.backward()
         optimizer.step()
-    assert compare_pairs(trained, loss, with_pictures())["eval/pair_margin"] > 0
+    got = compare_pairs(trained, loss, with_pictures(), SETTINGS, key=KEY)
+    assert got["eval/pair_margin"] > 0
+
+
+def moved(policy):
+    """An update."""
+    with torch.no_grad():
+        for number, parameter in enumerate(policy.trainable().values()):
+            parameter += 0.05 * draws.normal(draws.key("moved", number), tuple(parameter.shape))
+    policy.updated()
+    return policy
+
+
+def test_what_is_said_of_held_out_pairs_is_a_matter_of_weights_and_key_alone():
+    policy, prompts = moved(small(REFERENCE)), with_pictures()
+    compare = partial(compare_pairs, policy, partial(dpo, beta=77.0), settings=SETTINGS)
+    whole = compare(prompts=prompts, key=KEY)
+    policy.begin(7)
+    for rows in (2, 6):
+        policy.sampling = replace(policy.sampling, max_rows=rows)
+        assert compare(prompts=prompts, key=KEY) == pytest.approx(whole, rel=1e-3)
+    alone = [compare(prompts=[prompt], key=KEY) for prompt in reversed(prompts)]
+    for name, value in whole.items():
+        assert sum(one[name] for one in alone) / 4 == pytest.approx(value, rel=1e-3)
+    other = compare(prompts=prompts, key=KEY + 1)["eval/pair_margin"]
+    assert other != pytest.approx(whole["eval/pair_margin"], rel=0.01)
+
+
+def test_held_out_pairs_are_compared_under_the_weights_that_are_evaluated():
+    policy = moved(small(REFERENCE, ema=partial(constant, decay=0.5)))
+    loss, prompts = partial(dpo, beta=77.0), with_pictures()
+    of_average, of_live = (
+        compare_pairs(policy, loss, prompts, replace(SETTINGS, weights=weights), key=KEY)
+        for weights in ("ema", "live")
+    )
+    average = small(REFERENCE)
+    started = {name: p.detach().clone() for name, p in average.trainable().items()}
+    now = policy.trainable()
+    average.load_weights({name: start.lerp(now[name], 0.5) for name, start in started.items()})
+    wanted = compare_pairs(average, loss, prompts, SETTINGS, key=KEY)
+    assert of_average == pytest.approx(wanted, rel=1e-3)
+    assert of_live["eval/pair_margin"] != pytest.approx(wanted["eval/pair_margin"], rel=0.01)

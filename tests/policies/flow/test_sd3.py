@@ -121,7 +121,7 @@ def test_encoders_are_freed_and_asked_once(make, cache):
 def test_full_weights_are_a_pipeline_that_diffusers_loads(make, tmp_path):
     policy = make(sampling=OF_DIFFUSERS)
     example = Prompt(id=0, source="x", text="red", media=torch.zeros(16, 16, 3, dtype=torch.uint8))
-    rollout = policy.encode([example] * 8, slots=range(8))
+    rollout = policy.encode([example] * 8, key=0, slots=range(8))
     step_on(policy, -policy.evidence(rollout, NOTHING).logp.mean(), lr=0.1)
     painted = sampled(policy, 1)
     assert (

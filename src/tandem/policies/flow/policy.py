@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -172,7 +173,7 @@ class FlowPolicy(Policy):
             keep_mean=self.keeps_mean,
             kept=self._kept_steps(),
         )
-        with self.model.snapshots.under(sampling.weights):
+        with self.under(sampling):
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
         rollout = rows.sampled(
             asked,
@@ -206,16 +207,28 @@ class FlowPolicy(Policy):
         """Ways to sample in this iteration, each with one random step of the policy's own."""
         return self.sampling.branches(self.iteration, self.seed)
 
-    def encode(self, examples: Sequence[Prompt], *, slots: Sequence[int]) -> Rollout:
-        """Pictures of demonstrations, each one step; the rows of a slot share their noise."""
+    def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
+        """Pictures of demonstrations, each one step or one for each noise level.
+
+        Their noise levels and noise are functions of key and slot: the rows of a slot share them,
+        whatever `regression.shared` says of samples.
+        """
         group = torch.tensor(slots, device=self.device)
         pictures = torch.stack([admission.shown(example, self.adapter) for example in examples])
         parts = pictures.split(self.sampling.max_rows)
         x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
-        key = draws.key(self.seed, "regression", self.iteration, group)
         return rows.demonstrated(
-            examples, x0, pictures, group=group, key=key, steps=self._steps_of_a_picture
+            examples,
+            x0,
+            pictures,
+            group=group,
+            key=draws.further(key, group),
+            steps=self._steps_of_a_picture,
         )
+
+    def under(self, sampling: FlowSampling) -> AbstractContextManager[None]:
+        """With the weights that a sampling names in place of the live ones, without gradient."""
+        return self.model.snapshots.under(sampling.weights)
 
     def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
         """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
