@@ -36,6 +36,10 @@ WRONG = {
         "algorithm.kl: regressed reads velocity errors, and under algorithm.evidence=any there are "
         "none; set algorithm.kl.coef=0"
     ),
+    f"{OPD} algorithm.kl.coef=.1": (
+        "algorithm/kl=gaussian on dynamics=ode: a picture as a whole is no Gaussian step; set "
+        "algorithm.kl.coef=0, or algorithm/kl=regressed, the distance of velocities"
+    ),
     f"{OPD} dynamics/solver=heun": (
         "algorithm.evidence=teacher: a solver keeps no states to ask a teacher about; set "
         "dynamics/solver=euler"

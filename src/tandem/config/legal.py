@@ -66,8 +66,15 @@ def functions_make_sense(composed: Composed) -> str | None:
     for group, part in sorted(parts.items(), key=lambda item: item[0] != "loss"):
         reasons = (refusal(function, where, group) for function in functions(part))
         if (reason := next(filter(None, reasons), None)) is not None:
-            return f"{_shown(group, part)} on {_place(composed)}: {reason}"
+            reason = f"{_shown(group, part)} on {_place(composed)}: {reason}"
+            return reason + _of_velocities(composed, group)
     return None
+
+
+def _of_velocities(composed: Composed, group: str) -> str:
+    """What to set in place of a KL where velocity errors are known."""
+    known = group == "kl" and _evidence(composed) in ("elbo", "teacher")
+    return ", or algorithm/kl=regressed, the distance of velocities" if known else ""
 
 
 def steps_are_sampled(composed: Composed) -> str | None:
