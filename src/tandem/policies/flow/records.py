@@ -93,6 +93,6 @@ class FlowSample:
     """Finished pictures, how they came to be, and the key of noise that may be put on them."""
 
     x0: Tensor  # [B, C, H, W] float32, as the transformer sees a picture
-    key: Tensor  # [B] int64 of the noise of regression; the samples of a group share it
+    key: Tensor  # [B] int64 of the noise of regression; the samples of a group may share it
     guidance: Tensor  # [B] float64 scale that the policy is taken at
     trajectory: Trajectory | None = None  # None: sampled by the ODE, or given
