@@ -13,6 +13,7 @@ from torch import Tensor
 from tandem import draws
 from tandem.algorithm import Algorithm
 from tandem.dynamics.schedules import linear_shift
+from tandem.policies.flow.rows import renewed
 from tandem.policies.flow.snapshots import Snapshots
 from tandem.types import Rollout
 
@@ -44,6 +45,9 @@ class ErrorPolicy(GaussianPolicy):
         return replace(
             sampled, sample=picture, mask=mask, length=mask.sum(1), behaviour_logp=None
         )  # fmt: skip
+
+    def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
+        return renewed(rollout, epoch) if epoch else rollout
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]:
         """Outside the mask a record may hold anything, and gets NaN."""
