@@ -35,8 +35,9 @@ a third iteration of the resumed run, one tick of every algorithm in the quick t
 in the slow ones. A number says why the composition is refused, in the words of the command line,
 before any weight is trained; "it" is the algorithm. Every preset has the numbers it published, and
 every model the data that it chooses, but for algorithms of given pairs (`data=sort_pairs`,
-`data=shapes_pairs`), and distillation has a teacher. Stable Diffusion is a random one of a few thousand weights in these tests; the
-table is the same for any folder. Dynamics of the other kind of model are refused with all of them.
+`data=shapes_pairs`), and distillation has a teacher. Stable Diffusion is a random one of a few
+thousand weights in these tests; the table is the same for any folder. Dynamics of the other kind of
+model are refused with all of them.
 
 `make matrix` writes this page, and a test compares.
 """

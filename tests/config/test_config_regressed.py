@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose
 
+ONLINE = "model=tiny_flow algorithm=dpo_online dynamics=ode"
 NFT = "model=tiny_flow algorithm=nft ~recipe"
 DGPO = "model=tiny_flow algorithm=dgpo ~recipe"
 OPD = "model=tiny_flow algorithm=diffusion_opd 'algorithm.teachers.folders={others: runs/x}'"
@@ -32,7 +33,7 @@ WRONG = {
     f"{OPD} algorithm.evidence=elbo algorithm/loss=nft algorithm/kl=regressed": (
         "algorithm.teachers are not asked under algorithm.evidence=elbo; set teacher"
     ),
-    "model=tiny_flow algorithm=dpo_online dynamics=ode algorithm/kl=regressed algorithm.kl.coef=1": (
+    f"{ONLINE} algorithm/kl=regressed algorithm.kl.coef=1": (
         "algorithm.kl: regressed reads velocity errors, and under algorithm.evidence=any there are "
         "none; set algorithm.kl.coef=0"
     ),
@@ -83,7 +84,7 @@ WRONG = {
         "algorithm.regression.shared=false: dgpo compares the samples of a prompt, which must get "
         "the same noise; set it to true"
     ),
-    "model=tiny_flow algorithm=dpo_online dynamics=ode algorithm.regression.shared=false": (
+    f"{ONLINE} algorithm.regression.shared=false": (
         "algorithm.regression.shared=false: dpo compares the samples of a prompt, which must get "
         "the same noise; set it to true"
     ),

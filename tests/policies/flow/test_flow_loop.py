@@ -31,7 +31,8 @@ PLAN = Plan(
 
 def guards_of(model):
     """As a run of this model has them."""
-    overrides = [f"model={model}"] + ["model.path=sd3"] * (model != "tiny_flow")
+    overrides = [f"model={model}", "algorithm=flow_grpo"]
+    overrides += ["model.path=sd3"] * (model != "tiny_flow")
     return Guards(**plain(compose(overrides).guards))
 
 
