@@ -22,6 +22,7 @@ COMPARING = (
 OF_FLOWS = "dance_grpo flow_dppo flow_grpo grpo_guard mix_grpo tempflow_grpo"
 OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
 FLOW = ["model=tiny_flow"]
+RANDOM = [*FLOW, "algorithm=tempflow_grpo"]
 NFT, CRD, OPD = (
     ["model=tiny_flow", f"algorithm={name}"] for name in ("nft", "crd", "diffusion_opd")
 )
@@ -45,11 +46,11 @@ BESIDE = {
         f"algorithm/kl={name}": [*NFT, "algorithm.kl.coef=0.1"]
         for name in ("regressed", "regressed_elbo", "reward_adaptive")
     },
-    **{f"algorithm/loss={k}": FLOW for k in ("flow_dppo", "grpo_guard", "weighted_ppo")},
+    **{f"algorithm/loss={k}": RANDOM for k in ("flow_dppo", "grpo_guard", "weighted_ppo")},
     "dynamics=ode": BY_ODE,
     "rollout=denoise": FLOW,
     **{
-        f"algorithm/kl={k}": FLOW
+        f"algorithm/kl={k}": RANDOM
         for k in ("gaussian", "mean_distance", "velocity_distance", "timeless")
     },
     **{f"algorithm={name}": PAIRS for name in ("dpo", "ipo", "simpo", "orpo", "kto")},
@@ -60,7 +61,7 @@ BESIDE = {
     "algorithm/collect=best_and_worst": ["algorithm=dpo_online"],
     "algorithm/collect=greedy_baseline": ["algorithm=remax"],
     "algorithm/collect=mismatched_pairs": ["algorithm=kto", *PAIRS],
-    "algorithm/collect=branched": FLOW,
+    "algorithm/collect=branched": RANDOM,
     "algorithm/collect=offline": ["algorithm=sft"],
     "algorithm/collect=preference_pairs": PAIRED,
     "algorithm/loss=kto": ["algorithm=kto", *PAIRS],
@@ -85,13 +86,13 @@ FITTING = {  # of all options of a group
     **{f"algorithm/snapshots@algorithm.snapshots.{name}": NFT for name in ("old", "fast")},
     SAMPLING: CRD,
     "algorithm/loss/weight": [*FLOW, "algorithm=grpo_guard"],
-    "dynamics/logp": FLOW,
+    "dynamics/logp": RANDOM,
     "dynamics/schedule": FLOW,
     "model/ema": FLOW,
     "dynamics/solver": BY_ODE,
     "evaluation/solver": FLOW,
-    "dynamics/stochastic": FLOW,
-    "dynamics/stochastic/stay": [*FLOW, "dynamics/stochastic=sliding_window"],
+    "dynamics/stochastic": RANDOM,
+    "dynamics/stochastic/stay": [*RANDOM, "dynamics/stochastic=sliding_window"],
 }
 MENU = menu(loader())
 PLACES = places(conf_folder())  # as --help has them
