@@ -98,10 +98,18 @@ def _hint_of_recipe(message: str, config: Mapping[str, Any]) -> str:
     return f"; the recipe {recipe} sets it, ~recipe leaves its numbers out"
 
 
+OF_PICTURES = ("elbo", "teacher")  # evidence that only flows give
+
+
 def _refuse_foreign_steps(cfg: DictConfig) -> None:
     """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
     for_pictures, pictures = "kernel" in cfg.dynamics, "latent_size" in cfg.model
     if for_pictures == pictures:
+        if not pictures and cfg.algorithm.get("evidence") in OF_PICTURES:
+            raise ConfigError(
+                f"algorithm={cfg.choices.algorithm} trains on pictures as a whole, but "
+                f"dynamics={cfg.dynamics.name} on tokens"
+            )
         return
     kinds = "pictures", "tokens"
     asked, made = kinds if for_pictures else reversed(kinds)

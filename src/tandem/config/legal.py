@@ -78,11 +78,9 @@ def _of_velocities(composed: Composed, group: str) -> str:
 
 
 def steps_are_sampled(composed: Composed) -> str | None:
-    """By stochastic dynamics alone; and only flows have a regression error."""
+    """By stochastic dynamics alone."""
     wanted, name = _evidence(composed), composed.settings.choices["algorithm"]
     dynamics = composed.settings.dynamics.name
-    if dynamics == "autoregressive" and wanted == "elbo":
-        return f"algorithm={name} trains on pictures as a whole, but dynamics={dynamics} on tokens"
     if dynamics != "ode" or composed.is_offline or wanted != "path":
         return None
     return (
