@@ -45,8 +45,9 @@ model are refused with all of them.
 
 def write_world(folder: Path) -> Path:
     """What the flows read: the weights of the tiny Stable Diffusion, prompts that name colours, and
-    a teacher of the embedded flow."""
+    a teacher of each family, who knows other things than the student."""
     write_pipeline(folder / "sd3")
+    write_pipeline(folder / "sd3_teacher", seed=1)
     adapter = TinyFlow(seed=1)
     adapter.save(adapter.load(None, None), folder / "tiny_flow")
     words = [f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in "abcdefgh"]
@@ -58,7 +59,7 @@ def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
     """The command line of a cell."""
     own = [f"model={model}", f"algorithm={preset}", f"dynamics={dynamics}", "~recipe"]
     if preset in TAUGHT:
-        teacher = {"sd3_5_medium": "sd3"}.get(model, "tiny_flow")
+        teacher = {"sd3_5_medium": "sd3_teacher"}.get(model, "tiny_flow")
         own.append(f"algorithm.teachers.folders={{others: {world / teacher}}}")
     if model == "sd3_5_medium":
         sizes = ("resolution=16", "max_sequence_length=16")
