@@ -26,6 +26,7 @@ from tandem.remembered import Remembered
 from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean
 
+ON_ERRORS = ("elbo", "teacher")  # evidence that velocity errors give
 Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]
 Loss = Callable[..., Tensor]
 
@@ -102,7 +103,7 @@ class Algorithm:
     @property
     def reads_errors(self) -> bool:
         """Whether it is trained on velocity errors, or on what they say of whole pictures."""
-        return self.evidence in ("elbo", "teacher")
+        return self.evidence in ON_ERRORS
 
     @cached_property
     def warmup_objective(self) -> Coupled:

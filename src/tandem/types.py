@@ -177,6 +177,9 @@ class CoupledBatch:
         return without(self.baseline, self.mask)
 
 
+OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast"}  # errors of older weights, by their name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoupledBatch:
     """All that a decoupled loss may see: velocity errors at T noise levels of every picture.
@@ -204,7 +207,7 @@ class DecoupledBatch:
 
     def __post_init__(self) -> None:
         shape = tuple(self.mask.shape)
-        errors = ("error", "old_error", "ref_error", "fast_error")
+        errors = ("error", "ref_error", *OF_SNAPSHOTS)
         check_shapes("DecoupledBatch", {n: getattr(self, n) for n in errors}, self.error.shape)
         steps = ("sigma", "advantages", "velocity_gain", "std")
         check_shapes("DecoupledBatch", {n: getattr(self, n) for n in steps}, shape)

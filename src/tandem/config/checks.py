@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from tandem.algorithm import ON_ERRORS
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
 from tandem.config.composed import Composed
@@ -98,14 +99,11 @@ def _hint_of_recipe(message: str, config: Mapping[str, Any]) -> str:
     return f"; the recipe {recipe} sets it, ~recipe leaves its numbers out"
 
 
-OF_PICTURES = ("elbo", "teacher")  # evidence that only flows give
-
-
 def _refuse_foreign_steps(cfg: DictConfig) -> None:
     """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
     for_pictures, pictures = "kernel" in cfg.dynamics, "latent_size" in cfg.model
     if for_pictures == pictures:
-        if not pictures and cfg.algorithm.get("evidence") in OF_PICTURES:
+        if not pictures and cfg.algorithm.get("evidence") in ON_ERRORS:
             raise ConfigError(
                 f"algorithm={cfg.choices.algorithm} trains on pictures as a whole, but "
                 f"dynamics={cfg.dynamics.name} on tokens"

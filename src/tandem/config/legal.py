@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from tandem import kl as kl_losses
 from tandem.advantages.compose import Share
+from tandem.algorithm import ON_ERRORS
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.composition import conf_folder
@@ -52,7 +53,7 @@ def domain(composed: Composed) -> str:
     dynamics, wanted = composed.settings.dynamics.name, _evidence(composed)
     if dynamics == "autoregressive":
         return TOKENS
-    whole = wanted in ("elbo", "teacher") or (wanted == "any" and dynamics == "ode")
+    whole = wanted in ON_ERRORS or (wanted == "any" and dynamics == "ode")
     return PICTURES if whole or composed.is_offline else STEPS
 
 
@@ -73,7 +74,7 @@ def functions_make_sense(composed: Composed) -> str | None:
 
 def _of_velocities(composed: Composed, group: str) -> str:
     """What to set in place of a KL where velocity errors are known."""
-    known = group == "kl" and _evidence(composed) in ("elbo", "teacher")
+    known = group == "kl" and _evidence(composed) in ON_ERRORS
     return ", or algorithm/kl=regressed, the distance of velocities" if known else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tandem.algorithm import ON_ERRORS
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.legal import PICTURES, domain
@@ -12,9 +13,10 @@ from tandem.declarations import compares_rows, needs_of, reads_errors, survey_of
 from tandem.losses import distillation
 from tandem.losses.pairs import reward_of
 from tandem.losses.preference import group_preference
+from tandem.objectives.decoupled import ERRORS
+from tandem.types import OF_SNAPSHOTS
 
 OF_TEACHERS = {"std", "velocity_gain"}  # of the steps at which a teacher is asked
-OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast", "old_logp": "old"}
 BY_VELOCITY = (distillation.velocity, distillation.x0)
 # Settings that only those read who train on whole pictures, or on what a teacher says.
 OF_PICTURES = ("regression", "snapshots", "sampled_by", "sampled_by_from", "teachers", "anchor")
@@ -27,7 +29,7 @@ def losses_see_what_they_read(composed: Composed) -> str | None:
         return None
     name, on_errors = loss.target.__name__, reads_errors(loss.target)
     taught = bool(needs_of(loss.target) & OF_TEACHERS)
-    if on_errors and evidence not in ("elbo", "teacher"):
+    if on_errors and evidence not in ON_ERRORS:
         wanted = "teacher" if taught else "elbo"
         return f"algorithm.evidence={evidence}: {name} reads velocity errors; set it to {wanted}"
     if taught and evidence == "elbo":
@@ -63,7 +65,7 @@ def drift_is_of_log_probabilities(composed: Composed) -> str | None:
 
 def distances_are_of_fresh_noise(composed: Composed) -> str | None:
     """A distance between velocity errors, beside a loss that is given none."""
-    if _evidence(composed) in ("elbo", "teacher"):
+    if _evidence(composed) in ON_ERRORS:
         return None
     for group, part in _penalties(composed).items():
         if reads_errors(part):
@@ -105,7 +107,7 @@ def velocities_are_taught_without_noise(composed: Composed) -> str | None:
 def snapshots_are_kept(composed: Composed) -> str | None:
     """Those that a loss compares with."""
     missing = sorted(_compared(composed) - {*_snapshots(composed)})
-    if _evidence(composed) not in ("elbo", "teacher") or not missing:
+    if _evidence(composed) not in ON_ERRORS or not missing:
         return None
     return f"algorithm.snapshots.{missing[0]} is missing, but something reads it; leave it"
 
@@ -192,7 +194,7 @@ def _source(composed: Composed) -> str:
 
 def _compared(composed: Composed) -> set[str]:
     """The snapshots that a loss compares with."""
-    needs = {name for part in _readers(composed) for name in needs_of(part)}
+    needs = {ERRORS.get(name, name) for part in _readers(composed) for name in needs_of(part)}
     return {OF_SNAPSHOTS[name] for name in needs & OF_SNAPSHOTS.keys()}
 
 

@@ -36,9 +36,9 @@ from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
 from tandem.policies.records import Description
 from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
-from tandem.types import Evidence, Prompt, Rollout
+from tandem.types import OF_SNAPSHOTS, Evidence, Prompt, Rollout
 
-OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "old_error", "ref_error", "fast_error"})
+OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", *OF_SNAPSHOTS})
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
@@ -124,7 +124,7 @@ class FlowPolicy(Policy):
 
     def followed(self, needs: frozenset[str]) -> dict[str, Following]:
         """The snapshots that a loss reads, that samples are drawn from, or that is evaluated."""
-        read = {name for name in self.snapshots if f"{name}_error" in needs}
+        read = {OF_SNAPSHOTS[name] for name in needs & OF_SNAPSHOTS.keys()}
         kept = {n: x for n, x in self.snapshots.items() if n in read | {self.sampling.weights}}
         return kept if self.ema is None else kept | {EMA: Following(decay=self.ema)}
 

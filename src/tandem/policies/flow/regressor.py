@@ -15,9 +15,8 @@ from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.prompts import Library
 from tandem.policies.flow.rows import picked, scattered
 from tandem.policies.flow.trajectories import even_parts
-from tandem.types import Rollout
+from tandem.types import OF_SNAPSHOTS, Rollout
 
-OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast"}
 OF_STEPS = ("std", "velocity_gain")
 
 
