@@ -9,9 +9,16 @@ from functools import partial
 
 import torch
 
-from tandem import draws
 from tandem.data.mixed import MixedStream, Order
-from tandem.data.records import TOGETHER, BadRow, Data, StreamMaker, apart, reported_with
+from tandem.data.records import (
+    TOGETHER,
+    BadRow,
+    Data,
+    StreamMaker,
+    apart,
+    prompt_ids,
+    reported_with,
+)
 from tandem.data.rows import choose
 from tandem.declarations import unbound
 from tandem.types import Prompt
@@ -116,8 +123,8 @@ def _some(prompts: tuple[Prompt, ...], size: int | None, *, seed: int) -> tuple[
 
 def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) -> Iterator[Prompt]:
     """Under an id, a source and a heading that no other dataset has."""
-    ids = draws.key("mixture", name, torch.tensor([prompt.id for prompt in prompts]))
-    for prompt, id in zip(prompts, (ids >> 1 & (1 << 62) - 1).tolist(), strict=True):
+    ids = prompt_ids("mixture", name, torch.tensor([prompt.id for prompt in prompts]))
+    for prompt, id in zip(prompts, ids, strict=True):
         headings = (name, *(f"{name}/{one}" for one in reported_with(prompt)))
         yield replace(
             prompt,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.data.records import TOGETHER, Data, StreamMaker, prompt_id
+from tandem.data.records import TOGETHER, Data, StreamMaker, prompt_id, prompt_ids
 from tandem.data.shapes_drawn import COLOURS, SHAPES, renderings
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -95,8 +95,8 @@ def _demonstrations(
     pictures = torch.stack([*renderings().values()])  # [pairs, renderings, H, W, 3]
     which = turn // len(shown) % pictures.shape[1]
     # The id counts the copies of a picture, so that it names one demonstration.
-    ids = draws.key("shapes", "shown", named, drawn, turn) >> 1 & (1 << 62) - 1
-    rows = zip(ids.tolist(), named.tolist(), drawn.tolist(), which.tolist(), strict=True)
+    ids = prompt_ids("shapes", "shown", named, drawn, turn)
+    rows = zip(ids, named.tolist(), drawn.tolist(), which.tolist(), strict=True)
     return tuple(
         Prompt(
             id=id,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.data.records import Data, StreamMaker
+from tandem.data.records import Data, StreamMaker, prompt_ids
 from tandem.data.shapes import PAIRS, Pictures, shapes, shown_pairs
 from tandem.data.shapes_drawn import renderings
 from tandem.data.stream import PromptStream
@@ -42,10 +42,10 @@ def shapes_pairs(
     )
     turn = torch.arange(pairs)
     named = [shown[i] for i in (turn % len(shown)).tolist()]
-    ids = draws.key("shapes", "pairs", turn) >> 1 & (1 << 62) - 1
+    ids = prompt_ids("shapes", "pairs", turn)
     asked = [
         Prompt(id=id, source="_".join(pair), text=" ".join(pair))
-        for id, pair in zip(ids.tolist(), named, strict=True)
+        for id, pair in zip(ids, named, strict=True)
     ]
     which = (turn // len(shown)).tolist()
     return replace(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.data.records import Data, StreamMaker
+from tandem.data.records import Data, StreamMaker, prompt_ids
 from tandem.data.rows import choose
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -138,22 +138,20 @@ def _distinct(key: int, total: int, wanted: int) -> Tensor:
 
 
 def _questions(length: int, numbers: Tensor) -> list[Prompt]:
-    ids = draws.key("sort", length, numbers) >> 1 & (1 << 62) - 1
-    return _prompts(length, numbers, ids)
+    return _prompts(length, numbers, prompt_ids("sort", length, numbers))
 
 
 def _demonstrations(length: int, numbers: Tensor, *, count: int) -> list[Prompt]:
     turn = torch.arange(count)
     numbers = numbers[turn % len(numbers)]
     # The id counts the copies of a string, so that it names one demonstration.
-    ids = draws.key("sort", "shown", length, numbers, turn) >> 1 & (1 << 62) - 1
-    return _prompts(length, numbers, ids)
+    return _prompts(length, numbers, prompt_ids("sort", "shown", length, numbers, turn))
 
 
-def _prompts(length: int, numbers: Tensor, ids: Tensor) -> list[Prompt]:
+def _prompts(length: int, numbers: Tensor, ids: list[int]) -> list[Prompt]:
     place = len(ALPHABET) ** torch.arange(length)
     digits = (numbers[:, None] // place).remainder(len(ALPHABET)).tolist()
-    rows = (["".join(ALPHABET[digit] for digit in row) for row in digits], ids.tolist())
+    rows = (["".join(ALPHABET[digit] for digit in row) for row in digits], ids)
     return [
         Prompt(id=id, source=f"length_{length:02}", text=f"{word}>", answer="".join(sorted(word)))
         for word, id in zip(*rows, strict=True)
