@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types declarations draws",
-    "ranks weights schedules remembered dynamics drift",
+    "ranks weights groups schedules remembered dynamics drift",
     "coefficients kl",
     "metrics batches",
     "advantages losses corrections",

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tandem import ranks
 from tandem.advantages.baselines import of_greedy_rows
-from tandem.advantages.group import group_sum
 from tandem.advantages.preference import extremes
 from tandem.batches import unmasked
 from tandem.declarations import needs, refused_on, unbound
+from tandem.groups import group_sum
 from tandem.metrics import Metric, Sum
 from tandem.types import Prompt, Rollout, Scores, concat, take
 

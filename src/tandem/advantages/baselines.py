@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import group_sum
 from tandem.advantages.temporal import counted, return_to_go, step_rewards
 from tandem.declarations import needs, refused_on
+from tandem.groups import group_sum
 from tandem.remembered import Remembered
 from tandem.types import Rollout, Scores
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tandem.groups import group_sum
 from tandem.types import Rollout, Scores
 
 Scale = Callable[[Scores, Tensor], Tensor]  # of each row's group: [B]
@@ -164,13 +165,6 @@ def count_and_mean(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
     # One call for both: finding the groups costs more than adding.
     both = group_sum(torch.stack([scores.scored.to(known.dtype), known], dim=1), group)
     return both[:, 0], both[:, 1] / both[:, 0].clamp(min=1)
-
-
-def group_sum(x: Tensor, group: Tensor) -> Tensor:
-    """Sum of x over each group, given back to every row. [B] or [B, N] -> the same."""
-    x = x.float() if x.dtype == torch.bool else x
-    ids, row = torch.unique(group, return_inverse=True)
-    return x.new_zeros(len(ids), *x.shape[1:]).index_add_(0, row, x)[row]
 
 
 def on_steps(x: Tensor, mask: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import Scale, centre, group_sum, on_steps, varies
+from tandem.advantages.group import Scale, centre, on_steps, varies
+from tandem.groups import group_sum
 from tandem.types import Rollout, Scores
 
 

@@ -12,8 +12,8 @@ from torch.nn.functional import softplus
 
 from tandem.declarations import needs, on_errors, surveyed_by
 from tandem.dynamics.regression import energy
+from tandem.groups import group_mean
 from tandem.kl import optimality
-from tandem.losses.groups import group_mean
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean, measured_by
 from tandem.types import DecoupledBatch, Summary

@@ -13,9 +13,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tandem.declarations import needs, on_errors, surveyed_by
 from tandem.dynamics.regression import energy
+from tandem.groups import from_the_top, group_mean
 from tandem.kl import optimality
 from tandem.losses.decoupled import old_deviation, size
-from tandem.losses.groups import from_the_top, group_mean
 from tandem.metrics import Metric, correlation, masked_mean, measured_by
 from tandem.types import DecoupledBatch, Summary
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from tandem.declarations import needs, refused_on, surveyed_by
-from tandem.losses.groups import group_mean
+from tandem.groups import group_mean
 from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, rewarded_by
 from tandem.metrics import Metric, masked_mean, measured_by
 from tandem.types import CoupledBatch
