@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types declarations draws",
-    "ranks weights groups schedules remembered dynamics drift",
+    "ranks weights groups schedules remembered dynamics drift remote",
     "coefficients kl",
     "metrics batches",
     "advantages losses corrections",
@@ -33,6 +33,7 @@ HOMES = {
     "wandb": {"record"},
     "matplotlib": {"record"},
     "PIL": {"data", "record", "rewards"},
+    "httpx": {"remote"},
     "hydra": {"config", "registry"},
     "omegaconf": {"assembly", "config", "registry", "run", "start", "sample"},
 }

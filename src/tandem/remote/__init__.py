@@ -1,0 +1,31 @@
+"""Asking other machines over HTTP: bounded in time and in size, and with patience."""
+
+from tandem.remote.breaker import Breaker
+from tandem.remote.endpoint import Endpoint, Retries, as_json
+from tandem.remote.exchange import JSON, Limits, Reply
+from tandem.remote.faults import (
+    BadReply,
+    Late,
+    LeftAlone,
+    Rejected,
+    RemoteError,
+    Unreachable,
+    Unwell,
+)
+
+__all__ = [
+    "JSON",
+    "BadReply",
+    "Breaker",
+    "Endpoint",
+    "Late",
+    "LeftAlone",
+    "Limits",
+    "Rejected",
+    "RemoteError",
+    "Reply",
+    "Retries",
+    "Unreachable",
+    "Unwell",
+    "as_json",
+]

@@ -1,0 +1,52 @@
+"""Who fails all the time is left alone for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(kw_only=True)
+class Breaker:
+    """Closed, until `failures` in a row open it; then one probe is let through every `pause`
+    seconds, and the first success closes it. Threads may share it."""
+
+    failures: int = 5
+    pause: float = 30.0  # seconds
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    _in_a_row: int = field(default=0, init=False, repr=False)
+    _next_probe: float = field(default=0.0, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.failures < 1 or not self.pause > 0:
+            raise ValueError(
+                f"breaker.failures={self.failures} and breaker.pause={self.pause} must be positive"
+            )
+
+    @property
+    def is_open(self) -> bool:
+        return self._in_a_row >= self.failures
+
+    def admits(self) -> bool:
+        """Whether a request may go out now. The one that is let through while open is the probe."""
+        with self._lock:
+            if not self.is_open:
+                return True
+            now = self.clock()
+            if now < self._next_probe:
+                return False
+            # Not a flag: a probe that never reports back must not keep the breaker open for ever.
+            self._next_probe = now + self.pause
+            return True
+
+    def succeeded(self) -> None:
+        with self._lock:
+            self._in_a_row = 0
+
+    def failed(self) -> None:
+        with self._lock:
+            self._in_a_row += 1
+            self._next_probe = self.clock() + self.pause

@@ -1,0 +1,145 @@
+"""One place on another machine that answers requests."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tandem.remote.breaker import Breaker
+from tandem.remote.exchange import JSON, Limits, Reply, Request, Wire, checked
+from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a call is tried again, after waits that double."""
+
+    count: int = 3  # attempts after the first
+    wait: float = 0.5  # seconds before the second attempt
+    longest: float = 20.0  # seconds of any wait, but for one that the endpoint asks for
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or not 0 <= self.wait <= self.longest:
+            raise ValueError(
+                f"retries.count={self.count} must not be negative, and retries.wait={self.wait} "
+                f"must lie in 0 ... retries.longest={self.longest}"
+            )
+
+    def pause(self, attempt: int, body: bytes) -> float:
+        """Seconds to wait after an attempt: half of it is fixed, half follows from what was sent,
+        so that ranks which failed together do not come back together."""
+        share = zlib.crc32(attempt.to_bytes(4, "big"), zlib.crc32(body)) / 2**32
+        return min(self.wait * 2.0 ** (attempt - 1), self.longest) * (0.5 + 0.5 * share)
+
+
+def as_json(reply: Reply) -> object:
+    """What a JSON reply says. Raises ValueError for anything else."""
+    if reply.kind != JSON:
+        raise ValueError(f"{reply.kind or 'no content type'} came, not {JSON}")
+    try:
+        return json.loads(reply.body)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{len(reply.body)} bytes came that are no JSON") from None
+
+
+class Endpoint:
+    """Where requests go, and what is put up with.
+
+    `token_env` names the environment variable with the bearer token: it is read whenever a request
+    is made and kept nowhere. `where` is the key of the configuration that messages name. Redirects
+    are not followed. Threads may share an endpoint.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        where: str,
+        token_env: str | None = None,
+        limits: Limits | None = None,
+        retries: Retries | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
+        self.url = checked(url, where)
+        self.where = where
+        self.limits = limits or Limits()
+        self.retries = retries or Retries()
+        self.breaker = breaker or Breaker()
+        self.wire = Wire(limits=self.limits, token_env=token_env, where=where)
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.url!r}, token_env={self.wire.token_env!r})"
+
+    def get(self, path: str, *, read: Callable[[Reply], Answer] = as_json) -> Answer:
+        """What `read` makes of the reply; raises RemoteError."""
+        request = Request(method="GET", url=self.url + path, body=b"", kind=JSON)
+        return self._call(request, read, repeatable=True)
+
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        kind: str = JSON,
+        read: Callable[[Reply], Answer] = as_json,
+        repeatable: bool = True,
+    ) -> Answer:
+        """What `read` makes of the reply; a ValueError of its own is the endpoint's fault.
+
+        `repeatable`: sent twice it does no more than once, so that it may be tried again. Raises
+        RemoteError.
+        """
+        request = Request(method="POST", url=self.url + path, body=body, kind=kind)
+        return self._call(request, read, repeatable=repeatable)
+
+    def _call(
+        self, request: Request, read: Callable[[Reply], Answer], *, repeatable: bool
+    ) -> Answer:
+        end = time.monotonic() + self.limits.deadline
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return self._attempt(request, read, end - time.monotonic())
+            except RemoteError as error:
+                wait = self._wait(error, attempt, request)
+                again = repeatable and error.passing and attempt <= self.retries.count
+                if not again or self.breaker.is_open or time.monotonic() + wait >= end:
+                    raise
+            time.sleep(wait)
+
+    def _attempt(self, request: Request, read: Callable[[Reply], Answer], left: float) -> Answer:
+        """One attempt, of which the breaker is told."""
+        if not self.breaker.admits():
+            raise LeftAlone(
+                f"{request.url}: not asked, after {self.breaker.failures} failures in a row; tried "
+                f"again every {self.breaker.pause:g} s ({self.where}.breaker)"
+            )
+        try:
+            answer = self._read(
+                request, read, self.wire.send(request, min(self.limits.timeout, left))
+            )
+        except RemoteError as error:
+            if error.ill:
+                self.breaker.failed()
+            else:
+                self.breaker.succeeded()
+            raise
+        self.breaker.succeeded()
+        return answer
+
+    def _read(self, request: Request, read: Callable[[Reply], Answer], reply: Reply) -> Answer:
+        try:
+            return read(reply)
+        except ValueError as error:
+            raise BadReply(f"{request.url}: {error}; see {self.where}.url") from None
+
+    def _wait(self, error: RemoteError, attempt: int, request: Request) -> float:
+        asked = error.retry_after if isinstance(error, Unwell) else None
+        return max(self.retries.pause(attempt, request.body), asked or 0.0)

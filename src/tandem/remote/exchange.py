@@ -1,0 +1,223 @@
+"""One attempt over HTTP: what is sent, what comes back, and every way in which it can go wrong."""
+
+from __future__ import annotations
+
+import email.utils
+import os
+import threading
+import time
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tandem.remote.deadline import Deadline
+from tandem.remote.faults import BadReply, Late, Rejected, RemoteError, Unreachable, Unwell
+
+if TYPE_CHECKING:
+    import httpx
+
+JSON = "application/json"
+REDACTED = b"<redacted>"
+PAGE = 4096  # bytes that are read of an error page
+SHOWN = 200  # characters of it that are shown
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a call may cost."""
+
+    connect: float = 5.0  # seconds until a connection stands
+    timeout: float = 60.0  # seconds for one attempt, from the connection to the last byte
+    deadline: float = 180.0  # seconds for a call: its attempts and the waits between them
+    max_reply_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        shown = f"{self.connect}, {self.timeout}, {self.deadline} and {self.max_reply_bytes}"
+        if not min(self.connect, self.timeout, self.deadline, self.max_reply_bytes) > 0:
+            raise ValueError(
+                f"limits must be positive: connect, timeout, deadline and max_reply_bytes are "
+                f"{shown}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    method: str
+    url: str
+    body: bytes
+    kind: str  # media type of the body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A body that came with a status of 2xx; the token that was sent never stands in it."""
+
+    body: bytes
+    kind: str  # media type, without its parameters
+
+
+class Wire:
+    """Sends single requests. It keeps no connection, no cookie and no token.
+
+    `token_env` names the environment variable of the bearer token, which is read for every request;
+    `where` is the key of the configuration that messages name.
+    """
+
+    def __init__(self, *, limits: Limits, token_env: str | None, where: str) -> None:
+        self.limits = limits
+        self.token_env = token_env
+        self.where = where
+        self._clients: dict[bool, httpx.Client] = {}
+        self._lock = threading.Lock()
+
+    def send(self, request: Request, seconds: float) -> Reply:
+        """The reply, within so many seconds; raises RemoteError."""
+        import httpx
+
+        with Deadline(seconds) as deadline:
+            try:
+                reply = self._exchange(request, deadline, seconds)
+            except (httpx.TransportError, OSError) as error:
+                raise self._failed(request, error, deadline.passed, seconds) from None
+        if deadline.passed:  # the end of what was cut off here may look like the end of the reply
+            raise self._late(request, seconds)
+        return reply
+
+    def _exchange(self, request: Request, deadline: Deadline, seconds: float) -> Reply:
+        import httpx
+
+        token = self._token(request)
+        headers = {
+            "Content-Type": request.kind,
+            "Accept-Encoding": "identity",
+            "Connection": "close",
+        }
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        timeout = httpx.Timeout(seconds, connect=min(seconds, self.limits.connect))
+        with self._client(request.url).stream(
+            request.method,
+            request.url,
+            content=request.body,
+            headers=headers,
+            timeout=timeout,
+            extensions={"trace": deadline.trace},
+        ) as response:
+            hidden = None if token is None else token.encode()
+            if not response.is_success:
+                raise self._refused(request, response, _page(response, hidden))
+            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            return Reply(body=self._body(request, response, hidden), kind=kind)
+
+    def _client(self, url: str) -> httpx.Client:
+        """Made once, for it reads the certificates; a proxy is no way to this machine itself."""
+        import httpx
+
+        outside = urlsplit(url).hostname not in LOOPBACK
+        with self._lock:
+            if outside not in self._clients:
+                alone = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+                nothing = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+                self._clients[outside] = httpx.Client(
+                    trust_env=outside, limits=alone, cookies=nothing
+                )
+            return self._clients[outside]
+
+    def _token(self, request: Request) -> str | None:
+        token = None if self.token_env is None else os.environ.get(self.token_env, "").strip()
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            raise RemoteError(f"{request.url}: {self.token_env} holds no token that can be sent")
+        return token or None
+
+    def _body(self, request: Request, response: httpx.Response, hidden: bytes | None) -> bytes:
+        most = self.limits.max_reply_bytes
+        if "content-encoding" in response.headers:
+            raise BadReply(f"{request.url}: a compressed reply came, and none was asked for")
+        announced = response.headers.get("content-length", "0")
+        body = bytearray()
+        if int(announced) <= most:
+            for part in response.iter_raw():
+                body += part
+                if len(body) > most:
+                    break
+            else:
+                return _without(bytes(body), hidden)
+        key = f"{self.where}.limits.max_reply_bytes"
+        raise BadReply(f"{request.url}: a reply of more than {most} bytes came; raise {key}")
+
+    def _refused(self, request: Request, response: httpx.Response, page: str) -> RemoteError:
+        status = response.status_code
+        came = f"{request.url}: {status} {response.reason_phrase}".rstrip()
+        said = f", {page!r}" if page else ""
+        if response.is_redirect:
+            key = f"{self.where}.url"
+            return BadReply(f"{came}, and redirects are not followed; give its end as {key}")
+        if status == 429 or status >= 500:
+            return Unwell(f"{came}{said}", status=status, retry_after=_retry_after(response))
+        if status in (401, 403):
+            said = f"; put the right token into the environment variable {self.token_env}{said}"
+        return Rejected(f"{came}{said}", status=status)
+
+    def _failed(
+        self, request: Request, error: Exception, passed: bool, seconds: float
+    ) -> RemoteError:
+        import httpx
+
+        if isinstance(error, httpx.ConnectTimeout) and not passed:
+            most = f"{self.limits.connect:g} s; see {self.where}.limits.connect"
+            return Late(f"{request.url}: no connection within {most}")
+        if passed or isinstance(error, httpx.TimeoutException):
+            return self._late(request, seconds)
+        if isinstance(error, httpx.ConnectError):
+            said = f"no connection ({str(error)[:80]})"
+        else:
+            said = "the connection broke before the reply was whole"
+        return Unreachable(f"{request.url}: {said}; see {self.where}.url")
+
+    def _late(self, request: Request, seconds: float) -> Late:
+        key = "timeout" if seconds >= self.limits.timeout else "deadline"
+        most = self.limits.timeout if key == "timeout" else self.limits.deadline
+        return Late(
+            f"{request.url}: no whole reply within {most:g} s; see {self.where}.limits.{key}"
+        )
+
+
+def checked(url: str, where: str) -> str:
+    """The address without a slash at its end. Raises ValueError where it is none for requests."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            f"{where}.url: an address holds no credentials, no ? and no #; a token is read from "
+            "the environment variable that token_env names"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{where}.url: expected http://host:port or https://..., got {url!r}")
+    return url.rstrip("/")
+
+
+def _page(response: httpx.Response, hidden: bytes | None) -> str:
+    """The beginning of an error page, in one line."""
+    body = b""
+    for part in response.iter_raw():
+        body += part
+        if len(body) >= PAGE:
+            break
+    text = _without(body[:PAGE], hidden).decode(errors="replace")
+    return " ".join(text.split())[:SHOWN]
+
+
+def _without(body: bytes, hidden: bytes | None) -> bytes:
+    return body if hidden is None else body.replace(hidden, REDACTED)
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds; the header holds a number of them, or a date."""
+    said = response.headers.get("retry-after", "").strip()
+    if said.isascii() and said.isdigit():
+        return float(said[:9])
+    try:
+        return email.utils.parsedate_to_datetime(said).timestamp() - time.time()
+    except ValueError:
+        return None

@@ -1,0 +1,314 @@
+"""A remote endpoint that fails in every way costs bounded time and memory, and says what it was."""
+
+import logging
+import threading
+import time
+
+import pytest
+from faulty_server import (
+    drips,
+    drips_headers,
+    half_json,
+    hangs_up,
+    huge,
+    says,
+    sends,
+    serving,
+    slow,
+)
+
+from tandem.remote import (
+    BadReply,
+    Breaker,
+    Endpoint,
+    Late,
+    LeftAlone,
+    Limits,
+    Rejected,
+    RemoteError,
+    Retries,
+    Unreachable,
+    Unwell,
+)
+
+TOKEN = "canary-token-4f1d"
+ONCE = Retries(count=0)
+QUICK = Retries(count=3, wait=0.01, longest=0.02)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _fresh(server):
+    server.behaviour = says({"ok": True})
+    server.script.clear()
+    server.seen.clear()
+
+
+def endpoint(url, *, limits=None, retries=ONCE, breaker=None, token_env=None):
+    limits = limits or Limits(connect=1, timeout=2, deadline=5, max_reply_bytes=1 << 20)
+    return Endpoint(
+        url, where="reward.x", limits=limits, retries=retries, breaker=breaker, token_env=token_env
+    )
+
+
+def fault_of(behaviour, server, **options):
+    server.behaviour = behaviour
+    with pytest.raises(RemoteError) as raised:
+        endpoint(server.url, **options).post("/score", b"{}")
+    return raised.value
+
+
+def test_what_was_sent_arrives_and_what_is_said_comes_back(server):
+    server.behaviour = says({"scores": [1, None]}, Content_Location="/x")
+    assert endpoint(server.url + "/").post("/score", b'{"a": 1}') == {"scores": [1, None]}
+    [(method, path, headers, body)] = server.seen
+    assert (method, path, body) == ("POST", "/score", b'{"a": 1}')
+    assert headers["Content-Type"] == "application/json"
+    assert "Authorization" not in headers
+    assert endpoint(server.url).get("/health") == {"scores": [1, None]}
+
+
+SAID = [
+    (says("down", 500), Unwell, "500 Internal Server Error, '\"down\"'"),
+    (says("full", 429), Unwell, "429 Too Many Requests, '\"full\"'"),
+    (says("what?", 400), Rejected, "400 Bad Request, '\"what?\"'"),
+    (
+        says("no", 401),
+        Rejected,
+        "401 Unauthorized; put the right token into the environment variable None, '\"no\"'",
+    ),
+    (
+        says("", 302, Location="http://127.0.0.1:1/"),
+        BadReply,
+        "302 Found, and redirects are not followed; give its end as reward.x.url",
+    ),
+    (hangs_up, Unreachable, "the connection broke before the reply was whole; see reward.x.url"),
+    (half_json, Unreachable, "the connection broke before the reply was whole; see reward.x.url"),
+    (sends(b'{"scores": [1, 2'), BadReply, "16 bytes came that are no JSON; see reward.x.url"),
+    (sends(b"\xff\x00" * 8), BadReply, "16 bytes came that are no JSON; see reward.x.url"),
+    (sends(b"[" * 99_999), BadReply, "99999 bytes came that are no JSON; see reward.x.url"),
+    (
+        sends(b"{}", "text/html"),
+        BadReply,
+        "text/html came, not application/json; see reward.x.url",
+    ),
+    (
+        sends(b"{}", Content_Encoding="gzip"),
+        BadReply,
+        "a compressed reply came, and none was asked for",
+    ),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "kind", "said"), SAID, ids=[said for *_, said in SAID])
+def test_a_fault_says_where_what_came_and_what_to_set(server, behaviour, kind, said):
+    fault = fault_of(behaviour, server)
+    assert type(fault) is kind
+    assert str(fault) == f"{server.url}/score: {said}"
+
+
+def test_nobody_listening_is_said_at_once(free_port):
+    url = f"http://127.0.0.1:{free_port}"
+    with pytest.raises(Unreachable, match=rf"^{url}/score: no connection \(.*refused\); see rewar"):
+        endpoint(url).post("/score", b"{}")
+
+
+@pytest.mark.parametrize("behaviour", [slow(5), drips, drips_headers])
+def test_no_reply_outlasts_its_time_however_it_drips(server, behaviour):
+    start = time.monotonic()
+    limits = Limits(connect=1, timeout=0.3, deadline=9, max_reply_bytes=1 << 20)
+    fault = fault_of(behaviour, server, limits=limits)
+    assert time.monotonic() - start < 1.5
+    assert type(fault) is Late
+    assert str(fault).endswith("no whole reply within 0.3 s; see reward.x.limits.timeout")
+
+
+def test_retries_end_at_the_deadline_of_the_call(server):
+    start = time.monotonic()
+    limits = Limits(connect=1, timeout=0.3, deadline=0.5, max_reply_bytes=1)
+    fault = fault_of(slow(5), server, limits=limits, retries=QUICK)
+    assert time.monotonic() - start < 1.5
+    assert len(server.seen) == 2
+    assert str(fault).endswith("no whole reply within 0.5 s; see reward.x.limits.deadline")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_gigabyte_is_cut_off_at_the_limit(server, announced):
+    behaviour = huge(announced=announced)
+    fault = fault_of(behaviour, server)
+    assert type(fault) is BadReply
+    assert str(fault).endswith(
+        "a reply of more than 1048576 bytes came; raise reward.x.limits.max_reply_bytes"
+    )
+    assert behaviour.sent < 32 << 20  # what lay in the buffers of the two sockets
+
+
+def test_a_compressed_bomb_is_not_unpacked(server):
+    fault = fault_of(sends(b"\x1f\x8b", Content_Encoding="br"), server)
+    assert "compressed" in str(fault)
+
+
+@pytest.mark.parametrize("bad", [says("", 503), hangs_up, half_json, says("", 429)])
+def test_what_may_pass_is_tried_again(server, bad):
+    server.script.extend([bad, bad])
+    assert endpoint(server.url, retries=QUICK).post("/", b"{}") == {"ok": True}
+    assert len(server.seen) == 3
+
+
+@pytest.mark.parametrize("bad", [says("", 400), says("", 404), says("", 302), sends(b"{")])
+def test_what_will_not_pass_is_asked_once(server, bad):
+    fault_of(bad, server, retries=QUICK)
+    assert len(server.seen) == 1
+
+
+def test_what_must_not_happen_twice_is_asked_once(server):
+    server.script.append(says("", 503))
+    with pytest.raises(Unwell):
+        endpoint(server.url, retries=QUICK).post("/", b"{}", repeatable=False)
+    assert len(server.seen) == 1
+
+
+def test_the_wait_that_a_server_asks_for_is_kept(server):
+    server.script.append(says("", 503, Retry_After="1"))
+    start = time.monotonic()
+    assert endpoint(server.url, retries=QUICK).post("/", b"{}") == {"ok": True}
+    assert 1 <= time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize("after", ["99999", "Fri, 31 Dec 2199 23:59:59 GMT"])
+def test_nobody_waits_beyond_the_deadline(server, after):
+    start = time.monotonic()
+    fault = fault_of(says("", 503, Retry_After=after), server, retries=QUICK)
+    assert time.monotonic() - start < 1
+    assert fault.retry_after > 5
+
+
+@pytest.mark.parametrize("after", ["soon", "-1", "", "1e9", "Mon, 99 Foo 2020"])
+def test_a_wait_that_is_none_is_no_wait(server, after):
+    assert fault_of(says("", 503, Retry_After=after), server).retry_after is None
+
+
+def test_waits_double_up_to_their_longest_and_follow_from_what_is_sent():
+    retries = Retries(count=9, wait=1.0, longest=6.0)
+    for body in (b"a", b"b"):
+        waits = [retries.pause(attempt, body) for attempt in range(1, 6)]
+        assert waits == [retries.pause(attempt, body) for attempt in range(1, 6)]
+        for wait, most in zip(waits, [1, 2, 4, 6, 6], strict=True):
+            assert most / 2 <= wait <= most
+    assert retries.pause(1, b"a") != retries.pause(1, b"b")
+
+
+def test_an_ill_endpoint_is_left_alone_probed_and_taken_back():
+    now = [0.0]
+    with serving(behaviour=says("", 500)) as server:
+        breaker = Breaker(failures=2, pause=10, clock=lambda: now[0])
+        asks = endpoint(server.url, breaker=breaker)
+        kinds = []
+        for moment in (0, 0, 0, 9, 11, 12, 22):
+            now[0] = moment
+            if moment == 22:
+                server.behaviour = says({"ok": True})
+            try:
+                kinds.append(asks.post("/", b"{}")["ok"])
+            except RemoteError as error:
+                kinds.append(type(error))
+        assert kinds == [Unwell, Unwell, LeftAlone, LeftAlone, Unwell, LeftAlone, True]
+        assert len(server.seen) == 4
+        assert asks.post("/", b"{}") == {"ok": True}
+
+
+def test_a_call_ends_its_retries_when_the_breaker_opens(server):
+    fault = fault_of(says("", 500), server, retries=QUICK, breaker=Breaker(failures=2, pause=60))
+    assert type(fault) is Unwell
+    assert len(server.seen) == 2
+
+
+def test_a_rejected_request_is_nothing_against_the_endpoint(server):
+    asks = endpoint(server.url, breaker=Breaker(failures=1, pause=60))
+    server.behaviour = says("", 400)
+    for _ in range(3):
+        with pytest.raises(Rejected):
+            asks.post("/", b"{}")
+    assert not asks.breaker.is_open
+
+
+def test_of_many_threads_one_is_the_probe():
+    now = [0.0]
+    breaker = Breaker(failures=1, pause=10, clock=lambda: now[0])
+    breaker.failed()
+    now[0] = 11.0
+    admitted = []
+    threads = [
+        threading.Thread(target=lambda: admitted.append(breaker.admits())) for _ in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(admitted) == [False] * 15 + [True]
+    now[0] = 22.0  # the probe never came back
+    assert breaker.admits()
+
+
+def test_the_token_is_read_at_every_request_and_shown_nowhere(server, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG)
+    asks = endpoint(server.url, token_env="REMOTE_TEST_TOKEN")
+    asks.post("/", b"{}")
+    monkeypatch.setenv("REMOTE_TEST_TOKEN", TOKEN)
+
+    def echoes(handler, body):
+        said = handler.headers["Authorization"]
+        handler.reply(400 if len(server.seen) == 2 else 200, f'"{said}"'.encode())
+
+    server.behaviour = echoes
+    with pytest.raises(Rejected) as raised:
+        asks.post("/", b"{}")
+    answer = asks.post("/", b"{}")
+    given = [headers.get("Authorization") for _, _, headers, _ in server.seen]
+    assert given == [None, f"Bearer {TOKEN}", f"Bearer {TOKEN}"]
+    assert answer == "Bearer <redacted>"
+    shown = f"{raised.value!r} {asks!r} {vars(asks)} {vars(asks.wire)} {caplog.text}"
+    assert TOKEN not in shown
+    assert "REMOTE_TEST_TOKEN" in repr(asks)
+
+
+def test_a_token_that_is_none_is_named_and_not_shown(server, monkeypatch):
+    monkeypatch.setenv("REMOTE_TEST_TOKEN", "two words")
+    with pytest.raises(RemoteError, match="REMOTE_TEST_TOKEN holds no token") as raised:
+        endpoint(server.url, token_env="REMOTE_TEST_TOKEN").post("/", b"{}")
+    assert "two words" not in str(raised.value)
+    assert not server.seen
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:pw-canary@host/", "https://host/?key=pw-canary", "http://host/#pw-canary"]
+)
+def test_an_address_with_credentials_is_refused_without_showing_them(url):
+    with pytest.raises(ValueError, match=r"^reward\.x\.url: an address holds no cred") as raised:
+        endpoint(url)
+    assert "pw-canary" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["", "host:80", "ftp://host", "http://", "file:///etc/passwd"])
+def test_an_address_that_is_none_is_refused(url):
+    with pytest.raises(ValueError, match=r"^reward\.x\.url: expected http"):
+        endpoint(url)
+
+
+def test_numbers_that_no_call_can_have_are_refused():
+    with pytest.raises(ValueError, match="limits must be positive"):
+        Limits(timeout=0)
+    with pytest.raises(ValueError, match=r"retries\.count=-1"):
+        Retries(count=-1)
+    with pytest.raises(ValueError, match=r"breaker\.pause=0"):
+        Breaker(pause=0)
+
+
+def test_a_proxy_of_the_environment_is_no_way_to_this_machine(server, monkeypatch, free_port):
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port}")
+    assert endpoint(server.url).get("/") == {"ok": True}
