@@ -21,7 +21,7 @@ LAYERS = (
     "config",
     "banner pairs registry start",
     "assembly",
-    "run sample",
+    "run sample compare",
     "__init__",
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names.split()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
@@ -94,6 +95,7 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+@functools.cache  # hundreds of files are read for it
 def _versions() -> dict[str, str]:
     installed = {d.metadata["Name"].lower(): d.version for d in metadata.distributions()}
     return {name: installed[name] for name in PACKAGES if name in installed}

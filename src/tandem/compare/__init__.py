@@ -1,0 +1,1 @@
+"""What runs say when they are laid beside each other: `python -m tandem.compare RUNS...`."""

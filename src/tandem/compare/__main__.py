@@ -1,0 +1,95 @@
+"""`python -m tandem.compare RUNS... [by=algorithm] [metric=eval/accuracy] [out=FOLDER]`.
+
+RUNS are run directories, or folders with runs in them, such as a sweep. Nothing but these is read.
+
+  by=KEY[,KEY]    choices (algorithm) or keys (optimizer.lr) that tell variants apart;
+                  left out: whatever the runs do not agree on
+  metric=NAME     left out: eval/accuracy, or eval/reward where there is none
+  out=FOLDER      the tables as Markdown, CSV and LaTeX too
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from tandem.compare import comparison, tables
+from tandem.compare.runs import Run, find, read
+from tandem.compare.variants import grouped
+
+OPTIONS = ("by", "metric", "out")
+METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
+
+
+def main(arguments: Sequence[str]) -> None:
+    if not arguments or {"-h", "--help"} & {*arguments}:
+        print(__doc__)
+        return
+    try:
+        places, options = parsed(arguments)
+        runs = [read(folder) for folder in find(places)]
+        made = compare(runs, by=split(options.get("by")), metric=options.get("metric"))
+        text = "\n\n".join(table.markdown() for table in made)
+        print(text)
+        if "out" in options:
+            write(made, Path(options["out"]))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+def parsed(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
+    """Places and options. What has no = is a place, and so is what exists under that name."""
+    places = [text for text in arguments if "=" not in text or Path(text).exists()]
+    options = dict(text.split("=", 1) for text in arguments if text not in places)
+    for name in options:
+        if name not in OPTIONS:
+            near = get_close_matches(name, OPTIONS, n=1) or [" or ".join(OPTIONS)]
+            raise ValueError(f"unknown option {name!r}: did you mean {near[0]!r}?")
+    if not places:
+        raise ValueError("no runs: give run directories, or a folder with runs in it")
+    return places, options
+
+
+def split(text: str | None) -> list[str]:
+    return text.split(",") if text else []
+
+
+def compare(runs: Sequence[Run], *, by: Sequence[str], metric: str | None) -> list[tables.Table]:
+    metric = chosen(runs, metric)
+    variants = [comparison.scored(one, metric) for one in grouped(runs, by)]
+    made = [tables.of_variants(variants, metric)]
+    if len(variants) > 1:
+        made.append(tables.of_pairs(comparison.pairs(variants), metric))
+    return made
+
+
+def chosen(runs: Sequence[Run], metric: str | None) -> str:
+    """Raises ValueError for a metric that no run has, with the nearest one."""
+    every = [run.names() for run in runs]
+    if metric is None:
+        shared = [name for name in METRICS if all(name in names for names in every)]
+        if not shared:
+            raise ValueError(f"the runs share neither of {' and '.join(METRICS)}; give metric=NAME")
+        return shared[0]
+    known = set().union(*every)
+    if metric not in known:
+        near = get_close_matches(metric, sorted(known), n=1)
+        raise ValueError(
+            f"metric={metric}: no run has it" + (f"; did you mean {near[0]!r}?" if near else "")
+        )
+    return metric
+
+
+def write(made: Sequence[tables.Table], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in made:
+        (folder / f"{table.name}.md").write_text(table.markdown() + "\n")
+        (folder / f"{table.name}.csv").write_text(table.csv())
+        (folder / f"{table.name}.tex").write_text(table.latex())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,124 @@
+"""Many tasks at once, and who wins: interquartile means, profiles, probability of improvement.
+
+Source: Agarwal et al., "Deep RL at the edge of the statistical precipice", arXiv:2108.13264.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+LEVEL = 0.95
+RESAMPLES = 2000
+FEWEST_TASKS, FEWEST_SCORES = 4, 20  # below them an interquartile mean says less than the scores
+FEWEST_SEEDS = 10  # below it a bootstrap of one arm covers far less than it claims
+SEED = 0  # of the bootstrap: the same scores give the same report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wins:
+    """How often a run of A scores above a run of B; ties are half a win."""
+
+    wins: float
+    games: int  # n * m
+    low: float | None  # None: fewer than ten seeds on a side
+    high: float | None
+
+    @property
+    def share(self) -> float:
+        return self.wins / self.games
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    value: float
+    low: float
+    high: float
+    tasks: int
+    scores: int
+
+
+def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Wins:
+    """P(A > B) over all n * m pairs of runs; from ten seeds on with a bootstrap of both sides."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    low = high = None
+    if min(len(a), len(b)) >= FEWEST_SEEDS:
+        random = np.random.default_rng(SEED)
+        drawn = [
+            _won(random.choice(a, len(a)), random.choice(b, len(b))) / (len(a) * len(b))
+            for _ in range(RESAMPLES)
+        ]
+        low, high = (float(x) for x in _middle(drawn, level))
+    return Wins(wins=_won(a, b), games=len(a) * len(b), low=low, high=high)
+
+
+def _won(a: NDArray, b: NDArray) -> float:
+    return float((a[:, None] > b).sum() + 0.5 * (a[:, None] == b).sum())
+
+
+def can_aggregate(by_task: Mapping[str, Sequence[float]]) -> bool:
+    return len(by_task) >= FEWEST_TASKS and sum(map(len, by_task.values())) >= FEWEST_SCORES
+
+
+def interquartile_mean(
+    by_task: Mapping[str, Sequence[float]], *, level: float = LEVEL
+) -> Aggregate:
+    """Mean of the middle half of all scores, with a bootstrap that draws seeds within each task."""
+    value = iqm(np.concatenate([np.asarray(x, dtype=np.float64) for x in by_task.values()]))
+    low, high = _middle(resampled(by_task, iqm), level)
+    scores = sum(map(len, by_task.values()))
+    return Aggregate(
+        value=value, low=float(low), high=float(high), tasks=len(by_task), scores=scores
+    )
+
+
+def iqm(scores: NDArray) -> float:
+    return float(stats.trim_mean(scores, 0.25))
+
+
+def resampled(
+    by_task: Mapping[str, Sequence[float]], statistic: Callable[[NDArray], float | NDArray]
+) -> NDArray:
+    """The statistic of each resample: [RESAMPLES, ...]."""
+    random = np.random.default_rng(SEED)
+    tasks = [np.asarray(scores, dtype=np.float64) for scores in by_task.values()]
+    return np.array(
+        [
+            statistic(np.concatenate([random.choice(scores, len(scores)) for scores in tasks]))
+            for _ in range(RESAMPLES)
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Share of runs that score above each threshold, over all tasks."""
+
+    thresholds: NDArray
+    share: NDArray
+    low: NDArray
+    high: NDArray
+
+
+def performance_profile(
+    by_task: Mapping[str, Sequence[float]], thresholds: ArrayLike, *, level: float = LEVEL
+) -> Profile:
+    thresholds = np.asarray(thresholds, dtype=np.float64)
+
+    def above(scores: NDArray) -> NDArray:
+        return (scores[:, None] > thresholds).mean(0)
+
+    share = above(np.concatenate([np.asarray(x, dtype=np.float64) for x in by_task.values()]))
+    low, high = _middle(resampled(by_task, above), level)
+    return Profile(thresholds=thresholds, share=share, low=low, high=high)
+
+
+def _middle(drawn: ArrayLike, level: float) -> tuple[NDArray, NDArray]:
+    """The ends of the middle `level` of resamples, along the first axis."""
+    edges = (1 - level) / 2, (1 + level) / 2
+    low, high = np.quantile(np.asarray(drawn), edges, axis=0)
+    return low, high

@@ -1,0 +1,110 @@
+"""Variants beside each other on one metric: scores of seeds, differences, what can be claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from tandem.compare.aggregates import Wins, wins
+from tandem.compare.intervals import (
+    Difference,
+    Estimate,
+    estimate,
+    holm,
+    paired,
+    seeds_needed,
+    welch,
+)
+from tandem.compare.variants import Variant, shared_seeds
+
+ALPHA = 0.05
+SMALL = 10  # seeds up to which a rare collapse goes unseen
+CAVEAT = (
+    f"n <= {SMALL} cannot see a 1-in-10 collapse: an interval says where the mean of seeds like "
+    "these lies, not that no other kind of seed exists"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One variant: the last value of the metric in each run, also in one that died."""
+
+    variant: Variant
+    scores: Sequence[float]  # by seed, of the runs that have one
+    without: Sequence[int]  # seeds of runs that died before they had any
+    died: Sequence[int]  # seeds of runs that died, with or without a score
+    estimate: Estimate
+
+    @property
+    def worst(self) -> tuple[int, float]:
+        """Its seed and score."""
+        seeds = [seed for seed in self.variant.seeds if seed not in self.without]
+        return min(zip(seeds, self.scores, strict=True), key=lambda pair: pair[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two variants, the one with the higher mean first."""
+
+    better: Scored
+    other: Scored
+    difference: Difference
+    wins: Wins
+    adjusted: float | None = None  # the p-value, Holm over all pairs of the table
+
+    @property
+    def distinct(self) -> bool:
+        return self.adjusted is not None and self.adjusted < ALPHA
+
+    @property
+    def verdict(self) -> str:
+        n = " and ".join(dict.fromkeys(str(len(side.scores)) for side in (self.better, self.other)))
+        if self.distinct:
+            return f"{self.better.variant.name} beats {self.other.variant.name}"
+        return f"not distinguishable at n = {n}; {more_seeds(self.difference)}"
+
+
+def more_seeds(difference: Difference) -> str:
+    """What it would take to tell a difference of this size."""
+    if difference.spread is None:
+        return "one seed shows no spread: run more"
+    needed = seeds_needed(difference)
+    if needed is None:
+        return "no number of seeds up to 1000 has 80 % power for this difference"
+    return f"80 % power for this difference needs n = {needed}"
+
+
+def scored(variant: Variant, metric: str) -> Scored:
+    """Raises ValueError where no run of it has the metric."""
+    known = {run.seed: run.score(metric) for run in variant.runs}
+    scores = [score for score in known.values() if score is not None]
+    if not scores:
+        raise ValueError(f"no run of {variant.name} has {metric}")
+    return Scored(
+        variant=variant,
+        scores=scores,
+        without=[seed for seed, score in known.items() if score is None],
+        died=[run.seed for run in variant.runs if not run.finished],
+        estimate=estimate(scores),
+    )
+
+
+def pairs(variants: Sequence[Scored]) -> list[Pair]:
+    """All of them, with p-values that hold for the whole table."""
+    found = [compared(one, other) for one, other in combinations(variants, 2)]
+    adjusted = holm([pair.difference.p for pair in found])
+    return [replace(pair, adjusted=p) for pair, p in zip(found, adjusted, strict=True)]
+
+
+def compared(one: Scored, other: Scored) -> Pair:
+    """Paired where the design pairs them and no score of a pair is missing, else Welch's."""
+    better, worse = sorted((one, other), key=lambda side: -side.estimate.mean)
+    whole = not (better.without or worse.without)
+    test = paired if whole and shared_seeds(better.variant, worse.variant) else welch
+    return Pair(
+        better=better,
+        other=worse,
+        difference=test(better.scores, worse.scores),
+        wins=wins(better.scores, worse.scores),
+    )

@@ -1,0 +1,128 @@
+"""What a few seeds say of a mean and of differences, and what they cannot say.
+
+The unit of replication is the training seed: every number here counts seeds, none counts prompts.
+All intervals are two-sided. An interval or a p-value that cannot be had (one seed, no spread where
+one is divided by) is None, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+LEVEL = 0.95
+POWER = 0.8
+MOST_SEEDS = 1000  # beyond it a difference is of no interest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds, and where the mean over all seeds lies with the given confidence."""
+
+    mean: float
+    low: float | None  # None: n = 1
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Mean of A less mean of B."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    p: float | None  # of no difference at all, two-sided
+    spread: float | None  # of one difference: what the power of more seeds is reckoned with
+    pairs: int | None = None  # None: the two were not paired
+    correlation: float | None = None  # of the pairs
+
+
+def estimate(scores: ArrayLike, *, level: float = LEVEL) -> Estimate:
+    """mean ± t(n - 1) s / sqrt(n), Student's interval, at every n above 1."""
+    x = np.asarray(scores, dtype=np.float64)
+    if len(x) < 2:
+        return Estimate(mean=float(x.mean()), low=None, high=None, n=len(x))
+    half = stats.t.ppf((1 + level) / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
+    return Estimate(
+        mean=float(x.mean()), low=float(x.mean() - half), high=float(x.mean() + half), n=len(x)
+    )
+
+
+def welch(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:
+    """Of two groups of seeds that have nothing in common; their spreads may differ."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    mean = float(a.mean() - b.mean())
+    if min(len(a), len(b)) < 2:
+        return Difference(mean=mean, low=None, high=None, p=None, spread=None)
+    parts = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
+    spread = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
+    error = math.sqrt(sum(parts))
+    if error == 0:
+        return Difference(mean=mean, low=None, high=None, p=None, spread=0.0)
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))
+    return _judged(mean, error, freedom, level, spread=spread)
+
+
+def paired(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:
+    """Of runs that share seed and warm start, pair by pair."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} scores cannot be paired with {len(b)}")
+    gap = a - b
+    if len(gap) < 2:
+        return Difference(
+            mean=float(gap.mean()), low=None, high=None, p=None, spread=None, pairs=len(gap)
+        )
+    spread, known = gap.std(ddof=1), min(a.std(), b.std()) > 0
+    correlation = float(np.corrcoef(a, b)[0, 1]) if known else None
+    facts = {"spread": float(spread), "pairs": len(gap), "correlation": correlation}
+    if spread == 0:
+        return Difference(mean=float(gap.mean()), low=None, high=None, p=None, **facts)
+    error = spread / math.sqrt(len(gap))
+    return _judged(float(gap.mean()), error, len(gap) - 1, level, **facts)
+
+
+def _judged(mean: float, error: float, freedom: float, level: float, **facts) -> Difference:
+    half = stats.t.ppf((1 + level) / 2, freedom) * error
+    p = 2 * stats.t.sf(abs(mean) / error, freedom)
+    return Difference(mean=mean, low=mean - half, high=mean + half, p=float(p), **facts)
+
+
+def holm(p: Sequence[float | None]) -> list[float | None]:
+    """Adjusted so that the chance of any false claim among all of them is below each (Holm 1979).
+
+    What has no p-value makes no claim, and does not count among them.
+    """
+    known = sorted((value, place) for place, value in enumerate(p) if value is not None)
+    adjusted: list[float | None] = [None] * len(p)
+    largest = 0.0
+    for rank, (value, place) in enumerate(known):
+        largest = max(largest, min(1.0, value * (len(known) - rank)))
+        adjusted[place] = largest
+    return adjusted
+
+
+def seeds_needed(found: Difference, *, level: float = LEVEL, power: float = POWER) -> int | None:
+    """Seeds of each side for a test at `level` to find this difference with such a power.
+
+    Of the noncentral t, with the spread as it was measured, so a guess when seeds are few. None: no
+    spread is known, there is no difference, or it would take more than a thousand.
+    """
+    if not found.spread or found.mean == 0:
+        return None
+    effect, sides = abs(found.mean) / found.spread, 1 if found.pairs is not None else 2
+    enough = (n for n in range(2, MOST_SEEDS) if _power(effect, n, sides, level) >= power)
+    return next(enough, None)
+
+
+def _power(effect: float, n: int, sides: int, level: float) -> float:
+    """Of a t test with n seeds on each of one or two sides; effect in units of the spread."""
+    freedom, shift = sides * (n - 1), effect * math.sqrt(n / sides)
+    edge = stats.t.ppf((1 + level) / 2, freedom)
+    return float(stats.nct.sf(edge, freedom, shift) + stats.nct.cdf(-edge, freedom, shift))

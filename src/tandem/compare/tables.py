@@ -1,0 +1,125 @@
+"""Tables of a comparison: the same cells as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tandem.compare.comparison import Pair, Scored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    name: str  # of its file
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+        table = "\n".join(f"| {line} |" for line in cells)
+        return "\n\n".join([f"### {self.title}", table, *self.notes])
+
+    def csv(self) -> str:
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([self.columns, *self.rows])
+        return file.getvalue()
+
+    def latex(self) -> str:
+        """A booktabs table with its title as the caption."""
+        lines = [" & ".join(map(escaped, row)) + r" \\" for row in self.rows]
+        head = " & ".join(map(escaped, self.columns)) + r" \\"
+        return "\n".join(
+            [
+                r"\begin{table}",
+                rf"\caption{{{escaped(' '.join([self.title + '.', *self.notes]))}}}",
+                rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}",
+                *(r"\toprule", head, r"\midrule", *lines, r"\bottomrule"),
+                r"\end{tabular}",
+                r"\end{table}",
+                "",
+            ]
+        )
+
+
+SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+
+
+def escaped(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    plain = re.sub(r"[\\~^&%$#_{}]", lambda c: SPECIAL.get(c[0], "\\" + c[0]), text)
+    return plain.replace("±", r"$\pm$").replace("<", "$<$").replace(">", "$>$")
+
+
+def of_variants(variants: Sequence[Scored], metric: str) -> Table:
+    """Mean and interval of each, and every seed: the worst one has a column of its own."""
+    ordered = sorted(variants, key=lambda one: -one.estimate.mean)
+    died = [
+        f"{one.variant.name}: seed {', '.join(map(str, one.died))} died"
+        + (f" ({len(one.without)} without any score)" if one.without else "")
+        for one in ordered
+        if one.died
+    ]
+    return Table(
+        name="scores",
+        title=f"{metric}: mean over seeds, Student's 95 % interval",
+        columns=("variant", "n", "mean", "95 %", "worst seed", "each seed"),
+        rows=[
+            (
+                one.variant.name,
+                str(one.estimate.n),
+                number(one.estimate.mean),
+                interval(one.estimate.low, one.estimate.high),
+                f"{number(one.worst[1])} (seed {one.worst[0]})",
+                " ".join(map(number, one.scores)),
+            )
+            for one in ordered
+        ],
+        notes=["A run that died counts with the score it had. " + "; ".join(died)] if died else (),
+    )
+
+
+def of_pairs(pairs: Sequence[Pair], metric: str) -> Table:
+    return Table(
+        name="differences",
+        title=f"{metric}: differences, p by Holm over all {len(pairs)} pairs",
+        columns=("pair", "n", "difference", "95 %", "test", "r", "p", "wins", "verdict"),
+        rows=[
+            (
+                f"{pair.better.variant.name} - {pair.other.variant.name}",
+                f"{len(pair.better.scores)}, {len(pair.other.scores)}",
+                number(pair.difference.mean),
+                interval(pair.difference.low, pair.difference.high),
+                "Welch" if pair.difference.pairs is None else "paired t",
+                number(pair.difference.correlation),
+                number(pair.adjusted),
+                won(pair),
+                pair.verdict,
+            )
+            for pair in sorted(pairs, key=lambda pair: -pair.difference.mean)
+        ],
+    )
+
+
+def won(pair: Pair) -> str:
+    share = f"{pair.wins.wins:g} of {pair.wins.games}"
+    low, high = pair.wins.low, pair.wins.high
+    return share if low is None else f"{share} {interval(low, high)}"
+
+
+def number(value: float | None) -> str:
+    """Three decimals, or three digits of what is far from 1; a dash where there is none."""
+    if value is None:
+        return "-"
+    small = value != 0 and not 0.001 <= abs(value) < 1000
+    return f"{value:.3g}" if small else f"{value:.3f}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None else f"[{number(low)}, {number(high)}]"

@@ -1,0 +1,136 @@
+"""Which runs are seeds of one another, what sets two variants apart, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tandem.compare.runs import Run
+
+# Where a run lies, how far it is watched and what it costs says nothing of what it does.
+NO_DIFFERENCE = (
+    *("seed", "run_dir", "cache_dir", "overrides", "resume", "evaluate", "dry_run", "estimate"),
+    *("logger", "callbacks", "checkpoints", "threads", "trainer", "plugins"),
+    *("micro_batch_size", "max_tokens_per_microbatch"),
+)
+# What an algorithm tells the model of itself is no part of its weights.
+TOLD = tuple(f"model.{x}" for x in ("regression", "evidence", "snapshots", "teachers", "sampling"))
+STARTS = ("warm_start", "continue_from", "model")  # what the first weights of a run depend on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Runs of one configuration, apart in nothing but the seed."""
+
+    name: str
+    runs: Sequence[Run]  # by seed
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.seed for run in self.runs]
+
+
+def grouped(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Variant]:
+    """Runs by configuration, in the order in which they come, named by what sets them apart.
+
+    `by`: choices (algorithm) or keys (optimizer.lr) that tell variants apart, and nothing else
+    does. Raises ValueError where a variant has a seed twice, or a key is in no configuration.
+    """
+    facts = [facts_of(run) for run in runs]
+    for key in by:
+        if not any(key in fact for fact in facts):
+            raise ValueError(f"by={key}: no run has such a choice or key")
+    keys = list(by) or naming_keys(runs, facts)
+    groups: dict[str, list[Run]] = {}
+    for run, fact in zip(runs, facts, strict=True):
+        groups.setdefault(named(fact, keys), []).append(run)
+    return [
+        Variant(name=name, runs=_once_each(name, sorted(own, key=lambda run: run.seed)))
+        for name, own in groups.items()
+    ]
+
+
+def named(fact: Mapping[str, object], keys: Sequence[str]) -> str:
+    said = [f"{key}={fact[key]}" for key in keys if key in fact]
+    return ", ".join(said) or str(fact.get("algorithm", "all"))
+
+
+def naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:
+    """What people typed and runs do not agree on; where that is not enough, whatever differs."""
+    apart = differing(facts)
+    typed = dict.fromkeys(
+        text.lstrip("+~").partition("=")[0].partition("@")[0]
+        for run in runs
+        for text in run.config.get("overrides", ())
+    )
+    keys = [key for key in typed if key in apart]
+    rest = [key for key in apart if key not in keys]
+    wanted = len({tuple(str(fact.get(key)) for key in apart) for fact in facts})
+    return keys if len({named(fact, keys) for fact in facts}) == wanted else keys + rest
+
+
+def differing(facts: Sequence[Mapping[str, object]]) -> list[str]:
+    """Keys on which some do not agree, sorted."""
+    every = {key for fact in facts for key in fact}
+    return sorted(key for key in every if len({str(fact.get(key)) for fact in facts}) > 1)
+
+
+def _once_each(name: str, runs: list[Run]) -> list[Run]:
+    for one, other in pairwise(runs):
+        if one.seed == other.seed:
+            raise ValueError(
+                f"{name} has seed {one.seed} twice: {one.folder} and {other.folder}. Two runs of "
+                "one seed are no two replicates: leave one out, or tell them apart by=KEY"
+            )
+    return runs
+
+
+def facts_of(run: Run) -> dict[str, object]:
+    """Choices by group and numbers by dotted key, without what makes no difference."""
+    choices = {name: x for name, x in run.config.get("choices", {}).items() if name != "recipe"}
+    numbers = {
+        key: value
+        for key, value in flat(run.config)
+        if key.split(".")[0] not in (*NO_DIFFERENCE, "choices")
+        and not (key.endswith(".seed") and value == run.seed)
+    }
+    kept = {key: x for key, x in choices.items() if key.split("/")[0] not in NO_DIFFERENCE}
+    return numbers | kept
+
+
+def flat(node: object, where: str = "") -> Iterator[tuple[str, object]]:
+    """Leaves of a configuration by dotted key; a list is one leaf."""
+    if isinstance(node, Mapping) and node:
+        for name, item in node.items():
+            yield from flat(item, f"{where}.{name}" if where else str(name))
+    else:
+        yield where, tuple(node) if isinstance(node, list) else node
+
+
+def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
+    """What the two configurations do not agree on."""
+    a, b = facts_of(one), facts_of(other)
+    keys = dict.fromkeys((*a, *b))
+    return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
+
+
+def shared_seeds(one: Variant, other: Variant) -> list[int]:
+    """The seeds by which two variants are paired; [] if they are not.
+
+    Decided by design and never by looking: the same seeds, from the same first weights. A seed
+    names the prompts and the noise of a run, so such a pair differs by the variant alone.
+    """
+    if one.seeds != other.seeds or start_of(one.runs[0]) != start_of(other.runs[0]):
+        return []
+    return one.seeds
+
+
+def start_of(run: Run) -> tuple[object, ...]:
+    """What the first weights are a function of, but for the seed."""
+    leaves = dict(flat({key: run.config.get(key) for key in STARTS}))
+    return tuple(
+        (key, value)
+        for key, value in leaves.items()
+        if not key.startswith(TOLD) and not (key.endswith(".seed") and value == run.seed)
+    )

@@ -1,0 +1,65 @@
+"""Interquartile means, profiles and wins, each against a loop written from its definition."""
+
+import numpy as np
+import pytest
+
+from tandem.compare.aggregates import (
+    can_aggregate,
+    interquartile_mean,
+    iqm,
+    performance_profile,
+    wins,
+)
+
+TASKS = {
+    name: np.random.default_rng(i).normal(0.1 * i, 0.05, 6).tolist()
+    for i, name in enumerate(["sort", "copy", "count", "reverse"])
+}
+
+
+def test_wins_are_counted_pair_by_pair():
+    a, b = [0.3, 0.5, 0.5], [0.5, 0.2]
+    won = sum(1.0 if x > y else 0.5 if x == y else 0.0 for x in a for y in b)
+    found = wins(a, b)
+    assert (found.wins, found.games) == (won, 6) == (4.0, 6)
+    assert found.low is None  # three seeds do not carry a bootstrap
+
+
+def test_from_ten_seeds_on_wins_have_an_interval():
+    random = np.random.default_rng(2)
+    a, b = random.normal(0.5, 1, 10), random.normal(0, 1, 10)
+    found = wins(a, b)
+    assert found.low < found.share < found.high
+    assert wins(a, a[:9]).low is None
+    assert wins(a, b) == found  # the same scores give the same report
+
+
+def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side():
+    scores = np.array([9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -50.0])
+    assert iqm(scores) == pytest.approx((2 + 3 + 4 + 5) / 4)
+
+
+def test_the_bootstrap_draws_within_tasks():
+    """Tasks without any spread leave nothing to resample, however far apart they are."""
+    fixed = {str(i): [float(i)] * 5 for i in range(4)}
+    found = interquartile_mean(fixed)
+    assert (found.low, found.value, found.high) == (1.5, 1.5, 1.5)
+    assert (found.tasks, found.scores) == (4, 20)
+    own = interquartile_mean(TASKS)
+    assert own.low < own.value < own.high
+
+
+def test_few_tasks_or_scores_are_not_aggregated():
+    assert can_aggregate(TASKS)
+    assert not can_aggregate({"one": [0.0] * 50})
+    assert not can_aggregate({str(i): [0.0] * 4 for i in range(4)})
+
+
+def test_a_profile_counts_the_runs_above_each_threshold():
+    thresholds = [0.0, 0.1, 0.25, 9.0]
+    found = performance_profile(TASKS, thresholds)
+    runs = [x for scores in TASKS.values() for x in scores]
+    counted = [sum(x > edge for x in runs) / len(runs) for edge in thresholds]
+    assert found.share.tolist() == pytest.approx(counted)
+    assert (found.low <= found.share).all() and (found.share <= found.high).all()
+    assert found.share[-1] == 0

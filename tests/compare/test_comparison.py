@@ -1,0 +1,101 @@
+"""What a table claims, and what it does not claim."""
+
+import csv
+import io
+import sys
+
+import numpy as np
+import pytest
+from written_runs import write_run, write_sweep
+
+from tandem.compare.__main__ import main
+from tandem.compare.comparison import pairs, scored
+from tandem.compare.intervals import paired, welch
+from tandem.compare.runs import find, read
+from tandem.compare.variants import grouped
+
+FAR = {"grpo": [0.80, 0.82, 0.81, 0.79], "rloo": [0.50, 0.53, 0.51, 0.49]}
+NEAR = {"grpo": [0.80, 0.60, 0.70, 0.75], "rloo": [0.71, 0.66, 0.72, 0.61]}
+
+
+def table(tmp_path, finals, **common):
+    runs = [read(path) for path in find([write_sweep(tmp_path, finals, **common)])]
+    return [scored(one, "eval/accuracy") for one in grouped(runs)]
+
+
+def test_a_difference_that_is_there_is_claimed(tmp_path):
+    (pair,) = pairs(table(tmp_path, FAR))
+    assert pair.verdict == "algorithm=grpo beats algorithm=rloo"
+    assert pair.wins.wins == pair.wins.games == 16
+
+
+def test_a_difference_that_is_not_comes_with_the_seeds_it_needs(tmp_path):
+    (pair,) = pairs(table(tmp_path, NEAR))
+    assert pair.verdict.startswith("not distinguishable at n = 4; 80 % power")
+    assert pair.verdict.split()[-1].isdigit()
+
+
+def test_one_seed_claims_nothing(tmp_path):
+    (pair,) = pairs(table(tmp_path, {"grpo": [0.9], "rloo": [0.1]}))
+    assert pair.verdict == "not distinguishable at n = 1; one seed shows no spread: run more"
+
+
+def test_the_design_decides_what_is_paired(tmp_path):
+    (pair,) = pairs(table(tmp_path / "same", NEAR))
+    assert pair.difference == paired(NEAR["grpo"], NEAR["rloo"])
+    other = {"grpo": NEAR["grpo"], "rloo": NEAR["rloo"][:3]}
+    (pair,) = pairs(table(tmp_path / "other", other))
+    assert pair.difference == welch(other["grpo"], other["rloo"])
+
+
+def test_p_values_hold_for_the_whole_table(tmp_path):
+    """Each is at least its own, and the smallest one counts as often as there are pairs."""
+    random = np.random.default_rng(0)
+    finals = {name: random.normal(0.5, 0.05, 4).tolist() for name in ("a", "b", "c", "d")}
+    found = pairs(table(tmp_path, finals))
+    assert len(found) == 6
+    assert all(pair.adjusted >= pair.difference.p for pair in found)
+    smallest = min(found, key=lambda pair: pair.difference.p)
+    assert smallest.adjusted == pytest.approx(min(1, 6 * smallest.difference.p))
+
+
+def test_a_run_that_died_counts_with_the_score_it_had(tmp_path):
+    write_run(tmp_path / "dead", [0.0, 0.1], seed=0, iterations=9)
+    write_run(tmp_path / "whole", [0.0, 0.9], seed=1, iterations=1)
+    found = scored(grouped([read(p) for p in find([tmp_path])], ["algorithm"])[0], "eval/accuracy")
+    assert found.estimate.mean == pytest.approx(0.5)
+    assert (found.died, found.without, found.worst) == ([0], [], (0, 0.1))
+
+
+def run_command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["compare", *map(str, arguments)])
+    main(sys.argv[1:])
+
+
+def test_the_command_prints_and_writes_one_set_of_tables(tmp_path, monkeypatch, capsys):
+    write_sweep(tmp_path / "sweep", FAR)
+    run_command(monkeypatch, tmp_path / "sweep", "by=algorithm", f"out={tmp_path / 'tables'}")
+    printed = capsys.readouterr().out
+    assert "| algorithm=grpo | 4 | 0.805 |" in printed
+    assert "algorithm=grpo beats algorithm=rloo" in printed
+    rows = list(csv.reader(io.StringIO((tmp_path / "tables" / "scores.csv").read_text())))
+    assert rows[0][:3] == ["variant", "n", "mean"] and rows[1][2] == "0.805"
+    latex = (tmp_path / "tables" / "differences.tex").read_text()
+    assert r"\toprule" in latex and "algorithm=grpo" in latex
+    assert (tmp_path / "tables" / "scores.md").read_text().strip() in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["metrc=x"], "unknown option 'metrc': did you mean 'metric'?"),
+        (["metric=eval/acuracy"], "no run has it; did you mean 'eval/accuracy'?"),
+        (["by=loss"], "by=loss: no run has such a choice or key"),
+    ],
+)
+def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, capsys, arguments, line):
+    write_sweep(tmp_path, FAR)
+    with pytest.raises(SystemExit) as exit:
+        run_command(monkeypatch, tmp_path, *arguments)
+    said = capsys.readouterr().err.strip()
+    assert exit.value.code == 2 and line in said and "\n" not in said

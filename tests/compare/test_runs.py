@@ -1,0 +1,61 @@
+"""Runs are read from their directories alone, torn lines and dead runs too."""
+
+import json
+
+import pytest
+from written_runs import write_run
+
+from tandem.compare.runs import find, read
+
+
+def test_every_axis_of_a_curve(tmp_path):
+    run = read(write_run(tmp_path / "run", [0.1, 0.2, 0.4], every=5))
+    assert run.curve("eval/accuracy").x.tolist() == [0, 5, 10]
+    assert run.curve("eval/accuracy").y.tolist() == [0.1, 0.2, 0.4]
+    for axis, last in {"samples": 640, "tokens": 6400, "seconds": 20, "cpu_seconds": 10}.items():
+        assert run.curve("eval/accuracy", axis).x[-1] == last
+    assert len(run.curve("reward/mean").x) == 11  # of every iteration
+    assert len(run.curve("eval/accuracy", "gpu_seconds").x) == 0  # nobody counted them
+
+
+def test_a_run_that_died_has_the_score_it_had(tmp_path):
+    dead = read(write_run(tmp_path / "dead", [0.1, 0.3], iterations=50))
+    assert not dead.finished and dead.iterations == 1
+    assert dead.score("eval/accuracy") == 0.3
+    assert dead.score("eval/reward") is None
+    assert read(write_run(tmp_path / "whole", [0.1, 0.3])).finished
+
+
+def test_a_torn_line_is_left_out_and_null_is_no_number(tmp_path):
+    folder = write_run(tmp_path / "run", [0.1, 0.3])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"iteration": 2, "eval/accuracy": None}) + "\n")
+        file.write('{"iteration": 3, "eval/acc')
+    assert read(folder).curve("eval/accuracy").y.tolist() == [0.1, 0.3]
+    assert read(folder).score("eval/accuracy") == 0.3
+
+
+def test_runs_are_found_below_a_folder_once(tmp_path):
+    for name in ("sweep/b", "sweep/a"):
+        write_run(tmp_path / name, [0.0, 1.0])
+    found = find([tmp_path / "sweep", tmp_path / "sweep" / "a"])
+    assert [folder.name for folder in found] == ["a", "b"]
+    with pytest.raises(ValueError, match="there is no run in it"):
+        find([tmp_path / "nowhere"])
+
+
+def test_what_is_no_run_is_one_line(tmp_path):
+    folder = write_run(tmp_path / "run", [0.0, 1.0])
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match="cannot be read as a run") as error:
+        read(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_configuration_runs_no_code(tmp_path):
+    folder = write_run(tmp_path / "run", [0.0, 1.0])
+    canary = tmp_path / "canary"
+    (folder / "config.yaml").write_text(f"!!python/object/apply:os.mkdir ['{canary}']")
+    with pytest.raises(ValueError, match="cannot be read as a run"):
+        read(folder)
+    assert not canary.exists()

@@ -1,0 +1,48 @@
+"""Run directories as training writes them, without the training."""
+
+from pathlib import Path
+
+import yaml
+
+from tandem.record import RunRecord
+
+
+def write_run(
+    folder: Path, curve, *, seed=0, algorithm="grpo", iterations=None, every=1, **changes
+) -> Path:
+    """A run whose eval/accuracy is `curve`, one value every so many iterations.
+
+    `changes`: top-level keys of its configuration. A curve that ends before `iterations` is of a
+    run that died.
+    """
+    last = (len(curve) - 1) * every
+    config = {
+        "seed": seed,
+        "iterations": last if iterations is None else iterations,
+        "run_dir": str(folder),
+        "warm_start": ["algorithm=sft"],
+        "continue_from": None,
+        "model": {"path": "tiny", "seed": seed, "evidence": algorithm},
+        "optimizer": {"lr": 1e-4},
+        "data": {"seed": seed, "path": "letters"},
+        "choices": {"algorithm": algorithm, "data": "letters", "recipe": f"tiny/{algorithm}"},
+        "overrides": [f"algorithm={algorithm}", f"seed={seed}"],
+    } | changes
+    record = RunRecord(folder)
+    record.begin(yaml.safe_dump(config), seed=seed, command=["train.py"])
+    for iteration in range(last + 1):
+        metrics = {"samples": 64 * iteration, "tokens": 640 * iteration, "reward/mean": 0.1}
+        if iteration % every == 0:
+            metrics["eval/accuracy"] = curve[iteration // every]
+        record.write(iteration, metrics, {"time/total": 2.0 * iteration, "time/cpu": iteration})
+    record.close()
+    return folder
+
+
+def write_sweep(folder: Path, finals: dict[str, list[float]], **common) -> Path:
+    """One run for each algorithm and seed, straight from 0 to its last score."""
+    for algorithm, scores in finals.items():
+        for seed, score in enumerate(scores):
+            place = folder / f"{algorithm}-{seed}"
+            write_run(place, [0.0, score], seed=seed, algorithm=algorithm, **common)
+    return folder
