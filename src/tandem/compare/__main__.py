@@ -75,7 +75,7 @@ def chosen(runs: Sequence[Run], metric: str | None) -> str:
             raise ValueError(f"the runs share neither of {' and '.join(METRICS)}; give metric=NAME")
         return shared[0]
     known = set().union(*every)
-    if metric not in known:
+    if all(run.score(metric) is None for run in runs):
         near = get_close_matches(metric, sorted(known), n=1)
         raise ValueError(
             f"metric={metric}: no run has it" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 # libyaml's loader knows no tags either, and is ten times as fast where it was built.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
-# Axes by the name a user gives, and what the logs call them, the first one that is there.
+# Axes by the name a user gives: which log has it, under which names, the first one that is there.
 AXES = {
-    "iterations": ("iteration",),
-    "samples": ("samples",),
-    "tokens": ("tokens", "steps"),  # of a flow: denoising steps
-    "seconds": ("time/total",),
-    "cpu_seconds": ("time/cpu",),
-    "gpu_seconds": ("time/gpu",),
+    "iterations": (METRICS, ("iteration",)),
+    "samples": (METRICS, ("samples",)),
+    "tokens": (METRICS, ("tokens", "steps")),  # of a flow: denoising steps
+    "seconds": (TIMING, ("time/total",)),
+    "cpu_seconds": (TIMING, ("time/cpu",)),
+    "gpu_seconds": (TIMING, ("time/gpu",)),
 }
+Line = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,40 +40,52 @@ class Run:
     config: Mapping[str, object]
     seed: int
     commit: str | None  # of the code that began it; None: unknown
-    lines: Sequence[Mapping[str, float | None]]  # by iteration, of both logs
+    # Lines as they were written: those that nobody asks about are never parsed.
+    logs: Mapping[str, Sequence[bytes]]
 
     @property
     def iterations(self) -> int:
         """How far it came."""
-        return int(self.lines[-1]["iteration"]) if self.lines else 0
+        lines = self.logs[METRICS]
+        return int(json.loads(lines[-1])["iteration"]) if lines else 0
 
     @property
     def finished(self) -> bool:
-        return bool(self.lines) and self.iterations >= int(self.config["iterations"])
+        return bool(self.logs[METRICS]) and self.iterations >= int(self.config["iterations"])
 
     def names(self) -> set[str]:
-        """Of all numbers that some line has."""
-        return {name for line in self.lines for name in line}
+        """Of the numbers that the first two lines and the last one have: an evaluation is there."""
+        lines = self.logs[METRICS]
+        return {name for line in {*lines[:2], *lines[-1:]} for name in json.loads(line)}
 
     def curve(self, metric: str, axis: str = "iterations") -> Curve:
         """Where both numbers are there, in the order of iterations."""
-        names = AXES[axis]
+        log, names = AXES[axis]
+        found = self._with(metric)
+        beside = found if log == METRICS else {line["iteration"]: line for line in self._all(log)}
         points = [
             (x, line[metric])
-            for line in self.lines
-            if line.get(metric) is not None and (x := _first(line, names)) is not None
+            for iteration, line in found.items()
+            if (x := _first(beside.get(iteration, {}), names)) is not None
         ]
         x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
         return Curve(x=x, y=y)
 
     def score(self, metric: str) -> float | None:
         """The last value: of a run that died, the one it had. None: it never had any."""
-        return next(
-            (x for line in reversed(self.lines) if (x := line.get(metric)) is not None), None
-        )
+        return next((line[metric] for line in reversed(self._with(metric).values())), None)
+
+    def _with(self, metric: str) -> dict[int, Line]:
+        """The lines that have a number of this name, by iteration."""
+        name = json.dumps(metric).encode() + b":"
+        lines = [json.loads(line) for line in self.logs[METRICS] if name in line]
+        return {line["iteration"]: line for line in lines if line.get(metric) is not None}
+
+    def _all(self, log: str) -> list[Line]:
+        return [json.loads(line) for line in self.logs[log]]
 
 
-def _first(line: Mapping[str, float | None], names: Sequence[str]) -> float | None:
+def _first(line: Line, names: Sequence[str]) -> float | None:
     return next((line[name] for name in names if line.get(name) is not None), None)
 
 
@@ -99,7 +112,7 @@ def read(folder: Path) -> Run:
     try:
         config = yaml.load((folder / CONFIG).read_bytes(), Loader=LOADER)
         manifest = json.loads((folder / MANIFEST).read_bytes())
-        lines = logged(folder)
+        logs = {name: whole_lines(folder / name) for name in (METRICS, TIMING)}
     except (OSError, yaml.YAMLError, json.JSONDecodeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ValueError(f"{folder} cannot be read as a run: {reason}") from None
@@ -109,16 +122,11 @@ def read(folder: Path) -> Run:
         config=config,
         seed=int(config["seed"]),
         commit=starts[0]["code"]["commit"] if starts else None,
-        lines=lines,
+        logs=logs,
     )
 
 
-def logged(folder: Path) -> list[dict[str, float | None]]:
-    """The lines of both logs, joined by iteration; a line that a kill tore is left out."""
-    of_timing = {line["iteration"]: line for line in _whole(folder / TIMING)}
-    return [of_timing.get(line["iteration"], {}) | line for line in _whole(folder / METRICS)]
-
-
-def _whole(path: Path) -> list[dict[str, float | None]]:
+def whole_lines(path: Path) -> list[bytes]:
+    """A line that a kill tore is left out."""
     raw = path.read_bytes() if path.exists() else b""
-    return [json.loads(line) for line in raw.splitlines(keepends=True) if line.endswith(b"\n")]
+    return [line for line in raw.splitlines(keepends=True) if line.endswith(b"\n")]
