@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from at_once import AtOnce
 from records import GRPO
 from table_policy import TablePolicy
 from torch import distributed as dist
@@ -25,7 +26,7 @@ WITH_PENALTIES = replace(
 )
 
 
-class ShareOfThrees:
+class ShareOfThrees(AtOnce):
     """The share of token 3 in the output; a chosen output can be left without a score."""
 
     def __init__(self, value=None) -> None:

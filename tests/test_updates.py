@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from at_once import AtOnce
 from loop import PLAN, EndsInTwo, Loop, ShareOfThrees
 from records import GRPO
 from torch import Tensor, multiprocessing
@@ -79,7 +80,7 @@ def test_answers_that_are_masked_leave_sum_and_count(tmp_path):
     assert_close(loop.go().gradients[0], want)
 
 
-class WrongAtAnyLength:
+class WrongAtAnyLength(AtOnce):
     """No output is right, and each pays for its length."""
 
     def __call__(self, outputs, prompts) -> Scores:
@@ -87,9 +88,6 @@ class WrongAtAnyLength:
         paid = torch.tensor([0.1 * len(output) for output in outputs], dtype=torch.float64)
         parts = {"accuracy": right, "length": -paid}
         return Scores(total=right - paid, parts=parts, scored=torch.ones_like(right).bool())
-
-    def pop_faults(self) -> dict[str, int]:
-        return {}
 
 
 @pytest.mark.parametrize(("metric", "some"), [(None, False), ("accuracy", False), ("length", True)])

@@ -61,7 +61,9 @@ class Judges(Protocol):
     @property
     def components(self) -> Mapping[str, object]: ...
 
-    def __call__(self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt]) -> Scores: ...
+    def __call__(
+        self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt], group: Tensor
+    ) -> Scores: ...
 
     def pop_faults(self) -> Mapping[str, int]: ...
 
@@ -137,7 +139,9 @@ def _try(
     # Named by prompt and not by place: its noise stays the same in any choice of prompts.
     slots = [prompt.id for prompt in prompts]
     rollout = policy.sample(prompts, one.samples, key=key, slots=slots, sampling=one.sampling)
-    return rollout, rewards(rollout.outputs, rollout.prompts)
+    # Several prompts may have one id, so that the policy's groups may hold more than one.
+    group = torch.arange(len(prompts)).repeat_interleave(one.samples)
+    return rollout, rewards(rollout.outputs, rollout.prompts, group)
 
 
 def _shown(slots: Sequence[int], rows: int, one: Pass) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from tandem.batches import Plan
 from tandem.collect import Slots, slots_of_this_rank
 from tandem.metrics import Metric, merge
 from tandem.policies.sampling import Sampling
+from tandem.rewards import Rewards
 from tandem.types import Prompt, Rollout, Scores, concat, moved
 
 BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
@@ -53,7 +54,7 @@ class LiveSource:
         self,
         *,
         policy: torch.nn.Module,
-        rewards: Callable[..., Scores],
+        rewards: Rewards,
         stream: torch.nn.Module,
         plan: Plan,
         clock: Clock,
@@ -117,13 +118,21 @@ class LiveSource:
     def _scored(
         self, prompts: Slots, group_size: int, *, sampling: Sampling | None = None
     ) -> tuple[Rollout, Scores]:
+        """Rewards that wait are asked about what there is while the rest is sampled, as the sampler
+        cuts it anyway; of the time that takes, what is left when all is sampled is the reward's."""
         key = draws.key(self.plan.seed, "rollout", self.iteration)
-        with self.clock.phase("sample"):
-            rollout = self.policy.sample(
-                list(prompts.values()), group_size, key=key, slots=list(prompts), sampling=sampling
-            )
+        rows = (sampling or self.policy.sampling).max_rows if self.rewards.waits else None
+        rollouts, asked = [], []
+        for some in in_parts(prompts, None if rows is None else max(rows // group_size, 1)):
+            with self.clock.phase("sample"):
+                rollout = self.policy.sample(
+                    list(some.values()), group_size, key=key, slots=list(some), sampling=sampling
+                )
+            rollouts.append(rollout)
+            asked.append(self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group))
         with self.clock.phase("reward"):
-            scores = self.rewards(rollout.outputs, rollout.prompts)
+            scores = concat([answered() for answered in asked])
+        rollout = concat(rollouts)
         return rollout, moved(scores, rollout.mask.device)
 
     def _shown(
@@ -143,3 +152,10 @@ class LiveSource:
             return replace(rollout, baseline=torch.ones_like(rollout.truncated)), scores
         self.taken.append((rollout, scores))
         return rollout, scores
+
+
+def in_parts(prompts: Slots, count: int | None) -> Iterator[Slots]:
+    """`count` prompts at a time, in their order; None: all at once."""
+    slots = list(prompts)
+    for start in range(0, len(slots), count or max(len(slots), 1)):
+        yield {slot: prompts[slot] for slot in slots[start:][:count]}

@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from at_once import AtOnce
 from error_policy import ErrorPolicy, TaughtPolicy
 from gaussian_policy import GaussianPolicy, GaussianSample
 from loop import Alone
@@ -86,7 +87,7 @@ def preset(name: str) -> Algorithm:
     return copy.deepcopy(_built(name))
 
 
-class Digits:
+class Digits(AtOnce):
     """Two rewards of a text: 0, 1/2 or 1 for what its characters add up to, and 1/4 if it is short.
 
     A text of three or more that begins with 4 has no score, and to every fifth prompt all answers
@@ -111,9 +112,6 @@ class Digits:
             return 1.0, 0.0
         right = (0.0, 1.0, 0.5)[sum(map(ord, output)) % 3]
         return (float(right == 1.0), 0.0) if self.binary else (right, 0.25 * (len(output) < 4))
-
-    def pop_faults(self) -> dict[str, int]:
-        return {}
 
 
 class Numbered(nn.Module):

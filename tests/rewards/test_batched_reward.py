@@ -58,7 +58,9 @@ def test_a_batch_of_numbers_may_come_in_any_row(kind):
         (None, "gave NoneType, not a list"),
         (1.0, "gave float, not a list"),
         ("abc", "gave str, not a list"),
-        ({1: 2}, "gave dict, not a list"),
+        ({1: 2.0, 3: 1.0}, "gave a number for 3, of 3 samples"),
+        ({"a": 2.0}, "gave a number for a, of 3 samples"),
+        (b"abc", "gave bytes, not a list"),
         (torch.tensor(1.0), "gave float, not a list"),
     ],
 )
@@ -72,6 +74,16 @@ def test_a_batch_of_the_wrong_shape_is_missing_for_all_its_rows(answer, reason):
     [(said, count)] = faults.items()
     assert reason in said
     assert count == 3
+
+
+def test_a_batch_may_say_which_place_a_number_is_for_and_then_no_order_is_wrong():
+    @batched
+    def judge(outputs, prompts):
+        return {place: float(outputs[place]) for place in (2, 0, 3)}
+
+    values, faults = numbers(judge, count=4)
+    assert values == [0.0, None, 2.0, 3.0]
+    assert faults == {"raised LookupError: 'gave no number for it'": 1}
 
 
 def test_single_rows_of_a_batch_may_be_missing():

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tandem.rewards import Reward, Rewards
-from tandem.rewards.reward import batched
+from tandem.rewards import Reward, Rewards, batched
 from tandem.types import Prompt
 
 PROMPTS = [Prompt(id=i, source="test", text="?", answer=str(i)) for i in range(64)]

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, build, check, compose
@@ -64,3 +65,46 @@ def test_a_range_that_falls_is_refused_before_any_weight():
 def test_a_range_of_one_number_is_refused():
     with pytest.raises(ConfigError, match=r"^reward\.exact_match\.range: expected a list of float"):
         check(compose(["reward.exact_match.range=[1]"]))
+
+
+OWN_JUDGE = """
+from tandem.registry import register_reward
+from tandem.rewards import pairwise
+
+@register_reward
+@pairwise
+def longer_of_two(first, second, prompt, *, tie: float = 0.5):
+    return tie if len(first) == len(second) else float(len(first) > len(second))
+"""
+
+
+@pytest.fixture
+def judge(tmp_path, monkeypatch):
+    (tmp_path / "own_judge_of_two.py").write_text(OWN_JUDGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return ["plugins=[own_judge_of_two]", "reward=longer_of_two"]
+
+
+def test_a_reward_that_compares_is_an_option_like_others(judge):
+    cfg = compose([*judge, "reward.longer_of_two.function.tie=0.25"])
+    check(cfg)
+    prompts = [Prompt(id=0, source="t", text="?")] * 3
+    rewards = Rewards(build(cfg.reward, "reward"))
+    # The second comes before the third, and of a tie the first has a quarter.
+    assert rewards(["a", "bb", "cc"], prompts, torch.zeros(3)).total.tolist() == [0, 0.625, 0.875]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["algorithm=reinforce", "group_size=1"], "but group_size=1 leaves each alone; set group"),
+        (["algorithm=remax"], "but algorithm/collect=greedy_baseline has one more judged alone"),
+    ],
+)
+def test_a_reward_that_compares_needs_somebody_to_compare(judge, overrides, said):
+    with pytest.raises(ConfigError, match=rf"^reward\.longer_of_two compares .*{said}"):
+        check(compose([*judge, *overrides]))
+
+
+def test_where_nothing_is_sampled_nothing_is_compared(judge):
+    check(compose([*judge, "algorithm=sft"]))

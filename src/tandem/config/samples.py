@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from tandem.collect import supplied_by
 from tandem.config.binding import Call
 from tandem.config.building import make
 from tandem.config.composed import Composed
 from tandem.config.names import unknown
 from tandem.declarations import reads_of
 from tandem.passes import Answers, Pictures
+from tandem.rewards.asking import compares
 
 
 def training_samples_are_whole(composed: Composed) -> str | None:
@@ -71,6 +73,23 @@ def rewards_read_what_is_made(composed: Composed) -> str | None:
     return None
 
 
+def rewards_that_compare_see_a_group(composed: Composed) -> str | None:
+    functions = {n: r.arguments.get("function") for n, r in composed.components["reward"].items()}
+    comparing = [n for n, f in functions.items() if isinstance(f, Call) and compares(f.target)]
+    if composed.is_offline or not comparing:
+        return None
+    said = f"reward.{comparing[0]} compares the samples of a prompt"
+    if composed.settings.group_size == 1:
+        return f"{said}, but group_size=1 leaves each alone; set group_size=2 or more"
+    collect = composed.within("algorithm", "collect")
+    if collect is None or "baseline" not in supplied_by(collect.target):
+        return None
+    return (
+        f"{said}, but algorithm/collect={collect.target.__name__} has one more judged alone; take "
+        "algorithm=rloo, or another reward"
+    )
+
+
 def an_average_is_kept(composed: Composed) -> str | None:
     evaluation, model = composed.settings.evaluation, composed.components["model"]
     if not evaluation.of_average or model.arguments.get("ema") is not None:
@@ -97,6 +116,7 @@ SAMPLE_RULES = (
     training_samples_are_random,
     samples_are_measured_as_what_they_are,
     rewards_read_what_is_made,
+    rewards_that_compare_see_a_group,
     metrics_name_a_reward,
     an_average_is_kept,
     pictures_can_have_that_size,

@@ -1,5 +1,7 @@
 """What a sample is worth. A reward gives a number, or it is missing and says why; never a guess."""
 
-from tandem.rewards.reward import Reward, Rewards, batched
+from tandem.rewards.asking import batched, groupwise, pairwise, waits
+from tandem.rewards.reward import Reward
+from tandem.rewards.rewards import Rewards
 
-__all__ = ["Reward", "Rewards", "batched"]
+__all__ = ["Reward", "Rewards", "batched", "groupwise", "pairwise", "waits"]

@@ -16,7 +16,7 @@ class MathVerify:
     than `timeout` seconds: `9**9**9` would take for ever.
     """
 
-    batched = True
+    batched, waits = True, True
     reads = "texts"
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 4) -> None:

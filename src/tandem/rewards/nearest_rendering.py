@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tandem.declarations import reads
+from tandem.rewards.asking import batched
 from tandem.rewards.images import pixels
-from tandem.rewards.reward import batched
 from tandem.types import Prompt
 
 

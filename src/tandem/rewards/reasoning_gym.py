@@ -20,7 +20,7 @@ class ReasoningGym:
     mathematics ends the attempt (such an answer scores as a wrong one does).
     """
 
-    batched = True
+    batched, waits = True, True
     reads = "texts"
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 2) -> None:

@@ -3,6 +3,7 @@
 from functools import partial
 
 import torch
+from at_once import AtOnce
 
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.policies.flow.policy import FlowPolicy
@@ -24,15 +25,12 @@ def asked(texts=TEXTS, **fields):
     return [Prompt(id=i, source="shapes", text=text, fields=fields) for i, text in enumerate(texts)]
 
 
-class Brightness:
+class Brightness(AtOnce):
     """How bright a picture is, from 0 to 1."""
 
     def __call__(self, outputs, prompts):
         total = torch.stack(list(outputs)).double().mean((1, 2, 3)) / 255
         return Scores(total=total, parts={"bright": total}, scored=torch.ones(len(total)).bool())
-
-    def pop_faults(self):
-        return {}
 
 
 class Stream(torch.nn.Module):

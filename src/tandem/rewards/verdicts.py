@@ -1,0 +1,78 @@
+"""What a function gave for a sample becomes a number, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
+OUTSIDE = "gave a number outside"
+LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
+
+Verdict = tuple[float | None, str | None]  # a number and no reason, or none and the reason
+
+
+def one_each(values: object, count: int) -> list[object]:
+    """An answer about several as one value for each; a fault is the fault of every one.
+
+    A mapping goes from place to value; one that names no place leaves it without.
+    """
+    if isinstance(values, BaseException):
+        return [values] * count
+    if isinstance(values, Tensor | np.ndarray):
+        values = values.tolist()
+    if isinstance(values, Mapping):
+        return _by_place(values, count)
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        return [TypeError(f"gave {type(values).__name__}, not a list")] * count
+    if len(values) != count:
+        return [ValueError(f"gave {len(values)} numbers for {count} samples")] * count
+    return list(values)
+
+
+def _by_place(values: Mapping, count: int) -> list[object]:
+    foreign = [place for place in values if place not in range(count)]
+    if foreign:
+        return [KeyError(f"gave a number for {str(foreign[0])[:20]}, of {count} samples")] * count
+    left_out = LookupError("gave no number for it")
+    return [values.get(place, left_out) for place in range(count)]
+
+
+def number_of(value: object) -> Verdict:
+    """A finite float and no reason, or None and the reason why not."""
+    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+        value = value.item()
+    reason = _reason(value)
+    return (float(value), None) if reason is None else (None, reason)
+
+
+def _reason(value: object) -> str | None:
+    if value is None:
+        return ABSTAINED
+    if isinstance(value, TimeoutError):
+        return "timed out"
+    if isinstance(value, BaseException):
+        return f"raised {type(value).__name__}: {str(value)[:80]!r}"
+    if not isinstance(value, int | float):
+        return f"gave {type(value).__name__}, not a number"
+    if not abs(value) <= LARGEST:
+        return "gave a number that is not finite or over 1e18"
+    return None
+
+
+def scaled(number: float | None, reason: str | None, bounds: tuple[float, float] | None) -> Verdict:
+    """-1 at the low bound, 1 at the high one; missing outside. No bounds leave it as it is."""
+    if number is None or bounds is None:
+        return number, reason
+    low, high = bounds
+    if not low <= number <= high:
+        return None, f"{OUTSIDE} {low:g} to {high:g}"
+    return 2 * (number - low) / (high - low) - 1, None
+
+
+def fault_of(name: str, reason: str) -> str:
+    """A reason with the reward it comes from, and the key that may be wrong."""
+    key = f", which is reward.{name}.range" if reason.startswith(OUTSIDE) else ""
+    return f"{name}: {reason}{key}"
