@@ -14,7 +14,10 @@ from tandem.types import Prompt
 FOLDER = Path(__file__).parents[2] / "conf" / "reward"
 OPTIONS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 PACKAGES = {"math_verify": "math_verify", "reasoning_gym": "reasoning_gym"}
-CHOSEN = {"target_length": {"function": {"target": 3}}}  # what the user must give
+CHOSEN = {
+    "target_length": {"function": {"target": 3}},
+    "http": {"function": {"url": "http://127.0.0.1:8123"}},
+}  # what the user must give
 
 
 @pytest.mark.parametrize("name", OPTIONS)

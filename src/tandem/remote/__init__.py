@@ -2,7 +2,7 @@
 
 from tandem.remote.breaker import Breaker
 from tandem.remote.endpoint import Endpoint, Retries, as_json
-from tandem.remote.exchange import JSON, Limits, Reply
+from tandem.remote.exchange import JSON, Limits, Reply, checked
 from tandem.remote.faults import (
     BadReply,
     Late,
@@ -28,4 +28,5 @@ __all__ = [
     "Unreachable",
     "Unwell",
     "as_json",
+    "checked",
 ]

@@ -21,10 +21,9 @@ class Breaker:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.failures < 1 or not self.pause > 0:
-            raise ValueError(
-                f"breaker.failures={self.failures} and breaker.pause={self.pause} must be positive"
-            )
+        for name, value in (("failures", self.failures), ("pause", self.pause)):
+            if not value > 0:
+                raise ValueError(f"breaker.{name}={value}: must be positive")
 
     @property
     def is_open(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 class Deadline:
     """Shuts a connection down after so many seconds, however steadily its bytes drip.
 
-    httpx bounds each read and not their sum, so a timer ends them all. `trace` is for httpcore's
+    Libraries bound each read and not their sum, so a timer ends them all. `trace` is for httpcore's
     hook of that name, where a socket is seen before its first byte.
     """
 
@@ -28,6 +28,10 @@ class Deadline:
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self.lift()
+
+    def lift(self) -> None:
+        """The exchange is over, or may now take as long as it likes."""
         self._timer.cancel()
         with self._lock:
             if self._socket is not None:
@@ -36,10 +40,13 @@ class Deadline:
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
         if event == "connection.connect_tcp.complete":
-            with self._lock:
-                # A second handle: TLS takes the first one away, and closing is not ours.
-                self._socket = info["return_value"].get_extra_info("socket").dup()
-                self._shut_if_passed()
+            self.watch(info["return_value"].get_extra_info("socket"))
+
+    def watch(self, connection: socket.socket) -> None:
+        with self._lock:
+            # A second handle: TLS takes the first one away, and closing is not ours.
+            self._socket = connection.dup()
+            self._shut_if_passed()
 
     def _pass(self) -> None:
         with self._lock:

@@ -25,10 +25,11 @@ class Retries:
     longest: float = 20.0  # seconds of any wait, but for one that the endpoint asks for
 
     def __post_init__(self) -> None:
-        if self.count < 0 or not 0 <= self.wait <= self.longest:
+        if self.count < 0:
+            raise ValueError(f"retries.count={self.count}: must not be negative")
+        if not 0 <= self.wait <= self.longest:
             raise ValueError(
-                f"retries.count={self.count} must not be negative, and retries.wait={self.wait} "
-                f"must lie in 0 ... retries.longest={self.longest}"
+                f"retries.wait={self.wait}: must lie in 0 ... retries.longest={self.longest}"
             )
 
     def pause(self, attempt: int, body: bytes) -> float:
@@ -66,7 +67,7 @@ class Endpoint:
         retries: Retries | None = None,
         breaker: Breaker | None = None,
     ) -> None:
-        self.url = checked(url, where)
+        self.url = checked(url)
         self.where = where
         self.limits = limits or Limits()
         self.retries = retries or Retries()

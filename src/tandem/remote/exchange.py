@@ -6,7 +6,7 @@ import email.utils
 import os
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -34,12 +34,9 @@ class Limits:
     max_reply_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
-        shown = f"{self.connect}, {self.timeout}, {self.deadline} and {self.max_reply_bytes}"
-        if not min(self.connect, self.timeout, self.deadline, self.max_reply_bytes) > 0:
-            raise ValueError(
-                f"limits must be positive: connect, timeout, deadline and max_reply_bytes are "
-                f"{shown}"
-            )
+        for name, value in asdict(self).items():
+            if not value > 0:
+                raise ValueError(f"limits.{name}={value}: must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,16 +181,16 @@ class Wire:
         )
 
 
-def checked(url: str, where: str) -> str:
+def checked(url: str) -> str:
     """The address without a slash at its end. Raises ValueError where it is none for requests."""
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
-            f"{where}.url: an address holds no credentials, no ? and no #; a token is read from "
-            "the environment variable that token_env names"
+            "url: an address holds no credentials, no ? and no #; a token is read from the "
+            "environment variable that token_env names"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{where}.url: expected http://host:port or https://..., got {url!r}")
+        raise ValueError(f"url={url}: expected http://host:port or https://...")
     return url.rstrip("/")
 
 

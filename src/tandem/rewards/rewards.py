@@ -64,6 +64,10 @@ class Rewards:
     def _scores(self, answers: Mapping[str, Callable[[], list[Verdict]]], count: int) -> Scores:
         # While some wait, the others compute.
         judged = {name: answers[name]() for name in sorted(answers, key=self.lines.__contains__)}
+        return self.summed(judged, count)
+
+    def summed(self, judged: Mapping[str, list[Verdict]], count: int) -> Scores:
+        """What each reward said of `count` samples, as one number for each of them."""
         parts, total = {}, torch.zeros(count, dtype=torch.float64)
         scored, failed = (torch.zeros(count, dtype=torch.bool) for _ in range(2))
         for name, component in self.components.items():

@@ -14,6 +14,10 @@ LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 Verdict = tuple[float | None, str | None]  # a number and no reason, or none and the reason
 
 
+class Missing(Exception):
+    """Why there is no number of a sample, in words that are shown as they are."""
+
+
 def one_each(values: object, count: int) -> list[object]:
     """An answer about several as one value for each; a fault is the fault of every one.
 
@@ -51,6 +55,8 @@ def number_of(value: object) -> Verdict:
 def _reason(value: object) -> str | None:
     if value is None:
         return ABSTAINED
+    if isinstance(value, Missing):
+        return str(value)
     if isinstance(value, TimeoutError):
         return "timed out"
     if isinstance(value, BaseException):

@@ -1,0 +1,69 @@
+"""A reward that another machine computes: `python -m tandem.rewards.serve`, or any such server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor
+
+from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
+from tandem.rewards.asking import batched, waits
+from tandem.rewards.verdicts import Missing
+from tandem.rewards.wire import Number, Row, decode_numbers, encode, row_of
+from tandem.types import Prompt
+
+
+@waits
+@batched
+class HttpReward:
+    """What `POST url/score` says of each sample; one request for each batch of `reward.batch_size`.
+
+    Of a prompt are sent its id, source, text or messages, answer and fields, and nothing else. A
+    sample is missing where the server gives no number for it or none can be had of the server; the
+    reason says why. `token_env` names the environment variable with the bearer token, if there is
+    one. The protocol is in docs/remote_rewards.md.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        token_env: str | None = "TANDEM_REWARD_TOKEN",
+        limits: Limits | None = None,
+        retries: Retries | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
+        self.endpoint = Endpoint(
+            url,
+            where="reward.http.function",
+            token_env=token_env,
+            limits=limits,
+            retries=retries,
+            breaker=breaker,
+        )
+
+    def __call__(self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt]) -> list[Number]:
+        rows = [_row(place, *pair) for place, pair in enumerate(zip(outputs, prompts, strict=True))]
+        sent = [row for row in rows if isinstance(row, Row)]
+        numbers = iter(self._asked(sent) if sent else [])
+        return [next(numbers) if isinstance(row, Row) else row for row in rows]
+
+    def _asked(self, rows: Sequence[Row]) -> list[Number]:
+        kind, body = encode(rows)
+        read = partial(_numbers, ids=[row.id for row in rows])
+        try:
+            return self.endpoint.post("/score", body, kind=kind, read=read)
+        except RemoteError as error:
+            return [Missing(str(error))] * len(rows)
+
+
+def _numbers(reply: Reply, ids: Sequence[str]) -> list[Number]:
+    return decode_numbers(as_json(reply), ids)
+
+
+def _row(place: int, output: str | Tensor, prompt: Prompt) -> Row | Missing:
+    try:
+        return row_of(place, output, prompt)
+    except (TypeError, ValueError) as error:
+        return Missing(f"cannot be sent: {error}")

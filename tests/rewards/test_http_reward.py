@@ -1,0 +1,237 @@
+"""A remote reward that fails costs the scores of its rows, says why, and comes back by itself."""
+
+import json
+import time
+
+import pytest
+import torch
+from faulty_server import drips, half_json, hangs_up, huge, says, sends, serving, slow
+from safetensors.torch import load
+
+from tandem.config import ConfigError, check, compose
+from tandem.remote import Breaker, Limits, Retries
+from tandem.rewards import Reward, Rewards
+from tandem.rewards.http import HttpReward
+from tandem.types import Prompt
+
+TOKEN = "canary-token-9b02"
+QUICK = {
+    "limits": Limits(connect=1, timeout=0.4, deadline=1, max_reply_bytes=1 << 16),
+    "retries": Retries(count=1, wait=0.01),
+}
+
+
+def prompts(count):
+    return [Prompt(id=i, source="s", text="t", answer=str(i)) for i in range(count)]
+
+
+def lengths(handler, body):
+    """A server of somebody else's: the length of each text, the ids in reverse."""
+    scores = [{"id": s["id"], "score": len(s["output"])} for s in json.loads(body)["samples"]]
+    handler.reply(200, json.dumps({"scores": scores[::-1]}).encode())
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving(behaviour=lengths) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _fresh(server):
+    server.behaviour = lengths
+    server.script.clear()
+    server.seen.clear()
+
+
+def reward(server, *, batch_size=None, **options):
+    return Reward(HttpReward(url=server.url, **{**QUICK, **options}), batch_size=batch_size)
+
+
+OUTPUTS = ["", "a", "bb", "ccc", "dddd"]
+
+
+def test_every_row_gets_the_score_of_its_id(server):
+    values, faults = reward(server, batch_size=2)(OUTPUTS, prompts(5))
+    assert values == [0, 1, 2, 3, 4]
+    assert not faults
+    assert [len(json.loads(body)["samples"]) for *_, body in server.seen] == [2, 2, 1]
+
+
+def test_pictures_travel_as_safetensors(server):
+    server.behaviour = says({"scores": []})
+    pictures = [torch.full((2, 3, 3), value, dtype=torch.uint8) for value in (1, 2)]
+    reward(server)(pictures, prompts(2))
+    _, _, headers, body = server.seen[0]
+    assert headers["Content-Type"] == "application/x-safetensors"
+    sent = sorted(load(body).values(), key=lambda picture: picture.max().item())
+    assert all(torch.equal(a, b) for a, b in zip(sent, pictures, strict=True))
+
+
+def told(url, said):
+    return f"{url}/score: {said}"
+
+
+KEY = "see reward.http.function"
+BROKE = f"the connection broke before the reply was whole; {KEY}.url"
+LATE = f"no whole reply within 0.4 s; {KEY}.limits.timeout"
+LARGE = "a reply of more than 65536 bytes came; raise reward.http.function.limits.max_reply_bytes"
+FAULTS = {
+    "500": (says("boom", 500), "500 Internal Server Error, '\"boom\"'"),
+    "429": (says("", 429), "429 Too Many Requests, '\"\"'"),
+    "slow": (slow(3), LATE),
+    "drip": (drips, LATE),
+    "half a JSON": (half_json, BROKE),
+    "hangs up": (hangs_up, BROKE),
+    "cut JSON": (sends(b'{"scores": ['), f"12 bytes came that are no JSON; {KEY}.url"),
+    "1 GB": (huge(), LARGE),
+    "HTML": (sends(b"<html>", "text/html"), f"text/html came, not application/json; {KEY}.url"),
+    "wrong ids": (
+        says({"scores": [{"id": "x", "score": 1}]}),
+        f"a reply with none of the 3 ids came; {KEY}.url",
+    ),
+    "no scores": (says([1, 2, 3]), f"a reply without a list of scores came; {KEY}.url"),
+    "redirect": (
+        says("", 307, Location="http://127.0.0.1:1/score"),
+        "307 Temporary Redirect, and redirects are not followed; give its end as "
+        "reward.http.function.url",
+    ),
+}
+
+
+@pytest.mark.parametrize(("behaviour", "said"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_leaves_its_rows_missing_with_a_reason(server, behaviour, said):
+    server.behaviour = behaviour
+    start = time.monotonic()
+    values, faults = reward(server)(OUTPUTS[:3], prompts(3))
+    assert time.monotonic() - start < 2.5
+    assert values == [None] * 3
+    assert dict(faults) == {told(server.url, said): 3}
+
+
+def test_nobody_there_leaves_all_missing(free_port):
+    function = HttpReward(url=f"http://127.0.0.1:{free_port}", **QUICK)
+    values, faults = Reward(function)(OUTPUTS, prompts(5))
+    assert values == [None] * 5
+    [(reason, count)] = faults.items()
+    assert "refused" in reason and reason.endswith("see reward.http.function.url") and count == 5
+
+
+def test_a_fault_of_a_row_is_its_own(server):
+    def some(handler, body):
+        ids = [sample["id"] for sample in json.loads(body)["samples"]]
+        scores = [
+            {"id": ids[0], "score": 1},
+            {"id": ids[1], "score": None},
+            {"id": ids[2], "score": None, "reason": "too \x1b[31mrude"},
+            {"id": ids[3], "score": 2},
+            {"id": ids[3], "score": 3},
+            {"id": "0-0000000000000000", "score": 4},
+        ]
+        handler.reply(200, json.dumps({"scores": scores}).encode())
+
+    server.behaviour = some
+    values, faults = reward(server)(OUTPUTS, prompts(5))
+    assert values == [1, None, None, None, None]
+    assert dict(faults) == {
+        "gave none": 1,
+        "the server says: too  [31mrude": 1,
+        "the reply has two of it": 1,
+        "the reply has no score of it": 1,
+    }
+
+
+def test_the_answer_to_another_request_is_nobodys(server):
+    def stale(handler, body):
+        stale.kept = stale.kept or body
+        lengths(handler, stale.kept)
+
+    stale.kept = None
+    server.behaviour = stale
+    ask = reward(server)
+    assert ask(["a"], prompts(1))[0] == [1]
+    values, faults = ask(["bb"], prompts(1))
+    assert values == [None]
+    assert "none of the 1 ids" in next(iter(faults))
+
+
+def test_a_row_that_cannot_be_sent_costs_no_other(server):
+    odd = Prompt(id=9, source="s", text="t", fields={"tensor": torch.zeros(1)})
+    values, faults = reward(server)(["a", "bb"], [odd, *prompts(1)])
+    assert values == [None, 2]
+    assert dict(faults) == {"cannot be sent: Object of type Tensor is not JSON serializable": 1}
+
+
+def test_an_ill_server_is_left_alone_and_taken_back_without_a_restart(server):
+    now = [0.0]
+    breaker = Breaker(failures=2, pause=30, clock=lambda: now[0])
+    rewards = Rewards({"http": reward(server, breaker=breaker, batch_size=1)})
+    server.behaviour = says("", 500)
+    assert not rewards(OUTPUTS, prompts(5)).scored.any()
+    assert len(server.seen) == 2  # of 5 batches with 2 attempts each
+    alone = "not asked, after 2 failures in a row; tried again every 30 s"
+    assert {reason.partition("/score: ")[2]: n for reason, n in rewards.pop_faults().items()} == {
+        "500 Internal Server Error, '\"\"'": 1,
+        f"{alone} (reward.http.function.breaker)": 4,
+    }
+    server.behaviour = lengths
+    assert not rewards(OUTPUTS, prompts(5)).scored.any()
+    now[0] = 31.0
+    scores = rewards(OUTPUTS, prompts(5))
+    assert scores.scored.all()
+    assert scores.total.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_retry_that_succeeds_costs_nothing(server):
+    server.script.append(says("", 503))
+    assert reward(server)(OUTPUTS, prompts(5)) == ([0, 1, 2, 3, 4], {})
+
+
+def test_the_token_is_sent_and_shown_nowhere(server, monkeypatch):
+    monkeypatch.setenv("TANDEM_REWARD_TOKEN", TOKEN)
+
+    def echoes(handler, body):
+        [sample] = json.loads(body)["samples"]
+        said = handler.headers["Authorization"]
+        score = {"id": sample["id"], "score": None, "reason": said}
+        handler.reply(200, json.dumps({"scores": [score]}).encode())
+
+    server.behaviour = echoes
+    ask = reward(server)
+    _, faults = ask(["a"], prompts(1))
+    assert server.seen[0][2]["Authorization"] == f"Bearer {TOKEN}"
+    assert dict(faults) == {"the server says: Bearer <redacted>": 1}
+    assert TOKEN not in f"{vars(ask)} {vars(ask.function)} {ask.function.endpoint!r}"
+
+
+URL = "reward.http.function.url=http://127.0.0.1:8123"
+REFUSED = {
+    "": "reward.http.function.url is not set: add reward.http.function.url=...",
+    "reward.http.function.url=host:80": (
+        "reward.http.function.url=host:80: expected http://host:port or https://..."
+    ),
+    "reward.http.function.url=http://me:pw@host": (
+        "reward.http.function.url: an address holds no credentials, no ? and no #; a token is read "
+        "from the environment variable that token_env names"
+    ),
+    f"{URL} reward.http.function.limits.timeout=0": (
+        "reward.http.function.limits.timeout=0.0: must be positive"
+    ),
+    f"{URL} reward.http.function.retries.count=-1": (
+        "reward.http.function.retries.count=-1: must not be negative"
+    ),
+    f"{URL} reward.http.function.breaker.failures=0": (
+        "reward.http.function.breaker.failures=0: must be positive"
+    ),
+    f"{URL} reward.http.function.limits.timeou=3": (
+        "unknown key 'reward.http.function.limits.timeou': did you mean "
+        "'reward.http.function.limits.timeout'?"
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED.items(), ids=REFUSED)
+def test_what_no_server_can_be_asked_with_is_refused_before_any_weight(words, said):
+    with pytest.raises(ConfigError) as raised:
+        check(compose(["reward=http", *words.split()]))
+    assert str(raised.value) == said
