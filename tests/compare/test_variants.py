@@ -14,8 +14,8 @@ def runs_of(folder):
 def test_seeds_of_one_configuration_are_one_variant(tmp_path):
     variants = grouped(runs_of(write_sweep(tmp_path, {"grpo": [0.5] * 3, "rloo": [0.6] * 2})))
     assert {v.name: v.seeds for v in variants} == {
-        "algorithm=grpo": [0, 1, 2],
-        "algorithm=rloo": [0, 1],
+        "grpo": [0, 1, 2],
+        "rloo": [0, 1],
     }
 
 

@@ -5,7 +5,7 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
   by=KEY[,KEY]    choices (algorithm) or keys (optimizer.lr) that tell variants apart;
                   left out: whatever the runs do not agree on
   metric=NAME     left out: eval/accuracy, or eval/reward where there is none
-  out=FOLDER      the tables as Markdown, CSV and LaTeX too
+  out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tandem.compare import comparison, tables
+from tandem.compare.figures import plots
+from tandem.compare.report import Comparison, provenance, report
 from tandem.compare.runs import Run, find, read
 from tandem.compare.variants import grouped
 
@@ -30,11 +32,10 @@ def main(arguments: Sequence[str]) -> None:
     try:
         places, options = parsed(arguments)
         runs = [read(folder) for folder in find(places)]
-        made = compare(runs, by=split(options.get("by")), metric=options.get("metric"))
-        text = "\n\n".join(table.markdown() for table in made)
-        print(text)
+        found = compare(runs, by=split(options.get("by")), metric=options.get("metric"))
+        print("\n\n".join(table.markdown() for table in found.tables))
         if "out" in options:
-            write(made, Path(options["out"]))
+            write(found, Path(options["out"]), title=" ".join(places))
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -57,13 +58,14 @@ def split(text: str | None) -> list[str]:
     return text.split(",") if text else []
 
 
-def compare(runs: Sequence[Run], *, by: Sequence[str], metric: str | None) -> list[tables.Table]:
+def compare(runs: Sequence[Run], *, by: Sequence[str], metric: str | None) -> Comparison:
     metric = chosen(runs, metric)
     variants = [comparison.scored(one, metric) for one in grouped(runs, by)]
+    pairs = comparison.pairs(variants)
     made = [tables.of_variants(variants, metric)]
-    if len(variants) > 1:
-        made.append(tables.of_pairs(comparison.pairs(variants), metric))
-    return made
+    if pairs:
+        made += [tables.of_pairs(pairs, metric), tables.of_differences(variants)]
+    return Comparison(metric=metric, variants=variants, pairs=pairs, tables=made)
 
 
 def chosen(runs: Sequence[Run], metric: str | None) -> str:
@@ -83,12 +85,15 @@ def chosen(runs: Sequence[Run], metric: str | None) -> str:
     return metric
 
 
-def write(made: Sequence[tables.Table], folder: Path) -> None:
+def write(found: Comparison, folder: Path, *, title: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for table in made:
-        (folder / f"{table.name}.md").write_text(table.markdown() + "\n")
-        (folder / f"{table.name}.csv").write_text(table.csv())
-        (folder / f"{table.name}.tex").write_text(table.latex())
+    (folder / "report.html").write_text(report(found, title))
+    line = provenance(found.runs)
+    for table in found.tables:
+        (folder / f"{table.name}.md").write_text(f"{table.markdown()}\n\n{line}\n")
+        (folder / f"{table.name}.csv").write_text(f"# {line}\n{table.csv()}")
+        (folder / f"{table.name}.tex").write_text(f"% {line}\n{table.latex()}")
+    plots(found, folder, line)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class Pair:
     difference: Difference
     wins: Wins
     adjusted: float | None = None  # the p-value, Holm over all pairs of the table
+    among: int = 1  # pairs of the table
 
     @property
     def distinct(self) -> bool:
@@ -62,14 +63,14 @@ class Pair:
         n = " and ".join(dict.fromkeys(str(len(side.scores)) for side in (self.better, self.other)))
         if self.distinct:
             return f"{self.better.variant.name} beats {self.other.variant.name}"
-        return f"not distinguishable at n = {n}; {more_seeds(self.difference)}"
+        return f"not distinguishable at n = {n}; {more_seeds(self.difference, self.among)}"
 
 
-def more_seeds(difference: Difference) -> str:
-    """What it would take to tell a difference of this size."""
+def more_seeds(difference: Difference, among: int) -> str:
+    """What it would take to tell a difference of this size among so many pairs."""
     if difference.spread is None:
         return "one seed shows no spread: run more"
-    needed = seeds_needed(difference)
+    needed = seeds_needed(difference, level=1 - ALPHA / among)
     if needed is None:
         return "no number of seeds up to 1000 has 80 % power for this difference"
     return f"80 % power for this difference needs n = {needed}"
@@ -94,7 +95,9 @@ def pairs(variants: Sequence[Scored]) -> list[Pair]:
     """All of them, with p-values that hold for the whole table."""
     found = [compared(one, other) for one, other in combinations(variants, 2)]
     adjusted = holm([pair.difference.p for pair in found])
-    return [replace(pair, adjusted=p) for pair, p in zip(found, adjusted, strict=True)]
+    return [
+        replace(pair, adjusted=p, among=len(found)) for pair, p in zip(found, adjusted, strict=True)
+    ]
 
 
 def compared(one: Scored, other: Scored) -> Pair:

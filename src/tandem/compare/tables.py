@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tandem.compare.comparison import Pair, Scored
+from tandem.compare.variants import differing, facts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,17 @@ def of_pairs(pairs: Sequence[Pair], metric: str) -> Table:
             )
             for pair in sorted(pairs, key=lambda pair: -pair.difference.mean)
         ],
+    )
+
+
+def of_differences(variants: Sequence[Scored]) -> Table:
+    """What the configurations do not agree on, and nothing else."""
+    facts = [facts_of(one.variant.runs[0]) for one in variants]
+    return Table(
+        name="configuration",
+        title="What the variants differ in",
+        columns=("key", *(one.variant.name for one in variants)),
+        rows=[(key, *(str(fact.get(key, "-")) for fact in facts)) for key in differing(facts)],
     )
 
 

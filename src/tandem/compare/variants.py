@@ -52,7 +52,8 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Variant]:
 
 
 def named(fact: Mapping[str, object], keys: Sequence[str]) -> str:
-    said = [f"{key}={fact[key]}" for key in keys if key in fact]
+    """A choice is named by its option, a number by its key too."""
+    said = [str(fact[k]) if k == "algorithm" else f"{k}={fact[k]}" for k in keys if k in fact]
     return ", ".join(said) or str(fact.get("algorithm", "all"))
 
 

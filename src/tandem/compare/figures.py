@@ -1,0 +1,72 @@
+"""The plots of a comparison as vectors, for papers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.compare.comparison import Scored
+from tandem.compare.learning import learning, mean_line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from tandem.compare.report import Comparison
+
+# Okabe and Ito's colours, as in the report.
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
+    *("#e69f00", "#56b4e9", "#7a5fd0", "#8a8f98"),
+)
+DASHES = ("-", "--", ":")
+
+
+def plots(found: Comparison, folder: Path, line: str) -> None:
+    """curves.pdf and scores.pdf; `line` is written into them as where they come from."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.figure import Figure
+
+    draw = {"curves": _curves, "scores": _scores}
+    for name, onto in draw.items():
+        figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+        FigureCanvasPdf(figure)
+        onto(figure.add_subplot(), found.variants, found.metric)
+        # Without a date, so that the same runs give the same file.
+        about = {"Subject": line, "CreationDate": None}
+        figure.savefig(folder / f"{name}.pdf", metadata=about)
+
+
+def style(place: int) -> dict[str, str]:
+    dash = DASHES[place // len(COLOURS) % len(DASHES)]
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash}
+
+
+def _curves(axes: Axes, variants: Sequence[Scored], metric: str) -> None:
+    for place, one in enumerate(variants):
+        curves = learning(one.variant.runs, metric)
+        if curves is None:
+            continue
+        own = style(place)
+        for seed in curves.y:
+            axes.plot(curves.x, seed, alpha=0.3, linewidth=0.6, **own)
+        x, mean, low, high = zip(*mean_line(curves), strict=True)
+        name = f"{one.variant.name} (n = {len(curves.y)})"
+        axes.plot(x, mean, linewidth=1.6, label=name, **own)
+        if low[0] is not None:
+            axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
+    axes.set(xlabel="iterations", ylabel=metric)
+    axes.legend(frameon=False, fontsize="small")
+
+
+def _scores(axes: Axes, variants: Sequence[Scored], metric: str) -> None:
+    for place, one in enumerate(variants):
+        colour, found = style(place)["color"], one.estimate
+        axes.plot(one.scores, [place] * len(one.scores), "o", color=colour, alpha=0.6, markersize=4)
+        axes.plot([found.mean] * 2, [place - 0.3, place + 0.3], color="black")
+        if found.low is not None:
+            axes.plot([found.low, found.high], [place] * 2, color=colour, alpha=0.5, linewidth=3)
+    names = [f"{one.variant.name} (n = {one.estimate.n})" for one in variants]
+    axes.set_yticks(range(len(variants)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel=f"last {metric} of every seed")
