@@ -7,7 +7,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
-    "types declarations draws",
+    "types declarations draws hub",
     "ranks weights groups schedules remembered dynamics drift remote",
     "coefficients kl",
     "metrics batches",
@@ -27,7 +27,7 @@ LAYERS = (
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
 HOMES = {
     "lightning": {"module", "callbacks", "run"},
-    "transformers": {"policies"},
+    "transformers": {"policies", "rewards"},
     "peft": {"policies"},
     "diffusers": {"policies"},
     "wandb": {"record"},

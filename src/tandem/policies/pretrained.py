@@ -6,11 +6,12 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from tandem.hub import located, one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
     """Whatever cannot be loaded is one line that names the setting."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    place = located(path)
+    place = located(path, key="model.path")
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
@@ -79,38 +80,6 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
         raise ValueError(f"model.path={path} cannot be loaded: {one_line(error)}") from None
     check_whole(path, tokenizer, report["missing_keys"])
     return Pretrained(model, tokenizer)
-
-
-def located(path: str) -> str:
-    """The path of a folder, or the name of a hub repository that is cached or can be reached."""
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
-        raise ValueError(f"model.path={path}: there is no such folder")
-    check_hub(path)
-    return path
-
-
-def check_hub(name: str) -> None:
-    """One quick question: transformers would ask for a minute before it gave up."""
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
-        return
-    advice = "give the path of a folder, or the name of a hub repository that can be reached"
-    if constants.HF_HUB_OFFLINE:
-        raise ValueError(
-            f"model.path={name} is neither a folder nor in the hub's cache, and HF_HUB_OFFLINE "
-            f"forbids to ask the hub; {advice}"
-        )
-    try:
-        HfApi().model_info(name, timeout=10)
-    except Exception as error:  # no network, no such name, no access: the reason is in the text
-        raise ValueError(
-            f"model.path={name} is no folder, and the hub did not give it ({one_line(error)}); "
-            f"{advice}"
-        ) from None
 
 
 def check_whole(path: str, tokenizer: Any, missing: set[str]) -> None:
@@ -176,10 +145,6 @@ def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
                 f"but the model's is {tuple(tensor.shape)}"
             )
         tensor.copy_(weights[name])
-
-
-def one_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _dtype(numerics: Numerics) -> torch.dtype | str:

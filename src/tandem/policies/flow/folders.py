@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tandem.policies.pretrained import one_line
+from tandem.hub import one_line
 
 INDEX = "model_index.json"
 PATTERNS = ("*.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")

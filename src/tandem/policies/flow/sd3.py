@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from tandem.hub import one_line
 from tandem.policies.flow.folders import pipeline_folder, without_bars
 from tandem.policies.flow.prompts import fingerprint_of
 from tandem.policies.flow.protocol import Canvas
@@ -21,7 +22,6 @@ from tandem.policies.flow.sd3_transformer import (
     transformer_from,
     velocity,
 )
-from tandem.policies.pretrained import one_line
 
 ENCODERS = tuple(f"{kind}{n}" for kind in ("text_encoder", "tokenizer") for n in ("", "_2", "_3"))
 CLIP_TOKENS = 77

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from tandem.hub import one_line
 from tandem.policies.flow.records import Condition
-from tandem.policies.pretrained import one_line
 
 # Of both streams, picture and text; those that Flow-GRPO adapts (arXiv:2505.05470).
 ATTENTION = (
