@@ -69,6 +69,10 @@ WRONG = {
     "dynamics/schedule=linear_dynamic_shift dynamics.schedule.max_tokens=256": (
         "dynamics.schedule of rollout.steps=10: float division by zero"
     ),
+    "dynamics/schedule=qwen_image dynamics.schedule.terminal=1.5": (
+        "dynamics.schedule of rollout.steps=10: the level that the last step starts from lies in "
+        "(0, 1), and needs a step before it; got terminal=1.5 of 10 steps"
+    ),
     "dynamics.schedule.shift=1e30": (
         "dynamics=flow_sde: the step from the noise level 1 to 1 is not finite; set another "
         "dynamics/schedule or dynamics.kernel"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tandem.dynamics.guidance import guided, guides
+from tandem.dynamics.guidance import guided, guides, with_length_of
 
 WITH, WITHOUT = torch.tensor([[2.0, -1.0]]), torch.tensor([[1.0, 1.0]])
 
@@ -40,3 +40,10 @@ def test_velocities_of_a_half_model_are_combined_in_float32():
     half = torch.randn(2, 1, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
     want = guided(*half.float(), scale=7.5)
     assert_close(guided(*half, scale=7.5), want, rtol=0, atol=0)
+
+
+def test_guidance_that_turns_a_velocity_leaves_its_length():
+    prompted, way = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 20.0], [-6.0, 8.0]])
+    want = torch.tensor([[0.0, 5.0], [-1.2, 1.6]])
+    assert_close(with_length_of(prompted, way), want)
+    assert with_length_of(prompted.bfloat16(), way.bfloat16()).dtype == torch.float32

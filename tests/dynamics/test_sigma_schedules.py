@@ -67,6 +67,30 @@ def test_dynamic_shifts_are_those_of_diffusers(kind, tokens):
     assert_close(SCHEDULES[kind](10, tokens), scheduler.sigmas, atol=2e-7, rtol=0)
 
 
+QWEN_IMAGE = {"max_tokens": 8192, "max_shift": 0.9, "terminal": 0.02}
+
+
+@pytest.mark.parametrize("tokens", [4, 1024, 4096])
+@pytest.mark.parametrize("steps", [2, 10, 50])
+def test_a_terminal_level_is_that_of_diffusers(steps, tokens):
+    diffusers = pytest.importorskip("diffusers")
+    flux = pytest.importorskip("diffusers.pipelines.flux.pipeline_flux")
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True, shift_terminal=0.02
+    )
+    mu = flux.calculate_shift(tokens, max_seq_len=8192, max_shift=0.9)
+    scheduler.set_timesteps(sigmas=given(steps), mu=mu)
+    levels = exponential_dynamic_shift(steps, tokens, **QWEN_IMAGE)
+    assert_close(levels, scheduler.sigmas, atol=2e-7, rtol=0)
+    assert levels[0] == 1 and levels[-1] == 0  # exactly: `flow_sde` looks for 1
+
+
+@pytest.mark.parametrize(("steps", "terminal"), [(1, 0.02), (10, 0.0), (10, 1.0)])
+def test_a_terminal_level_needs_room(steps, terminal):
+    with pytest.raises(ValueError, match=f"got terminal={terminal:g} of {steps} steps"):
+        exponential_dynamic_shift(steps, 256, terminal=terminal)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 10, 100])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_levels_fall_from_one_to_zero(name, steps):

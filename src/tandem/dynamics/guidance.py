@@ -28,3 +28,12 @@ def guided(prompted: Tensor, unprompted: Tensor | None, *, scale: float) -> Tens
             "encode a negative prompt, or set guidance_scale=1"
         )
     return wide(unprompted) + scale * (wide(prompted) - wide(unprompted))
+
+
+def with_length_of(prompted: Tensor, guided: Tensor) -> Tensor:
+    """guided |prompted| / |guided|, norms over the last dimension, in float32.
+
+    What Qwen-Image does to every patch: guidance turns a velocity, and does not lengthen it.
+    """
+    norms = [x.norm(dim=-1, keepdim=True) for x in (wide(prompted), wide(guided))]
+    return wide(guided) * (norms[0] / norms[1])

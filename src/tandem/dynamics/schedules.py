@@ -43,13 +43,16 @@ def exponential_dynamic_shift(
     base_shift: float = 0.5,
     max_tokens: int = 4096,
     max_shift: float = 1.15,
+    terminal: float | None = None,
 ) -> Tensor:
     """linear_shift by e^mu, mu on the line through (base_tokens, base_shift) and the same of max.
 
     What Flux and its kin do: the larger the picture, the more noise it takes to hide it.
+    `terminal`: the level that the last step starts from, all others being stretched with it.
     """
     mu = _on_line(tokens, base_tokens, base_shift, max_tokens, max_shift)
-    return linear_shift(steps, tokens, shift=math.exp(mu))
+    levels = linear_shift(steps, tokens, shift=math.exp(mu))
+    return levels if terminal is None else _stretched(levels, terminal)
 
 
 def linear_dynamic_shift(
@@ -68,6 +71,17 @@ def linear_dynamic_shift(
 
 def _on_line(x: float, x1: float, y1: float, x2: float, y2: float) -> float:
     return y1 + (y2 - y1) / (x2 - x1) * (x - x1)
+
+
+def _stretched(levels: Tensor, terminal: float) -> Tensor:
+    """1 and 0 stay where they are, and the distances from 1 of all between grow alike."""
+    if not 0 < terminal < 1 or len(levels) < 3:
+        raise ValueError(
+            "the level that the last step starts from lies in (0, 1), and needs a step before it; "
+            f"got terminal={terminal:g} of {len(levels) - 1} steps"
+        )
+    between = 1 - (1 - levels[:-1].double()) * (1 - terminal) / (1 - levels[-2].double())
+    return torch.cat([between, levels.new_zeros(1).double()]).float()
 
 
 def _shifted(levels: list[float], shift: float) -> Tensor:
