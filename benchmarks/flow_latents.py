@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws
+from tandem.policies.flow.lora import ATTENTION
 from tandem.policies.flow.records import Condition
-from tandem.policies.flow.sd3_transformer import ATTENTION, image_tokens, velocity
+from tandem.policies.flow.sd3_transformer import image_tokens, velocity
 from tandem.types import Prompt
 
 SIDE, CHANNELS = 64, 16  # of one latent picture

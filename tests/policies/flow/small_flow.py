@@ -61,6 +61,7 @@ def sampled(policy, group_size=4, texts=TEXTS, **options):
 def step_on(policy, loss, lr=1e-3):
     """One step of plain gradient descent; what the gradients were."""
     loss.backward()
+    assert all(p.grad is not None for p in policy.trainable().values()), "ranks wait for each other"
     gradients = {name: p.grad.clone() for name, p in policy.trainable().items()}
     with torch.no_grad():
         for parameter in policy.trainable().values():

@@ -25,7 +25,7 @@ class Field:
             return guided(self.predict(x, sigma, prompted), None, scale=scale)
         both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
-        return guided(*velocity.chunk(2), scale=scale)
+        return self.adapter.guide(*velocity.chunk(2), scale=scale)
 
     def with_states(
         self, x: Tensor, sigma: Tensor, conditioning: Conditioning, *, scale: float

@@ -1,9 +1,14 @@
-"""Where a pipeline lies: a folder in diffusers' layout, or a repository of the hub."""
+"""Where a pipeline lies, in a folder or on the hub, and how the networks in it are loaded."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
 
 from tandem.hub import one_line
 
@@ -45,3 +50,29 @@ def from_hub(name: str) -> Path:
             f"model.path={name} is no folder, and the hub did not give it ({one_line(error)}); "
             "give the path of a folder, or the name of a repository that can be reached"
         ) from None
+
+
+def loaded(
+    folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | Literal["auto"]
+) -> nn.Module:
+    """The network in a subfolder, all of its weights. Whatever cannot be loaded is one line."""
+    if not (folder / part / "config.json").is_file():
+        raise ValueError(f"model.path={folder} holds no {part}/config.json")
+    try:
+        named = json.loads((folder / part / "config.json").read_text())["_class_name"]
+        if named == kind.__name__:
+            network, told = kind.from_pretrained(
+                folder, subfolder=part, dtype=dtype, output_loading_info=True
+            )
+    except Exception as error:  # several libraries' own; all mean that this path is of no use
+        raise ValueError(
+            f"model.path={folder} has no {part} that can be loaded: {one_line(error)}"
+        ) from None
+    if named != kind.__name__:
+        raise ValueError(
+            f"model.path={folder}: its {part} is a {named}, and that of the chosen model a "
+            f"{kind.__name__}; take the model=... of its family"
+        )
+    if told["missing_keys"]:
+        raise ValueError(f"model.path={folder}: its {part} lacks {sorted(told['missing_keys'])}")
+    return network

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from tandem.policies.lora import Lora, is_base, merged_weights
+from tandem.policies.lora import Lora, is_adapted, is_base, merged_weights
+
+if TYPE_CHECKING:
+    from diffusers.loaders.lora_base import LoraBaseMixin
 
 OWN, EVERY_LINEAR = "attention", "all-linear"
+# Of both streams, picture and text; those that Flow-GRPO adapts (arXiv:2505.05470).
+ATTENTION = (
+    "attn.to_q",
+    "attn.to_k",
+    "attn.to_v",
+    "attn.to_out.0",
+    "attn.add_q_proj",
+    "attn.add_k_proj",
+    "attn.add_v_proj",
+    "attn.to_add_out",
+)
 
 
 def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> None:
     """New ones, float32 and without dropout; from now on only they are trained.
 
-    `own`: the layers that "attention" stands for in this family.
+    `own`: the layers that "attention" stands for in this family. A layer that is frozen already
+    gets none: nothing would move it, and ranks would wait for its gradient.
     """
     from peft import LoraConfig
 
@@ -30,6 +47,7 @@ def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: in
         lora_alpha=lora.alpha,
         lora_dropout=0.0,
         target_modules=places if isinstance(places, str) else list(places),
+        exclude_modules=frozen_layers(network) or None,
     )
     network.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
@@ -42,6 +60,11 @@ def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: in
         if not is_base(name):
             parameter.data = parameter.data.float()
             parameter.requires_grad_(True)
+
+
+def frozen_layers(network: nn.Module) -> list[str]:
+    linear = [(n, x) for n, x in network.named_modules() if isinstance(x, nn.Linear)]
+    return [name for name, layer in linear if not layer.weight.requires_grad]
 
 
 def linear_layers(network: nn.Module) -> list[str]:
@@ -70,3 +93,17 @@ def plain_copy(network: nn.Module) -> nn.Module:
         copy = type(network).from_config(network.config)
     copy.load_state_dict(merged_weights(network), assign=True)
     return copy
+
+
+def save_lora(network: nn.Module, folder: Path, loader: type[LoraBaseMixin]) -> None:
+    """As `load_lora_weights` of that pipeline reads it, with rank and alpha."""
+    from peft import get_peft_model_state_dict
+
+    layers = [name for name, layer in network.named_modules() if is_adapted(layer)]
+    own = network.peft_config["default"].to_dict()
+    loader.save_lora_weights(
+        folder,
+        transformer_lora_layers=get_peft_model_state_dict(network, adapter_name="default"),
+        # Exactly those: a list of endings would name what was left out.
+        transformer_lora_adapter_metadata=own | {"target_modules": layers, "exclude_modules": None},
+    )

@@ -61,6 +61,9 @@ class Adapter(Protocol):
     ) -> Tensor:
         """noise - x0 as the network predicts it: [N, *latent_shape], sigma [N]."""
 
+    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
+        """One velocity out of two, with and without the prompt: [N, *latent_shape] float32."""
+
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         """The layer whose first input is the last hidden states [N, tokens, H], and H."""
 

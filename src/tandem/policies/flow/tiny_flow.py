@@ -9,15 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from tandem import draws
+from tandem.dynamics.guidance import guided
+from tandem.policies.flow.folders import loaded
+from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.protocol import Canvas
 from tandem.policies.flow.records import Condition
-from tandem.policies.flow.sd3_transformer import (
-    ATTENTION,
-    image_tokens,
-    save_lora,
-    transformer_from,
-    velocity,
-)
+from tandem.policies.flow.sd3_transformer import image_tokens, velocity
 
 SIZE, CHANNELS = 16, 3
 WORDS, WIDTH = 5, 32  # words of a prompt, and numbers of each
@@ -49,7 +46,7 @@ class TinyFlow:
         return Canvas(latent_shape=self.latent_shape, tokens=self.tokens[0])
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        network = self._new() if path is None else transformer_from(path, dtype)
+        network = self._new() if path is None else self._saved(Path(path), dtype)
         config = network.config
         self.patch = config.patch_size
         self.latent_shape = (config.in_channels, config.sample_size, config.sample_size)
@@ -75,6 +72,11 @@ class TinyFlow:
                 qk_norm="rms_norm",
             )
 
+    def _saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
+        from diffusers import SD3Transformer2DModel
+
+        return loaded(folder, "transformer", SD3Transformer2DModel, dtype or "auto")
+
     def fingerprint(self) -> None:
         return None
 
@@ -90,6 +92,9 @@ class TinyFlow:
     ) -> Tensor:
         return velocity(network, x, sigma, condition)
 
+    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
+        return guided(prompted, unprompted, scale=scale)
+
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         return network.norm_out, network.inner_dim
 
@@ -104,7 +109,9 @@ class TinyFlow:
         network.save_pretrained(folder / "transformer")
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
-        save_lora(network, folder)
+        from diffusers.loaders import SD3LoraLoaderMixin
+
+        save_lora(network, folder, SD3LoraLoaderMixin)
 
 
 def read(text: str) -> Condition:

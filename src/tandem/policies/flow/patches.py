@@ -1,0 +1,19 @@
+"""Latent pictures as the rows of 2 x 2 patches that Flux and its kin read."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def packed(pictures: Tensor) -> Tensor:
+    """[N, C, H, W] -> [N, H/2 * W/2, 4 C], row by row; of a patch channel by channel."""
+    count, channels, height, width = pictures.shape
+    cut = pictures.reshape(count, channels, height // 2, 2, width // 2, 2)
+    return cut.permute(0, 2, 4, 1, 3, 5).reshape(count, -1, 4 * channels)
+
+
+def unpacked(patches: Tensor, height: int, width: int) -> Tensor:
+    """The pictures again: [N, C, height, width]."""
+    count, _, numbers = patches.shape
+    cut = patches.reshape(count, height // 2, width // 2, numbers // 4, 2, 2)
+    return cut.permute(0, 3, 1, 4, 2, 5).reshape(count, numbers // 4, height, width)
