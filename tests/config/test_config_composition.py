@@ -21,6 +21,7 @@ COMPARING = (
 )
 OF_FLOWS = "dance_grpo flow_dppo flow_grpo grpo_guard mix_grpo tempflow_grpo"
 OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
+PIPELINES = "sd3_5_medium sd3_5_large flux1_dev qwen_image"
 FLOW = ["model=tiny_flow"]
 RANDOM = [*FLOW, "algorithm=tempflow_grpo"]
 NFT, CRD, OPD = (
@@ -74,7 +75,7 @@ BESIDE = {
     "data=reasoning_gym": ["data.task=leg_counting"],
     "evaluation=pictures": ["model=tiny_flow", "algorithm=sft"],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
-    **{f"model=sd3_5_{size}": ["data.path=prompts.txt"] for size in ("medium", "large")},
+    **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
     **{f"reward={name}": FLOW for name in OF_PICTURES.split()},
     "reward=target_length": ["reward.target_length.function.target=100"],
 }
