@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
+from tiny_clip import write_clip
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.rewards import Reward, Rewards
@@ -18,17 +19,21 @@ CHOSEN = {
     "target_length": {"function": {"target": 3}},
     "http": {"function": {"url": "http://127.0.0.1:8123"}},
 }  # what the user must give
+NETWORKS = {"pickscore": write_clip, "clip_score": write_clip}  # rewards that load weights
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_says_what_it_is_and_adds_one_reward_of_its_name(name):
+def test_an_option_says_what_it_is_and_adds_one_reward_of_its_name(name, tmp_path):
     path = FOLDER / f"{name}.yaml"
     assert path.read_text().startswith("# ")
     node = OmegaConf.load(path)
     assert list(node) == [name]
     if name in PACKAGES and importlib.util.find_spec(PACKAGES[name]) is None:
         pytest.skip(f"{PACKAGES[name]} is not installed")
-    rewards = build(OmegaConf.merge(node, {name: CHOSEN.get(name, {})}), "reward")
+    chosen = CHOSEN.get(name, {})
+    if name in NETWORKS:
+        chosen = {"function": {"path": str(NETWORKS[name](tmp_path))}}
+    rewards = build(OmegaConf.merge(node, {name: chosen}), "reward")
     assert isinstance(rewards[name], Reward)
 
 

@@ -1,0 +1,79 @@
+"""How near a picture is to a text, by a CLIP model: what PickScore and the CLIP score share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tandem.rewards.images import pixels
+from tandem.rewards.networks import Hosting, each_once, network, read, tokenizer
+from tandem.types import Prompt
+
+PROCESSOR = "preprocessor_config.json"
+LONGEST = 77  # tokens of a text that a CLIP model reads; the end of a longer one is left out
+
+
+class Clip:
+    """A transformers CLIPModel, and how pictures and texts are made ready for it."""
+
+    def __init__(self, path: str, processor: str | None, hosting: Hosting, *, reward: str) -> None:
+        """Its weights are loaded here. `processor`: where the files of a processor lie if `path` is
+        no folder that holds them itself; None: in `path` anyway."""
+        from transformers import CLIPImageProcessorPil, CLIPModel
+
+        key = f"reward.{reward}.function"
+        self.hosting = hosting
+        self.model = network(CLIPModel, path, f"{key}.path", hosting)
+        own = processor is None or (Path(path).expanduser() / PROCESSOR).is_file()
+        files, named = (path, f"{key}.path") if own else (processor, f"{key}.processor")
+        if Path(files).is_dir() and not (Path(files) / PROCESSOR).is_file():
+            raise ValueError(f"{named}={files} holds no {PROCESSOR}; set {key}.processor")
+        self.images = read(CLIPImageProcessorPil, files, named)
+        self.tokenizer = tokenizer(files, named)
+
+    @property
+    def scale(self) -> float:
+        """By which CLIP multiplies a cosine: the inverse of the temperature that it has learnt."""
+        return self.model.logit_scale.exp().item()
+
+    @torch.no_grad()
+    def cosines(self, pictures: Sequence[Tensor], texts: Sequence[str]) -> list[float]:
+        """Of each picture with its own text. pictures: uint8 [H, W, 3]."""
+        if not pictures:
+            return []
+        of_pictures = torch.cat([self._seen(part) for part in self.hosting.parts(pictures)])
+        of_texts = each_once(texts, self._all_read)
+        return (of_pictures * of_texts).sum(1).tolist()
+
+    def _seen(self, pictures: Sequence[Tensor]) -> Tensor:
+        """[N, D] of length 1"""
+        from PIL import Image
+
+        shown = [Image.fromarray(pixels(picture).numpy()) for picture in pictures]
+        given = self.images(shown, return_tensors="pt")["pixel_values"]
+        given = given.to(self.model.device, self.model.dtype)
+        return unit(self.model.get_image_features(pixel_values=given).pooler_output)
+
+    def _all_read(self, texts: Sequence[str]) -> Tensor:
+        return torch.cat([self._read(part) for part in self.hosting.parts(texts)])
+
+    def _read(self, texts: Sequence[str]) -> Tensor:
+        """[N, D] of length 1. What stands behind the end of a text is not seen by its end."""
+        form = {"padding": "max_length", "truncation": True, "max_length": LONGEST}
+        given = self.tokenizer(list(texts), return_tensors="pt", **form).to(self.model.device)
+        ids, mask = given["input_ids"], given["attention_mask"]
+        return unit(self.model.get_text_features(input_ids=ids, attention_mask=mask).pooler_output)
+
+
+def unit(features: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(features.float(), dim=-1)
+
+
+def texts_of(prompts: Sequence[Prompt]) -> list[str]:
+    for prompt in prompts:
+        if prompt.text is None:
+            raise ValueError(f"prompt {prompt.id} of {prompt.source} is a chat, and not a text")
+    return [prompt.text for prompt in prompts]

@@ -1,0 +1,42 @@
+"""Whether a picture shows what the text says, as a CLIP model sees it, arXiv:2104.08718."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from tandem.declarations import reads
+from tandem.rewards.asking import batched
+from tandem.rewards.clip import Clip, texts_of
+from tandem.rewards.networks import Hosting
+from tandem.types import Prompt
+
+
+@batched
+@reads("pictures")
+class ClipScore:
+    """factor * max(cos(picture, text), 0).
+
+    Factor 100 is that of torchmetrics, whose model is openai/clip-vit-large-patch14; the paper has
+    2.5 with ViT-B/32, and a text that begins with "A photo depicts", which no prompt does here.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        processor: str | None = None,
+        factor: float = 100.0,
+        batch_size: int = 16,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        device: str = "auto",
+    ) -> None:
+        hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
+        self.clip = Clip(path, processor, hosting, reward="clip_score")
+        self.factor = factor
+
+    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
+        cosines = self.clip.cosines(outputs, texts_of(prompts))
+        return [self.factor * max(cosine, 0.0) for cosine in cosines]

@@ -1,0 +1,92 @@
+"""Networks that judge: loaded whole or not at all, frozen, on the device of this rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from tandem.hub import located, one_line
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosting:
+    """Where and how a network computes."""
+
+    batch_size: int  # rows of one forward pass: memory, nothing else
+    dtype: Literal["float32", "bfloat16", "float16"]
+    device: str  # auto: this rank's GPU, or the CPU where there is none
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size={self.batch_size} of a reward must be at least 1")
+
+    @property
+    def place(self) -> torch.device:
+        if self.device != "auto":
+            return torch.device(self.device)
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+
+    def parts(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+        for start in range(0, len(items), self.batch_size):
+            yield items[start : start + self.batch_size]
+
+
+def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
+    """A transformers model of that class from safetensors, in eval mode and without gradients.
+
+    `key` is the setting that gave the path: whatever cannot be loaded is one line that names it.
+    """
+    without_bars()
+    given = {"dtype": getattr(torch, hosting.dtype), "use_safetensors": True}
+    model, report = read(kind, path, key, output_loading_info=True, **given)
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{key}={path} lacks {len(missing)} weights, such as {missing[0]}")
+    for parameter in model.parameters():
+        # Files are mapped at addresses of odd alignment, where BLAS rounds in another way.
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    return model.requires_grad_(False).eval().to(hosting.place)
+
+
+def read(kind: Any, path: str, key: str, **given: object) -> Any:
+    """What a transformers class makes of a path, without running code that lies there."""
+    try:
+        return kind.from_pretrained(located(path, key=key), trust_remote_code=False, **given)
+    except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
+        said = one_line(error)
+        raise ValueError(
+            said if said.startswith(key) else f"{key}={path} cannot be loaded: {said}"
+        ) from None
+
+
+def tokenizer(path: str, key: str) -> Any:
+    """The one that lies there. transformers would make one without words out of nothing."""
+    from transformers import AutoTokenizer
+
+    found = read(AutoTokenizer, path, key)
+    if len(found) <= len(found.all_special_tokens):
+        raise ValueError(f"{key}={path} holds no tokenizer; save one beside the model")
+    return found
+
+
+def without_bars() -> None:
+    """A bar in a file is a line per step."""
+    if not sys.stderr.isatty():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+
+
+def each_once(items: Sequence[Item], compute: Callable[[list[Item]], torch.Tensor]) -> torch.Tensor:
+    """What `compute` gives for each item, [N, ...], asked once about those that are the same."""
+    places = {item: place for place, item in enumerate(dict.fromkeys(items))}
+    return compute(list(places))[[places[item] for item in items]]
