@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types declarations draws hub",
-    "ranks weights groups schedules remembered dynamics drift remote",
+    "ranks budget weights groups schedules remembered dynamics drift remote",
     "coefficients kl",
     "metrics batches",
     "advantages losses corrections",

@@ -66,7 +66,7 @@ def assemble(
         stream=order(getattr(data, source), seed=settings.seed),
         optimizer=build(cfg.optimizer),
         schedule=build(cfg.schedule),
-        plan=plan(settings),
+        plan=plan(settings, packed=policy.packs),
         guards=settings.guards,
         folder=run_dir,
     )
@@ -126,7 +126,7 @@ def none_of(split: str, left_out: Sequence[BadRow]) -> str:
     return f"the model can read none of the {len(own)} prompts of {split}: {said}"
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: Settings, *, packed: bool) -> Plan:
     return Plan(
         seed=settings.seed,
         iterations=settings.iterations,
@@ -135,7 +135,9 @@ def plan(settings: Settings) -> Plan:
         num_minibatches=settings.num_minibatches,
         epochs=settings.epochs,
         budget=Budget(
-            max_tokens=settings.max_tokens_per_microbatch, rows=settings.micro_batch_size
+            max_tokens=settings.max_tokens_per_microbatch,
+            rows=settings.micro_batch_size,
+            packed=packed,
         ),
         max_grad_norm=settings.max_grad_norm,
     )

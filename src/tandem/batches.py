@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws, ranks
+from tandem.budget import Budget
 from tandem.types import (
     PER_STEP,
     CoupledBatch,
@@ -84,48 +84,6 @@ def of_groups(experience: Experience, ids: Tensor) -> Experience:
         return rows_of(experience, rows)
     first = first_row(experience)
     return replace(first, rollout=unmasked(first.rollout))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """What one forward pass may hold: steps (rows times the longest row), or rows."""
-
-    max_tokens: int | None = None
-    rows: int | None = None
-
-    def cut(self, cost: Tensor, group: Tensor | None = None) -> list[Tensor]:
-        """Row indices of each micro-batch, similar lengths together. cost: [N] steps of a row.
-
-        With `group` [N] the rows of a group stay together, be they more than the budget.
-        """
-        return self._cut(cost, rows=1) if group is None else self._cut_groups(cost, group)
-
-    def _cut_groups(self, cost: Tensor, group: Tensor) -> list[Tensor]:
-        ids, row = group.unique(return_inverse=True)
-        longest = cost.new_zeros(len(ids)).scatter_reduce_(0, row, cost, "amax")
-        largest = int(torch.bincount(row).max()) if len(ids) else 1
-        parts = self._cut(longest, rows=largest)
-        return [torch.isin(row, part.to(row.device)).nonzero()[:, 0].cpu() for part in parts]
-
-    def _cut(self, cost: Tensor, rows: int) -> list[Tensor]:
-        """Indices of units of at most so many rows each. cost: [N] steps of a unit's row."""
-        order = cost.argsort(descending=True, stable=True).cpu()
-        parts, start = [], 0
-        while start < len(order):
-            size = self._fits(int(cost[order[start]]), len(order) - start, rows)
-            parts.append(order[start : start + size])
-            start += size
-        return parts
-
-    def _fits(self, longest: int, left: int, rows: int) -> int:
-        limits = [left]
-        if self.rows is not None:
-            limits.append(self.rows // rows)
-        if self.max_tokens is not None:
-            limits.append(self.max_tokens // max(longest * rows, 1))
-        size = max(1, min(limits))
-        # Even parts, not full ones and a rest: a rest of one row takes another code path in BLAS.
-        return math.ceil(left / math.ceil(left / size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

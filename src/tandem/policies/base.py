@@ -24,6 +24,7 @@ class Policy(nn.Module, ABC):
     )
     varies_by = "rollout.temperature"
     iteration = 0
+    packs = False  # whether a row costs a pass its own steps, not those of the longest beside it
 
     def begin(self, iteration: int) -> None:
         """Which iteration the next samples belong to: it may name their draws."""

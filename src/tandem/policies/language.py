@@ -18,7 +18,7 @@ from tandem.policies.chat import Chat, Talk
 from tandem.policies.critic import Critic, Kind, critic_of
 from tandem.policies.decoding import Endings, answer
 from tandem.policies.lora import Lora, adapted, save_adapted
-from tandem.policies.pretrained import Build, Numerics, positions, pretrained
+from tandem.policies.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.records import Description, TokenSample
 from tandem.policies.rows import demonstrated, sampled
 from tandem.policies.sampling import Sampling
@@ -50,6 +50,7 @@ class LanguagePolicy(Policy):
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
         torch_compile: bool = False,
+        packing: Packing = "auto",
         lora: Lora | None = None,
         critic: Kind = "head",
         system_prompt: str | None = None,
@@ -65,6 +66,7 @@ class LanguagePolicy(Policy):
             attn_implementation=attn_implementation,
             gradient_checkpointing=gradient_checkpointing,
             torch_compile=torch_compile,
+            packing=packing,
         )
         self.lora, self.kind_of_critic = lora, critic
         self.talk = Talk(system_prompt=system_prompt, enable_thinking=enable_thinking)
@@ -90,6 +92,7 @@ class LanguagePolicy(Policy):
         if self.lora is not None:
             self.network = adapted(model, self.lora, seed=self.seed)
         self.scorer = Scorer(model, numerics=self.numerics, memory=self.memory, critic=self.critic)
+        self.packs = self.scorer.packs
         learning.warn_of_rounding(self.trainable())
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)

@@ -35,14 +35,17 @@ class Places:
             temperature=sample.temperature[row],
         )
 
-    @property
-    def width(self) -> int:
-        """Columns a forward pass must read: the last token of the longest row is never read."""
-        return int(self.column.max()) if len(self.column) else 1
+    def read(self, rows: int) -> Tensor:
+        """Tokens of each row that a forward pass must read, [B]: the last one is never read."""
+        blank = self.column.new_zeros(rows)
+        return blank.scatter_reduce(0, self.row, self.column, "amax")
 
-    def gather(self, states: Tensor) -> Tensor:
-        """What stands one column before each token. [B, S, D] -> [N, D]."""
-        flat = self.row * states.shape[1] + self.column - 1
+    def gather(self, states: Tensor, start: Tensor) -> Tensor:
+        """What stands one column before each token. [R, S, D] -> [N, D].
+
+        start: [B], where each row begins among the R x S states.
+        """
+        flat = start[self.row] + self.column - 1
         return states.flatten(0, 1).index_select(0, flat)
 
     def scatter(self, values: Tensor, mask: Tensor) -> Tensor:

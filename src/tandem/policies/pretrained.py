@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tandem.hub import located, one_line
+
+Packing = bool | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,12 @@ class Numerics:
     attn_implementation: str | None = None  # None: the family's default
     gradient_checkpointing: bool = False
     torch_compile: bool = False
+    packing: Packing = False  # rows of a training forward share its rows; auto: if they can
+
+    @property
+    def flash(self) -> bool:
+        """Whether attention costs nothing between rows that share a row of the pass."""
+        return "flash" in (self.attn_implementation or "")
 
 
 class Pretrained(NamedTuple):
@@ -114,6 +123,20 @@ def recompute_activations(model: nn.Module) -> None:
         model.activation_checkpointing_enable({"use_reentrant": False})
     else:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+@contextmanager
+def probed(model: nn.Module) -> Iterator[None]:
+    """Flash attention runs on a GPU alone, and a model is judged before it is moved there."""
+    own, on_cpu = model.config._attn_implementation, model.device.type == "cpu"
+    if not (on_cpu and "flash" in str(own)):
+        yield
+        return
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(own)
 
 
 def without_dropout(config: Any) -> Any:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from tandem.budget import Budget
 from tandem.policies.critic import Critic
+from tandem.policies.decoding import arguments
 from tandem.policies.logprobs import ALSO, Places, token_logp
-from tandem.policies.pretrained import Numerics
+from tandem.policies.packing import (
+    Lay,
+    Layout,
+    keeps_rows_apart,
+    packed,
+    packed_in_one,
+    padded,
+)
+from tandem.policies.pretrained import Numerics, probed
 from tandem.policies.records import TokenSample
-from tandem.types import Evidence, concat
+from tandem.types import Evidence, concat, take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +31,7 @@ class Memory:
     """What a pass may hold at once; no result depends on it beyond rounding."""
 
     logits: int = 2**24  # float32 elements of one chunk of the head
-    tokens: int = 2**14  # of one pass without gradient: rows times the longest
+    tokens: int = 2**14  # of one pass without gradient
 
 
 class Trunk:
@@ -30,11 +41,12 @@ class Trunk:
         self.layers, self.checkpoints = layers, numerics.gradient_checkpointing
         self.run = torch.compile(layers, dynamic=True) if numerics.torch_compile else layers
 
-    def __call__(self, tokens: Tensor) -> Mapping[str, Tensor]:
+    def __call__(self, layout: Layout) -> Mapping[str, Tensor]:
         if self.checkpoints:
             # Activations are recomputed in train mode only, and sampling must never be in it.
             self.layers.train(torch.is_grad_enabled())
-        out = self.run(input_ids=tokens, use_cache=False)
+        where = {} if layout.position is None else {"position_ids": layout.position}
+        out = self.run(input_ids=layout.tokens, use_cache=False, **where)
         if self.checkpoints:
             self.layers.eval()
         return out
@@ -58,14 +70,20 @@ class Scorer:
         self.critic = critic
         apart = critic is not None and critic.layers is not None
         self.own_trunk = Trunk(critic.layers, numerics) if apart else None
+        self.lay = self.layout_of_rows()
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows share a row of the pass, and none of it is padding but a little."""
+        return self.lay is not padded
 
     def __call__(
         self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
     ) -> Evidence:
         """Rows may hold anything right of their last masked token: attention looks left only."""
         places = Places.of(sample, mask)
-        tokens = sample.tokens[:, : places.width]
-        states = places.gather(self.forward(tokens))
+        layout = self.lay(sample.tokens, places.read(len(mask)))
+        states = places.gather(self.forward(layout), layout.start)
         head = self.model.get_output_embeddings() if self.splits else nn.Identity()
         numbers = token_logp(
             states,
@@ -76,34 +94,52 @@ class Scorer:
             also=[name for name in ALSO if name in needs],
         )
         if "values" in needs:
-            numbers["values"] = self.values(places, tokens, states)
+            numbers["values"] = self.values(places, layout, states)
         return Evidence(**{name: places.scatter(x, mask) for name, x in numbers.items()})
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Hidden states [B, S, H], or logits [B, S, V] of a model that does more after its head."""
-        out = self.trunk(tokens)
+    def forward(self, layout: Layout) -> Tensor:
+        """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""
+        out = self.trunk(layout)
         return out.last_hidden_state if self.splits else out.logits
 
-    def values(self, places: Places, tokens: Tensor, states: Tensor) -> Tensor:
+    def values(self, places: Places, layout: Layout, states: Tensor) -> Tensor:
         """What the critic expects of each step, from what stands before its token: [N]."""
         if self.own_trunk is not None:
-            states = places.gather(self.own_trunk(tokens).last_hidden_state)
+            states = places.gather(self.own_trunk(layout).last_hidden_state, layout.start)
         return self.critic(states)
+
+    def layout_of_rows(self) -> Lay:
+        """How rows are laid out for good: packed only if the network keeps packed rows apart."""
+        asked = self.numerics.packing
+        if asked is False:
+            return padded
+        if "position_ids" in arguments(type(self.trunk.layers)) and self._keeps_rows_apart():
+            return packed_in_one if self.numerics.flash else packed
+        reason = (
+            f"{type(self.model).__name__} does not keep apart rows that share a pass, as its "
+            "attention ignores where a row begins, or it remembers in another way"
+        )
+        if asked is True:
+            raise ValueError(f"model.packing=true: {reason}; set model.packing=false")
+        warnings.warn(f"model.packing={asked}: {reason}; they are padded", stacklevel=2)
+        return padded
+
+    def _keeps_rows_apart(self) -> bool:
+        embeddings = self.model.get_input_embeddings().weight
+        with probed(self.model):
+            return keeps_rows_apart(self.forward, len(embeddings), embeddings)
 
     @torch.no_grad()
     def in_parts(
         self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
     ) -> Evidence:
         """The same without gradient, a few rows at a time."""
-        columns = (sample.tokens, sample.prompt_length, sample.temperature, mask)
-        rows = max(self.memory.tokens // max(sample.tokens.shape[1], 1), 1)
-        parts = []
-        for tokens, length, temperature, part in zip(
-            *(c.split(rows) for c in columns), strict=True
-        ):
-            cut = TokenSample(tokens=tokens, prompt_length=length, temperature=temperature)
-            parts.append(self(cut, part, needs))
-        return concat(parts)
+        budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
+        parts = budget.cut(Places.of(sample, mask).read(len(mask)).clamp(min=1))
+        if len(parts) <= 1:
+            return self(sample, mask, needs)
+        said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
+        return take(concat(said), torch.cat(parts).argsort())
 
 
 @torch.no_grad()
@@ -120,7 +156,8 @@ def logits_are_head_of_trunk(model: nn.Module) -> bool:
 
     hooks = [module.register_forward_hook(watch) for module in calls]
     tokens = torch.arange(12, device=head.weight.device)[None] % head.weight.shape[0]
-    logits = model(input_ids=tokens, use_cache=False).logits
+    with probed(model):
+        logits = model(input_ids=tokens, use_cache=False).logits
     for hook in hooks:
         hook.remove()
     if [len(seen) for seen in calls.values()] != [1, 1]:
