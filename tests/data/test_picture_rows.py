@@ -162,6 +162,10 @@ def test_without_eval_a_part_of_train_is_held_out_and_nothing_of_the_test(tmp_pa
 def test_a_folder_is_refused_if_it_is_none_or_unclear(tmp_path):
     with pytest.raises(ValueError, match=r"there is no train\.jsonl or train\.txt in this folder"):
         folder(path=str(tmp_path / "nowhere"), seed=0)
+    for name, instead in (("a.txt", "set data=text"), ("a.jsonl", "set data=jsonl"), ("a", "name")):
+        (tmp_path / name).write_text("red")
+        with pytest.raises(ValueError, match=f"is a file, and data=folder reads .*; {instead}"):
+            folder(path=str(tmp_path / name), seed=0)
     (tmp_path / "train.txt").write_text("one")
     written(tmp_path / "train.jsonl", [{"prompt": "one"}])
     with pytest.raises(ValueError, match=r"train\.jsonl and train\.txt are one split"):

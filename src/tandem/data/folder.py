@@ -34,6 +34,12 @@ def folder(
     bring none; `pictures` and `resize` are those of `jsonl`, and a name starts in the folder.
     """
     place = Path(path)
+    if place.is_file():
+        kind = {".jsonl": "jsonl", ".txt": "text"}.get(place.suffix)
+        raise ValueError(
+            f"data.path={path} is a file, and data=folder reads the train.jsonl or train.txt of a "
+            f"folder; {f'set data={kind}' if kind else 'name a folder'}"
+        )
     finish = finisher(place, pictures=pictures, resize=resize)
     splits = [
         _rows(place, name, finish=finish, negative=negative_prompt)

@@ -1,5 +1,6 @@
 """FLUX.1 and Qwen-Image from folders: the same policy, held to diffusers' own pipelines."""
 
+import gc
 import shutil
 from dataclasses import dataclass
 
@@ -197,6 +198,19 @@ def test_adapters_are_float32_over_a_base_in_bfloat16(world, name):
     assert torch.equal(before, rollout.behaviour_logp)
     step_on(policy, -before.sum(), lr=1e-2)
     assert (policy.evidence(rollout, NOTHING).logp - before).abs().max() > 0
+
+
+@FAMILIES
+def test_encoders_are_freed_and_a_text_is_encoded_once(world, name):
+    from transformers import CLIPTextModel, Qwen2_5_VLForConditionalGeneration, T5EncoderModel
+
+    sampled(world.make(name), 1, texts=["an orange star"])
+    gc.collect()
+    kinds = (CLIPTextModel, T5EncoderModel, Qwen2_5_VLForConditionalGeneration)
+    assert not [x for x in gc.get_objects() if type(x) in kinds]
+    again = world.make(name)
+    again.adapter.encode = None  # would fail
+    assert len(sampled(again, 1, texts=["an orange star"]).outputs) == 1
 
 
 def test_patches_are_cut_and_put_together_as_diffusers_does():

@@ -1,7 +1,7 @@
 """A FLUX.1 pipeline of a few thousand random weights, written to a folder."""
 
 import torch
-from tiny_sd3 import clip_tokenizer, t5, t5_tokenizer
+from policies.flow.tiny_sd3 import clip_tokenizer, t5, t5_tokenizer
 
 
 def write_flux(folder, seed=0, **options):

@@ -5,14 +5,15 @@ import torch
 SPECIAL = ["<|startoftext|>", "<|endoftext|>"]
 
 
-def write_pipeline(folder, seed=0):
+def write_pipeline(folder, seed=0, **options):
     """As `save_pretrained` leaves it."""
     torch.manual_seed(seed)
-    pipeline().save_pretrained(folder)
+    pipeline(**options).save_pretrained(folder)
     return folder
 
 
-def pipeline():
+def pipeline(*, channels=4, blocks=(8, 16)):
+    """`channels`, `blocks`: of the VAE; that of Stable Diffusion 3 has 16, and four."""
     from diffusers import (
         AutoencoderKL,
         FlowMatchEulerDiscreteScheduler,
@@ -24,8 +25,8 @@ def pipeline():
         transformer=SD3Transformer2DModel(
             sample_size=8,
             patch_size=2,
-            in_channels=4,
-            out_channels=4,
+            in_channels=channels,
+            out_channels=channels,
             num_layers=2,
             attention_head_dim=8,
             num_attention_heads=2,
@@ -40,10 +41,10 @@ def pipeline():
         vae=AutoencoderKL(
             in_channels=3,
             out_channels=3,
-            latent_channels=4,
-            block_out_channels=(8, 16),
-            down_block_types=("DownEncoderBlock2D",) * 2,
-            up_block_types=("UpDecoderBlock2D",) * 2,
+            latent_channels=channels,
+            block_out_channels=blocks,
+            down_block_types=("DownEncoderBlock2D",) * len(blocks),
+            up_block_types=("UpDecoderBlock2D",) * len(blocks),
             layers_per_block=1,
             norm_num_groups=4,
             use_quant_conv=False,

@@ -1,0 +1,122 @@
+"""The presets of pipelines on tiny random checkpoints in the hub's layout: they load, sample, train
+and save what plain diffusers loads."""
+
+import json
+
+import pytest
+import torch
+from policies.flow.tiny_flux import write_flux
+from policies.flow.tiny_qwen_image import write_qwen_image
+from policies.flow.tiny_sd3 import write_pipeline
+from torch.testing import assert_close
+
+import tandem
+from tandem.config import build, check, compose
+
+SMALL = (
+    "iterations=2", "prompts_per_step=2", "group_size=4", "rollout.steps=4", "data.max_size=6",
+    "evaluation.every=null", "checkpoints.every=2", "optimizer.lr=1e-2", "model.dtype=float32",
+    "model.adapter.resolution=32", "model.adapter.encoder_dtype=float32", "reward=coin",
+    "plugins=[coin]",
+)  # fmt: skip
+TOKENS = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}
+PAIRS = [(model, algorithm) for model in TOKENS for algorithm in ("flow_grpo", "nft")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
+    pytest.mark.usefixtures("unseen"),
+]
+
+
+@pytest.fixture
+def unseen(monkeypatch):
+    """Without the curves at the end of a run, which take as long as all the rest."""
+    monkeypatch.setattr("tandem.run.curves", lambda folder: None)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A checkpoint of each family, and a folder of prompts."""
+    world = tmp_path_factory.mktemp("presets")
+    write_pipeline(world / "sd3_5_medium", channels=16, blocks=(8, 8, 8, 8))
+    write_flux(world / "flux1_dev")
+    write_qwen_image(world / "qwen_image")
+    (world / "prompts").mkdir()
+    lines = [f"a {colour} {thing}" for colour in ("red", "green", "blue") for thing in "abcdefgh"]
+    (world / "prompts" / "train.txt").write_text("\n".join(lines))
+    rows = [{"prompt": "a star", "id": 7}, {"prompt": "a moon"}]
+    (world / "prompts" / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return world
+
+
+def trained(world, model, algorithm, folder, *own):
+    """Two iterations of the preset, with its recipe where there is one, and its record."""
+    tandem.train(
+        f"model={model}",
+        f"algorithm={algorithm}",
+        "data=folder",
+        f"data.path={world / 'prompts'}",
+        f"model.path={world / model}",
+        f"model.adapter.max_sequence_length={TOKENS[model]}",
+        f"cache_dir={world / 'cache'}",
+        f"run_dir={folder}",
+        *SMALL,
+        *own,
+    )
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "optim/grad_norm" in row]
+
+
+def painted(model, folder, lora=None):
+    """By a plain pipeline of diffusers: latents of two prompts."""
+    from diffusers import FluxPipeline, QwenImagePipeline, StableDiffusion3Pipeline
+
+    kind = {"flux1_dev": FluxPipeline, "qwen_image": QwenImagePipeline}.get(model)
+    pipeline = (kind or StableDiffusion3Pipeline).from_pretrained(folder)
+    pipeline.set_progress_bar_config(disable=True)
+    if lora is not None:
+        pipeline.load_lora_weights(lora)
+    return pipeline(
+        prompt=["a red a", "a star"],
+        generator=torch.Generator().manual_seed(0),
+        num_inference_steps=3,
+        height=32,
+        width=32,
+        max_sequence_length=TOKENS[model],
+        output_type="latent",
+    ).images
+
+
+@pytest.mark.parametrize(("model", "algorithm"), PAIRS)
+def test_a_preset_trains_an_adapter_that_plain_diffusers_loads(model, algorithm, world, tmp_path):
+    first, second = trained(world, model, algorithm, tmp_path / "run")
+    assert first["optim/grad_norm"] > 0 and second["optim/grad_norm"] > 0
+    merged = painted(model, tmp_path / "run" / "model")
+    assert (merged - painted(model, world / model)).abs().max() > 1e-3
+    beside = painted(model, world / model, tmp_path / "run" / "model" / "lora")
+    assert_close(beside, merged, atol=1e-5, rtol=1e-5)
+
+
+def test_a_folder_of_prompts_gives_flux_what_it_trains_on_and_what_it_is_tested_on(world, tmp_path):
+    chosen = ["algorithm=flow_grpo", "model=flux1_dev", "reward=jpeg_compressibility"]
+    chosen += ["data=folder", f"data.path={world / 'prompts'}", "rollout.steps=28"]
+    cfg = compose([*chosen, "data.max_size=6"])
+    assert check(cfg).prompts_per_step == 48  # of the recipe, which is published
+    assert cfg.rollout.steps == 28 and cfg.dynamics.kernel.noise_level == 0.9
+    data = build(cfg.data)
+    assert len(data.train) == 6
+    own = (chosen[2], "rollout.steps=28", "evaluation.every=2", "evaluation.prompts=1")
+    own += ("evaluation.samples=1", "evaluation.columns=1", "evaluation.steps=2")
+    run = tmp_path / "run"
+    rows = trained(world, "flux1_dev", "flow_grpo", run, *own)
+    assert all(row["reward/mean"] < 0 for row in rows)  # minus thousands of bytes
+    asked = {row["prompt"] for row in lines(run / "samples/iteration_000000.jsonl", "best")}
+    assert asked and asked <= {prompt.text for prompt in data.train}
+    tandem.train(f"resume={run}", "evaluate=true", "evaluation.split=test")
+    (tested,) = lines(run / "evaluation_test.jsonl", "eval")
+    assert tested["prompt"] in {prompt.text for prompt in data.test} == {"a star", "a moon"}
+
+
+def lines(file, kind):
+    """Pictures of that kind in a table of samples."""
+    rows = map(json.loads, file.read_text().splitlines())
+    return [row for row in rows if row["kind"] == kind]
