@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar, overload
 from torch import Tensor
 
 from tandem.declarations import unbound
-from tandem.rewards.verdicts import number_of, one_each
+from tandem.rewards.verdicts import Missing, number_of, one_each
 from tandem.types import Prompt
 
 Function = TypeVar("Function", bound=Callable)
@@ -154,7 +154,7 @@ def chances(answer: object) -> tuple[object, object]:
     if reason is not None:
         return answer, answer
     if not 0 <= number <= 1:
-        fault = ValueError(f"gave a preference of {number:g}, not one from 0 to 1")
+        fault = Missing(f"gave a preference of {number:g}, not one from 0 to 1")
         return fault, fault
     return number, 1 - number
 

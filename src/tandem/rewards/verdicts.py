@@ -39,8 +39,8 @@ def one_each(values: object, count: int) -> list[object]:
 def _by_place(values: Mapping, count: int) -> list[object]:
     foreign = [place for place in values if place not in range(count)]
     if foreign:
-        return [KeyError(f"gave a number for {str(foreign[0])[:20]}, of {count} samples")] * count
-    left_out = LookupError("gave no number for it")
+        return [Missing(f"gave a number for {str(foreign[0])[:20]}, of {count} samples")] * count
+    left_out = Missing("gave no number for it")
     return [values.get(place, left_out) for place in range(count)]
 
 

@@ -1,0 +1,80 @@
+"""Rewards that wait for somebody else are asked beside one another, and each in turn."""
+
+import threading
+import time
+
+from tandem.rewards import Reward, Rewards, batched, waits
+from tandem.types import Prompt
+
+PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
+LIMIT = 10.0  # seconds, of what would otherwise hang
+
+
+def ask(rewards, count=4):
+    return rewards([str(i) for i in range(count)], [PROMPTS[i] for i in range(count)])
+
+
+def test_those_that_wait_are_asked_at_the_same_time_and_those_that_compute_where_we_are():
+    both_there, threads = threading.Barrier(2, timeout=LIMIT), {}
+
+    def met(name, output, prompt):
+        both_there.wait()
+        threads[name] = threading.current_thread()
+        return float(prompt.id)
+
+    def computed(output, prompt):
+        threads["here"] = threading.current_thread()
+        return 10.0
+
+    rewards = Rewards(
+        {
+            "a": Reward(waits(lambda o, p: met("a", o, p))),
+            "here": Reward(computed),
+            "b": Reward(waits(lambda o, p: met("b", o, p))),
+        }
+    )
+    scores = ask(rewards)
+    assert scores.total.tolist() == [10.0, 12.0, 14.0, 16.0]
+    assert list(scores.parts) == ["a", "here", "b"]
+    assert threads["here"] is threading.current_thread()
+    assert len({*threads.values()}) == 3
+
+
+def test_a_hang_costs_its_timeout_and_no_other_score_and_faults_keep_their_order():
+    @waits
+    def hangs(output, prompt):
+        if prompt.id == 1:
+            threading.Event().wait()
+        return 1.0
+
+    slow = {name: Reward(hangs, timeout=0.3) for name in ("a", "b", "c")}
+    rewards = Rewards({**slow, "fine": Reward(lambda o, p: p.id / 0 if p.id == 3 else 2.0)})
+    start = time.monotonic()
+    scores = ask(rewards)
+    assert time.monotonic() - start < 0.8  # three of 0.3 at once
+    assert scores.scored.tolist() == [True, False, True, False]
+    assert scores.total.tolist() == [5.0, 0.0, 5.0, 0.0]
+    assert list(rewards.pop_faults().items()) == [
+        ("a: timed out", 1),
+        ("b: timed out", 1),
+        ("c: timed out", 1),
+        ("fine: raised ZeroDivisionError: 'division by zero'", 1),
+    ]
+
+
+def test_a_reward_is_asked_of_one_part_after_another():
+    seen, busy = [], threading.Lock()
+
+    @waits
+    @batched
+    def judge(outputs, prompts):
+        assert busy.acquire(blocking=False)
+        time.sleep(0.01)
+        seen.append(outputs)
+        busy.release()
+        return [1.0] * len(outputs)
+
+    rewards = Rewards({"judge": Reward(judge)})
+    begun = [rewards.begin([str(i)], [PROMPTS[i]]) for i in range(4)]
+    assert [answered().total.item() for answered in reversed(begun)] == [1.0] * 4
+    assert seen == [["0"], ["1"], ["2"], ["3"]]
