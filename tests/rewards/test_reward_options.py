@@ -7,6 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from tiny_clip import write_clip
+from tiny_judge import write_judge
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.rewards import Reward, Rewards
@@ -19,7 +20,8 @@ CHOSEN = {
     "target_length": {"function": {"target": 3}},
     "http": {"function": {"url": "http://127.0.0.1:8123"}},
 }  # what the user must give
-NETWORKS = {"pickscore": write_clip, "clip_score": write_clip}  # rewards that load weights
+# Rewards that load weights, with somebody who writes them.
+NETWORKS = {"pickscore": write_clip, "clip_score": write_clip, "reward_model": write_judge}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
