@@ -8,6 +8,7 @@ import torch
 from policies.flow.tiny_flux import write_flux
 from policies.flow.tiny_qwen_image import write_qwen_image
 from policies.flow.tiny_sd3 import write_pipeline
+from rewards.tiny_clip import write_clip
 from torch.testing import assert_close
 
 import tandem
@@ -40,6 +41,7 @@ def world(tmp_path_factory):
     write_pipeline(world / "sd3_5_medium", channels=16, blocks=(8, 8, 8, 8))
     write_flux(world / "flux1_dev")
     write_qwen_image(world / "qwen_image")
+    write_clip(world / "pickscore")
     (world / "prompts").mkdir()
     lines = [f"a {colour} {thing}" for colour in ("red", "green", "blue") for thing in "abcdefgh"]
     (world / "prompts" / "train.txt").write_text("\n".join(lines))
@@ -97,18 +99,21 @@ def test_a_preset_trains_an_adapter_that_plain_diffusers_loads(model, algorithm,
 
 
 def test_a_folder_of_prompts_gives_flux_what_it_trains_on_and_what_it_is_tested_on(world, tmp_path):
-    chosen = ["algorithm=flow_grpo", "model=flux1_dev", "reward=jpeg_compressibility"]
+    chosen = ["algorithm=flow_grpo", "model=flux1_dev", "reward=pickscore"]
     chosen += ["data=folder", f"data.path={world / 'prompts'}", "rollout.steps=28"]
     cfg = compose([*chosen, "data.max_size=6"])
     assert check(cfg).prompts_per_step == 48  # of the recipe, which is published
     assert cfg.rollout.steps == 28 and cfg.dynamics.kernel.noise_level == 0.9
     data = build(cfg.data)
     assert len(data.train) == 6
-    own = (chosen[2], "rollout.steps=28", "evaluation.every=2", "evaluation.prompts=1")
-    own += ("evaluation.samples=1", "evaluation.columns=1", "evaluation.steps=2")
+    own = (
+        "rollout.steps=28", "evaluation.every=2", "evaluation.prompts=1", "evaluation.samples=1",
+        "evaluation.columns=1", "evaluation.steps=2", chosen[2],
+        f"reward.pickscore.function.path={world / 'pickscore'}",
+    )  # fmt: skip
     run = tmp_path / "run"
     rows = trained(world, "flux1_dev", "flow_grpo", run, *own)
-    assert all(row["reward/mean"] < 0 for row in rows)  # minus thousands of bytes
+    assert all(row["reward/pickscore/std"] > 0 for row in rows)
     asked = {row["prompt"] for row in lines(run / "samples/iteration_000000.jsonl", "best")}
     assert asked and asked <= {prompt.text for prompt in data.train}
     tandem.train(f"resume={run}", "evaluate=true", "evaluation.split=test")
