@@ -301,11 +301,11 @@ def test_an_address_that_is_none_is_refused(url):
 
 
 def test_numbers_that_no_call_can_have_are_refused():
-    with pytest.raises(ValueError, match=r"^limits\.timeout=0: must be positive"):
+    with pytest.raises(ValueError, match=r"^timeout=0: must be positive"):
         Limits(timeout=0)
-    with pytest.raises(ValueError, match=r"retries\.count=-1"):
+    with pytest.raises(ValueError, match=r"^count=-1: must not be negative"):
         Retries(count=-1)
-    with pytest.raises(ValueError, match=r"breaker\.pause=0"):
+    with pytest.raises(ValueError, match=r"^pause=0: must be positive"):
         Breaker(pause=0)
 
 

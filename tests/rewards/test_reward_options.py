@@ -16,9 +16,11 @@ from tandem.types import Prompt
 FOLDER = Path(__file__).parents[2] / "conf" / "reward"
 OPTIONS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 PACKAGES = {"math_verify": "math_verify", "reasoning_gym": "reasoning_gym"}
+CHAT = {"url": "http://127.0.0.1:8000/v1", "model": "m"}
 CHOSEN = {
     "target_length": {"function": {"target": 3}},
     "http": {"function": {"url": "http://127.0.0.1:8123"}},
+    **{name: {"function": {"chat": CHAT}} for name in ("judge", "judge_pairs", "judge_groups")},
 }  # what the user must give
 # Rewards that load weights, with somebody who writes them.
 NETWORKS = {"pickscore": write_clip, "clip_score": write_clip, "reward_model": write_judge}

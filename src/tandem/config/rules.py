@@ -25,7 +25,7 @@ from tandem.config.own_functions import averaging_losses_see_whole_updates, rang
 from tandem.config.pairs import PAIR_RULES
 from tandem.config.ranges import RANGE_RULES
 from tandem.config.regressed import REGRESSED_RULES
-from tandem.config.remotes import remotes_can_be_asked
+from tandem.config.remotes import REMOTE_RULES
 from tandem.config.samples import SAMPLE_RULES
 from tandem.config.stale import (
     a_ratio_has_an_old_policy,
@@ -120,7 +120,7 @@ RULES: tuple[Rule, ...] = (
     there_is_a_device,
     averaging_losses_see_whole_updates,
     ranges_rise,
-    remotes_can_be_asked,
+    *REMOTE_RULES,
     *PAIR_RULES,
     *MIXTURE_RULES,
     *GIVEN_RULES,

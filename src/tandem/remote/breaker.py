@@ -23,7 +23,7 @@ class Breaker:
     def __post_init__(self) -> None:
         for name, value in (("failures", self.failures), ("pause", self.pause)):
             if not value > 0:
-                raise ValueError(f"breaker.{name}={value}: must be positive")
+                raise ValueError(f"{name}={value}: must be positive")
 
     @property
     def is_open(self) -> bool:

@@ -26,11 +26,9 @@ class Retries:
 
     def __post_init__(self) -> None:
         if self.count < 0:
-            raise ValueError(f"retries.count={self.count}: must not be negative")
+            raise ValueError(f"count={self.count}: must not be negative")
         if not 0 <= self.wait <= self.longest:
-            raise ValueError(
-                f"retries.wait={self.wait}: must lie in 0 ... retries.longest={self.longest}"
-            )
+            raise ValueError(f"wait={self.wait}: must lie in 0 ... longest={self.longest}")
 
     def pause(self, attempt: int, body: bytes) -> float:
         """Seconds to wait after an attempt: half of it is fixed, half follows from what was sent,

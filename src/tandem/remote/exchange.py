@@ -36,7 +36,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not value > 0:
-                raise ValueError(f"limits.{name}={value}: must be positive")
+                raise ValueError(f"{name}={value}: must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 
 def within(seconds: float, function: Callable, *arguments: object) -> object:
     """The result of a call, or a TimeoutError after so many seconds."""
     return _started(None, function, *arguments).result(seconds)
+
+
+def at_once(count: int, function: Callable, items: Sequence) -> list:
+    """What a function gives for each item, or the exception it raises; `count` calls at a time."""
+    answers: list = [None] * len(items)
+    left, lock = iter(enumerate(items)), threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                place, item = next(left, (None, None))
+            if place is None:
+                return
+            try:
+                answers[place] = function(item)
+            except Exception as error:
+                answers[place] = error
+
+    for worker in [_started(None, work) for _ in range(min(count, len(items)))]:
+        worker.result()
+    return answers
 
 
 class Line:

@@ -1,0 +1,102 @@
+"""A model behind an OpenAI-compatible `/chat/completions`, asked many things at a time."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
+from tandem.rewards.images import pixels
+from tandem.rewards.threads import at_once
+from tandem.rewards.verdicts import Missing
+
+Question = Sequence[str | Tensor]  # texts and pictures, uint8 [H, W, 3], in the order they are read
+
+
+@dataclass(kw_only=True)
+class Chat:
+    """Where a model answers, which one it is, and what a question may cost."""
+
+    url: str  # with the /v1 that most servers have
+    model: str
+    api_key_env: str | None = "OPENAI_API_KEY"  # environment variable of the key, never the key
+    body: Mapping[str, Any] = field(default_factory=dict)  # sent beside the messages
+    concurrency: int = 16  # questions at a time
+    limits: Limits = field(default_factory=Limits)
+    retries: Retries = field(default_factory=Retries)
+    breaker: Breaker = field(default_factory=Breaker)
+    endpoint: Endpoint = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency={self.concurrency}: must be positive")
+        self.endpoint = Endpoint(
+            self.url,
+            where="function.chat",
+            token_env=self.api_key_env,
+            limits=self.limits,
+            retries=self.retries,
+            breaker=self.breaker,
+        )
+
+    def ask(self, questions: Sequence[tuple[str, Question]]) -> list[str | Exception]:
+        """What the model says to each pair of a system message and a question, or `Missing`."""
+        return at_once(self.concurrency, self._say, questions)
+
+    def _say(self, question: tuple[str, Question]) -> str:
+        system, asked = question
+        messages = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": content(asked)},
+        ]
+        request = {**self.body, "model": self.model, "messages": messages}
+        try:
+            body = json.dumps(request).encode()
+            words, ended = self.endpoint.post("/chat/completions", body, read=said)
+        except RemoteError as error:
+            raise Missing(str(error)) from None
+        if ended == "length":
+            raise Missing("the judge was cut off; raise function.chat.body.max_tokens")
+        return words
+
+
+def content(question: Question) -> str | list[dict[str, Any]]:
+    """Of a message; a text alone is sent as one, which servers without pictures want."""
+    if all(isinstance(part, str) for part in question):
+        return "".join(question)
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": data_url(part)}}
+        for part in question
+    ]
+
+
+def data_url(picture: Tensor) -> str:
+    """A PNG, so that no pixel changes on the way."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels(picture).numpy()).save(file, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def said(reply: Reply) -> tuple[str, object]:
+    """The words of a completion, and why they ended. Raises ValueError for what is none.
+
+    What a model thinks aside (`reasoning_content`) is not read.
+    """
+    completion = as_json(reply)
+    choices = completion.get("choices") if isinstance(completion, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    message = first.get("message") if isinstance(first, dict) else None
+    words = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(words, str):
+        raise ValueError("a completion without words came")
+    return words, first.get("finish_reason")
