@@ -17,11 +17,11 @@ from tandem.advantages.temporal import gae_returns, generalised
 from tandem.algorithm import Critic
 from tandem.batches import Budget
 from tandem.declarations import needs, needs_of, surveyed_by
-from tandem.guards import Stop
 from tandem.kl import k3_unbiased
 from tandem.losses.critic import value_loss
 from tandem.losses.policy import ppo, reinforce
 from tandem.penalties import EntropyBonus, KLInLoss, KLInReward
+from tandem.stop import Stop
 
 ONCE = replace(PLAN, num_minibatches=1, epochs=1)
 CRITIC = Critic(coef=0.5, loss=value_loss, returns=gae_returns, lr=0.5, warmup=0)

@@ -27,6 +27,9 @@ class Skilled:
         self.unclear = unclear
         self.asked: list[tuple[float, int, int]] = []  # temperature, prompts, samples of each
 
+    def ready(self) -> None:
+        self.asked.clear()
+
     def sample(self, prompts, group_size, *, key, slots, sampling) -> Rollout:
         self.asked.append((sampling.temperature, len(prompts), group_size))
         group = torch.tensor(slots).repeat_interleave(group_size)

@@ -7,7 +7,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
-    "types declarations draws hub",
+    "types declarations draws hub stop",
     "ranks budget weights groups schedules remembered dynamics drift remote",
     "coefficients kl",
     "metrics batches",

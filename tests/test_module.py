@@ -17,9 +17,10 @@ from tandem import collect, corrections, draws, weights
 from tandem.advantages.group import given
 from tandem.algorithm import Algorithm
 from tandem.batches import Budget
-from tandem.guards import Guards, Stop
+from tandem.guards import Guards
 from tandem.losses.policy import nll, ppo, reinforce
 from tandem.penalties import EntropyBonus
+from tandem.stop import Stop
 from tandem.types import Scores
 
 

@@ -42,6 +42,8 @@ class Sampler(Protocol):
 
     sampling: Sampling | FlowSampling
 
+    def ready(self) -> None: ...
+
     def sample(
         self,
         prompts: Sequence[Prompt],
@@ -90,6 +92,7 @@ def evaluate(
 
     `full` measures pass@k too. Every rank answers its share of the prompts.
     """
+    policy.ready()
     passes = settings.passes(policy.sampling, full=full)
     columns = Columns(tuple(rewards.components))
     counts = torch.zeros(len(passes), len(prompts), len(columns.names), dtype=torch.float64)

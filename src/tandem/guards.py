@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from tandem.batches import Experience
+from tandem.stop import Stop
 
 # Rows of older weights must be treated as such: their ratio alone would start at 1.
 STALE = (
@@ -24,12 +25,9 @@ class Guarded(Protocol):
     """What guards want to know of a policy."""
 
     exact: bool  # whether a log-probability comes out the same in any batch
-    disagrees_by: str  # why its sampler and its trainer usually differ
+    disagreement: float  # of sampler and trainer, on a few rows of the first samples, nats
+    suspicion: str  # why the two differ
     varies_by: str  # the setting that makes its samples differ more
-
-
-class Stop(RuntimeError):
-    """A guard ends the run; the message says what was seen and what to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +54,7 @@ class Guards:
 
     def check_first_update(self, seen: Mapping[str, float], policy: Guarded) -> None:
         """What fresh samples say of sampler and trainer, while the weights are the same."""
-        self.check_mismatch(seen.get("rollout_corr/abs_logp_diff", 0.0), policy)
+        self.check_mismatch(seen.get("rollout_corr/abs_logp_diff", policy.disagreement), policy)
         if policy.exact:
             self.check_fresh(seen.get("actor/log_ratio_max", 0.0), policy)  # of samples only
 
@@ -64,16 +62,15 @@ class Guards:
         if not gap <= self.first_update_ratio:
             raise Stop(
                 f"before the first update the trainer's log-probabilities differ from the sampling "
-                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}). "
-                f"Usual causes, in this order: {policy.disagrees_by}"
+                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}): "
+                f"{policy.suspicion}"
             )
 
     def check_mismatch(self, gap: float, policy: Guarded) -> None:
         if not gap <= self.max_mismatch:
             raise Stop(
                 f"sampler and trainer disagree by {gap:.2g} nats per step on average "
-                f"(guards.max_mismatch={self.max_mismatch:g}). Usual causes, in this order: "
-                f"{policy.disagrees_by}"
+                f"(guards.max_mismatch={self.max_mismatch:g}): {policy.suspicion}"
             )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:

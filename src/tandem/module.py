@@ -14,7 +14,7 @@ from tandem import ranks
 from tandem.algorithm import Algorithm
 from tandem.batches import Experience, Plan, even_parts, is_fresh, updates
 from tandem.collect import GIVEN, part, slots_of_this_rank
-from tandem.guards import STALE, Guards, Stop, finite, save_failure
+from tandem.guards import STALE, Guards, finite, save_failure
 from tandem.metrics import (
     Metric,
     Sum,
@@ -26,6 +26,7 @@ from tandem.metrics import (
 from tandem.objectives.terms import Objective, Outcome
 from tandem.rewards.images import variety
 from tandem.source import Clock, Iterations, LiveSource
+from tandem.stop import Stop
 from tandem.types import Prompt, Rollout, Scores, take
 
 PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it

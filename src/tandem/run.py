@@ -25,12 +25,12 @@ from tandem.config.command_line import refusals
 from tandem.config.settings import Devices, Settings
 from tandem.data import Data, write_quarantine
 from tandem.evaluation import evaluate, held_out
-from tandem.guards import Stop
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
 from tandem.record import RunRecord, durable, galleries, jsonl
 from tandem.record.plots import curves, heatmap
-from tandem.start import check_start, starting_weights
+from tandem.start import check_engine, check_start, starting_weights
+from tandem.stop import Stop
 
 STOPPED = 3  # exit code of a run that a guard ended
 
@@ -48,7 +48,7 @@ def train(*overrides: str) -> Result:
 
     Raises:
         ConfigError: an override that does not fit, with the nearest one that does.
-        Stop: a guard ended the run.
+        Stop: a guard ended the run, or an engine that samples for it did not answer.
     """
     cfg = configuration(overrides)
     return run(cfg, Path(cfg.run_dir), overrides)
@@ -71,6 +71,7 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
         torch.set_num_threads(settings.threads)
     with refusing():
         data = build(cfg.data)
+        check_engine(cfg, data)
         weights = starting_weights(cfg, run)
         module, data = assemble(cfg, settings, data, run_dir, weights)
     if settings.evaluate:

@@ -68,6 +68,8 @@ def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
     adapters are merged into them already."""
     averaged = cfg.evaluation.get("weights") == EMA
     folder = run_dir / "model" / EMA if averaged else run_dir / "model"
+    if "engine" in cfg.rollout:
+        cfg.rollout.engine = None  # the weights are loaded here, and a server may be gone
     unused = {name: None for name in OF_TRAINING if name in cfg.model}
     policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
     try:

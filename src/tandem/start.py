@@ -15,10 +15,14 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config import ConfigError, check, compose
+from tandem.collect import GIVEN
+from tandem.config import ConfigError, build, check, compose
 from tandem.config.overrides import parse
 from tandem.config.plain import leaves
+from tandem.data import Data
 from tandem.policies.flow.teachers import weights_of
+from tandem.policies.lora import Lora
+from tandem.policies.sampling import Sampling
 from tandem.record.run_record import CONFIG
 
 # What a warm start shares with the run it is for; everything else of it is its own.
@@ -28,6 +32,9 @@ TRACELESS = (
     *("cache_dir", "callbacks", "checkpoints", "choices", "evaluation", "logger", "overrides"),
     "run_dir",
 )
+
+# Whoever samples for a policy, and where; it says nothing of what is sampled.
+ENGINES = ("rollout.engine", "model.sampling.engine")
 
 TRANSFORMER = "transformer/config.json"  # of a pipeline
 CONFIGS = ("config.json", TRANSFORMER)  # the first of a language model
@@ -44,6 +51,18 @@ def check_start(cfg: DictConfig) -> None:
         start = warm_configuration(cfg)
         check(start)
         check_teachers(start)
+
+
+def check_engine(cfg: DictConfig, data: Data) -> None:
+    """Ask for the server that is to sample, if there is one, before anything is trained for it."""
+    sampling = build(cfg.rollout)
+    if not isinstance(sampling, Sampling) or sampling.engine is None:
+        return
+    given = bool(build(cfg.algorithm).needs & GIVEN) and data.tries is None
+    if given and cfg.evaluation.every is None and not cfg.evaluate:
+        return  # nothing is sampled
+    lora = cfg.model.get("lora")
+    sampling.engine.check(sampling, None if lora is None else Lora(**lora))
 
 
 def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
@@ -150,6 +169,8 @@ def shared(overrides: Sequence[str]) -> list[str]:
 def content_hash(cfg: DictConfig) -> str:
     """Of all that decides what weights come out: configuration, code, and the files it names."""
     plain = OmegaConf.to_container(cfg, resolve=True)
+    for node in (plain["rollout"], plain["model"].get("sampling", {})):
+        node.pop("engine", None)
     decisive = {name: value for name, value in plain.items() if name not in TRACELESS}
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
     digest.update(torch.__version__.encode())
@@ -163,7 +184,11 @@ def content_hash(cfg: DictConfig) -> str:
 
 def named_files(cfg: DictConfig) -> list[Path]:
     """Plugins, and whatever values of the configuration are paths that exist: data, weights."""
-    values = [v for key, v in leaves(cfg) if key.partition(".")[0] not in TRACELESS]
+    values = [
+        v
+        for key, v in leaves(cfg)
+        if key.partition(".")[0] not in TRACELESS and not key.startswith(ENGINES)
+    ]
     paths = [Path(value) for value in values if isinstance(value, str)]
     plugins = [Path(sys.modules[name].__file__) for name in cfg.plugins]
     packages = [file.parent if file.name == "__init__.py" else file for file in plugins]

@@ -77,6 +77,8 @@ BESIDE = {
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
     **{f"reward={name}": FLOW for name in OF_PICTURES.split()},
+    "reward=http": ["reward.http.function.url=http://127.0.0.1:9000"],
+    "rollout=vllm_server": ["rollout.engine.url=http://127.0.0.1:8000"],
     "reward=target_length": ["reward.target_length.function.target=100"],
 }
 FITTING = {  # of all options of a group

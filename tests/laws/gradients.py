@@ -21,7 +21,7 @@ from tandem.advantages.temporal import return_to_go
 from tandem.algorithm import Algorithm
 from tandem.batches import Experience
 from tandem.declarations import needs_of, reads_errors, unbound
-from tandem.guards import Guards, Stop
+from tandem.guards import Guards
 from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
 from tandem.losses.selective import clip_cov
@@ -29,6 +29,7 @@ from tandem.metrics import settle
 from tandem.penalties import KLInReward
 from tandem.policies.language import LanguagePolicy
 from tandem.policies.sampling import Sampling
+from tandem.stop import Stop
 from tandem.types import Prompt, Rollout, Scores
 
 COOL = 0.6

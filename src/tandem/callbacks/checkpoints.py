@@ -15,6 +15,7 @@ from tandem.module import PostTraining, owned
 from tandem.record import RunRecord
 from tandem.record.checkpoint import newest_whole, publish, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
+from tandem.stop import Away
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,13 @@ class Checkpoints(Callback):
 
     def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
         self.publish(trainer, module)  # a run may end before its time
+
+    def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
+        """Whoever did not answer may be there again, and the run goes on from here."""
+        # With several ranks each may have stopped at another place, and nobody waits for nobody.
+        if isinstance(exception, Away) and ranks.world_size() == 1:
+            self.publish(trainer, module)
+            log.warning("go on with: python train.py resume=%s", self.record.folder)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
         """All ranks meet here; the first one writes. A step that is there already stays."""

@@ -102,6 +102,12 @@ def _hint_of_recipe(message: str, config: Mapping[str, Any]) -> str:
 def _refuse_foreign_steps(cfg: DictConfig) -> None:
     """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
     for_pictures, pictures = "kernel" in cfg.dynamics, "latent_size" in cfg.model
+    if ("kernel" in cfg.rollout) != pictures:
+        made, sampled = ("pictures", "tokens") if pictures else ("tokens", "pictures")
+        raise ConfigError(
+            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
+            f"{made}; leave rollout as the model chooses it"
+        )
     if for_pictures == pictures:
         if not pictures and cfg.algorithm.get("evidence") in ON_ERRORS:
             raise ConfigError(

@@ -18,6 +18,7 @@ from tandem.config.comparing import (
     what_shaping_takes_is_read,
 )
 from tandem.config.composed import Composed, Rule
+from tandem.config.engines import ENGINE_RULES
 from tandem.config.given import GIVEN_RULES
 from tandem.config.legal import LEGAL_RULES
 from tandem.config.mixtures import MIXTURE_RULES
@@ -124,4 +125,5 @@ RULES: tuple[Rule, ...] = (
     *PAIR_RULES,
     *MIXTURE_RULES,
     *GIVEN_RULES,
+    *ENGINE_RULES,
 )

@@ -22,13 +22,22 @@ class Policy(nn.Module, ABC):
         "another temperature, rollout.top_p or rollout.top_k on one side; stale weights in the "
         "engine; token ids shifted by one; a lower dtype"
     )
+    disagreement = 0.0  # nats per step on average, as measured on a few rows; 0: they are one
     varies_by = "rollout.temperature"
     iteration = 0
     packs = False  # whether a row costs a pass its own steps, not those of the longest beside it
 
+    @property
+    def suspicion(self) -> str:
+        """Why its sampler and its trainer differ, as far as can be told."""
+        return f"usual causes, in this order: {self.disagrees_by}"
+
     def begin(self, iteration: int) -> None:
         """Which iteration the next samples belong to: it may name their draws."""
         self.iteration = iteration
+
+    def ready(self) -> None:
+        """All ranks are about to sample, with the newest weights."""
 
     def updated(self) -> None:
         """An optimiser has made a step."""

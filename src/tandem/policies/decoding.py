@@ -22,7 +22,7 @@ class Answers:
 
     tokens: Tensor  # [B, T] int64
     logp: Tensor  # [B, T] nats
-    entropy: Tensor  # [B, T] nats
+    entropy: Tensor | None  # [B, T] nats; None: an engine did not say
     length: Tensor  # [B] int64
     truncated: Tensor  # [B] bool: the limit came before an end
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from tandem import draws
 from tandem.policies import learning
-from tandem.policies.base import Policy
 from tandem.policies.chat import Chat, Talk
 from tandem.policies.critic import Critic, Kind, critic_of
-from tandem.policies.decoding import Endings, answer
+from tandem.policies.decoding import Endings
+from tandem.policies.engines.hosting import Hosting
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.records import Description, TokenSample
@@ -36,7 +36,7 @@ PROVIDES = frozenset(
 SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 
 
-class LanguagePolicy(Policy):
+class LanguagePolicy(Hosting):
     """Samples tokens, and says how likely they are. It has no weights before `load`."""
 
     def __init__(
@@ -93,6 +93,7 @@ class LanguagePolicy(Policy):
             self.network = adapted(model, self.lora, seed=self.seed)
         self.scorer = Scorer(model, numerics=self.numerics, memory=self.memory, critic=self.critic)
         self.packs = self.scorer.packs
+        self.engine = self.host()
         learning.warn_of_rounding(self.trainable())
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
@@ -127,7 +128,7 @@ class LanguagePolicy(Policy):
         group = torch.tensor(slots, device=self.device)
         keys = draws.key(key, group[:, None], torch.arange(group_size, device=self.device))
         endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
-        answers = answer(self.scorer.model, encoded, keys, sampling=sampling, endings=endings)
+        answers = self.engine.answer(encoded, keys, sampling=sampling, endings=endings)
         rows = sampled(
             prompts,
             encoded,
@@ -136,7 +137,7 @@ class LanguagePolicy(Policy):
             group=group.repeat_interleave(group_size),
             temperature=sampling.temperature or 1.0,
         )
-        return replace(rows, key=keys.flatten())
+        return replace(rows, key=keys.flatten(), version_gap=self.age_of(rows.mask))
 
     def _check_room(self, encoded: Sequence[list[int]], sampling: Sampling) -> None:
         longest = max(len(tokens) for tokens in encoded)
@@ -177,6 +178,7 @@ class LanguagePolicy(Policy):
             rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
         if "old_kl_to_ref" in needs:
             rollout = replace(rollout, old_kl_to_ref=rollout.old_logp - rollout.ref_logp)
+        self.examine(rollout)
         return rollout
 
     def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:
@@ -187,14 +189,16 @@ class LanguagePolicy(Policy):
         return replace(rollout, **{name: x for name, x in known.items() if name in wanted})
 
     def _sampler_agrees(self, rollout: Rollout) -> bool:
-        """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
+        """Measured once, on a few rows of the first rollout; the verdict is part of the state.
+
+        A server computes in ways of its own, and may be another one tomorrow.
+        """
+        if self.supply is not None:
+            return False
         if self.sampler == UNKNOWN:
             verdict = judge(rollout, self._logp, same=SAME)
             self.sampler.fill_(verdict if self.exact else DIFFERENT)
         return bool(self.sampler == REUSED)
-
-    def _logp(self, rows: Rollout) -> Tensor:
-        return self.scorer.in_parts(rows.sample, rows.mask).logp
 
     def _ref_logp(self, rollout: Rollout) -> Tensor:
         if self.lora is not None:

@@ -13,9 +13,10 @@ from tandem.batches import Budget, Plan
 from tandem.collect import branched, dynamic_sampling
 from tandem.config import compose
 from tandem.config.plain import plain
-from tandem.guards import Guards, Stop
+from tandem.guards import Guards
 from tandem.policies.flow.policy import SAME
 from tandem.policies.trust import REUSED
+from tandem.stop import Stop
 
 PLAN = Plan(
     seed=0,

@@ -1,0 +1,188 @@
+"""Why an engine's log-probabilities differ from the trainer's: each cause has a shape of its own.
+
+Of two temperatures, or of a tail that was cut, the trainer's own logits can make the engine's
+numbers. Shifted numbers are those of a neighbour, and stale ones those of weights that are known.
+What rounding leaves is small and on both sides of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+EXPLAINED = 0.1  # of the difference may be left by what explains it
+EXACT = 1e-5  # nats: less is rounding, whatever the difference was
+SMALL = 0.1  # nats: rounding of weights and activations leaves less, on average
+ONE_SIDED = 0.35  # of the mean |difference|; a mean of it beyond that is no rounding
+COLDEST, WARMEST = 0.05, 20.0
+TRIES = 24  # temperatures on a first, coarse look
+STEPS = 30  # of the golden section that follows
+GOLDEN = (5**0.5 - 1) / 2
+MASSES = 400  # values of top_p that are tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What engine and trainer say of the same N tokens, in R rows of T steps."""
+
+    engine: Tensor  # [R, T] nats
+    mask: Tensor  # [R, T] bool, N of them True
+    logits: Tensor  # [N, V] of the trainer, before any temperature, row by row
+    token: Tensor  # [N] int64 that was taken
+    temperature: float  # that was asked for
+    others: Mapping[str, Tensor]  # what other weights say, by what they are: [R, T] nats
+
+    @property
+    def logp(self) -> Tensor:
+        """The trainer's distributions, [N, V] nats."""
+        return (self.logits / self.temperature).log_softmax(-1)
+
+    @property
+    def trainer(self) -> Tensor:
+        """[N] nats"""
+        return chosen(self.logp, self.token)
+
+    @property
+    def reported(self) -> Tensor:
+        """[N] nats, the engine's."""
+        return self.engine[self.mask]
+
+
+class Fit(NamedTuple):
+    """An explanation."""
+
+    left: float  # nats per token that it leaves unexplained, on average
+    cause: str
+
+
+Hypothesis = Callable[[Seen], Iterator[Fit]]
+
+
+def diagnose(seen: Seen) -> str:
+    """The cause that leaves least of the difference, and what to do about it."""
+    gap = _mean(seen.reported - seen.trainer)
+    fits = [fit for explain in HYPOTHESES for fit in explain(seen)]
+    best = min(fits, key=lambda fit: fit.left)
+    if best.left <= max(EXPLAINED * gap, EXACT):
+        return best.cause
+    return of_the_remainder(seen)
+
+
+def of_temperature(seen: Seen) -> Iterator[Fit]:
+    def left(log_temperature: float) -> float:
+        logp = (seen.logits / torch.tensor(log_temperature).exp()).log_softmax(-1)
+        return _mean(chosen(logp, seen.token) - seen.reported)
+
+    coarse = torch.linspace(*torch.tensor([COLDEST, WARMEST]).log(), TRIES).tolist()
+    nearest = min(range(TRIES), key=lambda i: left(coarse[i]))
+    low, high = coarse[max(nearest - 1, 0)], coarse[min(nearest + 1, TRIES - 1)]
+    found = golden_section(left, low, high)
+    temperature = float(torch.tensor(found).exp())
+    raw = abs(temperature - 1) < 0.01
+    advice = (
+        "the server ignores the temperature, or reports what is before it: start it with "
+        "--logprobs-mode processed_logprobs"
+        if raw
+        else f"set rollout.temperature={temperature:.3g}, or find who sets it on the way"
+    )
+    yield Fit(
+        left(found),
+        f"the engine's log-probabilities fit temperature {temperature:.3g}, and the trainer uses "
+        f"{seen.temperature:.3g}; {advice}",
+    )
+
+
+def of_truncation(seen: Seen) -> Iterator[Fit]:
+    """What is left after a cut is higher by the log of its mass, token by token."""
+    above = (seen.reported - seen.trainer)[:, None]
+    mass = seen.logp.sort(dim=-1, descending=True).values.exp().cumsum(-1)  # [N, V]
+    by_count = (above + mass.clamp(max=1).log()).abs().mean(0)
+    best = int(by_count[:-1].argmin())
+    yield Fit(float(by_count[best]), _cut(f"top_k={best + 1}"))
+    masses = torch.arange(1, MASSES, device=mass.device) / MASSES
+    kept = torch.searchsorted(mass, masses.expand(len(mass), -1)).clamp(max=mass.shape[1] - 1)
+    by_mass = (above + mass.gather(1, kept).clamp(max=1).log()).abs().mean(0)
+    best = int(by_mass.argmin())
+    yield Fit(float(by_mass[best]), _cut(f"top_p={float(masses[best]):g}"))
+
+
+def _cut(setting: str) -> str:
+    return (
+        f"the engine's log-probabilities are higher by the mass of a tail that was cut off, and "
+        f"fit {setting}: it samples from another distribution than the one that is trained; start "
+        "it with --generation-config vllm, and without sampling defaults of its own"
+    )
+
+
+def of_order(seen: Seen) -> Iterator[Fit]:
+    """Numbers of the neighbour before or behind."""
+    trainer = torch.zeros_like(seen.engine)
+    trainer[seen.mask] = seen.trainer
+    for shift, place in ((1, "before"), (-1, "behind")):
+        both = seen.mask & seen.mask.roll(shift, 1)
+        both[:, 0 if shift == 1 else -1] = False
+        if both.any():
+            left = _mean((seen.engine - trainer.roll(shift, 1))[both])
+            yield Fit(
+                left,
+                f"the engine's log-probabilities are shifted by one token: they fit the token "
+                f"{place}; whoever passes them on cuts off one too few or one too many",
+            )
+
+
+def of_weights(seen: Seen) -> Iterator[Fit]:
+    for weights, logp in seen.others.items():
+        yield Fit(
+            _mean((seen.engine - logp)[seen.mask]),
+            f"the engine's log-probabilities fit {weights}: what it was given last did not reach "
+            "it; see the log of the server, and whether rollout.engine.folder is one and the same "
+            "place for both",
+        )
+
+
+HYPOTHESES: tuple[Hypothesis, ...] = (of_temperature, of_truncation, of_order, of_weights)
+
+
+def of_the_remainder(seen: Seen) -> str:
+    """Of a difference that nothing else explains: rounding, a cut of another kind, or weights."""
+    above = seen.reported - seen.trainer
+    gap, mean = _mean(above), float(above.mean())
+    if gap <= SMALL and abs(mean) <= ONE_SIDED * gap:
+        return (
+            f"the differences are small and on both sides of 0 ({gap:.2g} nats a token): a lower "
+            "dtype on one side, such as bfloat16; algorithm/correction=token_tis weighs them, and "
+            "model.dtype and the server's --dtype can be made the same"
+        )
+    if float(above.min()) >= -EXPLAINED * gap:
+        return (
+            "the engine's log-probabilities are higher throughout, as where a tail is cut off: "
+            "look for min_p or another filter among the server's sampling defaults"
+        )
+    return (
+        "neither a temperature, a truncated tail, a shift by one token nor the weights before "
+        "explain them: the engine has other weights; serve the very model that the run starts from"
+    )
+
+
+def golden_section(value: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function of one valley is lowest between two points."""
+    for _ in range(STEPS):
+        span = GOLDEN * (high - low)
+        if value(high - span) < value(low + span):
+            high = low + span
+        else:
+            low = high - span
+    return (low + high) / 2
+
+
+def chosen(logp: Tensor, token: Tensor) -> Tensor:
+    """[N, V] -> [N]"""
+    return logp.gather(-1, token[:, None])[:, 0]
+
+
+def _mean(difference: Tensor) -> float:
+    return float(difference.abs().mean())

@@ -1,0 +1,114 @@
+"""What a policy does about whoever samples for it: weights, age of the samples, and trust."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from tandem.policies import trust
+from tandem.policies.base import Policy
+from tandem.policies.diagnosis import diagnose
+from tandem.policies.engines.handover import Files
+from tandem.policies.engines.local import Local
+from tandem.policies.engines.protocol import Engine
+from tandem.policies.engines.supply import Supply
+from tandem.policies.engines.witness import testimony
+from tandem.policies.lora import Lora
+from tandem.policies.sampling import Sampling
+from tandem.policies.scorer import Scorer
+from tandem.types import Rollout
+
+log = logging.getLogger(__name__)
+
+NOTICED = 1e-3  # nats per token on average: above it people hear of it, though the run goes on
+
+
+class Hosting(Policy):
+    """A policy of tokens that an engine samples for: our own loop, or a server."""
+
+    sampling: Sampling
+    network: nn.Module
+    scorer: Scorer
+    lora: Lora | None
+    supply: Supply | None = None  # of an engine with weights of its own; None: it has none
+    suspect: Rollout | None = None  # some rows of the last rollout of such an engine
+    measured = False
+
+    def host(self) -> Engine:
+        """The engine of the weights that were loaded."""
+        if self.sampling.engine is None:
+            return Local(self.scorer.model)
+        self.supply = self.sampling.engine.host(self)
+        return self.supply
+
+    @property
+    def vocabulary(self) -> int:
+        return self.scorer.model.config.get_text_config().vocab_size
+
+    @property
+    def files(self) -> Files:
+        return Files(self.network, adapter=self.lora is not None)
+
+    # The weights of the engine.
+
+    def ready(self) -> None:
+        if self.supply is not None:
+            self.supply.refresh(newest=True)
+
+    def updated(self) -> None:
+        if self.supply is not None:
+            self.supply.outdated()
+
+    def ended(self) -> None:
+        if self.supply is not None:
+            self.supply.ended()
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        super().load_weights(weights)
+        if self.supply is not None:
+            self.supply.replaced()
+
+    def age_of(self, mask: Tensor) -> Tensor | None:
+        """Iterations that rows which were just sampled are behind, [B, T]; None: they are not."""
+        if self.supply is None or not self.supply.age:
+            return None
+        return torch.full(mask.shape, self.supply.age, device=mask.device)
+
+    # Whether it says what training says.
+
+    def examine(self, rollout: Rollout) -> None:
+        """Rows of an engine with weights of its own: looked at closely once, and kept until the
+        next ones come, in case that a guard asks. The engine may rest from here on."""
+        if self.supply is None or rollout.behaviour_logp is None:
+            return
+        self.suspect = trust.few(rollout) if rollout.version_gap is None else None
+        if self.suspect is not None:
+            self._measure(self.suspect)
+        self.supply.rest()
+
+    def _measure(self, rows: Rollout) -> None:
+        """For nothing where the trainer's numbers are there; else on the first rows alone."""
+        first, self.measured = not self.measured, True
+        if rows.old_logp is not None:
+            self.disagreement = trust.mean_gap(rows, lambda rows: rows.old_logp)
+        elif first:
+            self.disagreement = trust.mean_gap(rows, self._logp)
+        if first and self.disagreement > NOTICED:
+            log.warning(
+                "the engine's log-probabilities differ from the trainer's by %.2g nats per token "
+                "on average: %s",
+                self.disagreement,
+                self.suspicion,
+            )
+
+    @property
+    def suspicion(self) -> str:
+        if self.suspect is None:
+            return super().suspicion
+        return diagnose(testimony(self, self.suspect))
+
+    def _logp(self, rows: Rollout) -> Tensor:
+        return self.scorer.in_parts(rows.sample, rows.mask).logp

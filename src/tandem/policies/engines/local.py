@@ -1,0 +1,22 @@
+"""The engine that needs no server: our own loop over the very weights that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from tandem.policies.decoding import Answers, Endings, answer
+from tandem.policies.sampling import Sampling
+
+
+class Local:
+    """Nothing is handed over, no second copy can be older, and no memory is given back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        return answer(self.model, prompts, keys, sampling=sampling, endings=endings)

@@ -1,0 +1,242 @@
+"""A running vLLM server as an engine: token ids and weights go to it, rows of tokens come back.
+
+Endpoints and payloads are those of vLLM 0.31 to 0.33; docs/engines.md lists them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tandem.policies.decoding import Answers, Endings
+from tandem.policies.engines.protocol import Forgotten, Weights
+from tandem.policies.engines.replies import Question, Row
+from tandem.policies.sampling import Sampling
+from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
+from tandem.stop import Away
+
+AGAIN = 3  # attempts at a row whose reply is none
+KEPT = 2  # handovers on disk: the newest, and the one before it to compare with
+SEEDS = 2**63 - 1
+UNKNOWN = 404
+
+
+def ignored(reply: Reply) -> None:
+    """Of endpoints that answer with a status alone."""
+
+
+class VllmClient:
+    """A `Served` engine. Threads ask for rows; everything else comes one by one."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        folder: str,
+        model: str | None,
+        vocabulary: int,
+        concurrency: int,
+    ) -> None:
+        self.endpoint, self.folder, self.model = endpoint, Path(folder).expanduser(), model
+        self.vocabulary, self.concurrency = vocabulary, concurrency
+        self.adapter = False  # whether adapters were handed over, of which a name tells the version
+        self.version: str | None = None  # of the whole weights; None: the server cannot tell
+        self.handovers: list[Path] = []  # oldest first
+
+    # Answers.
+
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        self._check_version()
+        model = self.model or self._first_model()
+        questions = [
+            Question(
+                prompt=list(prompt),
+                seed=key & SEEDS,
+                model=model,
+                sampling=sampling,
+                ends=endings.tokens,
+                vocabulary=self.vocabulary,
+            )
+            for prompt, row in zip(prompts, keys.tolist(), strict=True)
+            for key in row
+        ]
+        with ThreadPoolExecutor(self.concurrency) as pool:
+            rows = list(pool.map(self._row, questions))
+        self._check_version()
+        return together(rows, keys.device)
+
+    def _row(self, question: Question) -> Row:
+        """One row; what comes instead of it is asked for again."""
+        body = as_body(question.payload())
+
+        def read(reply: Reply) -> Row:
+            return question.row(as_json(reply))
+
+        for left in reversed(range(AGAIN)):
+            try:
+                return self.endpoint.post("/v1/completions", body, read=read)
+            except BadReply as error:
+                if not left:
+                    raise gone(error) from None
+            except Rejected as error:
+                if error.status == UNKNOWN and self.adapter:
+                    raise Forgotten(str(error)) from None
+                raise gone(error) from None
+            except RemoteError as error:
+                raise gone(error) from None
+        raise AssertionError("an attempt answers or raises")
+
+    def _check_version(self) -> None:
+        if self.version is not None and self._reported_version() != self.version:
+            raise Forgotten(f"the server does not hold {self.version}")
+
+    def _reported_version(self) -> str | None:
+        """Since vLLM 0.31 or so; None: this one has no such endpoint."""
+        said = self._ask("GET", "/weight_info", optional=True)
+        return None if said is None else str(said.get("weight_version"))
+
+    def _first_model(self) -> str:
+        self.model = self._names()[0]
+        return self.model
+
+    # Weights.
+
+    def sync(self, weights: Weights, version: str) -> None:
+        """Through files: adapters under a new name, or the whole weights in place of the old."""
+        folder = self.folder / version
+        weights.save(folder)
+        self.adapter = weights.adapter
+        if weights.adapter:
+            self._load_adapter(version, folder)
+        else:
+            self._load_whole(version, folder)
+        self.handovers = [*(x for x in self.handovers if x != folder), folder]
+        for old in self.handovers[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        self.handovers = self.handovers[-KEPT:]
+
+    def follow(self, weights: Weights, version: str) -> None:
+        self.adapter = weights.adapter
+        if weights.adapter:
+            self.model = version
+        else:
+            self.version = None if self._reported_version() is None else version
+
+    def _load_adapter(self, version: str, folder: Path) -> None:
+        loaded = {"lora_name": version, "lora_path": str(folder.resolve())}
+        try:
+            self._post("/v1/load_lora_adapter", loaded)
+        except RemoteError as error:
+            # Of an attempt whose answer was lost, the adapter is there.
+            if version not in self._names():
+                raise gone(error, "start the server with --enable-lora") from None
+        before, self.model = self.model, version
+        if before is not None and before in (path.name for path in self.handovers):
+            self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": before}, optional=True)
+
+    def _load_whole(self, version: str, folder: Path) -> None:
+        files = {"weights_path": str(folder.resolve())}
+        self._ask("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": files})
+        # What was computed of earlier prompts belongs to the weights before.
+        said = self._ask("POST", "/reset_prefix_cache", {})
+        if said.get("success") is False:
+            raise Away(f"{self.endpoint.url}: the server kept its prefix cache of older weights")
+        named = self._ask("POST", "/update_weight_version", {"new_version": version}, optional=True)
+        self.version = None if named is None else version
+
+    def _names(self) -> list[str]:
+        """Under which weights are served, the base first."""
+        try:
+            return self.endpoint.get("/v1/models", read=names)
+        except RemoteError as error:
+            raise gone(error) from None
+
+    # Memory.
+
+    def is_asleep(self) -> bool:
+        """A server that cannot sleep is awake."""
+        said = self._ask("GET", "/is_sleeping", optional=True)
+        return said is not None and said.get("is_sleeping") is True
+
+    def sleep(self, *, keep: bool) -> None:
+        self._ask("POST", f"/sleep?level={1 if keep else 2}", {})
+
+    def wake(self, tag: str) -> None:
+        self._ask("POST", f"/wake_up?tags={tag}", {})
+
+    # Exchanges.
+
+    def _ask(
+        self, method: str, path: str, payload: object = None, *, optional: bool = False
+    ) -> dict | None:
+        """The object that comes back, empty if nothing does; None: there is no such endpoint, and
+        it was optional. Raises Away."""
+        try:
+            if method == "GET":
+                return self.endpoint.get(path, read=as_mapping)
+            return self._post(path, payload)
+        except Rejected as error:
+            if optional and error.status == UNKNOWN:
+                return None
+            hint = "start the server with VLLM_SERVER_DEV_MODE=1" if error.status == UNKNOWN else ""
+            raise gone(error, hint) from None
+        except RemoteError as error:
+            raise gone(error) from None
+
+    def _post(self, path: str, payload: object) -> dict:
+        return self.endpoint.post(path, as_body(payload), read=said_if_any)
+
+
+def as_body(payload: object) -> bytes:
+    return json.dumps(payload).encode()
+
+
+def as_mapping(reply: Reply) -> dict:
+    said = as_json(reply)
+    if not isinstance(said, dict):
+        raise ValueError("what came is no JSON object")
+    return said
+
+
+def said_if_any(reply: Reply) -> dict:
+    """What was done may be told with nothing, or with a sentence; the status counts."""
+    try:
+        return as_mapping(reply)
+    except ValueError:
+        return {}
+
+
+def names(reply: Reply) -> list[str]:
+    """Of the models on a list of vLLM's, of which there is at least one."""
+    data = as_mapping(reply).get("data")
+    found = [card.get("id") for card in data or () if isinstance(card, dict)]
+    if not found or not all(isinstance(name, str) for name in found):
+        raise ValueError("what came is no list of models")
+    return found
+
+
+def gone(error: RemoteError, hint: str = "") -> Away:
+    return Away(f"the engine gave no answer: {error}" + (f"; {hint}" if hint else ""))
+
+
+def together(rows: Sequence[Row], device: torch.device) -> Answers:
+    """In the order of the rows; what an engine does not say of a distribution is left out."""
+    width = max(len(row.tokens) for row in rows)
+    blank = [0] * width
+    tokens = [row.tokens + blank[len(row.tokens) :] for row in rows]
+    logp = [row.logp + blank[len(row.logp) :] for row in rows]
+    return Answers(
+        tokens=torch.tensor(tokens, device=device),
+        logp=torch.tensor(logp, device=device, dtype=torch.float32),
+        entropy=None,
+        length=torch.tensor([len(row.tokens) for row in rows], device=device),
+        truncated=torch.tensor([row.truncated for row in rows], device=device),
+    )

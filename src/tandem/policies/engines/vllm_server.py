@@ -1,0 +1,150 @@
+"""What a run knows of the vLLM server that samples for it, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tandem.policies.engines.supply import Supply
+from tandem.policies.engines.vllm_client import VllmClient, ignored
+from tandem.policies.lora import Lora
+from tandem.policies.sampling import Hostable, Sampling
+from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retries
+
+WHERE = "rollout.engine"
+FAITHFUL = "processed_logprobs"  # of what was sampled from: temperature and truncation are in it
+NEVER = 2**31  # failures in a row: nobody else could be asked instead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmServer:
+    """A server of vLLM 0.31 or later, started beside the run; docs/engines.md says how."""
+
+    url: str  # such as http://127.0.0.1:8000
+    folder: str  # weights are handed over in it: the server sees it under the same path
+    api_key_env: str | None = None  # name of the environment variable with the server's --api-key
+    model: str | None = None  # name that the weights are served under; None: the server's first
+    concurrency: int = 64  # rows that are asked for at once
+    timeout: float = 300.0  # seconds of one attempt at a row, or at a handover
+    patience: float = 900.0  # seconds of all attempts, so long a server may be away
+    max_reply_bytes: int = 2**24
+    sync_every: int = 1  # iterations that one handover of weights serves
+    sleeps: bool = False  # while the policy is trained: the server frees its memory
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "timeout", "patience", "max_reply_bytes", "sync_every"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{WHERE}.{name}={getattr(self, name)}: must be positive")
+        self.endpoint()
+
+    def endpoint(self, *, patience: float | None = None) -> Endpoint:
+        """Where it is; patience: in place of its own."""
+        patience = self.patience if patience is None else patience
+        return Endpoint(
+            self.url.rstrip("/"),
+            where=WHERE,
+            token_env=self.api_key_env,
+            limits=Limits(
+                timeout=min(self.timeout, patience),
+                deadline=patience,
+                max_reply_bytes=self.max_reply_bytes,
+            ),
+            retries=Retries(count=NEVER, wait=0.5, longest=20.0),
+            breaker=Breaker(failures=NEVER),
+        )
+
+    def check(self, sampling: Sampling, lora: Lora | None) -> None:
+        """Ask the server, in a few seconds, whether it is there and can do what the run wants.
+
+        Raises ValueError.
+        """
+        endpoint = self.endpoint(patience=5.0)
+        try:
+            endpoint.get("/health", read=ignored)
+            card = served(endpoint.get("/v1/models"), self.model)
+            config = configuration(endpoint)
+        except RemoteError as error:
+            raise ValueError(f"the engine does not answer: {error}") from None
+        check_room(card, sampling)
+        if config is not None:
+            check_options(config, lora, sleeps=self.sleeps)
+        elif lora is None or self.sleeps:
+            raise ValueError(
+                f"{WHERE}.url={self.url}: the server takes no weights and does not sleep; start it "
+                "with VLLM_SERVER_DEV_MODE=1, or train adapters alone: model.lora, without "
+                "rollout.engine.sleeps"
+            )
+
+    def host(self, policy: Hostable) -> Supply:
+        """The server as the engine of a policy whose weights are there."""
+        client = VllmClient(
+            self.endpoint(),
+            folder=self.folder,
+            model=self.model,
+            vocabulary=policy.vocabulary,
+            concurrency=self.concurrency,
+        )
+        return Supply(client, policy.files, every=self.sync_every, sleeps=self.sleeps)
+
+
+def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
+    """What the server says of its own options; None: it is not in development mode."""
+    try:
+        said = endpoint.get("/server_info?config_format=json")
+    except Rejected as error:
+        if error.status == 404:
+            return None
+        raise
+    return said["vllm_config"] if isinstance(said, dict) and "vllm_config" in said else {}
+
+
+def served(models: object, name: str | None) -> Mapping[str, object]:
+    """The card of the model under that name; of the first, without one."""
+    data = models.get("data") if isinstance(models, dict) else None
+    cards = {card["id"]: card for card in data or () if isinstance(card, dict) and "id" in card}
+    if not cards:
+        raise ValueError(f"{WHERE}.url: the server at it serves no model; is it vLLM?")
+    if name is not None and name not in cards:
+        raise ValueError(
+            f"{WHERE}.model={name}: the server has no such model; it has {', '.join(cards)}"
+        )
+    return next(iter(cards.values())) if name is None else cards[name]
+
+
+def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
+    room, wanted = card.get("max_model_len"), sampling.max_new_tokens
+    wanted += 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
+    if isinstance(room, int) and wanted > room:
+        raise ValueError(
+            f"rollout.max_prompt_tokens and rollout.max_new_tokens ask for {wanted} tokens, and "
+            f"the server has room for {room}; start it with --max-model-len {wanted}"
+        )
+
+
+def check_options(config: Mapping[str, object], lora: Lora | None, *, sleeps: bool) -> None:
+    """Of the server's own configuration; what it does not tell is not held against it."""
+    model, adapters = config.get("model_config"), config.get("lora_config")
+    model = model if isinstance(model, dict) else {}
+    mode = model.get("logprobs_mode", FAITHFUL)
+    if mode != FAITHFUL:
+        raise ValueError(
+            f"the server reports {mode}, not the log-probabilities of what it sampled from; start "
+            f"it with --logprobs-mode {FAITHFUL}"
+        )
+    if sleeps and model.get("enable_sleep_mode") is False:
+        raise ValueError(
+            f"{WHERE}.sleeps=true: the server cannot sleep; start it with --enable-sleep-mode"
+        )
+    if lora is None:
+        return
+    if "lora_config" in config and adapters is None:
+        raise ValueError(
+            "model.lora: the server takes no adapters; start it with --enable-lora "
+            f"--max-lora-rank {lora.r} and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+        )
+    most = adapters.get("max_lora_rank") if isinstance(adapters, dict) else None
+    if isinstance(most, int) and most < lora.r:
+        raise ValueError(
+            f"model.lora.r={lora.r}: the server takes adapters up to rank {most}; start it with "
+            f"--max-lora-rank {lora.r}"
+        )

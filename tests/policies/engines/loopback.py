@@ -1,0 +1,258 @@
+"""A small server that answers vLLM's endpoints in vLLM's words, and misbehaves where it is told to.
+
+The model is a real one, read from a folder; adapters are read by peft from the folder they are
+handed over in. Nothing is stored between requests but weights, their version, and what was asked.
+"""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+@dataclass
+class Habits:
+    """How it departs from what it was asked for; as it is, it does not."""
+
+    temperature: float | None = None  # samples and reports at this one
+    raw: bool = False  # reports what is before the temperature
+    top_k: int = 0  # cuts the tail
+    top_p: float = 1.0
+    shifted: bool = False  # reports the numbers of the token before
+    stale: bool = False  # says it took weights, and did not
+    dtype: torch.dtype = torch.float32
+    api_key: str | None = None
+    dev_mode: bool = True
+    mode: str = "processed_logprobs"
+    versions: bool = True  # knows /weight_info
+    # (path, reply so far) -> what is sent in its place, or None; called before every reply.
+    spoil: object = None
+
+
+@dataclass
+class Loopback:
+    """The state of a server."""
+
+    path: str
+    habits: Habits = field(default_factory=Habits)
+    name: str = "base"
+    room: int = 128
+    asked: list[tuple[str, object]] = field(default_factory=list)  # path and payload
+    asleep: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tokenizer = AutoTokenizer.from_pretrained(self.path)
+        self.start()
+
+    def start(self) -> None:
+        """As after a start: the weights of the folder, no adapters, no version."""
+        self.model = AutoModelForCausalLM.from_pretrained(self.path, dtype=self.habits.dtype).eval()
+        self.adapters: dict[str, str] = {}
+        self.version = "default"
+
+    def paths(self, prefix: str = "") -> list[str]:
+        """Of all that was asked for so far."""
+        return [path for path, _ in self.asked if path.startswith(prefix)]
+
+    # The endpoints: payload, query -> (status, reply).
+
+    def models(self, *_):
+        base = {"id": self.name, "object": "model", "root": self.path, "max_model_len": self.room}
+        cards = [{"id": n, "root": p, "parent": self.name} for n, p in self.adapters.items()]
+        return 200, {"object": "list", "data": [base, *cards]}
+
+    def info(self, *_):
+        model = {"logprobs_mode": self.habits.mode, "enable_sleep_mode": True}
+        return 200, {"vllm_config": {"model_config": model, "lora_config": {"max_lora_rank": 16}}}
+
+    def rpc(self, payload, _):
+        assert payload["method"] == "reload_weights"
+        folder = Path(payload["kwargs"]["weights_path"])
+        if "weights" in self.asleep:
+            return 500, {"error": {"message": "weights are asleep"}}
+        if not self.habits.stale:
+            weights = {}
+            for file in folder.glob("*.safetensors"):
+                weights |= load_file(file)
+            with torch.no_grad():
+                self.model.load_state_dict(weights, strict=False)
+        return 200, {"results": [None]}
+
+    def load_adapter(self, payload, _):
+        if payload["lora_name"] in self.adapters:
+            return 400, {"error": {"message": "has already been loaded", "code": 400}}
+        from peft import PeftModel
+
+        name, folder = payload["lora_name"], payload["lora_path"]
+        if isinstance(self.model, PeftModel):
+            self.model.load_adapter(folder, adapter_name=name)
+        else:
+            self.model = PeftModel.from_pretrained(self.model, folder, adapter_name=name).eval()
+        self.adapters[name] = folder
+        return 200, f"Success: LoRA adapter '{name}' added successfully."
+
+    def unload_adapter(self, payload, _):
+        if self.adapters.pop(payload["lora_name"], None) is None:
+            return 404, {"error": {"message": "cannot be found", "code": 404}}
+        self.model.delete_adapter(payload["lora_name"])
+        return 200, "Success"
+
+    def tell_version(self, *_):
+        return (200, {"weight_version": self.version}) if self.habits.versions else (404, {})
+
+    def set_version(self, payload, _):
+        if not self.habits.versions:
+            return 404, {}
+        self.version = payload["new_version"]
+        return 200, {"success": True, "new_version": self.version}
+
+    def sleep(self, _, query):
+        self.asleep = {"weights", "kv_cache"}
+        if query["level"] == ["2"]:  # the weights are lost
+            for parameter in self.model.parameters():
+                parameter.data.fill_(float("nan"))
+        return 200, None
+
+    def wake(self, _, query):
+        self.asleep -= set(query["tags"])
+        return 200, None
+
+    def complete(self, payload, _):
+        if self.asleep:
+            return 500, {"error": {"message": "the engine is asleep"}}
+        if payload["model"] not in (self.name, *self.adapters):
+            return 404, {"error": {"message": f"The model `{payload['model']}` does not exist."}}
+        tokens, logp, reason = self.sampled(payload)
+        choice = {
+            "index": 0,
+            "text": self.tokenizer.decode(tokens),
+            "logprobs": {
+                "tokens": [f"token_id:{token}" for token in tokens],
+                "token_logprobs": logp,
+                "top_logprobs": [{f"token_id:{t}": x} for t, x in zip(tokens, logp, strict=True)],
+                "text_offset": [0] * len(tokens),
+            },
+            "finish_reason": reason,
+            "stop_reason": None,
+            "token_ids": tokens,
+            "prompt_token_ids": payload["prompt"],
+        }
+        return 200, {"object": "text_completion", "model": payload["model"], "choices": [choice]}
+
+    # Sampling, as the payload and the habits say.
+
+    @torch.no_grad()
+    def sampled(self, payload):
+        if payload["model"] in self.adapters:
+            self.model.set_adapter(payload["model"])
+        generator = torch.Generator().manual_seed(payload["seed"])
+        ids, tokens, logp = list(payload["prompt"]), [], []
+        while len(tokens) < payload["max_tokens"]:
+            logits = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+            said, reported = self.distribution(logits.float(), payload)
+            greedy = payload["temperature"] == 0
+            token = said.argmax() if greedy else said.exp().multinomial(1, generator=generator)
+            ids.append(int(token))
+            tokens.append(int(token))
+            logp.append(float(reported[int(token)]))
+            stopped = any(stop in self.tokenizer.decode(tokens) for stop in payload["stop"])
+            if tokens[-1] in payload["stop_token_ids"] or stopped:
+                return tokens, self.shift(logp), "stop"
+        return tokens, self.shift(logp), "length"
+
+    def distribution(self, logits, payload):
+        """Log-probabilities that are sampled from, and those that are reported."""
+        habits, raw = self.habits, logits.log_softmax(-1)
+        temperature = payload["temperature"] if habits.temperature is None else habits.temperature
+        said = (logits / (temperature or 1.0)).log_softmax(-1)
+        if top_k := habits.top_k or payload["top_k"]:
+            said = said.masked_fill(said < said.topk(top_k).values[-1], -torch.inf).log_softmax(-1)
+        if (top_p := min(habits.top_p, payload["top_p"])) < 1:
+            ordered, ids = said.sort(descending=True)
+            out = ordered.exp().cumsum(0) - ordered.exp() >= top_p
+            said = said.masked_fill(out.scatter(0, ids, out), -torch.inf).log_softmax(-1)
+        return said, raw if habits.raw else said
+
+    def shift(self, logp):
+        return [logp[0], *logp[:-1]] if self.habits.shifted else logp
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One exchange."""
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.reply({"/health": "health", "/v1/models": "models", "/weight_info": "tell_version",
+                    "/is_sleeping": "sleeping", "/server_info": "info"}, None)  # fmt: skip
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.reply({"/v1/completions": "complete", "/v1/load_lora_adapter": "load_adapter",
+                    "/v1/unload_lora_adapter": "unload_adapter", "/collective_rpc": "rpc",
+                    "/reset_prefix_cache": "reset", "/update_weight_version": "set_version",
+                    "/sleep": "sleep", "/wake_up": "wake"}, json.loads(body))  # fmt: skip
+
+    def reply(self, endpoints, payload):
+        state, url = self.server.state, urlsplit(self.path)
+        state.asked.append((self.path, payload))
+        status, said = self.said(state, endpoints.get(url.path), payload, parse_qs(url.query))
+        body = b"" if said is None else json.dumps(said).encode()
+        if state.habits.spoil is not None:
+            spoilt = state.habits.spoil(url.path, said)
+            status, body = (status, body) if spoilt is None else spoilt
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def said(self, state, endpoint, payload, query):
+        key = state.habits.api_key
+        if key is not None and self.headers.get("Authorization") != f"Bearer {key}":
+            return 401, {"error": "Unauthorized"}
+        simple = {"health": None, "reset": {"success": True},
+                  "sleeping": {"is_sleeping": bool(state.asleep)}}  # fmt: skip
+        of_developers = ("info", "rpc", "reset", "sleep", "wake", "sleeping", "tell_version",
+                         "set_version")  # fmt: skip
+        if endpoint is None or (endpoint in of_developers and not state.habits.dev_mode):
+            return 404, {"detail": "Not Found"}
+        if endpoint in simple:
+            return 200, simple[endpoint]
+        with state.lock:
+            return getattr(state, endpoint)(payload, query)
+
+
+@contextmanager
+def serving(state: Loopback, port: int = 0):
+    """The address of a server in a thread of this process."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.state, server.daemon_threads = state, True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def slowly(seconds: float):
+    """A `spoil` that keeps completions waiting."""
+
+    def spoil(path, said):
+        if path == "/v1/completions":
+            time.sleep(seconds)
+
+    return spoil
