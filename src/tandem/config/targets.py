@@ -37,6 +37,7 @@ HOMES = (
 LIBRARY = frozenset(
     f"{module}.{name}"
     for module, names in {
+        "bitsandbytes.optim": "AdamW8bit",
         "torch.optim": "Adafactor Adam AdamW NAdam RAdam RMSprop SGD",
         "lightning.pytorch.callbacks": "DeviceStatsMonitor Timer",
         "lightning.pytorch.loggers": "CSVLogger TensorBoardLogger WandbLogger",
@@ -47,6 +48,8 @@ LIBRARY = frozenset(
     }.items()
     for name in names.split()
 )
+
+EXTRAS = {"bitsandbytes": "8bit"}  # libraries that come with an extra of this package alone
 
 
 def resolve(path: str, where: str) -> Callable:
@@ -69,6 +72,9 @@ def _module(name: str, path: str, where: str) -> object:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if (extra := EXTRAS.get(name.partition(".")[0])) is not None:
+            needed = f"{where}: {path} needs a package: pip install 'tandem[{extra}]'"
+            raise ConfigError(needed) from error
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(f"{where}: {path} needs the package {error.name}") from error
         raise ConfigError(f"{where}: there is no module {name}, which {path} names") from error

@@ -17,6 +17,7 @@ from tandem.policies.chat import Chat, Talk
 from tandem.policies.critic import Critic, Kind, critic_of
 from tandem.policies.decoding import Endings
 from tandem.policies.engines.hosting import Hosting
+from tandem.policies.liger import check_liger, fuse
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.records import Description, TokenSample
@@ -51,6 +52,7 @@ class LanguagePolicy(Hosting):
         gradient_checkpointing: bool = False,
         torch_compile: bool = False,
         packing: Packing = "auto",
+        liger: bool = False,
         lora: Lora | None = None,
         critic: Kind = "head",
         system_prompt: str | None = None,
@@ -67,6 +69,7 @@ class LanguagePolicy(Hosting):
             gradient_checkpointing=gradient_checkpointing,
             torch_compile=torch_compile,
             packing=packing,
+            liger=liger,
         )
         self.lora, self.kind_of_critic = lora, critic
         self.talk = Talk(system_prompt=system_prompt, enable_thinking=enable_thinking)
@@ -81,6 +84,8 @@ class LanguagePolicy(Hosting):
     def load(self, needs: frozenset[str]) -> None:
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
         a critic only if "values" are."""
+        if self.numerics.liger:
+            check_liger()
         model, tokenizer = pretrained(self.path, self.build, self.numerics)
         self.chat = Chat(tokenizer, self.talk)
         self.ends = self.chat.ends(model.generation_config.eos_token_id)
@@ -98,6 +103,9 @@ class LanguagePolicy(Hosting):
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
             self.reference = Scorer(frozen, numerics=self.numerics, memory=self.memory)
+        if self.numerics.liger:  # after all that is copied, or judged on the CPU
+            frozen = None if self.reference is None else self.reference.model
+            fuse(model, frozen, None if self.critic is None else self.critic.layers)
 
     @property
     def device(self) -> torch.device:

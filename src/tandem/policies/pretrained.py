@@ -26,6 +26,7 @@ class Numerics:
     gradient_checkpointing: bool = False
     torch_compile: bool = False
     packing: Packing = False  # rows of a training forward share its rows; auto: if they can
+    liger: bool = False  # fused kernels
 
     @property
     def flash(self) -> bool:

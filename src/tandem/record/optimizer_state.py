@@ -33,7 +33,17 @@ def optimizer_state(optimizer: Optimizer, names: Named) -> tuple[dict[str, Tenso
         tensors |= {f"{GROUP}/{index}/{f}": x for f, x in numbers.items() if isinstance(x, Tensor)}
         plain = {field: x for field, x in numbers.items() if not isinstance(x, Tensor)}
         groups.append({"params": [name_of[p] for p in group["params"]], "fields": plain})
-    return tensors, {"state": state, "groups": groups}
+    return _each_its_own(tensors), {"state": state, "groups": groups}
+
+
+def _each_its_own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters may read one tensor, such as a table of levels, and a file holds none twice."""
+    seen: set[int] = set()
+    for name, x in tensors.items():
+        pointer = x.untyped_storage().data_ptr()
+        tensors[name] = x.clone() if pointer in seen else x
+        seen.add(pointer)
+    return tensors
 
 
 def load_optimizer_state(
