@@ -67,6 +67,7 @@ class PostTraining(LightningModule):
         )
         self.iteration = self.samples_seen = self.steps_seen = 0
         self.flat_iterations = self.skipped = self.skipped_in_a_row = 0
+        self.sharded = False  # whether each rank holds a part of each weight
         self.start_of_iteration()
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -165,7 +166,7 @@ class PostTraining(LightningModule):
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
+        norm = ranks.whole(torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm))
         # One verdict for all ranks: losses are each rank's own until they are logged.
         broken = torch.tensor(not finite(norm, *self.losses.values()), dtype=torch.float32)
         if ranks.largest(broken) == 0:
@@ -265,6 +266,12 @@ class PostTraining(LightningModule):
         return Iterations(
             self.stream, range(self.iteration, plan.iterations), plan.prompts_per_step
         )
+
+    def configure_model(self) -> None:
+        """Lightning calls this on all ranks before there is an optimiser."""
+        if self.device_mesh is not None and not self.sharded:
+            self.policy.shard(self.device_mesh["data_parallel"])
+            self.sharded = True
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = {name: {"params": group} for name, group in self.policy.groups().items()}

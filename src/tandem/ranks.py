@@ -74,6 +74,38 @@ def largest(value: Tensor) -> Tensor:
     return _reduced(value, dist.ReduceOp.MAX)
 
 
+def is_cut(value: Tensor) -> bool:
+    """Whether each rank holds a part of it (a DTensor)."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return False
+    from torch.distributed.tensor import DTensor  # takes most of a second
+
+    return isinstance(value, DTensor)
+
+
+def whole(value: Tensor) -> Tensor:
+    """All of a tensor that is cut over ranks, which meet here; any other one as it is."""
+    return value.full_tensor() if is_cut(value) else value
+
+
+def on_first(value: Tensor) -> Tensor | None:
+    """The same on the first rank, where it will be written, on its CPU if it was cut; else None."""
+    found = whole(value)
+    if rank() != 0:
+        return None
+    return found.cpu() if is_cut(value) else found
+
+
+def cut_like(present: Tensor, value: Tensor) -> Tensor:
+    """This rank's part of what all ranks have whole, if what is there now is cut; else all."""
+    if not is_cut(present):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    here = value.to(present.device)
+    return distribute_tensor(here, present.device_mesh, present.placements, src_data_rank=None)
+
+
 def rows_of(record: Record) -> int:
     """B of a tensor or a record."""
     if isinstance(record, Tensor):

@@ -6,14 +6,15 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from omegaconf import DictConfig, OmegaConf
 
 from tandem import draws, ranks
@@ -127,25 +128,43 @@ def fit(
         resume=settings.resume is not None,
     )
     trainer_for(settings.trainer, [*own, *callbacks]).fit(module)
+    module.policy.save(record.folder / "model")
     if ranks.is_first():
-        module.policy.save(record.folder / "model")
         curves(record.folder)
         heatmap(record.folder)
         galleries.progress(record.folder)
 
 
+# What trainer.strategy stands for.
+STRATEGIES: Mapping[str, Callable[[Devices], Strategy | str]] = {
+    "auto": lambda devices: "auto",
+    # Buffers are the same on all ranks by construction, and some live on the CPU.
+    "ddp": lambda devices: DDPStrategy(broadcast_buffers=False),
+    "ddp_fork": lambda devices: DDPStrategy(broadcast_buffers=False, start_method="fork"),
+    # By default it would cut over nodes alone, and split the layers of a node by tensors.
+    "fsdp2": lambda devices: ModelParallelStrategy(
+        data_parallel_size=ranks_of(devices), tensor_parallel_size=1
+    ),
+}
+
+
+def ranks_of(devices: Devices) -> int:
+    """How many processes there will be."""
+    here = devices.devices
+    if here == "auto":
+        on_gpus = devices.accelerator != "cpu" and CUDAAccelerator.is_available()
+        here = CUDAAccelerator.auto_device_count() if on_gpus else 1
+    return devices.num_nodes * (len(here) if isinstance(here, list) else here)
+
+
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
     """Lightning moves the module to its devices and calls its step; the rest is ours."""
-    strategy: str | DDPStrategy = devices.strategy
-    if strategy in ("ddp", "ddp_fork"):
-        # Buffers are the same on all ranks by construction, and some live on the CPU.
-        start = "fork" if strategy == "ddp_fork" else "popen"
-        strategy = DDPStrategy(broadcast_buffers=False, start_method=start)
     quiet_lightning()
     return Trainer(
         accelerator=devices.accelerator,
         devices=devices.devices,
-        strategy=strategy,
+        num_nodes=devices.num_nodes,
+        strategy=STRATEGIES[devices.strategy](devices),
         precision=devices.precision,
         max_epochs=1,
         callbacks=callbacks,

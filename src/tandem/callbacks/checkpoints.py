@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from torch import Tensor
 from torch.optim import Optimizer
 
 from tandem import ranks
@@ -47,20 +49,31 @@ class Checkpoints(Callback):
             log.warning("go on with: python train.py resume=%s", self.record.folder)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
-        """All ranks meet here; the first one writes. A step that is there already stays."""
+        """All ranks meet here; the first one writes. A step that is there already stays.
+
+        Tensors are whole in it, so any number of ranks may go on.
+        """
         start = time.perf_counter()
+        numbers, state = optimizer_state(trainer.optimizers[0], module.policy.trainable())
+        groups = {"policy": module.policy.weights(), "optimizer": numbers, "module": module.state()}
+        whole = {name: assembled(group) for name, group in groups.items()}
         if trainer.is_global_zero:
             self.record.sync()  # a checkpoint counts on the lines before it
-            numbers, state = optimizer_state(trainer.optimizers[0], module.policy.trainable())
             publish(
                 self.record.folder / FOLDER,
                 module.iteration,
-                {"policy": module.policy.weights(), "optimizer": numbers, "module": module.state()},
+                whole,
                 {"iteration": module.iteration, "run": self.record.id, "optimizer": state},
                 keep=self.keep,
             )
             self.record.hold({}, {"time/checkpoint": time.perf_counter() - start})
         trainer.strategy.barrier("checkpoint")
+
+
+def assembled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the first rank all of every tensor; elsewhere nothing."""
+    found = {name: ranks.on_first(tensor) for name, tensor in tensors.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 class Resume(Callback):

@@ -58,8 +58,9 @@ class Devices:
     """What of Lightning's Trainer a user may choose."""
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"]
-    devices: int | list[int] | Literal["auto"]
-    strategy: Literal["auto", "ddp", "ddp_fork"]
+    devices: int | list[int] | Literal["auto"]  # of each node
+    num_nodes: int
+    strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
     precision: Precision
 
 

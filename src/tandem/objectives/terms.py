@@ -96,11 +96,13 @@ class Objective(ABC):
         most = ranks.largest(torch.tensor(len(parts)))
         alone = int(most) == 1 and not self.whole_groups  # whose cut may be another one
         seen: dict[str, list[Record | Summary]] = {name: [] for name in self.surveys}
-        for part in parts:
+        # A rank of fewer parts asks the last one again: ranks may wait for one another's weights.
+        for number in range(int(most)):
+            part = parts[min(number, len(parts) - 1)]
             with torch.set_grad_enabled(alone):
                 record = self.record(policy, rows_of(rows, part))
             with torch.no_grad():
-                for name, own in seen.items():
+                for name, own in seen.items() if number < len(parts) else ():
                     own.append(summarised(self.terms[name].loss, self.seen(record)[name]))
         order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
         with torch.no_grad():

@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from torch import Tensor, nn
 
 from tandem.policies.pretrained import copy_into
 from tandem.types import Rollout
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class Policy(nn.Module, ABC):
@@ -55,6 +58,14 @@ class Policy(nn.Module, ABC):
     def under(self, sampling: object) -> AbstractContextManager[None]:
         """With the weights that a sampling names; here there are none but the live ones."""
         return nullcontext()
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Cut all weights over the ranks of a mesh, once.
+
+        From then on all ranks call `evidence` and `errors` equally often, as they wait for one
+        another there, and meet in `sample`, `complete` and `save`; in between each has its pace.
+        """
+        raise ValueError(f"{type(self).__name__} cannot be cut over ranks; set trainer=ddp")
 
     @abstractmethod
     def trainable(self) -> dict[str, nn.Parameter]:

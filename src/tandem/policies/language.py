@@ -6,12 +6,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tandem import draws
+from tandem import draws, ranks
 from tandem.policies import learning
 from tandem.policies.chat import Chat, Talk
 from tandem.policies.critic import Critic, Kind, critic_of
@@ -24,8 +24,12 @@ from tandem.policies.records import Description, TokenSample
 from tandem.policies.rows import demonstrated, sampled
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Memory, Scorer, logits_are_head_of_trunk
+from tandem.policies.sharding import Sharded, assembled
 from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.types import Evidence, Prompt, Rollout
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
@@ -107,6 +111,13 @@ class LanguagePolicy(Hosting):
             frozen = None if self.reference is None else self.reference.model
             fuse(model, frozen, None if self.critic is None else self.critic.layers)
 
+    def shard(self, mesh: DeviceMesh) -> None:
+        """The critic with the network it reads; the frozen copy by itself."""
+        own = [self.network] if self.critic is None else [self.network, self.critic]
+        self.scorer.weights = Sharded(own, mesh)
+        if self.reference is not None:
+            self.reference.weights = Sharded([self.reference.model], mesh)
+
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
@@ -136,7 +147,8 @@ class LanguagePolicy(Hosting):
         group = torch.tensor(slots, device=self.device)
         keys = draws.key(key, group[:, None], torch.arange(group_size, device=self.device))
         endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
-        answers = self.engine.answer(encoded, keys, sampling=sampling, endings=endings)
+        with self.scorer.weights.gathered():
+            answers = self.engine.answer(encoded, keys, sampling=sampling, endings=endings)
         rows = sampled(
             prompts,
             encoded,
@@ -174,6 +186,10 @@ class LanguagePolicy(Hosting):
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities and values that are read and were not given."""
+        with self.scorer.weights.gathered():
+            return self._completed(rollout, needs)
+
+    def _completed(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
         wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
         sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
@@ -213,8 +229,9 @@ class LanguagePolicy(Hosting):
             with self.network.disable_adapter():
                 return self.scorer.in_parts(rollout.sample, rollout.mask).logp
         assert self.reference is not None, "load() was not told that ref_logp is needed"
-        self.reference.model.to(self.device)
-        return self.reference.in_parts(rollout.sample, rollout.mask).logp
+        learning.move(self.reference.model, self.device)
+        with self.reference.weights.gathered():
+            return self.reference.in_parts(rollout.sample, rollout.mask).logp
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that a forward pass reads for each row, [B] int64."""
@@ -259,8 +276,11 @@ class LanguagePolicy(Hosting):
 
     def save(self, folder: str | Path) -> None:
         """Plain Hugging Face format; adapters are merged, and lie beside it in `lora`."""
-        if self.lora is None:
-            self.network.save_pretrained(folder)
-        else:
-            save_adapted(self.network, Path(folder))
-        self.chat.tokenizer.save_pretrained(folder)
+        with assembled(self.network):
+            if not ranks.is_first():
+                return
+            if self.lora is None:
+                self.network.save_pretrained(folder)
+            else:
+                save_adapted(self.network, Path(folder))
+            self.chat.tokenizer.save_pretrained(folder)

@@ -28,6 +28,13 @@ def groups(network: nn.Module, critic: nn.Module | None) -> dict[str, list[nn.Pa
     return {"policy": policy} | ({} if critic is None else {"critic": list(critic.parameters())})
 
 
+def move(network: nn.Module, device: torch.device) -> None:
+    """A frozen network to where it is asked, if it is elsewhere: moving weights that are cut over
+    ranks lets go of what is gathered of them."""
+    if next(network.parameters()).device != device:
+        network.to(device)
+
+
 def is_exact(network: nn.Module) -> bool:
     """Whether all is float32 or wider, autocast too."""
     parameters = list(network.parameters())

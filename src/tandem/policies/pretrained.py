@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tandem import ranks
 from tandem.hub import located, one_line
 
 Packing = bool | Literal["auto"]
@@ -168,7 +169,7 @@ def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
                 f"weight {name} is {tuple(weights[name].shape)}, "
                 f"but the model's is {tuple(tensor.shape)}"
             )
-        tensor.copy_(weights[name])
+        tensor.copy_(ranks.cut_like(tensor, weights[name]))
 
 
 def _dtype(numerics: Numerics) -> torch.dtype | str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from tandem.policies.packing import (
 )
 from tandem.policies.pretrained import Numerics, probed
 from tandem.policies.records import TokenSample
+from tandem.policies.sharding import Replicated
 from tandem.types import Evidence, concat, take
 
 
@@ -71,6 +73,7 @@ class Scorer:
         apart = critic is not None and critic.layers is not None
         self.own_trunk = Trunk(critic.layers, numerics) if apart else None
         self.lay = self.layout_of_rows()
+        self.weights = Replicated()
 
     @property
     def packs(self) -> bool:
@@ -81,6 +84,11 @@ class Scorer:
         self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
     ) -> Evidence:
         """Rows may hold anything right of their last masked token: attention looks left only."""
+        # One call of everything: trunk and head may share weights.
+        return Evidence(**self.weights(partial(self.said, sample, mask, needs)))
+
+    def said(self, sample: TokenSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
+        """name -> [B, T], 0 outside the mask."""
         places = Places.of(sample, mask)
         layout = self.lay(sample.tokens, places.read(len(mask)))
         states = places.gather(self.forward(layout), layout.start)
@@ -95,7 +103,7 @@ class Scorer:
         )
         if "values" in needs:
             numbers["values"] = self.values(places, layout, states)
-        return Evidence(**{name: places.scatter(x, mask) for name, x in numbers.items()})
+        return {name: places.scatter(x, mask) for name, x in numbers.items()}
 
     def forward(self, layout: Layout) -> Tensor:
         """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""

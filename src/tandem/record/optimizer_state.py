@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from tandem import ranks
+
 GROUP = "group"
 
 Named = Mapping[str, Parameter]
@@ -99,6 +101,8 @@ def _load_number(optimizer: Optimizer, key: str, value: Tensor) -> None:
 
 def _beside(parameter: Parameter, field: str, value: Tensor, optimizer: Optimizer) -> Tensor:
     """A copy aligned as the optimiser would have made it: kernels round by alignment."""
+    if ranks.is_cut(parameter) and value.shape == parameter.shape and field != "step":
+        return ranks.cut_like(parameter, value)
     if value.shape == parameter.shape and field != "step":
         return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
     stays = field == "step" and not _steps_on_device(parameter, optimizer)

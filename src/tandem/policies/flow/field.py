@@ -9,12 +9,14 @@ from tandem.dynamics.guidance import guided, guides
 from tandem.policies.flow.prompts import Conditioning
 from tandem.policies.flow.protocol import Adapter
 from tandem.policies.flow.records import Condition
+from tandem.policies.sharding import Replicated
 
 
 class Field:
     def __init__(self, network: nn.Module, adapter: Adapter, *, compiled: bool = False) -> None:
         self.network, self.adapter = network, adapter
         self.run = torch.compile(network, dynamic=True) if compiled else network
+        self.weights = Replicated()
 
     def __call__(
         self, x: Tensor, sigma: Tensor, conditioning: Conditioning, *, scale: float
@@ -52,4 +54,4 @@ class Field:
             enabled=torch.is_autocast_enabled(kind),
             cache_enabled=False,
         ):
-            return self.adapter.velocity(self.run, x, sigma, condition)
+            return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from tandem import ranks
 from tandem.dynamics.decays import Following
 from tandem.policies import learning
 from tandem.policies.flow.critic import FlowCritic, new_critic
@@ -20,6 +22,10 @@ from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.flow.teachers import Faculty, Teachers
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
+from tandem.policies.sharding import Replicated, Sharded, assembled
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
 
@@ -32,6 +38,7 @@ class FlowModel(nn.Module):
         self.adapter, self.numerics, self.lora = adapter, numerics, lora
         self.frozen: Field | None = None
         self.critic: FlowCritic | None = None
+        self.weights_of_critic = Replicated()
         self.teachers: Faculty | None = None
 
     def load(
@@ -62,6 +69,25 @@ class FlowModel(nn.Module):
             self.frozen = Field(copied, self.adapter, compiled=compiled)
         learning.warn_of_rounding(self.trainable())
 
+    def shard(self, mesh: DeviceMesh) -> None:
+        """All but teachers, of whom each rank asks those of its own prompts."""
+        self.field.weights = Sharded([self.network], mesh)
+        if self.frozen is not None:
+            self.frozen.weights = Sharded([self.frozen.network], mesh)
+        if self.critic is not None:
+            self.weights_of_critic = Sharded([self.critic], mesh)
+        self.snapshots = Snapshots(self.trainable(), self.snapshots.following)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """With all weights on every rank, for passes without gradient at each rank's own pace."""
+        with self.field.weights.gathered(), self.weights_of_critic.gathered():
+            yield
+
+    def values(self, states: Tensor) -> Tensor:
+        """What the critic says of hidden states: [N, H] -> [N]."""
+        return self.weights_of_critic(lambda: self.critic(states))
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
         return learning.trainable(self.network, self.critic)
@@ -83,16 +109,21 @@ class FlowModel(nn.Module):
                 yield self.field
             return
         assert self.frozen is not None, "load() was not told that a reference is needed"
-        self.frozen.network.to(next(self.network.parameters()).device)
-        yield self.frozen
+        learning.move(self.frozen.network, next(self.network.parameters()).device)
+        at_own_pace = not self.field.weights.paced
+        with self.frozen.weights.gathered() if at_own_pace else nullcontext():
+            yield self.frozen
 
     def save(self, folder: Path) -> None:
         """In the layout of diffusers; adapters are merged, and lie beside it in `lora`."""
-        if self.lora is None:
-            self.adapter.save(self.network, folder)
-            return
-        self.adapter.save(plain_copy(self.network), folder)
-        self.adapter.save_lora(self.network, folder / "lora")
+        with assembled(self.network):
+            if not ranks.is_first():
+                return
+            if self.lora is None:
+                self.adapter.save(self.network, folder)
+                return
+            self.adapter.save(plain_copy(self.network), folder)
+            self.adapter.save_lora(self.network, folder / "lora")
 
 
 def ready(network: nn.Module, *, recompute: bool) -> nn.Module:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,9 @@ from tandem.policies.pretrained import Numerics
 from tandem.policies.records import Description
 from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.types import OF_SNAPSHOTS, Evidence, Prompt, Rollout
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", *OF_SNAPSHOTS})
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
@@ -173,7 +176,8 @@ class FlowPolicy(Policy):
             keep_mean=self.keeps_mean,
             kept=self._kept_steps(),
         )
-        with self.under(sampling):
+        # In this order: what is gathered is what the ranks hold at that moment.
+        with self.under(sampling), self.model.gathered():
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
         rollout = rows.sampled(
             asked,
@@ -259,14 +263,15 @@ class FlowPolicy(Policy):
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities, values and old means that are read and were not given."""
-        return completed(
-            rollout,
-            needs,
-            model=self.model,
-            scorer=self.scorer,
-            logp=self._logp,
-            trusted=self._sampler_agrees,
-        )
+        with self.model.gathered():
+            return completed(
+                rollout,
+                needs,
+                model=self.model,
+                scorer=self.scorer,
+                logp=self._logp,
+                trusted=self._sampler_agrees,
+            )
 
     def _sampler_agrees(self, rollout: Rollout) -> bool:
         """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
@@ -310,6 +315,10 @@ class FlowPolicy(Policy):
     def ended(self) -> None:
         """Those that follow by iterations too."""
         self.model.snapshots.after("iteration")
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """All but teachers."""
+        self.model.shard(mesh)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""

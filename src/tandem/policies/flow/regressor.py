@@ -14,7 +14,7 @@ from tandem.policies.flow.field import Field
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.prompts import Library
 from tandem.policies.flow.rows import picked, scattered
-from tandem.policies.flow.trajectories import even_parts
+from tandem.policies.flow.trajectories import even_parts, filled
 from tandem.types import OF_SNAPSHOTS, Rollout
 
 OF_STEPS = ("std", "velocity_gain")
@@ -158,7 +158,7 @@ class Regressor:
     ) -> Tensor:
         """[N, ...]. With a gradient, parts are recomputed one by one in backward, so that the
         memory is that of one of them."""
-        parts = even_parts(len(row), self.max_rows)
+        parts = even_parts(len(row), self.max_rows, field.weights.passes)
         recompute = len(parts) > 1 and torch.is_grad_enabled()
 
         def ask(part: Tensor) -> Tensor:
@@ -166,12 +166,12 @@ class Regressor:
             conditioning = self.library.rows(prompts, x.device, guided=scale > 1)
             return field(x[part], sigma[part], conditioning, scale=scale)
 
-        return torch.cat(
-            [
-                checkpoint(ask, part, use_reentrant=False) if recompute else ask(part)
-                for part in parts
-            ]
-        )
+        said = []
+        for part in parts:
+            some = filled(part)
+            velocity = checkpoint(ask, some, use_reentrant=False) if recompute else ask(some)
+            said.append(velocity[: len(part)])
+        return torch.cat(said)
 
 
 def _facts(rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from tandem.policies.flow.prompts import Library
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.rows import picked, scattered
 from tandem.policies.flow.taken import Answers, Taken
-from tandem.policies.flow.trajectories import even_parts
+from tandem.policies.flow.trajectories import even_parts, filled
 from tandem.types import Evidence, Rollout, Transition
 
 KLS = ("kl_to_old", "kl_to_ref")
@@ -52,13 +52,14 @@ class Scorer:
         Parts are recomputed one by one in backward, so that the memory is that of one of them.
         """
         row, step = picked(rollout.mask)
-        parts = even_parts(len(row), self.max_rows)
+        parts = even_parts(len(row), self.max_rows, field.weights.passes)
         recompute = len(parts) > 1 and torch.is_grad_enabled()
         said = []
         for part in parts:
-            taken = self._taken(rollout, row[part], step[part])
-            asking = Asking(self.library, rollout, row[part], taken, needs, model)
-            said.append(asking.answers(field, recompute=recompute))
+            at = (row[filled(part)], step[filled(part)])
+            asking = Asking(self.library, rollout, at[0], self._taken(rollout, *at), needs, model)
+            answers = asking.answers(field, recompute=recompute)
+            said.append({name: x[: len(part)] for name, x in answers.items()})
         flat = {name: torch.cat([answers[name] for answers in said]) for name in said[0]}
         return {name: scattered(x, row, step, rollout.mask) for name, x in flat.items()}
 
@@ -118,7 +119,7 @@ class Asking:
                 return self.velocity(field), None
             where = (self.taken.x, self.taken.sigma, self.conditioning)
             velocity, states = field.with_states(*where, scale=self.scale)
-            return velocity, self.model.critic(states)
+            return velocity, self.model.values(states)
 
         ref_velocity = self._of_reference() if "kl_to_ref" in self.needs else None
         velocity, values = checkpoint(ask, use_reentrant=False) if recompute else ask()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from tandem import ranks
 from tandem.dynamics.decays import Following
 
 LIVE, EMA = "live", "ema"
@@ -95,4 +96,5 @@ class Snapshots:
         self.current = {name for name in self.weights if bool(state[f"{name}/"])}
         for name, kept in self.weights.items():
             for key in kept:
-                kept[key] = state[f"{name}/{key}"].to(self.live[key].device).clone()
+                value = state[f"{name}/{key}"].to(self.live[key].device).clone()
+                kept[key] = ranks.cut_like(self.live[key], value)

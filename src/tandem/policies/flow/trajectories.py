@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -142,10 +142,21 @@ class Keeper:
         return trajectory, torch.stack(self.logp, 1) if random else None
 
 
-def even_parts(rows: int, budget: int) -> list[Tensor]:
+def even_parts(
+    rows: int, budget: int, passes: Callable[[int], int] = lambda wanted: wanted
+) -> list[Tensor]:
     """range(rows) in as few parts as fit, of even sizes: a rest of one row would take another
-    code path in BLAS, and its bits would differ."""
-    return list(torch.arange(rows).tensor_split(max(1, -(-rows // budget))))
+    code path in BLAS, and its bits would differ.
+
+    `passes`: how many there shall be where so many are wanted; where there are more than rows, some
+    are empty.
+    """
+    return list(torch.arange(rows).tensor_split(passes(max(1, -(-rows // budget)))))
+
+
+def filled(part: Tensor) -> Tensor:
+    """The part, or one row in place of none, whose answer nobody reads: other ranks wait for it."""
+    return part if len(part) else part.new_zeros(1)
 
 
 def noise_keys(key: int, group: Tensor, group_size: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,147 @@
+"""Copies on two ranks (DDP) and parts of every weight (FSDP2) learn what one process learns."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+from two_ranks import on_two_ranks
+
+from tandem import ranks
+from tandem.assembly import assemble
+from tandem.config import build, check, compose
+from tandem.run import trainer_for
+
+STRATEGIES = ("ddp", "fsdp2")
+# Five prompts: one rank has three groups and the other two, so their cuts differ in number.
+UNEQUAL = (
+    "warm_start=null", "~recipe", "iterations=1", "prompts_per_step=5", "group_size=3",
+    "num_minibatches=2", "evaluation.every=null", "guards.no_signal=9", "micro_batch_size=2",
+    "max_tokens_per_microbatch=null", "trainer.accelerator=cpu", "schedule=constant",
+)  # fmt: skip
+TOKENS = ("reward=target_length", "reward.target_length.function.target=5")
+PICTURES = (
+    "model=tiny_flow", "reward=colour_share", "rollout.steps=3", "model.adapter.num_layers=2",
+)  # fmt: skip
+GRPO = (*TOKENS, "algorithm=grpo", "algorithm.kl.coef=0.1")  # with a frozen reference
+PAIRED = ("algorithm=dpo", "group_size=2", "data=jsonl", "data.path=PAIRS")
+LORA = "model.lora={r: 2, alpha: 4, target_modules: all-linear}"
+SAVING = ("model.gradient_checkpointing=true",)
+CASES = {
+    # Its head is cut into chunks, which are recomputed, and is tied to the embeddings.
+    "grpo": (*GRPO, "model.logit_budget=400"),
+    "dpo lora": (*PAIRED, LORA, *SAVING),
+    # One rank has fewer parts to ask about than the other, and waits with an idle one.
+    "flow_grpo": (*PICTURES, "algorithm=flow_grpo", "model.row_budget=1"),
+    "nft lora": (*PICTURES, "algorithm=nft", LORA),
+}
+MORE = {
+    "grpo lora": (*GRPO, LORA, *SAVING),
+    "dpo": PAIRED,
+    "ppo": (*TOKENS, "algorithm=ppo", *SAVING),
+    "ppo separate": (*TOKENS, "algorithm=ppo", "model.critic=separate"),
+    "flow_grpo ref": (*PICTURES, "algorithm=flow_grpo", "algorithm.kl.coef=0.1", *SAVING),
+    "flow ppo": (*PICTURES, "algorithm=ppo", "model.row_budget=2"),
+    "nft": (*PICTURES, "algorithm=nft", "epochs=2", "model.row_budget=2"),
+    # Looks at all rows first, in parts of which one rank has more.
+    "dgpo": (*PICTURES, "algorithm=dgpo"),
+    "crd": (*PICTURES, "algorithm=crd", "model.row_budget=2"),
+    "kto": (*PAIRED, "algorithm=kto"),
+}
+PAIRS = [
+    {"prompt": word, "chosen": "".join(sorted(word)), "rejected": word[: 1 + i % 2]}
+    for i, word in enumerate(f"{a}{b}{c}" for a in "dhk" for b in "abe" for c in "cfg")
+]
+# Before the first update a policy prefers nothing: rounding decides.
+OF_TIES = ("preference/accuracy",)
+
+
+def learnt(overrides: tuple[str, ...], *trainer: str) -> tuple[list[dict], dict]:
+    """The gradients of every update of a run in float64, whole, and its report."""
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = Path(folder) / "pairs.jsonl"
+        pairs.write_text("\n".join(map(json.dumps, PAIRS)))
+        cfg = compose([*UNEQUAL, *overrides, *trainer, f"run_dir={folder}"])
+        if "path" in cfg.data:
+            cfg.data.path = str(pairs)
+        settings = check(cfg)
+        module, _ = assemble(cfg, settings, build(cfg.data), Path(folder), None)
+        widen(module.policy)
+        seen, update = [], module.update
+
+        def watched(minibatch):
+            learns = module.policy.trainable().items()
+            seen.append({name: ranks.whole(p.grad).numpy().copy() for name, p in learns})
+            update(minibatch)
+
+        module.update = watched
+        trainer_for(settings.trainer, []).fit(module)
+    return seen, module.report
+
+
+def widen(policy: torch.nn.Module) -> None:
+    """float64 all over; frozen copies are no part of the module."""
+    policy.double()
+    copies = [part.frozen for part in policy.modules() if getattr(part, "frozen", None)]
+    networks = [field.network for field in copies]
+    if getattr(policy, "reference", None) is not None:
+        networks.append(policy.reference.model)
+    for network in networks:
+        network.double()
+
+
+def on_two(cases: dict) -> dict:
+    jobs = {
+        f"{strategy} {name}": partial(learnt, overrides, f"trainer={strategy}", "trainer.devices=2")
+        for strategy in STRATEGIES
+        for name, overrides in cases.items()
+    }
+    return on_two_ranks(jobs)
+
+
+@pytest.fixture(scope="module")
+def few():
+    return on_two(CASES)
+
+
+@pytest.fixture(scope="module")
+def more():
+    return on_two(MORE)
+
+
+def compare(found: dict, name: str, overrides: tuple[str, ...]) -> None:
+    want, report = learnt(overrides, "trainer=cpu")
+    compared = {metric: value for metric, value in report.items() if metric not in OF_TIES}
+    for strategy in STRATEGIES:
+        for rank in range(2):
+            got, said = found[rank, f"{strategy} {name}"]
+            assert len(got) == len(want) > 0
+            for one, other in zip(got, want, strict=True):
+                same_gradients(one, other)
+            assert said == pytest.approx(said | compared, rel=1e-6, abs=1e-9)
+
+
+def same_gradients(got: dict, want: dict) -> None:
+    assert got.keys() == want.keys()
+    largest = max(abs(gradient).max() for gradient in want.values())
+    assert largest > 0
+    for name, gradient in want.items():
+        both = torch.tensor(got[name]), torch.tensor(gradient)
+        assert_close(*both, rtol=1e-6, atol=1e-6 * largest)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_have_the_gradients_of_one(name, few):
+    compare(few, name, CASES[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_two_ranks_have_the_gradients_of_one_in_every_corner(name, more):
+    compare(more, name, MORE[name])

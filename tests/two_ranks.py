@@ -1,0 +1,39 @@
+"""Jobs on two processes that know each other, as torchrun would have started them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import distributed, multiprocessing
+
+RANKS = 2
+Job = Callable[[], Any]  # what it returns is pickled; of a module, with what it is called with
+
+
+def on_two_ranks(jobs: Mapping[str, Job]) -> dict[tuple[int, str], Any]:
+    """(rank, name) -> what the job of that name returned there; one pair of processes for all."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        result = manager.dict()
+        multiprocessing.spawn(_on_rank, (port, jobs, result), nprocs=RANKS)
+        return dict(result)
+
+
+def _on_rank(rank: int, port: int, jobs: Mapping[str, Job], result: dict) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "here",
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0",
+        "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
+    }  # fmt: skip
+    distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
+    for name, job in jobs.items():
+        result[rank, name] = job()
+        distributed.barrier()
+    distributed.destroy_process_group()
