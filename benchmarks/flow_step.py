@@ -87,7 +87,9 @@ def measured(workload: Workload, name: str, algorithm: Algorithm, *, rounds: int
         iterations = WARM_UP + rounds
         module = module_of(workload, algorithm, Path(folder), iterations=iterations)
         turns = TakingTurns(module, work, rounds=iterations)
-        cpu = Devices(accelerator="cpu", devices=1, strategy="auto", precision="32-true")
+        cpu = Devices(
+            accelerator="cpu", devices=1, num_nodes=1, strategy="auto", precision="32-true"
+        )
         trainer_for(cpu, [turns]).fit(module)
     count = {"step": 1, "update": work.updates}
     count |= {} if work.imitates else {"picture": work.pictures}

@@ -21,12 +21,13 @@ LAYERS = (
     "config",
     "banner pairs registry start",
     "assembly",
+    "devices",
     "run sample compare rewards/serve",
     "__init__",
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
 HOMES = {
-    "lightning": {"module", "callbacks", "run"},
+    "lightning": {"module", "callbacks", "devices", "run"},
     "transformers": {"policies", "rewards"},
     "peft": {"policies"},
     "diffusers": {"policies"},

@@ -15,7 +15,7 @@ from two_ranks import on_two_ranks
 from tandem import ranks
 from tandem.assembly import assemble
 from tandem.config import build, check, compose
-from tandem.run import trainer_for
+from tandem.devices import trainer_for
 
 STRATEGIES = ("ddp", "fsdp2")
 # Five prompts: one rank has three groups and the other two, so their cuts differ in number.

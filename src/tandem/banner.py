@@ -19,7 +19,7 @@ def banner(settings: Settings, run_dir: Path) -> str:
         "chosen": ", ".join(f"{k}={s.choices[k]}" for k in CHOSEN if s.choices.get(k)),
         "seed": str(s.seed),
         "iteration": f"{s.prompts_per_step} prompts x {s.group_size} samples = {samples} samples"
-        + _over(s.trainer.devices),
+        + _over(s),
         "updates": f"{s.num_minibatches} minibatches x {s.epochs} epochs = {updates} an iteration, "
         f"{per_update} samples each",
         "length": f"{s.iterations} iterations = {s.iterations * updates} updates, "
@@ -32,8 +32,15 @@ def banner(settings: Settings, run_dir: Path) -> str:
 CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "recipe")
 
 
-def _over(devices: int | list[int] | str) -> str:
-    return "" if devices == 1 else f", whole groups over trainer.devices={devices}"
+def _over(settings: Settings) -> str:
+    devices, ranks = settings.trainer.devices, settings.trainer.ranks
+    if ranks == 1:
+        return ""
+    if ranks is None:
+        return f", whole groups over trainer.devices={devices}"
+    least, odd = divmod(settings.prompts_per_step, ranks)
+    each = f"{least} or {least + 1}" if odd else str(least)
+    return f", over {ranks} ranks (trainer.devices={devices}): {each} prompts each"
 
 
 def _forward(settings: Settings) -> str:

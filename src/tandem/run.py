@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.accelerators import CUDAAccelerator
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from tandem import draws, ranks
@@ -23,8 +19,9 @@ from tandem.banner import banner
 from tandem.callbacks import newest_policy, standard
 from tandem.config import ConfigError, build, check, configuration
 from tandem.config.command_line import refusals
-from tandem.config.settings import Devices, Settings
+from tandem.config.settings import Settings
 from tandem.data import Data, write_quarantine
+from tandem.devices import check_devices, trainer_for
 from tandem.evaluation import evaluate, held_out
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
@@ -68,6 +65,7 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
     say(banner(settings, run_dir))
     if settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
+    check_devices(settings)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with refusing():
@@ -133,60 +131,6 @@ def fit(
         curves(record.folder)
         heatmap(record.folder)
         galleries.progress(record.folder)
-
-
-# What trainer.strategy stands for.
-STRATEGIES: Mapping[str, Callable[[Devices], Strategy | str]] = {
-    "auto": lambda devices: "auto",
-    # Buffers are the same on all ranks by construction, and some live on the CPU.
-    "ddp": lambda devices: DDPStrategy(broadcast_buffers=False),
-    "ddp_fork": lambda devices: DDPStrategy(broadcast_buffers=False, start_method="fork"),
-    # By default it would cut over nodes alone, and split the layers of a node by tensors.
-    "fsdp2": lambda devices: ModelParallelStrategy(
-        data_parallel_size=ranks_of(devices), tensor_parallel_size=1
-    ),
-}
-
-
-def ranks_of(devices: Devices) -> int:
-    """How many processes there will be."""
-    here = devices.devices
-    if here == "auto":
-        on_gpus = devices.accelerator != "cpu" and CUDAAccelerator.is_available()
-        here = CUDAAccelerator.auto_device_count() if on_gpus else 1
-    return devices.num_nodes * (len(here) if isinstance(here, list) else here)
-
-
-def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
-    """Lightning moves the module to its devices and calls its step; the rest is ours."""
-    quiet_lightning()
-    return Trainer(
-        accelerator=devices.accelerator,
-        devices=devices.devices,
-        num_nodes=devices.num_nodes,
-        strategy=STRATEGIES[devices.strategy](devices),
-        precision=devices.precision,
-        max_epochs=1,
-        callbacks=callbacks,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
-
-
-def quiet_lightning() -> None:
-    """What Lightning says of every run like ours is either known or meant."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for known in (
-        r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # its own
-        r"Found \d+ module\(s\) in eval mode",  # no dropout: the policy that samples is trained
-        r"`broadcast_buffers` is deprecated",  # the new name is missing in torch 2.11
-        r"The `srun` command is available",
-        r"Total length of `.*` across ranks is zero",  # a finished run that is resumed
-    ):
-        warnings.filterwarnings("ignore", message=known)
 
 
 def evaluated(

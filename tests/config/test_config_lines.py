@@ -122,6 +122,20 @@ WRONG = {
     "optimizer.lr=-1": "optimizer.lr=-1.0: must not be negative",
     "algorithm.kl.coef=-1": "algorithm.kl.coef=-1.0: must not be negative",
     "trainer.devices=0": "trainer.devices=0: give 1 or more, or auto",
+    "trainer.devices=-1": "trainer.devices=-1: give 1 or more, or auto",
+    "trainer.devices=2 trainer.num_nodes=0": "trainer.num_nodes=0: must be positive",
+    "trainer=ddp trainer.devices=3 prompts_per_step=2": (
+        "prompts_per_step=2 over 3 ranks (trainer.devices): each needs a prompt of its own; set "
+        "prompts_per_step=3 or more"
+    ),
+    "trainer=fsdp2 trainer.devices=1": (
+        "trainer.devices=1: trainer.strategy=fsdp2 cuts every weight over ranks, and one has "
+        "nobody to share with; give 2 or more, or set trainer=auto"
+    ),
+    "trainer=fsdp2 model.torch_compile=true": (
+        "model.torch_compile=true: trainer.strategy=fsdp2 gathers weights within the calls that "
+        "would be compiled; set model.torch_compile=false or trainer=ddp"
+    ),
     "epochs=two": "epochs: expected int, got 'two'",
     "seed=true": "seed: expected int, got true",
     "seed=-1": "seed=-1: must not be negative",

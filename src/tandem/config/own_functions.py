@@ -40,9 +40,9 @@ def _weighed(composed: Composed) -> str | None:
 
 
 def _over_ranks(composed: Composed) -> str | None:
-    devices = composed.settings.trainer.devices
-    count = len(devices) if isinstance(devices, list) else devices
-    return None if count in (1, "auto") else f"trainer.devices={devices} shares it out"
+    trainer = composed.settings.trainer
+    alone = trainer.ranks in (1, None)
+    return None if alone else f"trainer.devices={trainer.devices} shares it out"
 
 
 def _in_parts(composed: Composed) -> str | None:

@@ -18,6 +18,7 @@ from tandem.config.comparing import (
     what_shaping_takes_is_read,
 )
 from tandem.config.composed import Composed, Rule
+from tandem.config.devices import DEVICE_RULES
 from tandem.config.engines import ENGINE_RULES
 from tandem.config.given import GIVEN_RULES
 from tandem.config.legal import LEGAL_RULES
@@ -91,11 +92,6 @@ def a_run_has_a_directory_of_its_own(composed: Composed) -> str | None:
     )
 
 
-def there_is_a_device(composed: Composed) -> str | None:
-    devices = composed.settings.trainer.devices
-    return "trainer.devices=0: give 1 or more, or auto" if devices in (0, []) else None
-
-
 RULES: tuple[Rule, ...] = (
     *RANGE_RULES,
     one_budget_of_memory,
@@ -118,7 +114,7 @@ RULES: tuple[Rule, ...] = (
     *SAMPLE_RULES,
     steps_can_be_taken,
     noise_levels_can_be_drawn,
-    there_is_a_device,
+    *DEVICE_RULES,
     averaging_losses_see_whole_updates,
     ranges_rise,
     *REMOTE_RULES,

@@ -63,6 +63,15 @@ class Devices:
     strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
     precision: Precision
 
+    @property
+    def ranks(self) -> int | None:
+        """How many processes there will be; None: as many as the machine has devices."""
+        if self.devices == "auto":
+            return None
+        return self.num_nodes * (
+            len(self.devices) if isinstance(self.devices, list) else self.devices
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
