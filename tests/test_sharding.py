@@ -18,9 +18,9 @@ from tandem.config import build, check, compose
 from tandem.devices import trainer_for
 
 STRATEGIES = ("ddp", "fsdp2")
-# Five prompts: one rank has three groups and the other two, so their cuts differ in number.
+# Three prompts: one rank has two groups and the other one, so their cuts differ in number.
 UNEQUAL = (
-    "warm_start=null", "~recipe", "iterations=1", "prompts_per_step=5", "group_size=3",
+    "warm_start=null", "~recipe", "iterations=1", "prompts_per_step=3", "group_size=3",
     "num_minibatches=2", "evaluation.every=null", "guards.no_signal=9", "micro_batch_size=2",
     "max_tokens_per_microbatch=null", "trainer.accelerator=cpu", "schedule=constant",
 )  # fmt: skip
@@ -34,7 +34,7 @@ LORA = "model.lora={r: 2, alpha: 4, target_modules: all-linear}"
 SAVING = ("model.gradient_checkpointing=true",)
 CASES = {
     # Its head is cut into chunks, which are recomputed, and is tied to the embeddings.
-    "grpo": (*GRPO, "model.logit_budget=400"),
+    "grpo": (*GRPO, "model.logit_budget=1000"),
     "dpo lora": (*PAIRED, LORA, *SAVING),
     # One rank has fewer parts to ask about than the other, and waits with an idle one.
     "flow_grpo": (*PICTURES, "algorithm=flow_grpo", "model.row_budget=1"),
