@@ -104,7 +104,7 @@ def of_truncation(seen: Seen) -> Iterator[Fit]:
     best = int(by_count[:-1].argmin())
     yield Fit(float(by_count[best]), _cut(f"top_k={best + 1}"))
     masses = torch.arange(1, MASSES, device=mass.device) / MASSES
-    kept = torch.searchsorted(mass, masses.expand(len(mass), -1)).clamp(max=mass.shape[1] - 1)
+    kept = torch.searchsorted(mass, masses.repeat(len(mass), 1)).clamp(max=mass.shape[1] - 1)
     by_mass = (above + mass.gather(1, kept).clamp(max=1).log()).abs().mean(0)
     best = int(by_mass.argmin())
     yield Fit(float(by_mass[best]), _cut(f"top_p={float(masses[best]):g}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,7 +25,6 @@ from tandem.policies.rows import demonstrated, sampled
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Memory, Scorer, logits_are_head_of_trunk
 from tandem.policies.sharding import Sharded, assembled
-from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.types import Evidence, Prompt, Rollout
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ OF_KL = frozenset({"old_logp", "ref_logp"})  # what the KL of a token that was t
 PROVIDES = frozenset(
     {*FILLED, "old_kl_to_ref", "behaviour_logp", "key", "entropy", "likeliest", "values"}
 )
-SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 
 
 class LanguagePolicy(Hosting):
@@ -80,7 +78,6 @@ class LanguagePolicy(Hosting):
         self.memory = Memory(logits=logit_budget, tokens=token_budget)
         self.reference: Scorer | None = None
         self.critic: Critic | None = None
-        self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
     def describe(self) -> Description:
         return Description(kind="tokens", provides=PROVIDES)
@@ -121,11 +118,6 @@ class LanguagePolicy(Hosting):
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
-
-    @property
-    def exact(self) -> bool:
-        """Whether a log-probability comes out the same in any batch, to 1e-4."""
-        return learning.is_exact(self.network)
 
     def sample(
         self,
@@ -193,7 +185,7 @@ class LanguagePolicy(Hosting):
         asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
         wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
         sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
-        if sampler_speaks and self._sampler_agrees(rollout):
+        if sampler_speaks and self.trusts(rollout):
             rollout = replace(rollout, old_logp=rollout.behaviour_logp)
             wanted.remove("old_logp")
         if wanted & {"old_logp", "old_values"}:
@@ -211,18 +203,6 @@ class LanguagePolicy(Hosting):
         said = self.scorer.in_parts(rollout.sample, rollout.mask, also)
         known = {"old_logp": said.logp, "old_values": said.values}
         return replace(rollout, **{name: x for name, x in known.items() if name in wanted})
-
-    def _sampler_agrees(self, rollout: Rollout) -> bool:
-        """Measured once, on a few rows of the first rollout; the verdict is part of the state.
-
-        A server computes in ways of its own, and may be another one tomorrow.
-        """
-        if self.supply is not None:
-            return False
-        if self.sampler == UNKNOWN:
-            verdict = judge(rollout, self._logp, same=SAME)
-            self.sampler.fill_(verdict if self.exact else DIFFERENT)
-        return bool(self.sampler == REUSED)
 
     def _ref_logp(self, rollout: Rollout) -> Tensor:
         if self.lora is not None:
@@ -266,13 +246,6 @@ class LanguagePolicy(Hosting):
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What an optimiser treats alike."""
         return learning.groups(self.network, self.critic)
-
-    def state(self) -> dict[str, Tensor]:
-        """What the policy remembers beside its weights."""
-        return {"sampler": self.sampler}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.sampler.copy_(state["sampler"])
 
     def save(self, folder: str | Path) -> None:
         """Plain Hugging Face format; adapters are merged, and lie beside it in `lora`."""

@@ -34,7 +34,7 @@ class Retries:
         """Seconds to wait after an attempt: half of it is fixed, half follows from what was sent,
         so that ranks which failed together do not come back together."""
         share = zlib.crc32(attempt.to_bytes(4, "big"), zlib.crc32(body)) / 2**32
-        return min(self.wait * 2.0 ** (attempt - 1), self.longest) * (0.5 + 0.5 * share)
+        return min(self.wait * 2.0 ** min(attempt - 1, 64), self.longest) * (0.5 + 0.5 * share)
 
 
 def as_json(reply: Reply) -> object:

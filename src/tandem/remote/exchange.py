@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import logging
 import os
 import threading
 import time
@@ -112,6 +113,7 @@ class Wire:
         """Made once, for it reads the certificates; a proxy is no way to this machine itself."""
         import httpx
 
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for every request
         outside = urlsplit(url).hostname not in LOOPBACK
         with self._lock:
             if outside not in self._clients:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from loopback import Habits, Loopback, serving
+from loopback import Habits, Loopback, serving, slowly
 from small_language import NOTHING, questions
 from torch.testing import assert_close
 
@@ -13,6 +13,7 @@ from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language import LanguagePolicy, Sampling
 from tandem.policies.lora import Lora
 from tandem.policies.tiny_lm import tiny_lm
+from tandem.stop import Away
 
 OLD = frozenset({"old_logp"})
 ADAPTERS = Lora(r=2, alpha=4)
@@ -59,19 +60,252 @@ def moved(policy, by=0.05):
     policy.ended()
 
 
+def matches(policy, rollout):
+    """Whether the trainer says what the engine said."""
+    again = policy.evidence(rollout, NOTHING).logp
+    return (again - rollout.behaviour_logp).abs().max().item() < 1e-5
+
+
 @pytest.mark.parametrize("lora", [None, ADAPTERS])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_the_server_says_what_the_trainer_says_before_and_after_an_update(
-    hosted, lora, temperature
-):
-    with hosted(lora=lora, sampling=Sampling(max_new_tokens=6, temperature=temperature)) as (
-        _,
-        policy,
-    ):
+def test_the_server_says_what_the_trainer_says_before_and_after_an_update(hosted, lora):
+    sampling = Sampling(max_new_tokens=6, temperature=0.7)
+    with hosted(lora=lora, sampling=sampling) as (_, policy):
         for _ in range(2):
             rollout = sampled(policy)
-            assert_close(
-                policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp, atol=1e-5, rtol=0
-            )
+            assert matches(policy, rollout)
             assert rollout.version_gap is None
             moved(policy)
+        assert not matches(policy, rollout)
+
+
+def test_rows_end_as_those_of_our_own_loop_do(hosted, folder):
+    sampling = Sampling(max_new_tokens=6, stop=("ab", "f"))
+    with hosted(sampling=sampling) as (_, policy):
+        local = LanguagePolicy(sampling=sampling, path=folder)
+        local.load(NOTHING)
+        for rollout in (sampled(policy, count=8), sampled(local, count=8)):
+            ends = rollout.sample.tokens.gather(
+                1, (rollout.sample.prompt_length + rollout.length - 1)[:, None]
+            )[:, 0].tolist()
+            stopped = [any(stop in text for stop in sampling.stop) for text in rollout.outputs]
+            whole = [t in policy.ends or s for t, s in zip(ends, stopped, strict=True)]
+            assert rollout.truncated.tolist() == [not w for w in whole]
+            assert any(stopped) and rollout.truncated.any()
+            assert (rollout.length[rollout.truncated] == 6).all()
+
+
+def test_a_row_is_a_function_of_its_key_alone(hosted):
+    with hosted() as (state, policy):
+        four, two = sampled(policy, count=4), sampled(policy, count=2)
+        rows = [0, 1, 4, 5, 8, 9]
+        assert [four.outputs[row] for row in rows] == list(two.outputs)
+        assert sampled(policy, key=6).outputs != two.outputs
+        seeds = [body["seed"] for path, body in state.asked if path == "/v1/completions"]
+        assert len(set(seeds[:12])) == 12
+        assert min(seeds) >= 0
+
+
+def test_greedy_answers_are_those_of_our_own_loop(hosted, folder):
+    greedy = Sampling(max_new_tokens=6, temperature=0.0)
+    with hosted(sampling=greedy) as (_, policy):
+        local = LanguagePolicy(sampling=greedy, path=folder)
+        local.load(NOTHING)
+        ours, theirs = sampled(local), sampled(policy)
+        assert ours.outputs == theirs.outputs
+        assert_close(ours.behaviour_logp, theirs.behaviour_logp, atol=1e-5, rtol=0)
+
+
+def test_what_a_server_reports_is_not_taken_for_the_trainers(hosted):
+    with hosted() as (_, policy):
+        rollout = sampled(policy)
+        complete = policy.complete(rollout, OLD)
+        assert complete.old_logp is not rollout.behaviour_logp
+        assert complete.entropy is None
+        assert policy.disagreement < 1e-5
+
+
+# Weights.
+
+
+def test_weights_travel_once_for_all_updates_of_an_iteration_and_only_if_somebody_asks(hosted):
+    with hosted() as (state, policy):
+        assert not state.asked
+        for _ in range(3):
+            policy.updated()
+        policy.ended()
+        for _ in range(2):
+            sampled(policy)
+        assert state.paths("/collective_rpc") == ["/collective_rpc"]
+        assert state.paths("/reset_prefix_cache") == ["/reset_prefix_cache"]
+
+
+def test_an_adapter_travels_alone_and_takes_the_place_of_the_one_before(hosted, tmp_path):
+    with hosted(lora=ADAPTERS) as (state, policy):
+        for _ in range(3):
+            sampled(policy)
+            moved(policy)
+        assert not state.paths("/collective_rpc")
+        (name,) = state.adapters
+        assert name == policy.supply.version
+        files = {file.name for file in (tmp_path / name).iterdir()}
+        assert "adapter_model.safetensors" in files and "model.safetensors" not in files
+        assert sorted(x.name for x in tmp_path.iterdir()) == [f"{name[:-1]}{i}" for i in "23"]
+
+
+def test_other_weights_altogether_are_handed_over(hosted):
+    with hosted() as (_, policy):
+        sampled(policy)
+        with torch.no_grad():
+            other = {name: p + 0.05 for name, p in policy.weights().items()}
+        policy.load_weights(other)  # a checkpoint's
+        assert matches(policy, sampled(policy))
+
+
+@pytest.mark.parametrize("lora", [None, ADAPTERS])
+def test_a_server_that_was_started_again_is_given_the_weights_again(hosted, lora):
+    with hosted(lora=lora) as (state, policy):
+        sampled(policy)
+        moved(policy)
+        sampled(policy)
+        state.start()
+        assert matches(policy, sampled(policy))
+
+
+def test_a_server_that_starts_again_and_again_is_left(hosted):
+    with hosted(lora=ADAPTERS) as (state, policy):
+        state.habits.spoil = lambda path, said: (404, b"{}") if path == "/v1/completions" else None
+        with pytest.raises(Away, match="lost the weights it was given 3 times in a row"):
+            sampled(policy)
+
+
+def test_a_server_that_knows_no_versions_is_trusted_to_keep_its_weights(hosted):
+    with hosted(Habits(versions=False)) as (_, policy):
+        sampled(policy)
+        moved(policy)
+        assert matches(policy, sampled(policy))
+
+
+def test_samples_say_by_how_many_iterations_their_weights_are_older(hosted):
+    with hosted(sync_every=3) as (_, policy):
+        gaps = []
+        for _ in range(4):
+            rollout = sampled(policy)
+            gap = rollout.version_gap
+            gaps.append(0 if gap is None else int(gap.unique()))
+            moved(policy)
+        assert gaps == [0, 1, 2, 0]
+        policy.ready()  # as an evaluation does: it measures the newest weights
+        assert matches(policy, sampled(policy))
+
+
+@pytest.mark.parametrize(("lora", "level"), [(None, 2), (ADAPTERS, 1)])
+def test_the_server_sleeps_while_the_policy_is_trained(hosted, lora, level):
+    with hosted(lora=lora, sleeps=True) as (state, policy):
+        for _ in range(2):
+            rollout = sampled(policy)
+            assert matches(policy, rollout)
+            policy.complete(rollout, OLD)
+            assert state.asleep == {"weights", "kv_cache"}
+            moved(policy)
+        order = [path.partition("/")[2] for path in state.paths() if "wake" in path or "sl" in path]
+        sleep = f"sleep?level={level}"
+        woken = ["wake_up?tags=weights", "wake_up?tags=kv_cache"]
+        assert order == ["is_sleeping", sleep, *woken, sleep]
+
+
+def test_a_server_that_was_left_asleep_is_woken(hosted):
+    with hosted() as (state, policy):
+        state.asleep = {"weights", "kv_cache"}
+        assert matches(policy, sampled(policy))
+
+
+# Faults.
+
+
+def spoiling(times, *spoilt):
+    """The first completions get other replies in place of theirs: (status, body)."""
+    left = iter(spoilt * times)
+    return lambda path, said: next(left, None) if path == "/v1/completions" else None
+
+
+HALF = (200, b'{"model": "base", "choi')
+FAULTS = {
+    "500": (500, b"boom"),
+    "half a JSON": HALF,
+    "another prompt": (200, b'{"model": "base", "choices": [{"prompt_token_ids": [1]}]}'),
+    "1 GB": (200, b"x" * (1 << 20)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_row_that_went_wrong_is_asked_for_again_and_comes_out_the_same(hosted, fault):
+    with hosted(max_reply_bytes=1 << 16) as (state, policy):
+        want = sampled(policy)
+        state.habits.spoil = spoiling(1, FAULTS[fault])
+        before = len(state.paths("/v1/completions"))
+        got = sampled(policy)
+        assert len(state.paths("/v1/completions")) == before + 7  # six rows, one of them twice
+        assert got.outputs == want.outputs
+
+
+SAID = {
+    "500": r"/v1/completions: .*500.*boom",
+    "half a JSON": "23 bytes came that are no JSON",
+    "another prompt": "the answer is one to another prompt",
+    "1 GB": "more than 65536",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_server_that_stays_wrong_ends_the_run_with_one_line(hosted, fault):
+    with hosted(max_reply_bytes=1 << 16, patience=0.4, concurrency=1) as (state, policy):
+        state.habits.spoil = spoiling(1000, FAULTS[fault])
+        with pytest.raises(Away, match=SAID[fault]) as away:
+            sampled(policy)
+        assert "\n" not in str(away.value)
+
+
+def test_a_slow_server_is_left_after_its_time(hosted):
+    with hosted(timeout=0.2, patience=0.4, concurrency=1) as (state, policy):
+        state.habits.spoil = slowly(0.6)
+        with pytest.raises(Away, match="engine gave no answer"):
+            sampled(policy)
+
+
+# Before anything is loaded.
+
+
+def server(url, **options):
+    return VllmServer(url=url, folder="engine", **options)
+
+
+def check(state, *, lora=None, sampling=None, **options):
+    with serving(state) as url:
+        server(url, **options).check(sampling or Sampling(max_new_tokens=6), lora)
+
+
+def refused(message, state, **options):
+    with pytest.raises(ValueError, match=message):
+        check(state, **options)
+
+
+def test_a_server_that_can_do_what_is_wanted_is_taken(folder, monkeypatch):
+    monkeypatch.setenv("ENGINE_KEY", "secret")
+    check(Loopback(folder, Habits(api_key="secret")), api_key_env="ENGINE_KEY", sleeps=True)
+    check(Loopback(folder, Habits(dev_mode=False)), lora=ADAPTERS)
+
+
+def test_a_server_that_cannot_do_what_is_wanted_is_refused_by_the_flag_to_start_it_with(folder):
+    plain = Loopback(folder)
+    refused("--logprobs-mode processed", Loopback(folder, Habits(mode="raw_logprobs")))
+    refused("VLLM_SERVER_DEV_MODE=1", Loopback(folder, Habits(dev_mode=False)))
+    refused("--max-lora-rank 32", plain, lora=Lora(r=32, alpha=4))
+    refused("--max-model-len 200", plain, sampling=Sampling(max_new_tokens=199))
+    refused("rollout.engine.model=other: .* it has base", plain, model="other")
+    refused("rollout.engine.api_key_env", Loopback(folder, Habits(api_key="secret")))
+
+
+def test_a_server_that_is_not_there_is_one_line_that_names_the_flag(free_port):
+    with pytest.raises(ValueError, match=r"rollout\.engine\.url") as error:
+        server(f"http://127.0.0.1:{free_port}").check(Sampling(max_new_tokens=6), None)
+    assert "\n" not in str(error.value)

@@ -16,6 +16,7 @@ from tandem.policies.engines.local import Local
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.engines.supply import Supply
 from tandem.policies.engines.witness import testimony
+from tandem.policies.learning import is_exact
 from tandem.policies.lora import Lora
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Scorer
@@ -23,6 +24,7 @@ from tandem.types import Rollout
 
 log = logging.getLogger(__name__)
 
+SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 NOTICED = 1e-3  # nats per token on average: above it people hear of it, though the run goes on
 
 
@@ -36,6 +38,10 @@ class Hosting(Policy):
     supply: Supply | None = None  # of an engine with weights of its own; None: it has none
     suspect: Rollout | None = None  # some rows of the last rollout of such an engine
     measured = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sampler", torch.tensor(trust.UNKNOWN))
 
     def host(self) -> Engine:
         """The engine of the weights that were loaded."""
@@ -79,6 +85,23 @@ class Hosting(Policy):
 
     # Whether it says what training says.
 
+    @property
+    def exact(self) -> bool:
+        """Whether a log-probability comes out the same in any batch, to 1e-4."""
+        return is_exact(self.network)
+
+    def trusts(self, rollout: Rollout) -> bool:
+        """Measured once, on a few rows of the first rollout; the verdict is part of the state.
+
+        A server computes in ways of its own, and may be another one tomorrow.
+        """
+        if self.supply is not None:
+            return False
+        if self.sampler == trust.UNKNOWN:
+            verdict = trust.judge(rollout, self._logp, same=SAME)
+            self.sampler.fill_(verdict if self.exact else trust.DIFFERENT)
+        return bool(self.sampler == trust.REUSED)
+
     def examine(self, rollout: Rollout) -> None:
         """Rows of an engine with weights of its own: looked at closely once, and kept until the
         next ones come, in case that a guard asks. The engine may rest from here on."""
@@ -109,6 +132,13 @@ class Hosting(Policy):
         if self.suspect is None:
             return super().suspicion
         return diagnose(testimony(self, self.suspect))
+
+    def state(self) -> dict[str, Tensor]:
+        """What the policy remembers beside its weights."""
+        return {"sampler": self.sampler}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.sampler.copy_(state["sampler"])
 
     def _logp(self, rows: Rollout) -> Tensor:
         return self.scorer.in_parts(rows.sample, rows.mask).logp

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,6 +49,7 @@ class VllmClient:
         self.adapter = False  # whether adapters were handed over, of which a name tells the version
         self.version: str | None = None  # of the whole weights; None: the server cannot tell
         self.handovers: list[Path] = []  # oldest first
+        weakref.finalize(self, removed, self.handovers)  # at the end of the process, too
 
     # Answers.
 
@@ -111,17 +113,15 @@ class VllmClient:
 
     def sync(self, weights: Weights, version: str) -> None:
         """Through files: adapters under a new name, or the whole weights in place of the old."""
-        folder = self.folder / version
+        folder, self.adapter = self.folder / version, weights.adapter
         weights.save(folder)
-        self.adapter = weights.adapter
         if weights.adapter:
             self._load_adapter(version, folder)
         else:
             self._load_whole(version, folder)
-        self.handovers = [*(x for x in self.handovers if x != folder), folder]
-        for old in self.handovers[:-KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
-        self.handovers = self.handovers[-KEPT:]
+        if folder not in self.handovers:
+            self.handovers.append(folder)
+        removed(self.handovers, keep=KEPT)
 
     def follow(self, weights: Weights, version: str) -> None:
         self.adapter = weights.adapter
@@ -139,7 +139,8 @@ class VllmClient:
             if version not in self._names():
                 raise gone(error, "start the server with --enable-lora") from None
         before, self.model = self.model, version
-        if before is not None and before in (path.name for path in self.handovers):
+        ours = {path.name for path in self.handovers} - {version}  # the base is not ours
+        if before in ours:
             self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": before}, optional=True)
 
     def _load_whole(self, version: str, folder: Path) -> None:
@@ -193,6 +194,12 @@ class VllmClient:
 
     def _post(self, path: str, payload: object) -> dict:
         return self.endpoint.post(path, as_body(payload), read=said_if_any)
+
+
+def removed(handovers: list[Path], *, keep: int = 0) -> None:
+    """All but the newest: they may be as large as the model."""
+    while len(handovers) > keep:
+        shutil.rmtree(handovers.pop(0), ignore_errors=True)
 
 
 def as_body(payload: object) -> bytes:

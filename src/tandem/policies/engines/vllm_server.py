@@ -13,6 +13,7 @@ from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retr
 
 WHERE = "rollout.engine"
 FAITHFUL = "processed_logprobs"  # of what was sampled from: temperature and truncation are in it
+FORBIDDEN = (401, 403)
 NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
 
@@ -63,6 +64,13 @@ class VllmServer:
             endpoint.get("/health", read=ignored)
             card = served(endpoint.get("/v1/models"), self.model)
             config = configuration(endpoint)
+        except Rejected as error:
+            if error.status not in FORBIDDEN:
+                raise ValueError(f"the engine does not answer: {error}") from None
+            raise ValueError(
+                f"the engine wants another key than {WHERE}.api_key_env={self.api_key_env} names: "
+                "give the name of the environment variable that holds its --api-key"
+            ) from None
         except RemoteError as error:
             raise ValueError(f"the engine does not answer: {error}") from None
         check_room(card, sampling)
