@@ -21,7 +21,7 @@ from tandem.policies.liger import check_liger, fuse
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.records import Description, TokenSample
-from tandem.policies.rows import demonstrated, sampled
+from tandem.policies.rows import check_room, demonstrated, sampled
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Memory, Scorer, logits_are_head_of_trunk
 from tandem.policies.sharding import Sharded, assembled
@@ -135,7 +135,7 @@ class LanguagePolicy(Hosting):
         """
         sampling = self.sampling if sampling is None else sampling
         encoded = self.chat.encode(prompts)
-        self._check_room(encoded, sampling)
+        check_room(encoded, sampling, self.positions)
         group = torch.tensor(slots, device=self.device)
         keys = draws.key(key, group[:, None], torch.arange(group_size, device=self.device))
         endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
@@ -150,15 +150,6 @@ class LanguagePolicy(Hosting):
             temperature=sampling.temperature or 1.0,
         )
         return replace(rows, key=keys.flatten(), version_gap=self.age_of(rows.mask))
-
-    def _check_room(self, encoded: Sequence[list[int]], sampling: Sampling) -> None:
-        longest = max(len(tokens) for tokens in encoded)
-        if self.positions is not None and longest + sampling.max_new_tokens > self.positions:
-            raise ValueError(
-                f"a prompt of {longest} tokens and rollout.max_new_tokens="
-                f"{sampling.max_new_tokens} pass the {self.positions} positions of the model; "
-                "lower rollout.max_new_tokens or rollout.max_prompt_tokens"
-            )
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""

@@ -10,7 +10,19 @@ from torch import Tensor
 from tandem.policies.chat import Chat
 from tandem.policies.decoding import Answers
 from tandem.policies.records import TokenSample
+from tandem.policies.sampling import Sampling
 from tandem.types import Prompt, Rollout
+
+
+def check_room(encoded: Sequence[list[int]], sampling: Sampling, positions: int | None) -> None:
+    """Refuse prompts that leave too few positions for an answer; None: there is no limit."""
+    longest = max(len(tokens) for tokens in encoded)
+    if positions is not None and longest + sampling.max_new_tokens > positions:
+        raise ValueError(
+            f"a prompt of {longest} tokens and rollout.max_new_tokens={sampling.max_new_tokens} "
+            f"pass the {positions} positions of the model; lower rollout.max_new_tokens or "
+            "rollout.max_prompt_tokens"
+        )
 
 
 def sampled(
