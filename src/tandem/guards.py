@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from safetensors.torch import save_file
 from tandem.batches import Experience
 from tandem.stop import Stop
 
+log = logging.getLogger(__name__)
+SHOWN = 5  # reasons of missing scores
 # Rows of older weights must be treated as such: their ratio alone would start at 1.
 STALE = (
     "samples are of older weights, and nothing corrects for it; set algorithm/correction=token_tis "
@@ -84,12 +87,14 @@ class Guards:
             )
 
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
+        said = f"{fraction:.0%} of the samples have no reward ({counted(reasons)})"
         if fraction > self.max_missing_rewards:
-            seen = ", ".join(f"{count} x {reason}" for reason, count in reasons.items())
             raise Stop(
-                f"{fraction:.0%} of the samples have no reward ({seen}); repair the reward "
+                f"{said}; repair the reward "
                 f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}"
             )
+        if fraction > 0:
+            log.warning("%s", said)
 
     def check_signal(self, flat_iterations: int, policy: Guarded) -> None:
         if flat_iterations >= self.no_signal:
@@ -144,6 +149,15 @@ def _pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
         for row, output in enumerate(outputs)
         if isinstance(output, torch.Tensor)
     }
+
+
+def counted(reasons: Mapping[str, int]) -> str:
+    """The most frequent reasons with their counts; a server may send as many as it likes."""
+    ordered = sorted(reasons.items(), key=lambda pair: -pair[1])
+    said = [f"{count} x {reason}" for reason, count in ordered[:SHOWN]]
+    if left := sum(count for _, count in ordered[SHOWN:]):
+        said.append(f"{left} x other reasons")
+    return ", ".join(said)
 
 
 def finite(*values: torch.Tensor) -> bool:

@@ -226,7 +226,10 @@ class PostTraining(LightningModule):
         """The reward metrics, what they stop, and the curriculum."""
         metrics = reward_metrics(scores, rollout)
         self.report |= metrics
-        self.guards.check_missing(metrics["reward/missing"], self.rewards.pop_faults())
+        faults = self.rewards.pop_faults()
+        if metrics["reward/missing"] > 0:  # of all ranks, so that each takes part in the sum
+            self.report["reward/faults"] = ranks.total(torch.tensor(sum(faults.values()))).item()
+        self.guards.check_missing(metrics["reward/missing"], faults)
         flat = metrics.get("reward/frac_zero_std", 0.0) == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)

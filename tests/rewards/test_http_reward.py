@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,37 +77,87 @@ KEY = "see reward.http.function"
 BROKE = f"the connection broke before the reply was whole; {KEY}.url"
 LATE = f"no whole reply within 0.4 s; {KEY}.limits.timeout"
 LARGE = "a reply of more than 65536 bytes came; raise reward.http.function.limits.max_reply_bytes"
-FAULTS = {
-    "500": (says("boom", 500), "500 Internal Server Error, '\"boom\"'"),
-    "429": (says("", 429), "429 Too Many Requests, '\"\"'"),
-    "slow": (slow(3), LATE),
-    "drip": (drips, LATE),
-    "half a JSON": (half_json, BROKE),
-    "hangs up": (hangs_up, BROKE),
-    "cut JSON": (sends(b'{"scores": ['), f"12 bytes came that are no JSON; {KEY}.url"),
-    "1 GB": (huge(), LARGE),
-    "HTML": (sends(b"<html>", "text/html"), f"text/html came, not application/json; {KEY}.url"),
-    "wrong ids": (
+REDIRECT = "307 Temporary Redirect, and redirects are not followed; give its end as"
+FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, counted by the breaker
+    "answers 500": (says("down", 500), "500 Internal Server Error, '\"down\"'", True, True),
+    "answers 429": (says("full", 429), "429 Too Many Requests, '\"full\"'", True, True),
+    "answers 400": (says("what?", 400), "400 Bad Request, '\"what?\"'", False, False),
+    "wants another token": (
+        says("no", 401),
+        "401 Unauthorized; put the right token into the environment variable TANDEM_REWARD_TOKEN, "
+        "'\"no\"'",
+        False,
+        False,
+    ),
+    "is slow": (slow(3), LATE, True, True),
+    "drips": (drips, LATE, True, True),
+    "sends half of what it announced": (half_json, BROKE, True, True),
+    "hangs up": (hangs_up, BROKE, True, True),
+    "sends half a JSON": (
+        sends(b'{"scores": ['), f"12 bytes came that are no JSON; {KEY}.url", False, True
+    ),
+    "sends 1 GB": (huge(), LARGE, False, True),
+    "sends HTML": (
+        sends(b"<html>", "text/html"),
+        f"text/html came, not application/json; {KEY}.url",
+        False,
+        True,
+    ),
+    "sends wrong ids only": (
         says({"scores": [{"id": "x", "score": 1}]}),
         f"a reply with none of the 3 ids came; {KEY}.url",
+        False,
+        True,
     ),
-    "no scores": (says([1, 2, 3]), f"a reply without a list of scores came; {KEY}.url"),
-    "redirect": (
+    "sends something else": (
+        says([1, 2, 3]), f"a reply without a list of scores came; {KEY}.url", False, True
+    ),
+    "redirects": (
         says("", 307, Location="http://127.0.0.1:1/score"),
-        "307 Temporary Redirect, and redirects are not followed; give its end as "
-        "reward.http.function.url",
+        f"{REDIRECT} reward.http.function.url",
+        False,
+        True,
     ),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("behaviour", "said"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_leaves_its_rows_missing_with_a_reason(server, behaviour, said):
+@pytest.mark.parametrize(("behaviour", "said", "again", "counts"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_leaves_its_rows_missing_with_a_reason(server, behaviour, said, again, counts):
     server.behaviour = behaviour
+    breaker = Breaker(failures=2, pause=60)
+    ask = reward(server, breaker=breaker)
     start = time.monotonic()
-    values, faults = reward(server)(OUTPUTS[:3], prompts(3))
+    values, faults = ask(OUTPUTS[:3], prompts(3))
     assert time.monotonic() - start < 2.5
     assert values == [None] * 3
     assert dict(faults) == {told(server.url, said): 3}
+    assert len(server.seen) == (2 if again else 1)
+    ask(OUTPUTS[:3], prompts(3))
+    assert breaker.is_open == counts
+
+
+REFUSED_LINE = "no connection ([Errno 111] Connection refused); see reward.http.function.url"
+AT_DEFAULTS = {"0.4 s": "60 s", "65536": "16777216", "the 3 ids": "the 64 ids"}
+DOCUMENT = Path(__file__).parents[2] / "docs" / "remote_rewards.md"
+
+
+def row(*cells):
+    return f"| {' | '.join(cells)} |"
+
+
+def table():
+    """As the document has it, with the numbers of conf/reward/http.yaml."""
+    rows = [row("is not there", REFUSED_LINE, "yes", "yes")]
+    for name, (_, said, again, counts) in FAULTS.items():
+        for here, there in AT_DEFAULTS.items():
+            said = said.replace(here, there)
+        rows.append(row(name, said, "yes" if again else "no", "yes" if counts else "no"))
+    header, line = row("the server", "what its rows say", "again", "counts"), "|---|---|---|---|"
+    return "\n".join([header, line, *rows, ""])
+
+
+def test_the_table_of_the_document_is_what_happens():
+    assert table() in DOCUMENT.read_text()
 
 
 def test_nobody_there_leaves_all_missing(free_port):
@@ -114,7 +165,7 @@ def test_nobody_there_leaves_all_missing(free_port):
     values, faults = Reward(function)(OUTPUTS, prompts(5))
     assert values == [None] * 5
     [(reason, count)] = faults.items()
-    assert "refused" in reason and reason.endswith("see reward.http.function.url") and count == 5
+    assert (reason.partition("/score: ")[2], count) == (REFUSED_LINE, 5)
 
 
 def test_a_fault_of_a_row_is_its_own(server):

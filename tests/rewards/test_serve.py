@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -401,3 +402,11 @@ def test_a_client_with_the_wrong_token_is_told_what_to_set(closed, monkeypatch):
         "variable TANDEM_REWARD_TOKEN"
     )
     assert "canary" not in reason
+
+
+def test_the_example_of_the_document_is_answered_as_it_says():
+    text = (ROOT / "docs" / "remote_rewards.md").read_text()
+    asked, said = re.search(r"^ +curl .* -d '(.*)'\n\n +(\{.*\})$", text, re.M).groups()
+    with serving(scorer(Rewards({"exact_match": Reward(exact_match)}))) as server:
+        reply = httpx.post(f"{server.url}/score", headers=JSON, content=asked)
+    assert reply.json() == json.loads(said)

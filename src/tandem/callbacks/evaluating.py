@@ -13,6 +13,7 @@ from tandem.callbacks.interrupt import Interrupt
 from tandem.callbacks.recording import Recording
 from tandem.drift import DISTANCE, REWARD
 from tandem.evaluation import evaluate, held_out
+from tandem.guards import counted
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
 from tandem.passes import Evaluation
@@ -63,8 +64,8 @@ class Evaluating(Callback):
         if found is None:
             self.interrupt.leave(trainer, module)
         if found.faults:
-            reasons = ", ".join(f"{count} x {reason}" for reason, count in found.faults.items())
-            log.warning("evaluation %d: missing scores: %s", module.iteration, reasons)
+            said = counted(found.faults)
+            log.warning("evaluation %d: missing scores: %s", module.iteration, said)
         loss = module.algorithm.loss
         compared = compare_pairs(module.policy, loss, self.prompts, self.settings, key=key)
         metrics = {**found.metrics, **compared}
