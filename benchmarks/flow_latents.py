@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tandem import draws
 from tandem.policies.flow.lora import ATTENTION
+from tandem.policies.flow.protocol import Canvas
 from tandem.policies.flow.records import Condition
 from tandem.policies.flow.sd3_transformer import image_tokens, velocity
 from tandem.types import Prompt
@@ -24,9 +25,13 @@ class Latents:
     """
 
     lora_targets = ATTENTION
+    only_resolution = SIDE
     latent_shape = (CHANNELS, SIDE, SIDE)
     image_shape = (SIDE, SIDE, 3)
     tokens = (image_tokens(SIDE, 2), TEXT_TOKENS)
+
+    def canvas(self, resolution: int | None) -> Canvas:
+        return Canvas(latent_shape=self.latent_shape, tokens=self.tokens[0])
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         from diffusers import SD3Transformer2DModel

@@ -2,6 +2,7 @@
 and save what plain diffusers loads."""
 
 import json
+from itertools import product
 
 import pytest
 import torch
@@ -21,7 +22,11 @@ SMALL = (
     "plugins=[coin]",
 )  # fmt: skip
 TOKENS = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}
-PAIRS = [(model, algorithm) for model in TOKENS for algorithm in ("flow_grpo", "nft")]
+QUICK = (("sd3_5_medium", "nft"), ("flux1_dev", "flow_grpo"), ("qwen_image", "flow_grpo"))
+PAIRS = [
+    pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow)
+    for pair in product(TOKENS, ("flow_grpo", "nft"))
+]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
     pytest.mark.usefixtures("unseen"),
