@@ -244,7 +244,7 @@ def test_a_folder_that_is_not_whole_or_of_another_family_is_one_line(world, tmp_
         (Flux, sd3): "its transformer is a SD3Transformer2DModel, and that of the chosen model",
         (Flux, lacking): r"its transformer lacks \['x_embedder.bias'\]",
         (QwenImage, silent): "has no folder text_encoder",
-        (QwenImage, broken): "has no vae that can be loaded",
+        (QwenImage, broken): "its vae cannot be loaded",
         (Flux, world.folders["qwen_image"]): "has no folder text_encoder_2",
     }
     for (kind, folder), complaint in complaints.items():

@@ -66,7 +66,7 @@ def loaded(
             )
     except Exception as error:  # several libraries' own; all mean that this path is of no use
         raise ValueError(
-            f"model.path={folder} has no {part} that can be loaded: {one_line(error)}"
+            f"model.path={folder}: its {part} cannot be loaded: {one_line(error)}"
         ) from None
     if named != kind.__name__:
         raise ValueError(
