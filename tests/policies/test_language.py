@@ -62,6 +62,20 @@ def test_narrow_weights_are_scored_again(policy):
         assert not policy.exact
 
 
+def test_an_open_region_of_autocast_does_not_hold_on_to_old_weights():
+    """All updates of an iteration are in one."""
+    learning = small()
+    with torch.autocast("cpu", torch.bfloat16):
+        rollout = sampled(learning)
+        learning.evidence(rollout, NOTHING).logp.sum().backward()
+        with torch.no_grad():
+            for parameter in learning.trainable().values():
+                parameter.mul_(1.2)
+        within = learning.evidence(rollout, NOTHING).logp
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(learning.evidence(rollout, NOTHING).logp, within)
+
+
 def test_demonstrations_are_scored_because_nobody_sampled_them(policy):
     rollout = policy.encode(questions(), key=0, slots=range(8))
     complete = policy.complete(rollout, OLD)

@@ -46,12 +46,4 @@ class Field:
         return velocity, seen[0][: len(x)].mean(1)
 
     def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-        kind = x.device.type
-        # A cache of autocast would outlive an optimiser step, and go on with the old weights.
-        with torch.autocast(
-            kind,
-            dtype=torch.get_autocast_dtype(kind),
-            enabled=torch.is_autocast_enabled(kind),
-            cache_enabled=False,
-        ):
-            return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))
+        return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))
