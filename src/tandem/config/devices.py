@@ -42,9 +42,20 @@ def parts_are_not_compiled(composed: Composed) -> str | None:
     )
 
 
+def whole_weights_are_handed_over(composed: Composed) -> str | None:
+    parted = composed.settings.trainer.strategy == "fsdp2"
+    if not parted or composed.within("rollout", "engine") is None:
+        return None
+    return (
+        f"rollout={composed.settings.choices['rollout']} takes whole weights from one rank, and "
+        "trainer.strategy=fsdp2 leaves a part of each on it; set rollout=local or trainer=ddp"
+    )
+
+
 DEVICE_RULES: tuple[Rule, ...] = (
     there_is_a_device,
     every_rank_has_a_prompt,
     parts_need_others,
     parts_are_not_compiled,
+    whole_weights_are_handed_over,
 )
