@@ -42,6 +42,8 @@ def _each_its_own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Parameters may read one tensor, such as a table of levels, and a file holds none twice."""
     seen: set[int] = set()
     for name, x in tensors.items():
+        if ranks.is_cut(x):  # whoever puts it together makes a new one
+            continue
         pointer = x.untyped_storage().data_ptr()
         tensors[name] = x.clone() if pointer in seen else x
         seen.add(pointer)
