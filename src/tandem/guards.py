@@ -29,8 +29,10 @@ class Guarded(Protocol):
 
     exact: bool  # whether a log-probability comes out the same in any batch
     disagreement: float  # of sampler and trainer, on a few rows of the first samples, nats
-    suspicion: str  # why the two differ
     varies_by: str  # the setting that makes its samples differ more
+
+    def suspicion(self) -> str:
+        """Why the two differ, as far as can be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +68,14 @@ class Guards:
             raise Stop(
                 f"before the first update the trainer's log-probabilities differ from the sampling "
                 f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}): "
-                f"{policy.suspicion}"
+                f"{policy.suspicion()}"
             )
 
     def check_mismatch(self, gap: float, policy: Guarded) -> None:
         if not gap <= self.max_mismatch:
             raise Stop(
                 f"sampler and trainer disagree by {gap:.2g} nats per step on average "
-                f"(guards.max_mismatch={self.max_mismatch:g}): {policy.suspicion}"
+                f"(guards.max_mismatch={self.max_mismatch:g}): {policy.suspicion()}"
             )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:

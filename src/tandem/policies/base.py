@@ -30,7 +30,6 @@ class Policy(nn.Module, ABC):
     iteration = 0
     packs = False  # whether a row costs a pass its own steps, not those of the longest beside it
 
-    @property
     def suspicion(self) -> str:
         """Why its sampler and its trainer differ, as far as can be told."""
         return f"usual causes, in this order: {self.disagrees_by}"

@@ -124,13 +124,12 @@ class Hosting(Policy):
                 "the engine's log-probabilities differ from the trainer's by %.2g nats per token "
                 "on average: %s",
                 self.disagreement,
-                self.suspicion,
+                self.suspicion(),
             )
 
-    @property
     def suspicion(self) -> str:
         if self.suspect is None:
-            return super().suspicion
+            return super().suspicion()
         return diagnose(testimony(self, self.suspect))
 
     def state(self) -> dict[str, Tensor]:

@@ -24,12 +24,11 @@ def testimony(policy: Hosting, rows: Rollout) -> Seen:
     steps = max(TOKENS // len(rows.mask), 1)
     mask = rows.mask & (torch.arange(rows.mask.shape[1], device=rows.mask.device) < steps)
     places = Places.of(rows.sample, mask)
-    tokens = rows.sample.tokens[:, : places.width]
-    logits = policy.scorer.model(input_ids=tokens, use_cache=False).logits
+    logits = policy.scorer.model(input_ids=rows.sample.tokens, use_cache=False).logits
     return Seen(
         engine=rows.behaviour_logp.float(),
         mask=mask,
-        logits=widened(places.gather(logits)),
+        logits=widened(logits[places.row, places.column - 1]),
         token=places.token,
         temperature=float(rows.sample.temperature[0]),
         others=_under_others(policy, rows, mask),
