@@ -26,9 +26,12 @@ matrix: $(VENV)/ready ## write docs/matrix.md: which algorithm trains which mode
 forwards: $(VENV)/ready ## write docs/forwards.md: how often an update asks the transformer
 	PYTHONPATH=tests $(RUN) -m forwards
 
+faults: $(VENV)/ready ## write the table of docs/rewards.md: what comes of a reward that fails
+	PYTHONPATH=tests $(RUN) -m faults
+
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
 
-.PHONY: train test laws legality matrix forwards
+.PHONY: train test laws legality matrix forwards faults

@@ -30,20 +30,22 @@ class ShareOfThrees(AtOnce):
     """The share of token 3 in the output; a chosen output can be left without a score."""
 
     def __init__(self, value=None) -> None:
-        self.value = value
+        self.value, self.missing = value, 0
 
     def __call__(self, outputs, prompts) -> Scores:
         share = self.value
         if not isinstance(share, list):
             share = [o.count("3") / max(len(o), 1) if share is None else share for o in outputs]
         total = torch.tensor(share, dtype=torch.float64)
+        self.missing += int((~total.isfinite()).sum())
         return Scores(
             total=torch.where(total.isfinite(), total, 0), parts={"accuracy": total},
             scored=total.isfinite(),
         )  # fmt: skip
 
     def pop_faults(self) -> dict[str, int]:
-        return {"not finite": 1}
+        missing, self.missing = self.missing, 0
+        return {"not finite": missing} if missing else {}
 
 
 class EndsInTwo(ShareOfThrees):

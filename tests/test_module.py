@@ -136,7 +136,7 @@ def test_demonstrations_are_trained_without_a_reward(tmp_path):
 
 
 def test_missing_rewards_stop_the_run_with_their_reasons(tmp_path):
-    with pytest.raises(Stop, match=r"100% of the samples have no reward \(1 x not finite\)"):
+    with pytest.raises(Stop, match=r"100% of the samples have no reward \(24 x not finite\)"):
         Loop(folder=tmp_path, rewards=ShareOfThrees(float("nan"))).go()
 
 

@@ -25,6 +25,7 @@ from tandem.metrics import (
 )
 from tandem.objectives.terms import Objective, Outcome
 from tandem.rewards.images import variety
+from tandem.rewards.verdicts import failures
 from tandem.source import Clock, Iterations, LiveSource
 from tandem.stop import Stop
 from tandem.types import Prompt, Rollout, Scores, take
@@ -228,7 +229,8 @@ class PostTraining(LightningModule):
         self.report |= metrics
         faults = self.rewards.pop_faults()
         if metrics["reward/missing"] > 0:  # of all ranks, so that each takes part in the sum
-            self.report["reward/faults"] = ranks.total(torch.tensor(sum(faults.values()))).item()
+            failed = torch.tensor(sum(failures(faults).values()))
+            self.report["reward/faults"] = ranks.total(failed).item()
         self.guards.check_missing(metrics["reward/missing"], faults)
         flat = metrics.get("reward/frac_zero_std", 0.0) == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0

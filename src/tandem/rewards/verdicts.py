@@ -82,3 +82,10 @@ def fault_of(name: str, reason: str) -> str:
     """A reason with the reward it comes from, and the key that may be wrong."""
     key = f", which is reward.{name}.range" if reason.startswith(OUTSIDE) else ""
     return f"{name}: {reason}{key}"
+
+
+def failures(faults: Mapping[str, int]) -> dict[str, int]:
+    """Of reasons why numbers are missing those that are somebody's failure."""
+    return {
+        reason: count for reason, count in faults.items() if not reason.endswith(f": {ABSTAINED}")
+    }
