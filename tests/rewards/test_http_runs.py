@@ -18,6 +18,7 @@ from tandem.rewards import Reward, Rewards
 from tandem.rewards.scoring import scorer
 from tandem.rewards.text import target_length
 from tandem.rewards.wire import decode, encode_numbers
+from tandem.run import STOPPED, stops
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -51,8 +52,12 @@ def one_lost(handler, body):
     handler.reply(200, encode_numbers([ids[1], *ids[1:]], OWN(rows)))
 
 
+def words(folder, url, *overrides):
+    return [*RUN, f"run_dir={folder}", f"reward.http.function.url={url}", *overrides]
+
+
 def train(folder, url, *overrides):
-    tandem.train(*RUN, f"run_dir={folder}", f"reward.http.function.url={url}", *overrides)
+    tandem.train(*words(folder, url, *overrides))
     return column(folder)
 
 
@@ -67,26 +72,29 @@ FAULTS = {
 }  # fmt: skip
 
 
-def test_training_goes_on_through_every_fault_with_counts(tmp_path, monkeypatch, caplog, capfd):
-    monkeypatch.setenv("TANDEM_REWARD_TOKEN", TOKEN)
+def test_train_py_goes_on_through_every_fault_with_counts(tmp_path):
     with serving(behaviour=right) as server:
         server.script.extend([right, *FAULTS.values(), right, one_lost])
         count = len(server.script)
-        missing = train(tmp_path, server.url, "guards.max_missing_rewards=1", f"iterations={count}")
+        own = words(tmp_path, server.url, "guards.max_missing_rewards=1", f"iterations={count}")
+        done = subprocess.run(
+            [sys.executable, "train.py", *own], cwd=ROOT,
+            env=os.environ | {"TANDEM_REWARD_TOKEN": TOKEN},
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
         assert len(server.seen) == count
         assert {headers["Authorization"] for *_, headers, _ in server.seen} == {f"Bearer {TOKEN}"}
-    faulty = [0, *[1] * len(FAULTS), 0, 2 / SAMPLES]
-    assert missing == faulty
-    counts = [round(share * SAMPLES) or None for share in faulty]
-    assert column(tmp_path, "reward/faults") == counts
+    lost = [0, *[SAMPLES] * len(FAULTS), 0, 2]
+    assert column(tmp_path) == [count / SAMPLES for count in lost]
+    assert column(tmp_path, "reward/faults") == [count or None for count in lost]
     moved = [norm > 0 for norm in column(tmp_path, "optim/grad_norm")]
-    assert moved == [share < 1 for share in faulty]
-    assert f"{SAMPLES} x http: {server.url}/score: 500 Internal Server Error" in caplog.text
-    assert "1 x http: the reply has two of it" in caplog.text
-    out, err = capfd.readouterr()
+    assert moved == [count < SAMPLES for count in lost]
+    assert f"{SAMPLES} x http: {server.url}/score: 500 Internal Server Error" in done.stdout
+    assert "1 x http: the reply has two of it" in done.stdout
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert TOKEN.encode() not in written
-    assert TOKEN not in out + err + caplog.text
+    assert TOKEN not in done.stdout + done.stderr
 
 
 def test_a_server_that_comes_back_is_asked_again_without_a_restart(tmp_path):
@@ -107,7 +115,7 @@ def test_a_server_that_comes_back_is_asked_again_without_a_restart(tmp_path):
         thread = threading.Thread(target=replaced)
         thread.start()
         missing = train(
-            folder, first.url, "guards.max_missing_rewards=1", "iterations=20",
+            folder, first.url, "guards.max_missing_rewards=1", "iterations=14",
             "reward.http.function.retries.count=1", "reward.http.function.retries.wait=0.4",
             "reward.http.function.breaker.failures=4", "reward.http.function.breaker.pause=0.2",
         )  # fmt: skip
@@ -131,19 +139,13 @@ def test_too_many_missing_scores_stop_the_run_with_their_reasons(tmp_path):
     assert column(tmp_path) == [0]
 
 
-def test_a_server_that_is_not_there_stops_train_py_with_one_line(tmp_path, free_port):
-    command = [
-        sys.executable, "train.py", *RUN, f"run_dir={tmp_path / 'run'}", "iterations=3",
-        f"reward.http.function.url=http://127.0.0.1:{free_port}",
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"TANDEM_REWARD_TOKEN": TOKEN},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert done.stderr.splitlines()[-1] == (
-        f"stopped: 100% of the samples have no reward (16 x http: http://127.0.0.1:{free_port}"
-        "/score: no connection ([Errno 111] Connection refused); see reward.http.function.url); "
-        "repair the reward or raise guards.max_missing_rewards=0.1"
+def test_a_server_that_is_not_there_stops_a_run_with_one_line(tmp_path, free_port, capfd):
+    url = f"http://127.0.0.1:{free_port}"
+    with pytest.raises(SystemExit) as ended, stops():
+        train(tmp_path, url, "iterations=3")
+    assert ended.value.code == STOPPED == 3
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        f"stopped: 100% of the samples have no reward (16 x http: {url}/score: no connection "
+        "([Errno 111] Connection refused); see reward.http.function.url); repair the reward or "
+        "raise guards.max_missing_rewards=0.1"
     )
-    assert TOKEN not in done.stdout + done.stderr
