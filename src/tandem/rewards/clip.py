@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ class Clip:
         if Path(files).is_dir() and not (Path(files) / PROCESSOR).is_file():
             raise ValueError(f"{named}={files} holds no {PROCESSOR}; set {key}.processor")
         self.images = read(CLIPImageProcessorPil, files, named)
+        self.threads = ThreadPoolExecutor()  # Pillow leaves the interpreter while it resizes
         self.tokenizer = tokenizer(files, named)
 
     @property
@@ -50,12 +52,16 @@ class Clip:
 
     def _seen(self, pictures: Sequence[Tensor]) -> Tensor:
         """[N, D] of length 1"""
-        from PIL import Image
-
-        shown = [Image.fromarray(pixels(picture).numpy()) for picture in pictures]
-        given = self.images(shown, return_tensors="pt")["pixel_values"]
+        given = torch.cat(list(self.threads.map(self._prepared, pictures)))
         given = given.to(self.model.device, self.model.dtype)
         return unit(self.model.get_image_features(pixel_values=given).pooler_output)
+
+    def _prepared(self, picture: Tensor) -> Tensor:
+        """[1, 3, side, side]"""
+        from PIL import Image
+
+        shown = Image.fromarray(pixels(picture).numpy())
+        return self.images(shown, return_tensors="pt")["pixel_values"]
 
     def _all_read(self, texts: Sequence[str]) -> Tensor:
         return torch.cat([self._read(part) for part in self.hosting.parts(texts)])

@@ -55,6 +55,9 @@ class Rewards:
         What comes back asks the others, waits for all, and gives the scores. To begin again before
         is fine: every reward is asked in the order of these calls.
         """
+        # Here and not in a thread, where a copy would wait for what the sampler does next.
+        outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
+        group = None if group is None else group.cpu()
         answers: dict[str, Callable[[], list[Verdict]]] = {}
         for name, component in self.components.items():
             ask = partial(_judged_by, name, component, outputs, prompts, group)
