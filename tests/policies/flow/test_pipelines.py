@@ -245,7 +245,7 @@ def test_a_folder_that_is_not_whole_or_of_another_family_is_one_line(world, tmp_
         (Flux, lacking): r"its transformer lacks \['x_embedder.bias'\]",
         (QwenImage, silent): "has no folder text_encoder",
         (QwenImage, broken): "its vae cannot be loaded",
-        (Flux, world.folders["qwen_image"]): "has no folder text_encoder_2",
+        (Flux, world.folders["qwen_image"]): "its transformer is a QwenImageTransformer2DModel",
     }
     for (kind, folder), complaint in complaints.items():
         with pytest.raises(ValueError, match=complaint) as caught:

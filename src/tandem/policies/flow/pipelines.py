@@ -85,10 +85,10 @@ class Pipeline(ABC):
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         without_bars()
         self.folder, family = pipeline_folder(path), self.family()
+        self.network = loaded(self.folder, "transformer", family.transformer, dtype or "auto")
         for part in self.readers:
             if part not in self.optional and not (self.folder / part).is_dir():
                 raise ValueError(f"model.path={self.folder} has no folder {part}")
-        self.network = loaded(self.folder, "transformer", family.transformer, dtype or "auto")
         self.vae = loaded(self.folder, "vae", family.vae, torch.float32).eval()
         own = self.canvas(None)
         self.latent_shape, self.tokens = own.latent_shape, (own.tokens, self.text_tokens)
