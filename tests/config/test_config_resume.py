@@ -94,3 +94,14 @@ def test_a_configuration_that_was_tampered_with_is_checked_like_any_other(run_di
 def test_the_command_line_decides_which_it_is(run_dir):
     assert configuration([f"resume='{run_dir}'"]).seed == 3
     assert configuration(["resume=null"]).seed == 0
+
+
+def test_a_server_may_have_moved(tmp_path):
+    cfg = compose(["reward=http", "reward.http.function.url=http://there:1"])
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    changed = {"url": "http://here:2", "limits.timeout": 9, "retries.count": 0}
+    words = [f"reward.http.function.{key}={value}" for key, value in changed.items()]
+    function = resumed(tmp_path, words).reward.http.function
+    assert changed == {key: OmegaConf.select(function, key) for key in changed}
+    with pytest.raises(ConfigError, match=r"a run that is resumed keeps it.* where a server is"):
+        resumed(tmp_path, ["reward.http.weight=2"])

@@ -95,6 +95,7 @@ def test_train_py_goes_on_through_every_fault_with_counts(tmp_path):
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert TOKEN.encode() not in written
     assert TOKEN not in done.stdout + done.stderr
+    assert "token_env: TANDEM_REWARD_TOKEN\n" in (tmp_path / "config.yaml").read_text()
 
 
 def test_a_server_that_comes_back_is_asked_again_without_a_restart(tmp_path):

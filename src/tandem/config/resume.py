@@ -30,6 +30,11 @@ MAY_CHANGE = (
     "max_tokens_per_microbatch",
 )
 GROUPS = ("logger", "callbacks", "trainer")
+# Where somebody else is asked, and how patiently: a server may have moved since.
+ELSEWHERE = re.compile(
+    r"(reward|rollout)(\.\w+)*\.((limits|retries|breaker)(\.\w+)?|(url|token_env|api_key_env"
+    r"|concurrency|engine\.folder|engine\.timeout|engine\.patience))"
+)
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:
@@ -62,7 +67,8 @@ def _apply(cfg: DictConfig, override: Override) -> None:
     top = re.split("[./]", key)[0]
     if top in ("hydra", "resume", "run_dir"):
         return
-    if top not in MAY_CHANGE or override.is_delete() or override.is_sweep_override():
+    may_change = top in MAY_CHANGE or ELSEWHERE.fullmatch(key) is not None
+    if not may_change or override.is_delete() or override.is_sweep_override():
         raise ConfigError(f"{text}: a run that is resumed keeps it; only {_listed()} may change")
     if key in GROUPS:
         cfg[key] = compose([text])[key]
@@ -76,4 +82,4 @@ def _apply(cfg: DictConfig, override: Override) -> None:
 
 
 def _listed() -> str:
-    return ", ".join(MAY_CHANGE)
+    return f"{', '.join(MAY_CHANGE)}, and where a server is asked"
