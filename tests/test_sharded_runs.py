@@ -50,7 +50,8 @@ def go_on(folder: str, trainer: str) -> None:
 
 
 def lines(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    """Of the iterations; the last one is of the end."""
+    return [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()][:-1]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
