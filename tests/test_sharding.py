@@ -16,6 +16,8 @@ from tandem import ranks
 from tandem.assembly import assemble
 from tandem.config import build, check, compose
 from tandem.devices import trainer_for
+from tandem.policies.flow.trajectories import even_parts, filled
+from tandem.policies.sharding import blocks_of
 
 STRATEGIES = ("ddp", "fsdp2")
 # Three prompts: one rank has two groups and the other one, so their cuts differ in number.
@@ -133,6 +135,23 @@ def same_gradients(got: dict, want: dict) -> None:
     for name, gradient in want.items():
         both = torch.tensor(got[name]), torch.tensor(gradient)
         assert_close(*both, rtol=1e-6, atol=1e-6 * largest)
+
+
+def test_blocks_are_the_layers_with_and_without_adapters():
+    for chosen in (TOKENS, (*TOKENS, LORA)):
+        policy = build(compose(["warm_start=null", *chosen]).model)
+        policy.load(frozenset())
+        layers = policy.scorer.model.get_decoder().layers
+        assert blocks_of(policy.network) == list(layers)
+    policy = build(compose(["warm_start=null", *PICTURES]).model)
+    policy.load(frozenset())
+    assert blocks_of(policy.model.network) == list(policy.model.network.transformer_blocks)
+
+
+def test_a_rank_with_fewer_rows_makes_as_many_passes_some_of_them_over_none():
+    parts = even_parts(2, 1, lambda wanted: wanted + 2)
+    assert [len(part) for part in parts] == [1, 1, 0, 0]
+    assert [filled(part).tolist() for part in parts] == [[0], [1], [0], [0]]
 
 
 @pytest.mark.system
