@@ -137,6 +137,20 @@ def test_what_cannot_be_loaded_is_one_line_that_names_the_key(folder, tmp_path):
     assert refusal(lambda: ClipScore("/no/such/folder")).startswith("reward.clip_score.function.")
 
 
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"device": "gpu"}, "device=gpu of a reward cannot be used: "),
+        ({"device": "cuda:99"}, "device=cuda:99 of a reward cannot be used: "),
+        ({"batch_size": 0}, "batch_size=0 of a reward must be at least 1"),
+    ],
+)
+def test_a_place_to_compute_that_is_none_is_one_line(folder, numbers, said):
+    with pytest.raises(ValueError, match=f"^{said}") as refused:
+        PickScore(folder, **numbers)
+    assert "\n" not in str(refused.value)
+
+
 def test_weights_are_never_made_up_and_never_unpickled(tmp_path):
     from safetensors.torch import load_file, save_file
 

@@ -27,6 +27,11 @@ class Hosting:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batch_size={self.batch_size} of a reward must be at least 1")
+        try:
+            torch.empty(0, device=self.place)
+        except (AssertionError, RuntimeError) as error:  # no such name, or none on this machine
+            said = f"device={self.device} of a reward cannot be used: {one_line(error)}"
+            raise ValueError(said) from None
 
     @property
     def place(self) -> torch.device:
