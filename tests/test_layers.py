@@ -20,7 +20,7 @@ LAYERS = (
     "callbacks",
     "config",
     "banner pairs registry start",
-    "assembly",
+    "assembly estimate",
     "devices",
     "run sample compare rewards/serve",
     "__init__",
@@ -36,7 +36,7 @@ HOMES = {
     "PIL": {"data", "record", "rewards", "compare"},
     "httpx": {"remote"},
     "hydra": {"config", "registry"},
-    "omegaconf": {"assembly", "config", "registry", "run", "start", "sample"},
+    "omegaconf": {"assembly", "estimate", "config", "registry", "run", "start", "sample"},
 }
 DOORS = ("rewards/serve.py",)  # what people start, though it stands beside what it serves
 FILES = sorted(SRC.rglob("*.py"))

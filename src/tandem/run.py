@@ -22,6 +22,7 @@ from tandem.config.command_line import refusals
 from tandem.config.settings import Settings
 from tandem.data import Data, write_quarantine
 from tandem.devices import check_devices, trainer_for
+from tandem.estimate import estimate
 from tandem.evaluation import evaluate, held_out
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
@@ -63,7 +64,10 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
     settings = check(cfg)
     check_start(cfg)
     say(banner(settings, run_dir))
-    if settings.dry_run:
+    if settings.estimate:
+        with refusing():
+            say(estimate(cfg, settings))
+    if settings.dry_run or settings.estimate:
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
     if settings.threads is not None:

@@ -94,6 +94,7 @@ class Settings:
     continue_from: str | None  # a run directory
     resume: str | None  # a run directory
     evaluate: bool
+    estimate: bool
     dry_run: bool
     plugins: list[str]
     run_dir: str
