@@ -50,7 +50,7 @@ def _fresh(server):
 
 
 def endpoint(url, *, limits=None, retries=ONCE, breaker=None, token_env=None):
-    limits = limits or Limits(connect=1, timeout=2, deadline=5, max_reply_bytes=1 << 20)
+    limits = limits or Limits(connect=5, timeout=9, deadline=20, max_reply_bytes=1 << 20)
     return Endpoint(
         url, where="reward.x", limits=limits, retries=retries, breaker=breaker, token_env=token_env
     )
@@ -118,23 +118,23 @@ def test_nobody_listening_is_said_at_once(free_port):
         endpoint(url).post("/score", b"{}")
 
 
-@pytest.mark.parametrize("behaviour", [slow(5), drips, drips_headers])
+@pytest.mark.parametrize("behaviour", [slow(30), drips, drips_headers])
 def test_no_reply_outlasts_its_time_however_it_drips(server, behaviour):
     start = time.monotonic()
     limits = Limits(connect=1, timeout=0.3, deadline=9, max_reply_bytes=1 << 20)
     fault = fault_of(behaviour, server, limits=limits)
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 5
     assert type(fault) is Late
     assert str(fault).endswith("no whole reply within 0.3 s; see reward.x.limits.timeout")
 
 
 def test_retries_end_at_the_deadline_of_the_call(server):
     start = time.monotonic()
-    limits = Limits(connect=1, timeout=0.3, deadline=0.5, max_reply_bytes=1)
-    fault = fault_of(slow(5), server, limits=limits, retries=QUICK)
-    assert time.monotonic() - start < 1.5
+    limits = Limits(connect=1, timeout=0.6, deadline=1, max_reply_bytes=1)
+    fault = fault_of(slow(30), server, limits=limits, retries=QUICK)
+    assert time.monotonic() - start < 5
     assert len(server.seen) == 2
-    assert str(fault).endswith("no whole reply within 0.5 s; see reward.x.limits.deadline")
+    assert str(fault).endswith("no whole reply within 1 s; see reward.x.limits.deadline")
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -177,15 +177,15 @@ def test_the_wait_that_a_server_asks_for_is_kept(server):
     server.script.append(says("", 503, Retry_After="1"))
     start = time.monotonic()
     assert endpoint(server.url, retries=QUICK).post("/", b"{}") == {"ok": True}
-    assert 1 <= time.monotonic() - start < 2
+    assert 1 <= time.monotonic() - start < 9
 
 
 @pytest.mark.parametrize("after", ["99999", "Fri, 31 Dec 2199 23:59:59 GMT"])
 def test_nobody_waits_beyond_the_deadline(server, after):
     start = time.monotonic()
     fault = fault_of(says("", 503, Retry_After=after), server, retries=QUICK)
-    assert time.monotonic() - start < 1
-    assert fault.retry_after > 5
+    assert time.monotonic() - start < 9
+    assert fault.retry_after > 20
 
 
 @pytest.mark.parametrize("after", ["soon", "-1", "", "1e9", "Mon, 99 Foo 2020"])

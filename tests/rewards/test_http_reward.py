@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from faulty_server import drips, half_json, hangs_up, huge, says, sends, serving, slow
+from omegaconf import OmegaConf
 from safetensors.torch import load
 
 from tandem.config import ConfigError, check, compose
@@ -17,7 +18,7 @@ from tandem.types import Prompt
 
 TOKEN = "canary-token-9b02"
 QUICK = {
-    "limits": Limits(connect=1, timeout=0.4, deadline=1, max_reply_bytes=1 << 16),
+    "limits": Limits(connect=5, timeout=9, deadline=20, max_reply_bytes=1 << 16),
     "retries": Retries(count=1, wait=0.01),
 }
 
@@ -49,6 +50,7 @@ def reward(server, *, batch_size=None, **options):
     return Reward(HttpReward(url=server.url, **{**QUICK, **options}), batch_size=batch_size)
 
 
+IMPATIENT = Limits(connect=5, timeout=0.4, deadline=20)
 OUTPUTS = ["", "a", "bb", "ccc", "dddd"]
 
 
@@ -89,7 +91,7 @@ FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, count
         False,
         False,
     ),
-    "is slow": (slow(3), LATE, True, True),
+    "is slow": (slow(30), LATE, True, True),
     "drips": (drips, LATE, True, True),
     "sends half of what it announced": (half_json, BROKE, True, True),
     "hangs up": (hangs_up, BROKE, True, True),
@@ -125,10 +127,11 @@ FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, count
 def test_a_fault_leaves_its_rows_missing_with_a_reason(server, behaviour, said, again, counts):
     server.behaviour = behaviour
     breaker = Breaker(failures=2, pause=60)
-    ask = reward(server, breaker=breaker)
+    own = {"limits": IMPATIENT} if said is LATE else {}
+    ask = reward(server, breaker=breaker, **own)
     start = time.monotonic()
     values, faults = ask(OUTPUTS[:3], prompts(3))
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 9
     assert values == [None] * 3
     assert dict(faults) == {told(server.url, said): 3}
     assert len(server.seen) == (2 if again else 1)
@@ -255,34 +258,39 @@ def test_the_token_is_sent_and_shown_nowhere(server, monkeypatch):
     assert TOKEN not in f"{vars(ask)} {vars(ask.function)} {ask.function.endpoint!r}"
 
 
-URL = "reward.http.function.url=http://127.0.0.1:8123"
-REFUSED = {
-    "": "reward.http.function.url is not set: add reward.http.function.url=...",
-    "reward.http.function.url=host:80": (
-        "reward.http.function.url=host:80: expected http://host:port or https://..."
+WHERE = "reward.http.function"
+REFUSED = [  # key below the function, value, what is said
+    ("url", "???", f"{WHERE}.url is not set: add {WHERE}.url=..."),
+    ("url", "host:80", f"{WHERE}.url=host:80: expected http://host:port or https://..."),
+    (
+        "url",
+        "http://me:pw@host",
+        f"{WHERE}.url: an address holds no credentials, no ? and no #; a token is read from "
+        "the environment variable that token_env names",
     ),
-    "reward.http.function.url=http://me:pw@host": (
-        "reward.http.function.url: an address holds no credentials, no ? and no #; a token is read "
-        "from the environment variable that token_env names"
-    ),
-    f"{URL} reward.http.function.limits.timeout=0": (
-        "reward.http.function.limits.timeout=0.0: must be positive"
-    ),
-    f"{URL} reward.http.function.retries.count=-1": (
-        "reward.http.function.retries.count=-1: must not be negative"
-    ),
-    f"{URL} reward.http.function.breaker.failures=0": (
-        "reward.http.function.breaker.failures=0: must be positive"
-    ),
-    f"{URL} reward.http.function.limits.timeou=3": (
-        "unknown key 'reward.http.function.limits.timeou': did you mean "
-        "'reward.http.function.limits.timeout'?"
-    ),
-}
+    ("limits.timeout", 0.0, f"{WHERE}.limits.timeout=0.0: must be positive"),
+    ("retries.count", -1, f"{WHERE}.retries.count=-1: must not be negative"),
+    ("retries.wait", 21.0, f"{WHERE}.retries.wait=21.0: must lie in 0 ... longest=20.0"),
+    ("breaker.failures", 0, f"{WHERE}.breaker.failures=0: must be positive"),
+]
 
 
-@pytest.mark.parametrize(("words", "said"), REFUSED.items(), ids=REFUSED)
-def test_what_no_server_can_be_asked_with_is_refused_before_any_weight(words, said):
+@pytest.fixture(scope="module")
+def composed():
+    cfg = compose(["reward=http", f"{WHERE}.url=http://127.0.0.1:8123"])
+    check(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize(("key", "value", "said"), REFUSED)
+def test_what_no_server_can_be_asked_with_is_refused_before_any_weight(composed, key, value, said):
+    cfg = composed.copy()
+    OmegaConf.update(cfg, f"{WHERE}.{key}", value)
     with pytest.raises(ConfigError) as raised:
-        check(compose(["reward=http", *words.split()]))
+        check(cfg)
     assert str(raised.value) == said
+
+
+def test_a_misspelt_limit_is_answered_with_the_right_one():
+    with pytest.raises(ConfigError, match=r"mean 'reward\.http\.function\.limits\.timeout'"):
+        compose(["reward=http", f"{WHERE}.limits.timeou=3"])

@@ -27,7 +27,7 @@ SAMPLES = 16  # of an iteration
 RUN = (
     "warm_start=null", "prompts_per_step=4", "group_size=4", "evaluation.every=null",
     "checkpoints.every=100", "guards.no_signal=99", "reward=http",
-    "reward.http.function.limits.timeout=0.5", "reward.http.function.limits.deadline=1",
+    "reward.http.function.limits.timeout=2", "reward.http.function.limits.deadline=3",
     "reward.http.function.limits.max_reply_bytes=65536", "reward.http.function.retries.count=0",
     "reward.http.function.breaker.failures=99",
 )  # fmt: skip
@@ -67,7 +67,7 @@ def column(folder, name="reward/missing"):
 
 
 FAULTS = {
-    "500": says("", 500), "hangs up": hangs_up, "half a JSON": half_json, "slow": slow(2),
+    "500": says("", 500), "hangs up": hangs_up, "half a JSON": half_json, "slow": slow(60),
     "drip": drips, "wrong ids": wrong_ids, "1 GB": huge(),
 }  # fmt: skip
 

@@ -7,11 +7,13 @@ import re
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from faulty_server import half_json, says, sends, serving
+from omegaconf import OmegaConf
 from PIL import Image
 
 from tandem.config import ConfigError, build, check, compose
@@ -22,6 +24,7 @@ from tandem.rewards.judge import groups, pairs, preference_in, ranks_in, score_i
 from tandem.rewards.template import Template, fence_of
 from tandem.types import Prompt
 
+ROOT = Path(__file__).parents[2]
 TOKEN = "canary-key-51d3"
 SINGLE = Template(text="{low}-{high}|{prompt}|{answer}|{output}")
 FENCED = re.compile(r"BEGIN (\w+)\n(.*?)\nEND \1", re.S)
@@ -58,7 +61,7 @@ def _fresh(server):
 
 
 def chat(server, **options):
-    options = {"limits": Limits(timeout=2, deadline=4), "retries": Retries(count=0)} | options
+    options = {"limits": Limits(timeout=9, deadline=20), "retries": Retries(count=0)} | options
     return Chat(url=f"{server.url}/v1", model="m", body={"temperature": 0.0}, **options)
 
 
@@ -290,38 +293,41 @@ def test_the_key_is_sent_and_shown_nowhere(server, monkeypatch):
     assert "418 I'm a Teapot" in next(iter(faults))
 
 
-CHAT = "reward.judge.function.chat.url=http://h/v1 reward.judge.function.chat.model=m"
-TEXT = "reward.judge.function.template.text"
-REFUSED = {
-    "": (
-        "reward.judge.function.chat.url and reward.judge.function.chat.model are not set: add "
-        "reward.judge.function.chat.url=... reward.judge.function.chat.model=..."
+WHERE = "reward.judge.function"
+REFUSED = [  # key below the function, value, what is said
+    ("chat.url", "???", f"{WHERE}.chat.url is not set: add {WHERE}.chat.url=..."),
+    ("chat.concurrency", 0, f"{WHERE}.chat.concurrency=0: must be positive"),
+    ("chat.limits.connect", 0.0, f"{WHERE}.chat.limits.connect=0.0: must be positive"),
+    ("template.text", "hi", f"{WHERE}.template: the judge is not shown {{output}}"),
+    (
+        "template.text",
+        "{output} {ouput}",
+        f"{WHERE}.template: {{ouput}} is no place; there are {{output}}, {{prompt}}, "
+        "{answer}, {low}, {high}",
     ),
-    f"{CHAT} reward.judge.function.chat.concurrency=0": (
-        "reward.judge.function.chat.concurrency=0: must be positive"
+    (
+        "template.file",
+        "/no/such.txt",
+        f"{WHERE}.template.file=/no/such.txt: there is no such file",
     ),
-    f"{CHAT} reward.judge.function.chat.limits.connect=0": (
-        "reward.judge.function.chat.limits.connect=0.0: must be positive"
-    ),
-    f"{CHAT} {TEXT}=hi": "reward.judge.function.template: the judge is not shown {output}",
-    f"{CHAT} {TEXT}='{{output}} {{ouput}}'": (
-        "reward.judge.function.template: {ouput} is no place; there are {output}, {prompt}, "
-        "{answer}, {low}, {high}"
-    ),
-    f"{CHAT} reward.judge.function.template.file=/no/such.txt": (
-        "reward.judge.function.template.file=/no/such.txt: there is no such file"
-    ),
-    f"{CHAT} reward.judge.function.scale=[10,0]": (
-        "reward.judge.function.scale=[10.0, 0.0]: give the worst score and then the best"
-    ),
-}
+    ("scale", [10.0, 0.0], f"{WHERE}.scale=[10.0, 0.0]: give the worst score and then the best"),
+]
 
 
-@pytest.mark.parametrize(("words", "said"), REFUSED.items(), ids=REFUSED)
-def test_a_judge_that_cannot_judge_is_refused_before_any_weight(words, said):
-    words = re.findall(r"[^\s']+(?:'[^']*')?", words)
+@pytest.fixture(scope="module")
+def composed():
+    where = f"{WHERE}.chat"
+    cfg = compose(["reward=judge", f"{where}.url=http://h/v1", f"{where}.model=m"])
+    check(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize(("key", "value", "said"), REFUSED)
+def test_a_judge_that_cannot_judge_is_refused_before_any_weight(composed, key, value, said):
+    cfg = composed.copy()
+    OmegaConf.update(cfg, f"{WHERE}.{key}", value)
     with pytest.raises(ConfigError) as raised:
-        check(compose(["reward=judge", *words]))
+        check(cfg)
     assert str(raised.value) == said
 
 
@@ -331,11 +337,12 @@ def test_an_option_asks_a_server_and_gives_scores(server, name, tmp_path):
     own = tmp_path / "own.txt"
     shown = {"judge": "{output}", "judge_pairs": "{first}{second}", "judge_groups": "{outputs}"}
     own.write_text(f"my own words about {shown[name]}")
-    cfg = compose([
-        f"reward={name}", f"reward.{name}.function.chat.url={server.url}/v1",
-        f"reward.{name}.function.chat.model=m", f"reward.{name}.function.template.file={own}",
-    ])  # fmt: skip
-    check(cfg)
-    scores = Rewards(build(cfg.reward))(["a", "b"], prompts(2), torch.zeros(2, dtype=torch.int64))
+    node = OmegaConf.load(ROOT / "conf" / "reward" / f"{name}.yaml")
+    function = node[name].function
+    function.chat.url, function.chat.model = f"{server.url}/v1", "m"
+    function.template.file = str(own)
+    scores = Rewards(build(node, "reward"))(
+        ["a", "b"], prompts(2), torch.zeros(2, dtype=torch.int64)
+    )
     assert scores.scored.all()
     assert sent(server)["messages"][1]["content"].startswith("my own words about ")
