@@ -220,3 +220,21 @@ def test_groups_reach_the_rewards_of_a_sum_and_only_prompts_that_name_one_are_as
 
 def test_no_samples_have_nobody_to_compare():
     assert numbers(larger) == ([], {}) == numbers(rank)
+
+
+PAINTERS = {
+    "of a sample": lambda picture, prompt: picture.zero_().sum().item(),
+    "of a batch": batched(lambda pictures, prompts: [one.zero_().sum().item() for one in pictures]),
+    "of a pair": pairwise(lambda first, second, prompt: first.zero_().sum() + second.zero_().sum()),
+    "of a group": groupwise(lambda pictures, prompt: [one.zero_().sum() for one in pictures]),
+}
+
+
+@pytest.mark.parametrize("name", PAINTERS)
+def test_a_reward_that_paints_over_its_pictures_paints_over_nobody_elses(name):
+    pictures = torch.full((2, 4, 4, 3), 7, dtype=torch.uint8)
+    both = Rewards({"painter": Reward(PAINTERS[name]), "sees": Reward(lambda p, _: p.sum().item())})
+    scores = both(list(pictures), [Prompt(id=0, source="s", text="?")] * 2, torch.zeros(2))
+    assert scores.parts["painter"].tolist() == [0.0, 0.0 if name != "of a pair" else 1.0]
+    assert scores.parts["sees"].tolist() == [7 * 48.0] * 2
+    assert (pictures == 7).all()
