@@ -109,7 +109,33 @@ MISSPELT = {
 }
 
 # Seen when every call is bound to its signature and every rule is asked.
+ENGINE = "rollout=vllm_server rollout.engine.url=http://127.0.0.1:9"
 WRONG = {
+    "rollout=vllm_server": "rollout.engine.url is not set: add rollout.engine.url=...",
+    f"{ENGINE} rollout.engine.url=ftp://x": (
+        "rollout.engine.url=ftp://x: expected http://host:port or https://..."
+    ),
+    f"{ENGINE} rollout.engine.concurrency=0": "rollout.engine.concurrency=0: must be positive",
+    f"{ENGINE} rollout.engine.sync_every=2 algorithm/correction=none": (
+        "rollout.engine.sync_every=2: samples would be of older weights, and nothing corrects for "
+        "it; set algorithm/correction=token_tis or staleness_decay, or rollout.engine.sync_every=1"
+    ),
+    f"{ENGINE} algorithm.entropy.target=0.5": (
+        "algorithm.entropy.target is compared with the entropy of what was sampled from, which a "
+        "server does not report; set it to null, or rollout=local"
+    ),
+    f"{ENGINE} trainer=fsdp2 trainer.devices=2": (
+        "trainer.strategy=fsdp2: the first rank hands whole weights to the server of "
+        "rollout=vllm_server, and no rank has them; set trainer=ddp, or rollout=local"
+    ),
+    f"model=tiny_flow {ENGINE}": (
+        "rollout=vllm_server samples tokens, but model=tiny_flow makes pictures; leave rollout as "
+        "the model chooses it"
+    ),
+    "rollout=denoise": (
+        "rollout=denoise samples pictures, but model=tiny_lm makes tokens; leave rollout as the "
+        "model chooses it"
+    ),
     "algorithm=passk group_size=4": (
         "k=4 of pass_at_k: all of a group of group_size=4 pass or none does; set k to 3 or less"
     ),

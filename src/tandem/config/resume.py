@@ -33,7 +33,7 @@ GROUPS = ("logger", "callbacks", "trainer")
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
     r"(reward|rollout)(\.\w+)*\.((limits|retries|breaker)(\.\w+)?|(url|token_env|api_key_env"
-    r"|concurrency|engine\.folder|engine\.timeout|engine\.patience))"
+    r"|concurrency|engine\.(folder|model|timeout|patience|sleeps)))"
 )
 
 
@@ -75,8 +75,11 @@ def _apply(cfg: DictConfig, override: Override) -> None:
         return
     if key not in (keys := dotted(cfg)):
         raise ConfigError(unknown("key", key, keys))
+    # The model's copy of the sampling was resolved when the run began.
+    copied = ["model.sampling." + key.removeprefix("rollout.")] if top == "rollout" else []
     try:
-        OmegaConf.update(cfg, key, override.value(), merge=True)
+        for place in (key, *copied):
+            OmegaConf.update(cfg, place, override.value(), merge=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{text}: {str(error).splitlines()[0]}") from error
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tandem import corrections
 from tandem.batches import Experience
-from tandem.declarations import needs, needs_of, refused_on, vanishes
+from tandem.declarations import needs, needs_of, refused_on, unbound, vanishes
 from tandem.metrics import (
     Metric,
     masked_mean,
@@ -103,7 +103,7 @@ class Coupled(Objective):
         metrics = {"actor/nll": masked_mean(-batch.logp, batch.mask)} | metrics
         if batch.behaviour_logp is not None:
             metrics = policy_metrics(batch) | metrics
-            own = self.old_policy is corrections.recomputed
+            own = unbound(self.old_policy)[0] is corrections.recomputed
             trainer = batch.old_logp if own else batch.logp
             metrics |= mismatch_metrics(replace(batch, old_logp=trainer))
         for name, term in self.terms.items():

@@ -7,7 +7,7 @@ handed over in. Nothing is stored between requests but weights, their version, a
 import json
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,6 +28,7 @@ class Habits:
     top_p: float = 1.0
     shifted: bool = False  # reports the numbers of the token before
     stale: bool = False  # says it took weights, and did not
+    bare: bool = False  # leaves adapters out
     dtype: torch.dtype = torch.float32
     api_key: str | None = None
     dev_mode: bool = True
@@ -155,6 +156,11 @@ class Loopback:
         if payload["model"] in self.adapters:
             self.model.set_adapter(payload["model"])
         generator = torch.Generator().manual_seed(payload["seed"])
+        bare = self.adapters and (self.habits.bare or payload["model"] == self.name)
+        with self.model.disable_adapter() if bare else nullcontext():
+            return self.written(payload, generator)
+
+    def written(self, payload, generator):
         ids, tokens, logp = list(payload["prompt"]), [], []
         while len(tokens) < payload["max_tokens"]:
             logits = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
@@ -215,7 +221,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits any more
+            self.wfile.write(body)
 
     def said(self, state, endpoint, payload, query):
         key = state.habits.api_key

@@ -36,7 +36,10 @@ class VllmServer:
         for name in ("concurrency", "timeout", "patience", "max_reply_bytes", "sync_every"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{WHERE}.{name}={getattr(self, name)}: must be positive")
-        self.endpoint()
+        try:
+            self.endpoint()
+        except ValueError as error:
+            raise ValueError(f"{WHERE}.{error}") from None
 
     def endpoint(self, *, patience: float | None = None) -> Endpoint:
         """Where it is; patience: in place of its own."""
