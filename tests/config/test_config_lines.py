@@ -124,10 +124,6 @@ WRONG = {
         "algorithm.entropy.target is compared with the entropy of what was sampled from, which a "
         "server does not report; set it to null, or rollout=local"
     ),
-    f"{ENGINE} trainer=fsdp2 trainer.devices=2": (
-        "trainer.strategy=fsdp2: the first rank hands whole weights to the server of "
-        "rollout=vllm_server, and no rank has them; set trainer=ddp, or rollout=local"
-    ),
     f"model=tiny_flow {ENGINE}": (
         "rollout=vllm_server samples tokens, but model=tiny_flow makes pictures; leave rollout as "
         "the model chooses it"

@@ -1,4 +1,4 @@
-"""Contradictions between who samples, what is trained, and on how many devices."""
+"""Contradictions between who samples, how old its weights are, and what is read of samples."""
 
 from __future__ import annotations
 
@@ -34,13 +34,4 @@ def entropy_is_known(composed: Composed) -> str | None:
     )
 
 
-def weights_are_whole_on_a_rank(composed: Composed) -> str | None:
-    if engine(composed) is None or composed.settings.trainer.strategy != "fsdp2":
-        return None
-    return (
-        "trainer.strategy=fsdp2: the first rank hands whole weights to the server of "
-        "rollout=vllm_server, and no rank has them; set trainer=ddp, or rollout=local"
-    )
-
-
-ENGINE_RULES = (weights_are_whole_on_a_rank, old_samples_are_corrected_for, entropy_is_known)
+ENGINE_RULES = (old_samples_are_corrected_for, entropy_is_known)
