@@ -87,16 +87,24 @@ def table(parts: Sequence[Part], ranks: int) -> str:
     rows.append(("update", always + update, "held at most in an update"))
     lines = [f"  {name:<12}{size / GIB:>10.3f} GiB  {says}" for name, size, says in rows]
     phase = "update" if update >= sampling else "sampling"
-    largest = max((p for p in parts if p.phase in ("always", phase)), key=lambda part: part.size)
+    largest = max((p for p in parts if p.phase in ("always", phase)), key=_size)
+    own = max((p for p in parts if p.phase == phase), key=_size)
+    advice = f"  the largest part is {largest.name}: {largest.lower}"
+    if own is not largest:
+        advice += f"; in {phase} {own.name}: {own.lower}"
     total = always + max(update, sampling)
     return "\n".join(
         [
             f"estimate    {total / GIB:.2f} GiB on {_devices(ranks)}, in {phase}; libraries and "
             "what lies between tensors take more",
             *lines,
-            f"  the largest part is {largest.name}: {largest.lower}",
+            advice,
         ]
     )
+
+
+def _size(part: Part) -> float:
+    return part.size
 
 
 def _devices(ranks: int) -> str:
