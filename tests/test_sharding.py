@@ -48,7 +48,6 @@ MORE = {
     "ppo": (*TOKENS, "algorithm=ppo", *SAVING),
     "ppo separate": (*TOKENS, "algorithm=ppo", "model.critic=separate"),
     "flow_grpo ref": (*PICTURES, "algorithm=flow_grpo", "algorithm.kl.coef=0.1", *SAVING),
-    "flow ppo": (*PICTURES, "algorithm=ppo", "model.row_budget=2"),
     "nft": (*PICTURES, "algorithm=nft", "epochs=2", "model.row_budget=2"),
     # Looks at all rows first, in parts of which one rank has more.
     "dgpo": (*PICTURES, "algorithm=dgpo"),

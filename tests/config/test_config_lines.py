@@ -154,6 +154,10 @@ WRONG = {
         "trainer.devices=1: trainer.strategy=fsdp2 cuts every weight over ranks, and one has "
         "nobody to share with; give 2 or more, or set trainer=auto"
     ),
+    "trainer=fsdp2 model=tiny_flow algorithm=ppo": (
+        "algorithm=ppo has a critic, and trainer.strategy=fsdp2 knows none of pictures yet; set "
+        "trainer=ddp"
+    ),
     "trainer=fsdp2 model.torch_compile=true": (
         "model.torch_compile=true: trainer.strategy=fsdp2 gathers weights within the calls that "
         "would be compiled; set model.torch_compile=false or trainer=ddp"

@@ -52,10 +52,23 @@ def whole_weights_are_handed_over(composed: Composed) -> str | None:
     )
 
 
+def critics_of_pictures_are_copied(composed: Composed) -> str | None:
+    """Ranks with unequal numbers of parts would wait for ever: its backward recomputes two roots."""
+    parted = composed.settings.trainer.strategy == "fsdp2"
+    pictures = composed.within("model", "adapter") is not None
+    if not (parted and pictures) or composed.number("algorithm.critic") is None:
+        return None
+    return (
+        f"algorithm={composed.settings.choices['algorithm']} has a critic, and "
+        "trainer.strategy=fsdp2 knows none of pictures yet; set trainer=ddp"
+    )
+
+
 DEVICE_RULES: tuple[Rule, ...] = (
     there_is_a_device,
     every_rank_has_a_prompt,
     parts_need_others,
     parts_are_not_compiled,
     whole_weights_are_handed_over,
+    critics_of_pictures_are_copied,
 )
