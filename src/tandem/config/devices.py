@@ -53,7 +53,7 @@ def whole_weights_are_handed_over(composed: Composed) -> str | None:
 
 
 def critics_of_pictures_are_copied(composed: Composed) -> str | None:
-    """Ranks with unequal numbers of parts would wait for ever: its backward recomputes two roots."""
+    """Ranks of unequal work would wait for ever: its backward recomputes two roots."""
     parted = composed.settings.trainer.strategy == "fsdp2"
     pictures = composed.within("model", "adapter") is not None
     if not (parted and pictures) or composed.number("algorithm.critic") is None:
