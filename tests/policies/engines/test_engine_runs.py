@@ -130,7 +130,7 @@ CAUSES = {
     "fit top_p=0.6": (Habits(top_p=0.6), ()),
     "shifted by one token": (Habits(shifted=True), ()),
     "fit the weights before the last update": (
-        Habits(stale=True), ("guards.max_mismatch=0.003", "optimizer.lr=0.05"),
+        Habits(stale=True), ("optimizer.lr=0.05",),
     ),
 }  # fmt: skip
 
@@ -141,8 +141,10 @@ QUICKLY, *SLOWLY = CAUSES
 @pytest.mark.parametrize("cause", [QUICKLY, *(pytest.param(x, marks=SLOW) for x in SLOWLY)])
 def test_a_server_that_lies_ends_the_run_and_the_lie_is_named(train, folder, cause):
     habits, overrides = CAUSES[cause]
+    # Weights as they come are nearly indifferent: no lie about them is large.
+    few = ("evaluation.every=null", "guards.max_mismatch=0.003")
     with pytest.raises(Stop, match=cause):
-        train(Loopback(str(folder), habits), "evaluation.every=null", *overrides)
+        train(Loopback(str(folder), habits), *few, *overrides)
 
 
 @SLOW
