@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tandem.compare.aggregates import (
     can_aggregate,
@@ -31,7 +32,17 @@ def test_from_ten_seeds_on_wins_have_an_interval():
     found = wins(a, b)
     assert found.low < found.share < found.high
     assert wins(a, a[:9]).low is None
-    assert wins(a, b) == found  # the same scores give the same report
+
+
+def test_an_interval_of_wins_holds_the_truth_as_often_as_it_says():
+    """At the edge too, where all games are won and a bootstrap would be certain."""
+    random = np.random.default_rng(3)
+    for gap in (0.0, 1.5):
+        truth = stats.norm.cdf(gap / np.sqrt(2))
+        drawn = [wins(random.normal(gap, 1, 10), random.normal(0, 1, 10)) for _ in range(400)]
+        assert np.mean([one.low <= truth <= one.high for one in drawn]) > 0.92
+    sure = wins(np.arange(10) + 100, np.arange(10))
+    assert (sure.share, sure.high) == (1.0, 1.0) and 0.5 < sure.low < 0.95
 
 
 def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side():

@@ -14,6 +14,7 @@ from tandem.compare.intervals import paired, welch
 from tandem.compare.runs import find, read
 from tandem.compare.variants import grouped
 
+METRIC = "eval/accuracy"
 FAR = {"grpo": [0.80, 0.82, 0.81, 0.79], "rloo": [0.50, 0.53, 0.51, 0.49]}
 NEAR = {"grpo": [0.80, 0.60, 0.70, 0.75], "rloo": [0.71, 0.66, 0.72, 0.61]}
 
@@ -24,27 +25,27 @@ def table(tmp_path, finals, **common):
 
 
 def test_a_difference_that_is_there_is_claimed(tmp_path):
-    (pair,) = pairs(table(tmp_path, FAR))
+    (pair,) = pairs(table(tmp_path, FAR), METRIC)
     assert pair.verdict == "grpo beats rloo"
     assert pair.wins.wins == pair.wins.games == 16
 
 
 def test_a_difference_that_is_not_comes_with_the_seeds_it_needs(tmp_path):
-    (pair,) = pairs(table(tmp_path, NEAR))
+    (pair,) = pairs(table(tmp_path, NEAR), METRIC)
     assert pair.verdict.startswith("not distinguishable at n = 4; 80 % power")
     assert pair.verdict.split()[-1].isdigit()
 
 
 def test_one_seed_claims_nothing(tmp_path):
-    (pair,) = pairs(table(tmp_path, {"grpo": [0.9], "rloo": [0.1]}))
+    (pair,) = pairs(table(tmp_path, {"grpo": [0.9], "rloo": [0.1]}), METRIC)
     assert pair.verdict == "not distinguishable at n = 1; one seed shows no spread: run more"
 
 
 def test_the_design_decides_what_is_paired(tmp_path):
-    (pair,) = pairs(table(tmp_path / "same", NEAR))
+    (pair,) = pairs(table(tmp_path / "same", NEAR), METRIC)
     assert pair.difference == paired(NEAR["grpo"], NEAR["rloo"])
     other = {"grpo": NEAR["grpo"], "rloo": NEAR["rloo"][:3]}
-    (pair,) = pairs(table(tmp_path / "other", other))
+    (pair,) = pairs(table(tmp_path / "other", other), METRIC)
     assert pair.difference == welch(other["grpo"], other["rloo"])
 
 
@@ -52,7 +53,7 @@ def test_p_values_hold_for_the_whole_table(tmp_path):
     """Each is at least its own, and the smallest one counts as often as there are pairs."""
     random = np.random.default_rng(0)
     finals = {name: random.normal(0.5, 0.05, 4).tolist() for name in ("a", "b", "c", "d")}
-    found = pairs(table(tmp_path, finals))
+    found = pairs(table(tmp_path, finals), METRIC)
     assert len(found) == 6
     assert all(pair.adjusted >= pair.difference.p for pair in found)
     smallest = min(found, key=lambda pair: pair.difference.p)
@@ -91,6 +92,7 @@ def test_the_command_prints_and_writes_one_set_of_tables(tmp_path, monkeypatch, 
         (["metrc=x"], "unknown option 'metrc': did you mean 'metric'?"),
         (["metric=eval/acuracy"], "no run has it; did you mean 'eval/accuracy'?"),
         (["by=loss"], "by=loss: no run has such a choice or key"),
+        (["x=token"], "x=token: did you mean 'tokens'?"),
     ],
 )
 def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, capsys, arguments, line):
@@ -99,3 +101,35 @@ def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, capsys, arguments, li
         run_command(monkeypatch, tmp_path, *arguments)
     said = capsys.readouterr().err.strip()
     assert exit.value.code == 2 and line in said and "\n" not in said
+
+
+def test_seeds_that_all_agree_prove_nothing(tmp_path):
+    """Though .2 - .1 differs from .3 - .2 in the last digit."""
+    (pair,) = pairs(table(tmp_path, {"grpo": [0.2, 0.3, 0.7], "rloo": [0.1, 0.2, 0.6]}), METRIC)
+    said = "not distinguishable at n = 3; seeds that all agree show no spread: nothing can be said"
+    assert pair.verdict == said
+
+
+def test_of_a_length_nobody_knows_what_is_better(tmp_path):
+    (pair,) = pairs(table(tmp_path, FAR), "response/length")
+    assert pair.verdict == "grpo is above rloo"
+
+
+def test_a_variant_whose_runs_all_died_at_once_stays_in_the_table(tmp_path, monkeypatch, capsys):
+    write_sweep(tmp_path, FAR)
+    for seed in (0, 1):
+        place = write_run(tmp_path / f"ppo-{seed}", [0.0, 0.1], seed=seed, algorithm="ppo")
+        (place / "metrics.jsonl").unlink()
+    run_command(monkeypatch, tmp_path)
+    printed = capsys.readouterr().out
+    assert "| ppo | 0 | - | - | - | - |" in printed
+    assert "ppo: all 2 died without any score" in printed
+    assert "grpo beats rloo" in printed
+
+
+def test_an_out_that_is_a_file_is_one_line(tmp_path, monkeypatch, capsys):
+    write_sweep(tmp_path / "sweep", FAR)
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        run_command(monkeypatch, tmp_path / "sweep", f"out={tmp_path / 'file'}")
+    assert "\n" not in capsys.readouterr().err.strip()

@@ -28,6 +28,15 @@ def test_another_axis_is_the_mean_of_those_that_came_so_far(tmp_path):
     assert learning(runs, "eval/accuracy", "gpu_seconds") is None
 
 
+def test_an_axis_does_not_run_backwards_where_a_slow_run_died(tmp_path):
+    slow = write_run(tmp_path / "slow", [0.0, 0.1], seed=0, iterations=3)
+    text = (slow / "timing.jsonl").read_text().replace('"time/total": 2.0', '"time/total": 999.0')
+    (slow / "timing.jsonl").write_text(text)
+    fast = write_run(tmp_path / "fast", [0.0, 0.1, 0.2, 0.3], seed=1)
+    found = learning([read(slow), read(fast)], "eval/accuracy", "seconds")
+    assert found.x.tolist() == [0, 2, 4, 6]
+
+
 def test_runs_evaluated_at_other_iterations_meet_where_both_were(tmp_path):
     often = read(write_run(tmp_path / "often", [0.0, 0.1, 0.2, 0.3, 0.4], every=5))
     seldom = read(write_run(tmp_path / "seldom", [0.0, 0.5, 0.6], every=10))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from written_runs import write_run, write_sweep
 
-from tandem.compare.__main__ import compare, main
+from tandem.compare.__main__ import Asked, compare, main
 from tandem.compare.report import report
 from tandem.compare.runs import find, read
 from tandem.record import RunRecord
@@ -15,9 +15,9 @@ from tandem.record import RunRecord
 EVIL = "</script><img src=x onerror=alert(1)>"
 
 
-def page_of(folder, **options):
+def page_of(folder):
     runs = [read(path) for path in find([folder])]
-    return report(compare(runs, by=[], metric=None), "a <title>")
+    return report(compare(runs, Asked()), "a <title>")
 
 
 def data_of(page):

@@ -47,9 +47,19 @@ def test_runs_are_found_below_a_folder_once(tmp_path):
 def test_what_is_no_run_is_one_line(tmp_path):
     folder = write_run(tmp_path / "run", [0.0, 1.0])
     (folder / "manifest.json").write_text("{")
-    with pytest.raises(ValueError, match="cannot be read as a run") as error:
-        read(folder)
-    assert "\n" not in str(error.value)
+    for broken in ("{", "{}", "[]", '{"starts": 3}'):
+        (folder / "manifest.json").write_text(broken)
+        with pytest.raises(ValueError, match="cannot be read as a run") as error:
+            read(folder)
+        assert "\n" not in str(error.value)
+
+
+def test_a_line_that_is_none_names_its_file(tmp_path):
+    folder = write_run(tmp_path / "run", [0.0, 1.0])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 2, "eval/accuracy": 1}{}\n')
+    with pytest.raises(ValueError, match=r"run/metrics.jsonl has a line that is none"):
+        read(folder).score("eval/accuracy")
 
 
 def test_a_configuration_runs_no_code(tmp_path):

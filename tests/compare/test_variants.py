@@ -36,9 +36,16 @@ def test_a_difference_that_nobody_typed_is_not_averaged_over(tmp_path):
 
 
 def test_where_a_run_lies_and_what_it_costs_is_no_difference(tmp_path):
-    write_run(tmp_path / "a", [0, 1], trainer={"devices": 1}, micro_batch_size=4)
-    write_run(tmp_path / "b", [0, 1], seed=1, trainer={"devices": 2}, logger={"csv": {}})
+    write_run(tmp_path / "a", [0, 1], trainer={"devices": 1, "precision": "32-true"})
+    two = {"devices": 2, "precision": "32-true"}
+    write_run(tmp_path / "b", [0, 1], seed=1, trainer=two, logger={"csv": {}}, micro_batch_size=4)
     assert len(grouped(runs_of(tmp_path))) == 1
+
+
+def test_another_precision_is_another_variant(tmp_path):
+    for seed, precision in enumerate(("32-true", "bf16-mixed")):
+        write_run(tmp_path / precision, [0, 1], seed=seed, trainer={"precision": precision})
+    assert len(grouped(runs_of(tmp_path))) == 2
 
 
 def test_the_same_seed_twice_is_no_replicate(tmp_path):

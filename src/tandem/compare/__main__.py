@@ -5,6 +5,7 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
   by=KEY[,KEY]    choices (algorithm) or keys (optimizer.lr) that tell variants apart;
                   left out: whatever the runs do not agree on
   metric=NAME     left out: eval/accuracy, or eval/reward where there is none
+  x=AXIS          of the curves: iterations, samples, tokens, seconds, cpu_seconds, gpu_seconds
   out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF
 """
 
@@ -12,16 +13,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from tandem.compare import comparison, tables
 from tandem.compare.figures import plots
 from tandem.compare.report import Comparison, provenance, report
-from tandem.compare.runs import Run, find, read
+from tandem.compare.runs import AXES, Run, find, read
 from tandem.compare.variants import grouped
 
-OPTIONS = ("by", "metric", "out")
+OPTIONS = ("by", "metric", "x", "out")
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
 
 
@@ -32,11 +34,16 @@ def main(arguments: Sequence[str]) -> None:
     try:
         places, options = parsed(arguments)
         runs = [read(folder) for folder in find(places)]
-        found = compare(runs, by=split(options.get("by")), metric=options.get("metric"))
+        asked = Asked(
+            by=split(options.get("by")),
+            metric=options.get("metric"),
+            axis=options.get("x", "iterations"),
+        )
+        found = compare(runs, asked)
         print("\n\n".join(table.markdown() for table in found.tables))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
 
@@ -58,19 +65,37 @@ def split(text: str | None) -> list[str]:
     return text.split(",") if text else []
 
 
-def compare(runs: Sequence[Run], *, by: Sequence[str], metric: str | None) -> Comparison:
-    metric = chosen(runs, metric)
-    variants = [comparison.scored(one, metric) for one in grouped(runs, by)]
-    pairs = comparison.pairs(variants)
-    made = [tables.of_variants(variants, metric)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a comparison is to be about."""
+
+    by: Sequence[str] = ()
+    metric: str | None = None
+    axis: str = "iterations"
+
+    def __post_init__(self) -> None:
+        if self.axis not in AXES:
+            near = get_close_matches(self.axis, AXES, n=1) or [" or ".join(AXES)]
+            raise ValueError(f"x={self.axis}: did you mean {near[0]!r}?")
+
+
+def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
+    metric = chosen(runs, asked.metric)
+    every = grouped(runs, asked.by)
+    silent = [one for one in every if all(run.score(metric) is None for run in one.runs)]
+    variants = [comparison.scored(one, metric) for one in every if one not in silent]
+    pairs = comparison.pairs(variants, metric)
+    made = [tables.of_variants(variants, metric, silent)]
     if pairs:
         made += [tables.of_pairs(pairs, metric), tables.of_differences(variants)]
-    return Comparison(metric=metric, variants=variants, pairs=pairs, tables=made)
+    return Comparison(metric=metric, axis=asked.axis, variants=variants, pairs=pairs, tables=made)
 
 
 def chosen(runs: Sequence[Run], metric: str | None) -> str:
     """Raises ValueError for a metric that no run has, with the nearest one."""
-    every = [run.names() for run in runs]
+    every = [names for run in runs if (names := run.names())]  # none: it died at once
+    if not every:
+        raise ValueError("no run has written a line of its record yet")
     if metric is None:
         shared = [name for name in METRICS if all(name in names for names in every)]
         if not shared:

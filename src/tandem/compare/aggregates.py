@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 LEVEL = 0.95
 RESAMPLES = 2000
 FEWEST_TASKS, FEWEST_SCORES = 4, 20  # below them an interquartile mean says less than the scores
-FEWEST_SEEDS = 10  # below it a bootstrap of one arm covers far less than it claims
+FEWEST_SEEDS = 10  # below it no interval of a share of wins is worth its name
+NEXT = 1e-9  # of a share: beside it
 SEED = 0  # of the bootstrap: the same scores give the same report
 
 
@@ -43,17 +44,27 @@ class Aggregate:
 
 
 def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Wins:
-    """P(A > B) over all n * m pairs of runs; from ten seeds on with a bootstrap of both sides."""
+    """P(A > B) over all n * m pairs of runs; from ten seeds on with an interval.
+
+    It is the one of Newcombe, Statistics in Medicine 25:559 (2006), method 5: it has a width where
+    A wins all games too.
+    """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    low = high = None
-    if min(len(a), len(b)) >= FEWEST_SEEDS:
-        random = np.random.default_rng(SEED)
-        drawn = [
-            _won(random.choice(a, len(a)), random.choice(b, len(b))) / (len(a) * len(b))
-            for _ in range(RESAMPLES)
-        ]
-        low, high = (float(x) for x in _middle(drawn, level))
-    return Wins(wins=_won(a, b), games=len(a) * len(b), low=low, high=high)
+    won, games = _won(a, b), len(a) * len(b)
+    if min(len(a), len(b)) < FEWEST_SEEDS:
+        return Wins(wins=won, games=games, low=None, high=None)
+    share, edge = won / games, float(stats.norm.ppf((1 + level) / 2))
+    more = (len(a) + len(b)) / 2 - 1
+
+    def beyond(theta: float) -> float:
+        each = theta * (1 - theta) / games
+        spread = each * (1 + more * ((1 - theta) / (2 - theta) + theta / (1 + theta)))
+        return (share - theta) ** 2 - edge**2 * spread
+
+    # The share itself is a root at 0 and 1, and not the one that is wanted.
+    low = 0.0 if share == 0 else optimize.brentq(beyond, 0.0, share - NEXT * share)
+    high = 1.0 if share == 1 else optimize.brentq(beyond, share + NEXT * (1 - share), 1.0)
+    return Wins(wins=won, games=games, low=float(low), high=float(high))
 
 
 def _won(a: NDArray, b: NDArray) -> float:

@@ -53,6 +53,7 @@ class Pair:
     wins: Wins
     adjusted: float | None = None  # the p-value, Holm over all pairs of the table
     among: int = 1  # pairs of the table
+    better_is: str = "beats"  # what the higher mean does to the other
 
     @property
     def distinct(self) -> bool:
@@ -62,7 +63,7 @@ class Pair:
     def verdict(self) -> str:
         n = " and ".join(dict.fromkeys(str(len(side.scores)) for side in (self.better, self.other)))
         if self.distinct:
-            return f"{self.better.variant.name} beats {self.other.variant.name}"
+            return f"{self.better.variant.name} {self.better_is} {self.other.variant.name}"
         return f"not distinguishable at n = {n}; {more_seeds(self.difference, self.among)}"
 
 
@@ -70,6 +71,8 @@ def more_seeds(difference: Difference, among: int) -> str:
     """What it would take to tell a difference of this size among so many pairs."""
     if difference.spread is None:
         return "one seed shows no spread: run more"
+    if difference.spread == 0:
+        return "seeds that all agree show no spread: nothing can be said"
     needed = seeds_needed(difference, level=1 - ALPHA / among)
     if needed is None:
         return "no number of seeds up to 1000 has 80 % power for this difference"
@@ -77,7 +80,7 @@ def more_seeds(difference: Difference, among: int) -> str:
 
 
 def scored(variant: Variant, metric: str) -> Scored:
-    """Raises ValueError where no run of it has the metric."""
+    """Raises ValueError where no run of it came to a score."""
     known = {run.seed: run.score(metric) for run in variant.runs}
     scores = [score for score in known.values() if score is not None]
     if not scores:
@@ -91,12 +94,19 @@ def scored(variant: Variant, metric: str) -> Scored:
     )
 
 
-def pairs(variants: Sequence[Scored]) -> list[Pair]:
+def is_score(metric: str) -> bool:
+    """Whether more of it is better; of a length or a loss nobody knows."""
+    return any(word in metric for word in ("accuracy", "reward", "pass@", "score"))
+
+
+def pairs(variants: Sequence[Scored], metric: str) -> list[Pair]:
     """All of them, with p-values that hold for the whole table."""
+    verb = "beats" if is_score(metric) else "is above"
     found = [compared(one, other) for one, other in combinations(variants, 2)]
     adjusted = holm([pair.difference.p for pair in found])
     return [
-        replace(pair, adjusted=p, among=len(found)) for pair, p in zip(found, adjusted, strict=True)
+        replace(pair, adjusted=p, among=len(found), better_is=verb)
+        for pair, p in zip(found, adjusted, strict=True)
     ]
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.compare.comparison import Scored
 from tandem.compare.learning import learning, mean_line
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ def plots(found: Comparison, folder: Path, line: str) -> None:
     for name, onto in draw.items():
         figure = Figure(figsize=(5.5, 3.4), layout="constrained")
         FigureCanvasPdf(figure)
-        onto(figure.add_subplot(), found.variants, found.metric)
+        onto(figure.add_subplot(), found)
         # Without a date, so that the same runs give the same file.
         about = {"Subject": line, "CreationDate": None}
         figure.savefig(folder / f"{name}.pdf", metadata=about)
@@ -42,9 +40,9 @@ def style(place: int) -> dict[str, str]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash}
 
 
-def _curves(axes: Axes, variants: Sequence[Scored], metric: str) -> None:
-    for place, one in enumerate(variants):
-        curves = learning(one.variant.runs, metric)
+def _curves(axes: Axes, found: Comparison) -> None:
+    for place, one in enumerate(found.variants):
+        curves = learning(one.variant.runs, found.metric, found.axis)
         if curves is None:
             continue
         own = style(place)
@@ -55,18 +53,19 @@ def _curves(axes: Axes, variants: Sequence[Scored], metric: str) -> None:
         axes.plot(x, mean, linewidth=1.6, label=name, **own)
         if low[0] is not None:
             axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
-    axes.set(xlabel="iterations", ylabel=metric)
-    axes.legend(frameon=False, fontsize="small")
+    axes.set(xlabel=found.axis.replace("_", " "), ylabel=found.metric)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize="small")
 
 
-def _scores(axes: Axes, variants: Sequence[Scored], metric: str) -> None:
-    for place, one in enumerate(variants):
-        colour, found = style(place)["color"], one.estimate
+def _scores(axes: Axes, found: Comparison) -> None:
+    for place, one in enumerate(found.variants):
+        colour, own = style(place)["color"], one.estimate
         axes.plot(one.scores, [place] * len(one.scores), "o", color=colour, alpha=0.6, markersize=4)
-        axes.plot([found.mean] * 2, [place - 0.3, place + 0.3], color="black")
-        if found.low is not None:
-            axes.plot([found.low, found.high], [place] * 2, color=colour, alpha=0.5, linewidth=3)
-    names = [f"{one.variant.name} (n = {one.estimate.n})" for one in variants]
-    axes.set_yticks(range(len(variants)), names)
+        axes.plot([own.mean] * 2, [place - 0.3, place + 0.3], color="black")
+        if own.low is not None:
+            axes.plot([own.low, own.high], [place] * 2, color=colour, alpha=0.5, linewidth=3)
+    names = [f"{one.variant.name} (n = {one.estimate.n})" for one in found.variants]
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set(xlabel=f"last {metric} of every seed")
+    axes.set(xlabel=f"last {found.metric} of every seed")

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tandem.compare.runs import whole_lines
 from tandem.compare.variants import Variant
 
 PROMPTS, ITERATIONS, TEXTS, PICTURES = 8, 24, 2, 8  # at most: a report stays light enough to send
@@ -58,7 +59,7 @@ def samples(run: Path) -> Seen:
 def cells(table: Path) -> Iterator[tuple[str, Cell]]:
     """The prompt and what is shown of each row."""
     sheets: dict[str, list[str]] = {}
-    for line in table.read_text().splitlines():
+    for line in whole_lines(table):
         row = json.loads(line)
         if row["kind"] != KIND:
             continue

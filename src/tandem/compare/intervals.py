@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 LEVEL = 0.95
 POWER = 0.8
 MOST_SEEDS = 1000  # beyond it a difference is of no interest
+ROUNDING = 1e-7  # of scores: a spread below it is that of their last digits, hence none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +63,9 @@ def welch(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:
         return Difference(mean=mean, low=None, high=None, p=None, spread=None)
     parts = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
     spread = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
-    error = math.sqrt(sum(parts))
-    if error == 0:
+    if is_rounding(spread, a, b):
         return Difference(mean=mean, low=None, high=None, p=None, spread=0.0)
+    error = math.sqrt(sum(parts))
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))
     return _judged(mean, error, freedom, level, spread=spread)
 
@@ -79,19 +80,28 @@ def paired(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:
         return Difference(
             mean=float(gap.mean()), low=None, high=None, p=None, spread=None, pairs=len(gap)
         )
-    spread, known = gap.std(ddof=1), min(a.std(), b.std()) > 0
-    correlation = float(np.corrcoef(a, b)[0, 1]) if known else None
-    facts = {"spread": float(spread), "pairs": len(gap), "correlation": correlation}
-    if spread == 0:
-        return Difference(mean=float(gap.mean()), low=None, high=None, p=None, **facts)
-    error = spread / math.sqrt(len(gap))
-    return _judged(float(gap.mean()), error, len(gap) - 1, level, **facts)
+    mean, spread = float(gap.mean()), float(gap.std(ddof=1))
+    if is_rounding(spread, a, b):
+        return Difference(mean=mean, low=None, high=None, p=None, spread=0.0, pairs=len(gap))
+    found = _judged(mean, spread / math.sqrt(len(gap)), len(gap) - 1, level, spread=spread)
+    flat = is_rounding(a.std(), a) or is_rounding(b.std(), b)
+    correlation = None if flat else float(np.corrcoef(a, b)[0, 1])
+    return replace(found, pairs=len(gap), correlation=correlation)
 
 
-def _judged(mean: float, error: float, freedom: float, level: float, **facts) -> Difference:
+def is_rounding(spread: float, *scores: NDArray) -> bool:
+    """Whether scores differ by nothing but their last digits."""
+    return bool(spread <= ROUNDING * max(np.abs(x).max() for x in scores))
+
+
+def _judged(
+    mean: float, error: float, freedom: float, level: float, *, spread: float
+) -> Difference:
     half = stats.t.ppf((1 + level) / 2, freedom) * error
     p = 2 * stats.t.sf(abs(mean) / error, freedom)
-    return Difference(mean=mean, low=mean - half, high=mean + half, p=float(p), **facts)
+    return Difference(
+        mean=mean, low=float(mean - half), high=float(mean + half), p=float(p), spread=spread
+    )
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
@@ -117,7 +127,7 @@ def seeds_needed(found: Difference, *, level: float = LEVEL, power: float = POWE
     if not found.spread or found.mean == 0:
         return None
     effect, sides = abs(found.mean) / found.spread, 1 if found.pairs is not None else 2
-    enough = (n for n in range(2, MOST_SEEDS) if _power(effect, n, sides, level) >= power)
+    enough = (n for n in range(2, MOST_SEEDS + 1) if _power(effect, n, sides, level) >= power)
     return next(enough, None)
 
 

@@ -18,7 +18,7 @@ MOST_POINTS = 200  # of a curve that is drawn
 class Learning:
     """Seeds at the same iterations. A run that died goes on with the score it had."""
 
-    x: NDArray  # [P] on the axis, the mean over the runs that came so far
+    x: NDArray  # [P] on the axis, the mean over the runs that came furthest
     y: NDArray  # [n, P]
     lived: NDArray  # [n, P] bool: False where a score is carried on
 
@@ -39,7 +39,8 @@ def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Lear
     grid = thinned(shared)
     if not grid:
         return None
-    x = [float(np.mean([at[i] for _, at in known if i in at])) for i in grid]
+    furthest = max(max(own) for own, _ in known)  # a mean over whoever lives would run backwards
+    x = [float(np.mean([at[i] for own, at in known if max(own) == furthest])) for i in grid]
     y = [[own[i] if i in own else own[max(own)] for i in grid] for own, _ in known]
     lived = [[i in own for i in grid] for own, _ in known]
     return Learning(x=np.array(x), y=np.array(y), lived=np.array(lived))

@@ -28,6 +28,7 @@ class Comparison:
     """What a report is made of."""
 
     metric: str
+    axis: str  # that the curves are first seen on
     variants: Sequence[Scored]
     pairs: Sequence[Pair]
     tables: Sequence[Table]
@@ -63,6 +64,7 @@ def payload(found: Comparison) -> dict[str, object]:
         "metric": found.metric,
         "metrics": metrics,
         "axes": axes,
+        "axis": found.axis if found.axis in axes else axes[0],
         "variants": [of_variant(one, metrics, axes) for one in found.variants],
         "verdicts": claims(found),
         "tables": [

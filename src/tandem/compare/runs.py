@@ -47,7 +47,7 @@ class Run:
     def iterations(self) -> int:
         """How far it came."""
         lines = self.logs[METRICS]
-        return int(json.loads(lines[-1])["iteration"]) if lines else 0
+        return int(self._parsed(METRICS, lines[-1])["iteration"]) if lines else 0
 
     @property
     def finished(self) -> bool:
@@ -56,7 +56,8 @@ class Run:
     def names(self) -> set[str]:
         """Of the numbers that the first two lines and the last one have: an evaluation is there."""
         lines = self.logs[METRICS]
-        return {name for line in {*lines[:2], *lines[-1:]} for name in json.loads(line)}
+        ends = {*lines[:2], *lines[-1:]}
+        return {name for line in ends for name in self._parsed(METRICS, line)}
 
     def curve(self, metric: str, axis: str = "iterations") -> Curve:
         """Where both numbers are there, in the order of iterations."""
@@ -78,11 +79,20 @@ class Run:
     def _with(self, metric: str) -> dict[int, Line]:
         """The lines that have a number of this name, by iteration."""
         name = json.dumps(metric).encode() + b":"
-        lines = [json.loads(line) for line in self.logs[METRICS] if name in line]
+        lines = [self._parsed(METRICS, line) for line in self.logs[METRICS] if name in line]
         return {line["iteration"]: line for line in lines if line.get(metric) is not None}
 
     def _all(self, log: str) -> list[Line]:
-        return [json.loads(line) for line in self.logs[log]]
+        return [self._parsed(log, line) for line in self.logs[log]]
+
+    def _parsed(self, log: str, line: bytes) -> Line:
+        try:
+            found = json.loads(line)
+            assert "iteration" in found
+        except (ValueError, TypeError, AssertionError):
+            shown = line[:60].decode(errors="replace").strip()
+            raise ValueError(f"{self.folder / log} has a line that is none: {shown!r}") from None
+        return found
 
 
 def _first(line: Line, names: Sequence[str]) -> float | None:
@@ -98,32 +108,32 @@ def find(places: Iterable[str | Path]) -> list[Path]:
     for place in map(Path, places):
         here = sorted(_below(place))
         if not here:
-            raise ValueError(f"{place}: there is no run in it; a run has {CONFIG} and {METRICS}")
+            raise ValueError(f"{place}: there is no run in it; a run has {CONFIG} and {MANIFEST}")
         found |= dict.fromkeys(path.resolve() for path in here)
     return list(found)
 
 
 def _below(place: Path) -> Iterator[Path]:
-    return (path.parent for path in place.rglob(CONFIG) if (path.parent / METRICS).is_file())
+    # One that died before its first line is a run too.
+    return (path.parent for path in place.rglob(CONFIG) if (path.parent / MANIFEST).is_file())
 
 
 def read(folder: Path) -> Run:
     """Raises ValueError for a directory that is no run of ours."""
     try:
         config = yaml.load((folder / CONFIG).read_bytes(), Loader=LOADER)
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        logs = {name: whole_lines(folder / name) for name in (METRICS, TIMING)}
-    except (OSError, yaml.YAMLError, json.JSONDecodeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ValueError(f"{folder} cannot be read as a run: {reason}") from None
-    starts = manifest["starts"]
-    return Run(
-        folder=folder,
-        config=config,
-        seed=int(config["seed"]),
-        commit=starts[0]["code"]["commit"] if starts else None,
-        logs=logs,
-    )
+        starts = json.loads((folder / MANIFEST).read_bytes())["starts"]
+        return Run(
+            folder=folder,
+            config=config,
+            seed=int(config["seed"]),
+            commit=starts[0]["code"]["commit"] if starts else None,
+            logs={name: whole_lines(folder / name) for name in (METRICS, TIMING)},
+        )
+    except (OSError, yaml.YAMLError, ValueError, TypeError, LookupError) as error:
+        reason = next(iter(str(error).splitlines()), "")
+        said = f"{type(error).__name__}: {reason}"
+        raise ValueError(f"{folder} cannot be read as a run ({said})") from None
 
 
 def whole_lines(path: Path) -> list[bytes]:

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tandem.compare.comparison import Pair, Scored
-from tandem.compare.variants import differing, facts_of
+from tandem.compare.comparison import Pair, Scored, is_score
+from tandem.compare.variants import Variant, differing, facts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,10 @@ class Table:
 
     def markdown(self) -> str:
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+        cells = [
+            " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line)
+            for line in lines
+        ]
         table = "\n".join(f"| {line} |" for line in cells)
         return "\n\n".join([f"### {self.title}", table, *self.notes])
 
@@ -58,8 +61,11 @@ def escaped(text: str) -> str:
     return plain.replace("±", r"$\pm$").replace("<", "$<$").replace(">", "$>$")
 
 
-def of_variants(variants: Sequence[Scored], metric: str) -> Table:
-    """Mean and interval of each, and every seed: the worst one has a column of its own."""
+def of_variants(variants: Sequence[Scored], metric: str, silent: Sequence[Variant] = ()) -> Table:
+    """Mean and interval of each, and every seed: the worst one has a column of its own.
+
+    `silent`: variants of which no run came to a score.
+    """
     ordered = sorted(variants, key=lambda one: -one.estimate.mean)
     died = [
         f"{one.variant.name}: seed {', '.join(map(str, one.died))} died"
@@ -67,10 +73,15 @@ def of_variants(variants: Sequence[Scored], metric: str) -> Table:
         for one in ordered
         if one.died
     ]
+    died += [f"{one.name}: all {len(one.runs)} died without any score" for one in silent]
     return Table(
         name="scores",
         title=f"{metric}: mean over seeds, Student's 95 % interval",
-        columns=("variant", "n", "mean", "95 %", "worst seed", "each seed"),
+        columns=(
+            *("variant", "n", "mean", "95 %"),
+            "worst seed" if is_score(metric) else "lowest seed",
+            "each seed",
+        ),
         rows=[
             (
                 one.variant.name,
@@ -81,7 +92,8 @@ def of_variants(variants: Sequence[Scored], metric: str) -> Table:
                 " ".join(map(number, one.scores)),
             )
             for one in ordered
-        ],
+        ]
+        + [(one.name, "0", "-", "-", "-", "-") for one in silent],
         notes=["A run that died counts with the score it had. " + "; ".join(died)] if died else (),
     )
 

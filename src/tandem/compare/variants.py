@@ -11,8 +11,9 @@ from tandem.compare.runs import Run
 # Where a run lies, how far it is watched and what it costs says nothing of what it does.
 NO_DIFFERENCE = (
     *("seed", "run_dir", "cache_dir", "overrides", "resume", "evaluate", "dry_run", "estimate"),
-    *("logger", "callbacks", "checkpoints", "threads", "trainer", "plugins"),
+    *("logger", "callbacks", "checkpoints", "threads", "plugins"),
     *("micro_batch_size", "max_tokens_per_microbatch"),
+    *(f"trainer.{x}" for x in ("accelerator", "devices", "num_nodes", "strategy")),
 )
 # What an algorithm tells the model of itself is no part of its weights.
 TOLD = tuple(f"model.{x}" for x in ("regression", "evidence", "snapshots", "teachers", "sampling"))
@@ -93,10 +94,11 @@ def facts_of(run: Run) -> dict[str, object]:
     numbers = {
         key: value
         for key, value in flat(run.config)
-        if key.split(".")[0] not in (*NO_DIFFERENCE, "choices")
+        if not {key, key.split(".")[0]} & {*NO_DIFFERENCE, "choices"}
         and not (key.endswith(".seed") and value == run.seed)
     }
-    kept = {key: x for key, x in choices.items() if key.split("/")[0] not in NO_DIFFERENCE}
+    without = {*NO_DIFFERENCE, "trainer"}  # its precision is among the numbers
+    kept = {key: x for key, x in choices.items() if key.split("/")[0] not in without}
     return numbers | kept
 
 

@@ -187,7 +187,7 @@ function section(title, ...children) {
 }
 
 function main() {
-  const chosen = { metric: data.metric, axis: data.axes[0] };
+  const chosen = { metric: data.metric, axis: data.axis };
   const claims = element("ul", { class: "verdicts" }, ...data.verdicts.map((v) => element("li", v.claim ? { class: "claim" } : {}, v.text)));
   if (data.verdicts.length) section("What can be claimed", claims);
   const chart = element("div", { class: "chart", id: "curves" }), dots = element("div", { class: "chart", id: "finals" });
