@@ -130,3 +130,15 @@ def lines(file, kind):
     """Pictures of that kind in a table of samples."""
     rows = map(json.loads, file.read_text().splitlines())
     return [row for row in rows if row["kind"] == kind]
+
+
+@pytest.mark.parametrize(("model", "algorithm"), product(TOKENS, ("flow_grpo", "nft")))
+def test_a_pair_that_is_typed_and_nothing_else_can_learn(model, algorithm):
+    """Adapters take three hundred times the rate of a whole language model; DiffusionNFT is
+    sampled and trained without guidance, and its average is what is looked at."""
+    cfg = compose([f"model={model}", f"algorithm={algorithm}", "data.path=prompts.txt"])
+    assert (cfg.optimizer.lr, cfg.iterations) == (3e-4, 1000)
+    if algorithm == "nft":
+        assert cfg.rollout.guidance_scale == cfg.evaluation.guidance_scale == 1.0
+        assert cfg.dynamics.solver._target_.endswith("dpm_solver")
+        assert cfg.evaluation.weights == "ema"
