@@ -132,7 +132,7 @@ def lines(file, kind):
     return [row for row in rows if row["kind"] == kind]
 
 
-@pytest.mark.parametrize(("model", "algorithm"), product(TOKENS, ("flow_grpo", "nft")))
+@pytest.mark.parametrize(("model", "algorithm"), list(product(TOKENS, ("flow_grpo", "nft"))))
 def test_a_pair_that_is_typed_and_nothing_else_can_learn(model, algorithm):
     """Adapters take three hundred times the rate of a whole language model; DiffusionNFT is
     sampled and trained without guidance, and its average is what is looked at."""
