@@ -3,6 +3,8 @@
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from faulty_server import (
@@ -222,10 +224,55 @@ def test_an_ill_endpoint_is_left_alone_probed_and_taken_back():
         assert asks.post("/", b"{}") == {"ok": True}
 
 
-def test_a_call_ends_its_retries_when_the_breaker_opens(server):
-    fault = fault_of(says("", 500), server, retries=QUICK, breaker=Breaker(failures=2, pause=60))
-    assert type(fault) is Unwell
-    assert len(server.seen) == 2
+def test_a_call_makes_all_its_attempts_before_it_counts(server):
+    asks = endpoint(server.url, retries=QUICK, breaker=Breaker(failures=1, pause=60))
+    server.script.extend([says("", 500)] * 3)
+    assert asks.post("/", b"{}") == {"ok": True}
+    server.behaviour = says("", 500)
+    with pytest.raises(Unwell):
+        asks.post("/", b"{}")
+    assert len(server.seen) == 4 + 4
+    assert asks.breaker.is_open
+
+
+def test_a_probe_is_not_tried_again(server):
+    breaker = Breaker(failures=1, pause=1e-6)
+    breaker.failed(breaker.admits())
+    assert type(fault_of(says("", 500), server, retries=QUICK, breaker=breaker)) is Unwell
+    assert len(server.seen) == 1
+
+
+def test_retries_bring_many_calls_at_a_time_over_a_short_outage(server):
+    """Who begins while the server is ill gets well with the last attempt: 48 failures cost none."""
+    left = {str(number).encode(): 3 for number in range(16)}
+
+    def ill_at_first(handler, body):
+        left[body] = left.get(body, 0) - 1
+        says({"ok": True}, 503 if left[body] >= 0 else 200)(handler, body)
+
+    server.behaviour = ill_at_first
+    asks = endpoint(server.url, retries=QUICK, breaker=Breaker(failures=5))
+    bodies = [str(number).encode() for number in range(64)]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(partial(asks.post, "/"), bodies)) == [{"ok": True}] * 64
+    assert len(server.seen) == 64 + 48
+
+
+def test_calls_that_were_under_way_together_fail_once():
+    breaker = Breaker(failures=2, pause=60)
+    for admission in [breaker.admits() for _ in range(16)]:
+        breaker.failed(admission)
+    assert not breaker.is_open
+    breaker.failed(breaker.admits())
+    assert breaker.is_open
+    assert breaker.admits() is None
+
+
+def test_who_says_that_it_is_too_much_is_well(server):
+    breaker = Breaker(failures=1, pause=60)
+    assert type(fault_of(says("", 429), server, retries=QUICK, breaker=breaker)) is Unwell
+    assert len(server.seen) == 4
+    assert not breaker.is_open
 
 
 def test_a_rejected_request_is_nothing_against_the_endpoint(server):
@@ -240,7 +287,7 @@ def test_a_rejected_request_is_nothing_against_the_endpoint(server):
 def test_of_many_threads_one_is_the_probe():
     now = [0.0]
     breaker = Breaker(failures=1, pause=10, clock=lambda: now[0])
-    breaker.failed()
+    breaker.failed(breaker.admits())
     now[0] = 11.0
     admitted = []
     threads = [
@@ -250,9 +297,9 @@ def test_of_many_threads_one_is_the_probe():
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(admitted) == [False] * 15 + [True]
+    assert sorted(admitted, key=str) == [1] + [None] * 15
     now[0] = 22.0  # the probe never came back
-    assert breaker.admits()
+    assert breaker.admits() == 1
 
 
 def test_the_token_is_read_at_every_request_and_shown_nowhere(server, monkeypatch, caplog):

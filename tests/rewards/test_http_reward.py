@@ -82,7 +82,7 @@ LARGE = "a reply of more than 65536 bytes came; raise reward.http.function.limit
 REDIRECT = "307 Temporary Redirect, and redirects are not followed; give its end as"
 FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, counted by the breaker
     "answers 500": (says("down", 500), "500 Internal Server Error, '\"down\"'", True, True),
-    "answers 429": (says("full", 429), "429 Too Many Requests, '\"full\"'", True, True),
+    "answers 429": (says("full", 429), "429 Too Many Requests, '\"full\"'", True, False),
     "answers 400": (says("what?", 400), "400 Bad Request, '\"what?\"'", False, False),
     "wants another token": (
         says("no", 401),
@@ -135,6 +135,7 @@ def test_a_fault_leaves_its_rows_missing_with_a_reason(server, behaviour, said, 
     assert values == [None] * 3
     assert dict(faults) == {told(server.url, said): 3}
     assert len(server.seen) == (2 if again else 1)
+    assert not breaker.is_open
     ask(OUTPUTS[:3], prompts(3))
     assert breaker.is_open == counts
 
@@ -222,11 +223,11 @@ def test_an_ill_server_is_left_alone_and_taken_back_without_a_restart(server):
     rewards = Rewards({"http": reward(server, breaker=breaker, batch_size=1)})
     server.behaviour = says("", 500)
     assert not rewards(OUTPUTS, prompts(5)).scored.any()
-    assert len(server.seen) == 2  # of 5 batches with 2 attempts each
+    assert len(server.seen) == 4  # of 5 batches with 2 attempts each
     alone = "not asked, after 2 failures in a row; tried again every 30 s"
     assert {reason.partition("/score: ")[2]: n for reason, n in rewards.pop_faults().items()} == {
-        "500 Internal Server Error, '\"\"'": 1,
-        f"{alone} (reward.http.function.breaker)": 4,
+        "500 Internal Server Error, '\"\"'": 2,
+        f"{alone} (reward.http.function.breaker)": 3,
     }
     server.behaviour = lengths
     assert not rewards(OUTPUTS, prompts(5)).scored.any()

@@ -118,7 +118,7 @@ def test_a_server_that_comes_back_is_asked_again_without_a_restart(tmp_path):
         missing = train(
             folder, first.url, "guards.max_missing_rewards=1", "iterations=14",
             "reward.http.function.retries.count=1", "reward.http.function.retries.wait=0.4",
-            "reward.http.function.breaker.failures=4", "reward.http.function.breaker.pause=0.2",
+            "reward.http.function.breaker.failures=2", "reward.http.function.breaker.pause=0.2",
         )  # fmt: skip
         ended.set()
         thread.join()

@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 @dataclass(kw_only=True)
 class Breaker:
     """Closed, until `failures` in a row open it; then one probe is let through every `pause`
-    seconds, and the first success closes it. Threads may share it."""
+    seconds, and the first success closes it.
+
+    Threads may share it: calls that were under way together and failed are one failure, however
+    many they are.
+    """
 
     failures: int = 5
     pause: float = 30.0  # seconds
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _in_a_row: int = field(default=0, init=False, repr=False)
+    _counted: int = field(default=0, init=False, repr=False)  # failures, ever
     _next_probe: float = field(default=0.0, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -29,23 +34,27 @@ class Breaker:
     def is_open(self) -> bool:
         return self._in_a_row >= self.failures
 
-    def admits(self) -> bool:
-        """Whether a request may go out now. The one that is let through while open is the probe."""
+    def admits(self) -> int | None:
+        """What `failed` wants to know of a call that may begin now; None: it may not. The one that
+        is let through while open is the probe."""
         with self._lock:
-            if not self.is_open:
-                return True
-            now = self.clock()
-            if now < self._next_probe:
-                return False
-            # Not a flag: a probe that never reports back must not keep the breaker open for ever.
-            self._next_probe = now + self.pause
-            return True
+            if self.is_open:
+                now = self.clock()
+                if now < self._next_probe:
+                    return None
+                # Not a flag: a probe that never reports back must not keep it open for ever.
+                self._next_probe = now + self.pause
+            return self._counted
 
     def succeeded(self) -> None:
         with self._lock:
             self._in_a_row = 0
 
-    def failed(self) -> None:
+    def failed(self, admission: int) -> None:
+        """Counts, unless another failure was counted since that admission."""
         with self._lock:
+            if admission < self._counted:
+                return
+            self._counted += 1
             self._in_a_row += 1
             self._next_probe = self.clock() + self.pause

@@ -100,38 +100,42 @@ class Endpoint:
     def _call(
         self, request: Request, read: Callable[[Reply], Answer], *, repeatable: bool
     ) -> Answer:
+        admission = self._admitted(request)
         end = time.monotonic() + self.limits.deadline
         attempt = 0
         while True:
             attempt += 1
             try:
-                return self._attempt(request, read, end - time.monotonic())
+                answer = self._attempt(request, read, end - time.monotonic())
             except RemoteError as error:
                 wait = self._wait(error, attempt, request)
                 again = repeatable and error.passing and attempt <= self.retries.count
                 if not again or self.breaker.is_open or time.monotonic() + wait >= end:
+                    self._report(error, admission)
                     raise
+            else:
+                self.breaker.succeeded()
+                return answer
             time.sleep(wait)
 
-    def _attempt(self, request: Request, read: Callable[[Reply], Answer], left: float) -> Answer:
-        """One attempt, of which the breaker is told."""
-        if not self.breaker.admits():
+    def _admitted(self, request: Request) -> int:
+        """The breaker is asked and told of calls: of attempts it would open before the last one."""
+        admission = self.breaker.admits()
+        if admission is None:
             raise LeftAlone(
                 f"{request.url}: not asked, after {self.breaker.failures} failures in a row; tried "
                 f"again every {self.breaker.pause:g} s ({self.where}.breaker)"
             )
-        try:
-            answer = self._read(
-                request, read, self.wire.send(request, min(self.limits.timeout, left))
-            )
-        except RemoteError as error:
-            if error.ill:
-                self.breaker.failed()
-            else:
-                self.breaker.succeeded()
-            raise
-        self.breaker.succeeded()
-        return answer
+        return admission
+
+    def _report(self, error: RemoteError, admission: int) -> None:
+        if error.ill:
+            self.breaker.failed(admission)
+        else:
+            self.breaker.succeeded()
+
+    def _attempt(self, request: Request, read: Callable[[Reply], Answer], left: float) -> Answer:
+        return self._read(request, read, self.wire.send(request, min(self.limits.timeout, left)))
 
     def _read(self, request: Request, read: Callable[[Reply], Answer], reply: Reply) -> Answer:
         try:

@@ -30,6 +30,7 @@ class Unwell(RemoteError):
     def __init__(self, text: str, *, status: int, retry_after: float | None) -> None:
         super().__init__(text)
         self.status = status
+        self.ill = status != 429  # who says how much is too much is well
         self.retry_after = retry_after  # seconds that the endpoint asks for; None: it said nothing
 
 
