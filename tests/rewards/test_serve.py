@@ -263,6 +263,31 @@ def test_the_reward_is_asked_in_one_thread_at_a_time():
     assert most == [1] * 6
 
 
+def test_who_has_hung_up_is_not_scored():
+    begun, go_on, scored = threading.Event(), threading.Event(), []
+
+    def waits(rows):
+        begun.set()
+        go_on.wait(10)
+        scored.append(rows[0].output)
+        return [1.0]
+
+    with serving(waits) as server:
+        prompt = Prompt(id=0, source="t", text="?")
+        ask = HttpReward(url=server.url, limits=Limits(timeout=9), retries=Retries(count=0))
+        first = threading.Thread(target=ask, args=(["patient"], [prompt]))
+        first.start()
+        assert begun.wait(10)
+        hasty = HttpReward(url=server.url, limits=Limits(timeout=0.2), retries=Retries(count=0))
+        [missing] = hasty(["hasty"], [prompt])
+        assert "no whole reply within 0.2 s" in str(missing)
+        go_on.set()
+        first.join()
+        assert ask(["later"], [prompt]) == [1.0]
+        assert server.drained(10)
+    assert scored == ["patient", "later"]
+
+
 @pytest.mark.parametrize("first", [b"", b"POST /score HTTP/1.1\r\nX: "])
 def test_a_request_that_drips_is_ended(first):
     with serving(lambda rows: [], request_timeout=0.3) as server:
@@ -364,7 +389,7 @@ def test_what_is_loopback(host, is_loopback):
 def test_the_help_names_every_key_with_its_default(capsys):
     door.main(["--help"])
     page = capsys.readouterr().out
-    for line in ("port=8123 ", "host=127.0.0.1 ", "max_requests=8 ", "TANDEM_REWARD_TOKEN "):
+    for line in ("port=8123 ", "host=127.0.0.1 ", "max_requests=32 ", "TANDEM_REWARD_TOKEN "):
         assert f"  {line}" in page
 
 

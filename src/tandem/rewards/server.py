@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import select
 import socket
 import threading
 import time
@@ -27,7 +28,7 @@ class Capacity:
     """What a server takes on."""
 
     max_request_bytes: int = 256 << 20  # of a body
-    max_requests: int = 8  # that are read or scored at a time; more are sent away with a 503
+    max_requests: int = 32  # that are read or scored at a time; more are sent away with a 503
     max_connections: int = 64  # at a time; more are closed
     request_timeout: float = 60.0  # seconds from the connection to the last byte of the request
 
@@ -104,8 +105,11 @@ class ScoreServer(ThreadingHTTPServer):
         finally:
             self.requests.release()
 
-    def scored(self, rows: Sequence[Row]) -> list[Number]:
+    def scored(self, rows: Sequence[Row], client: socket.socket) -> list[Number]:
         with self.turn:
+            if hung_up(client):  # it asks again, and its place in the line would be paid twice
+                print(f"{len(rows)} samples dropped: the client did not wait", flush=True)
+                raise ConnectionAbortedError
             start = time.monotonic()
             numbers = self.score(rows)
         missing = sum(not isinstance(number, int | float) for number in numbers)
@@ -205,7 +209,8 @@ class Handler(BaseHTTPRequestHandler):
                 rows = decode(kind, body)
             except ValueError as error:
                 raise Refusal(400, str(error)) from None
-            return encode_numbers([row.id for row in rows], self.server.scored(rows))
+            ids = [row.id for row in rows]
+            return encode_numbers(ids, self.server.scored(rows, self.connection))
 
     def _check_token(self) -> None:
         if self.server.token is None:
@@ -228,6 +233,12 @@ class Handler(BaseHTTPRequestHandler):
             most = self.server.capacity.max_request_bytes
             raise Refusal(413, f"a body has {most} bytes at most (max_request_bytes)")
         return int(said)
+
+
+def hung_up(client: socket.socket) -> bool:
+    """Whether nothing more comes. Raises OSError where the connection broke."""
+    ready, _, _ = select.select([client], [], [], 0)
+    return bool(ready) and client.recv(1, socket.MSG_PEEK) == b""
 
 
 def _fault(line: str) -> bytes:
