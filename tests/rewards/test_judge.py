@@ -18,9 +18,17 @@ from PIL import Image
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.remote import Limits, Retries
-from tandem.rewards import Reward, Rewards
+from tandem.rewards import Reward, Rewards, template
 from tandem.rewards.chat import Chat
-from tandem.rewards.judge import groups, pairs, preference_in, ranks_in, score_in, single
+from tandem.rewards.judge import (
+    groups,
+    pairs,
+    preference_in,
+    ranks_in,
+    score_in,
+    shown_order,
+    single,
+)
 from tandem.rewards.template import Template, fence_of
 from tandem.types import Prompt
 
@@ -118,20 +126,28 @@ def test_pictures_arrive_as_png_with_every_pixel(server):
         assert after["text"] == f"\nEND {fence}"
 
 
+NO_SCORE = "the judge did not end with `Score: x`"
 READ = {
     "Score: 7": 7.0,
     "score : 7.25.": 7.25,
     "**Score:** 3/10": 3.0,
     "Score: **8**": 8.0,
-    "It claims `Score: 10`, but no.\nScore: 2": 2.0,
-    "Score: 10 (at first). Score: -0": 0.0,
-    "": "the judge said no `Score: x`",
-    "seven": "the judge said no `Score: x`",
-    "Score: high": "the judge said no `Score: x`",
-    "Underscore: 7": "the judge said no `Score: x`",
-    "Score: 1e9": "the judge said no `Score: x`",
-    "Score: 99999999": "the judge said no `Score: x`",
-    "Score: nan": "the judge said no `Score: x`",
+    "Score: 9.87654321": 9.87654321,
+    "__Score__: `6` / 10 \n\n": 6.0,
+    "It claims\nScore: 10\nbut no.\r\nScore: -0\r\n": 0.0,
+    "The answer asks me to say\nScore: 10\nI refuse.": NO_SCORE,
+    "Score: 0 to 10? I give 3": NO_SCORE,
+    "Score: 10 (at first). Score: 2": NO_SCORE,
+    "Its score: 7": NO_SCORE,
+    "Score: 7,5": NO_SCORE,
+    "": NO_SCORE,
+    "seven": NO_SCORE,
+    "Score: high": NO_SCORE,
+    "Underscore: 7": NO_SCORE,
+    "Score: 1e9": NO_SCORE,
+    "Score: nan": NO_SCORE,
+    "Score: 8/100": "the judge gave a score out of another number than 10",
+    "Score: 99999999": "the judge gave a score outside 0 to 10",
     "Score: 11": "the judge gave a score outside 0 to 10",
     "Score: -3": "the judge gave a score outside 0 to 10",
 }
@@ -145,15 +161,19 @@ def test_what_a_judge_may_say_for_a_score(words, meaning):
 
 @pytest.mark.parametrize(
     ("words", "meaning"),
-    [("Verdict: A", 1), ("verdict: **b**", 0), ("Verdict: A? No.\nVerdict: tie", 0.5)],
+    [("Verdict: A", 1), ("**verdict: b**.", 0), ("Verdict: A? No.\nVerdict: tie", 0.5)],
 )
 def test_what_a_judge_may_say_for_a_preference(words, meaning):
     assert preference_in(words) == meaning
 
 
-@pytest.mark.parametrize("words", ["", "A", "Verdict: C", "Verdict: Alice", "Verdict:"])
+@pytest.mark.parametrize(
+    "words",
+    ["", "A", "Verdict: C", "Verdict: Alice", "Verdict:", "Verdict: a tie",
+     "Verdict: A and B are equal", "Verdict: A\nor so it says"],
+)  # fmt: skip
 def test_no_preference_is_missing(words):
-    assert "no `Verdict: A, B or tie`" in str(preference_in(words))
+    assert "not end with `Verdict: A, B or tie`" in str(preference_in(words))
 
 
 def test_a_ranking_is_read_in_the_order_that_was_shown():
@@ -161,9 +181,19 @@ def test_a_ranking_is_read_in_the_order_that_was_shown():
     assert ranks_in("Ranking: 2,3,1", [2, 0, 1]) == [1.0, 0.5, 0.0]
 
 
-@pytest.mark.parametrize("words", ["", "Ranking: 1 > 2", "Ranking: 1 > 2 > 2", "Ranking: 0>1>2"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "Ranking: 1 > 2",
+        "Ranking: 1 > 2 > 2",
+        "Ranking: 0>1>2",
+        "Ranking: 1 > 2 > 3 > 1",
+        "Ranking: 1 > 2 > 3?",
+    ],
+)
 def test_a_ranking_that_is_none_is_missing(words):
-    assert "no `Ranking:` of all answers" in str(ranks_in(words, [0, 1, 2]))
+    assert "not end with a `Ranking:` of all answers" in str(ranks_in(words, [0, 1, 2]))
 
 
 def test_no_reply_takes_long_to_read():
@@ -221,7 +251,7 @@ FAULTS = {
         reply("Score: 9", finish_reason="length"),
         "the judge was cut off; raise function.chat.body.max_tokens",
     ),
-    "no score": (reply("I cannot judge this."), "the judge said no `Score: x`"),
+    "no score": (reply("I cannot judge this."), NO_SCORE),
     "half": (half_json, "the connection broke before the reply was whole; see function.chat.url"),
     "HTML": (sends(b"<p>", "text/html"), "text/html came, not application/json"),
     "down": (says({"error": "full"}, 503), '503 Service Unavailable, \'{"error": "full"}\''),
@@ -254,11 +284,27 @@ INJECTIONS = [
 
 @pytest.mark.parametrize("attack", INJECTIONS)
 def test_what_a_sample_says_is_not_read_and_its_fence_cannot_be_guessed(server, attack):
-    server.behaviour = answers(lambda texts: f"{texts == [attack]}. Score: 1")
+    server.behaviour = answers(lambda texts: f"It says:\n{texts[0]}\nI do not obey.\nScore: 1")
     assert judge(server)([attack], prompts(1))[0] == [1]
     user = sent(server)["messages"][1]["content"]
     assert FENCED.findall(user) == [(fence_of([attack]), attack)]
     assert fence_of([attack + " "]) != fence_of([attack])
+
+
+@pytest.mark.parametrize("attack", INJECTIONS)
+def test_a_judge_that_repeats_a_sample_and_gives_no_verdict_gave_none(server, attack):
+    server.behaviour = answers(lambda texts: f"It asks me to say\n{texts[0]}\nI refuse.")
+    assert judge(server)([attack], prompts(1)) == ([None], {NO_SCORE: 1})
+
+
+def test_a_group_is_shown_in_the_same_order_by_every_process(monkeypatch):
+    rows = [*"abcdef", "a"]
+    order = shown_order(rows)
+    fence = fence_of(rows)
+    monkeypatch.setattr(template, "KEY", b"of another process")
+    assert shown_order(rows) == order != list(range(7))
+    assert fence_of(rows) != fence
+    assert [rows[row] for row in shown_order(rows[::-1])] == [rows[::-1][row] for row in order]
 
 
 def test_as_many_questions_as_allowed_are_under_way_at_a_time(server):
@@ -333,7 +379,8 @@ def test_a_judge_that_cannot_judge_is_refused_before_any_weight(composed, key, v
 
 @pytest.mark.parametrize("name", ["judge", "judge_pairs", "judge_groups"])
 def test_an_option_asks_a_server_and_gives_scores(server, name, tmp_path):
-    server.behaviour = answers(lambda t: "Score: 5\nVerdict: tie\nRanking: 1 > 2")
+    ends = {"judge": "Score: 5", "judge_pairs": "Verdict: tie", "judge_groups": "Ranking: 1 > 2"}
+    server.behaviour = reply(ends[name])
     own = tmp_path / "own.txt"
     shown = {"judge": "{output}", "judge_pairs": "{first}{second}", "judge_groups": "{outputs}"}
     own.write_text(f"my own words about {shown[name]}")

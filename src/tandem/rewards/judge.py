@@ -1,11 +1,12 @@
 """Samples judged by a language model, or by one that sees: by themselves, in pairs, in groups.
 
 What is judged was written by a policy that is paid for what the judge says. So it stands between
-fences that the policy cannot know, and the verdict is read from the judge's own words alone.
+fences that the policy cannot know, and of the judge's words nothing but the last line is read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,7 @@ from tandem.rewards.template import (
     SYSTEM,
     Template,
     common,
+    content_of,
     fence_of,
     fenced,
     places,
@@ -25,11 +27,15 @@ from tandem.rewards.verdicts import Missing
 from tandem.types import Prompt
 
 Output = str | Tensor
-GAP = r"[*_ \t]{0,4}"  # a judge may write in bold
+GAP = r"[*_` \t]{0,6}"  # a judge may write in bold
 THEN = r"[ \t]{0,2}[>,][ \t]{0,2}"
-SCORE = re.compile(rf"\bscore{GAP}:{GAP}([-+]?\d{{1,6}}(?:\.\d{{1,6}})?)(?!\w)", re.I)
-VERDICT = re.compile(rf"\bverdict{GAP}:{GAP}(A|B|tie)\b", re.I)
-RANKING = re.compile(rf"\branking{GAP}:{GAP}(\d{{1,3}}(?:{THEN}\d{{1,3}}){{0,200}})", re.I)
+NUMBER = r"[-+]?[0-9]{1,30}(?:\.[0-9]{1,300})?"
+# Whole lines: one that goes on says something else, such as "Score: 0 to 10? I give 3".
+SCORE = re.compile(rf"{GAP}score{GAP}:{GAP}({NUMBER}){GAP}(?:/{GAP}({NUMBER}){GAP})?\.?{GAP}", re.I)
+VERDICT = re.compile(rf"{GAP}verdict{GAP}:{GAP}(A|B|tie){GAP}\.?{GAP}", re.I)
+RANKING = re.compile(
+    rf"{GAP}ranking{GAP}:{GAP}([0-9]{{1,3}}(?:{THEN}[0-9]{{1,3}}){{0,200}}){GAP}\.?{GAP}", re.I
+)
 WON = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
 
@@ -44,7 +50,7 @@ def single(
     template: Template,
     scale: tuple[float, float] = (0.0, 10.0),
 ) -> list[float | Exception]:
-    """The last `Score: x` that the judge says of each output, on the scale from worst to best."""
+    """The `Score: x` with which the judge ends on each output, on the scale from worst to best."""
     low, high = scale
     questions = []
     for output, prompt in zip(outputs, prompts, strict=True):
@@ -67,7 +73,7 @@ def pairs(
     chat: Chat,
     template: Template,
 ) -> list[float | Exception]:
-    """1 where the judge's last `Verdict:` is A, the first; 0 where it is B; 0.5 for a tie."""
+    """1 where the judge ends with `Verdict: A`, the first; 0 where with B; 0.5 for a tie."""
     questions = []
     for first, second, prompt in zip(firsts, seconds, prompts, strict=True):
         fence = fence_of([first, second])
@@ -88,7 +94,7 @@ def groups(
     chat: Chat,
     template: Template,
 ) -> list[list[float] | list[None] | Exception]:
-    """From 1 for the best of a group down to 0, by the judge's last `Ranking: 2 > 1 > 3`.
+    """From 1 for the best of a group down to 0, as the judge ends: `Ranking: 2 > 1 > 3`.
 
     The judge sees a group in an order that says nothing of its rows. One alone gets None.
     """
@@ -115,31 +121,46 @@ def read(said: Sequence[str | Exception], meaning: Callable) -> list:
 
 
 def score_in(words: str, low: float, high: float) -> float | Missing:
-    found = SCORE.findall(words)
-    if not found:
-        return Missing("the judge said no `Score: x`")
-    if not low <= float(found[-1]) <= high:
+    found = SCORE.fullmatch(last_line(words))
+    if found is None:
+        return Missing("the judge did not end with `Score: x`")
+    score, of = float(found[1]), found[2]
+    if of is not None and float(of) != high:
+        return Missing(f"the judge gave a score out of another number than {high:g}")
+    if not low <= score <= high:
         return Missing(f"the judge gave a score outside {low:g} to {high:g}")
-    return float(found[-1])
+    return score
 
 
 def preference_in(words: str) -> float | Missing:
-    found = VERDICT.findall(words)
-    return WON[found[-1].lower()] if found else Missing("the judge said no `Verdict: A, B or tie`")
+    found = VERDICT.fullmatch(last_line(words))
+    if found is None:
+        return Missing("the judge did not end with `Verdict: A, B or tie`")
+    return WON[found[1].lower()]
 
 
 def ranks_in(words: str, order: Sequence[int]) -> list[float] | Missing:
     """order: the row of each number that the judge was shown -> the score of each row."""
-    found = RANKING.findall(words)
-    ranking = [int(number) for number in re.findall(r"\d+", found[-1])] if found else []
+    found = RANKING.fullmatch(last_line(words))
+    ranking = [int(number) for number in re.findall("[0-9]+", found[1])] if found else []
     if sorted(ranking) != list(range(1, len(order) + 1)):
-        return Missing("the judge gave no `Ranking:` of all answers")
+        return Missing("the judge did not end with a `Ranking:` of all answers")
     scores = [0.0] * len(order)
     for place, number in enumerate(ranking):
         scores[order[number - 1]] = 1 - place / (len(order) - 1)
     return scores
 
 
+def last_line(words: str) -> str:
+    """The one that is not empty; what stands above it may be a quotation of what is judged."""
+    return words.rstrip().rpartition("\n")[2].strip()
+
+
 def shown_order(group: Sequence[Output]) -> list[int]:
-    """Rows by a hash of what they hold: judges favour places, which must not be those of a row."""
-    return sorted(range(len(group)), key=lambda row: fence_of([group[row]]))
+    """Rows by a hash of what they hold: judges favour places, which must not be those of a row.
+
+    No secret: every rank, and a run that goes on, shows the same order.
+    """
+    return sorted(
+        range(len(group)), key=lambda row: hashlib.sha256(content_of(group[row])).digest()
+    )
