@@ -75,10 +75,10 @@ def told(url, said):
     return f"{url}/score: {said}"
 
 
-KEY = "see reward.http.function"
+KEY = "see reward.*.function"
 BROKE = f"the connection broke before the reply was whole; {KEY}.url"
 LATE = f"no whole reply within 0.4 s; {KEY}.limits.timeout"
-LARGE = "a reply of more than 65536 bytes came; raise reward.http.function.limits.max_reply_bytes"
+LARGE = "a reply of more than 65536 bytes came; raise reward.*.function.limits.max_reply_bytes"
 REDIRECT = "307 Temporary Redirect, and redirects are not followed; give its end as"
 FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, counted by the breaker
     "answers 500": (says("down", 500), "500 Internal Server Error, '\"down\"'", True, True),
@@ -116,7 +116,7 @@ FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, count
     ),
     "redirects": (
         says("", 307, Location="http://127.0.0.1:1/score"),
-        f"{REDIRECT} reward.http.function.url",
+        f"{REDIRECT} reward.*.function.url",
         False,
         True,
     ),
@@ -140,8 +140,13 @@ def test_a_fault_leaves_its_rows_missing_with_a_reason(server, behaviour, said, 
     assert breaker.is_open == counts
 
 
-REFUSED_LINE = "no connection ([Errno 111] Connection refused); see reward.http.function.url"
-AT_DEFAULTS = {"0.4 s": "60 s", "65536": "16777216", "the 3 ids": "the 64 ids"}
+REFUSED_LINE = "no connection ([Errno 111] Connection refused); see reward.*.function.url"
+AT_DEFAULTS = {
+    "reward.*": "reward.http",
+    "0.4 s": "60 s",
+    "65536": "16777216",
+    "the 3 ids": "the 64 ids",
+}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "remote_rewards.md"
 
 
@@ -151,8 +156,9 @@ def row(*cells):
 
 def table():
     """As the document has it, with the numbers of conf/reward/http.yaml."""
-    rows = [row("is not there", REFUSED_LINE, "yes", "yes")]
-    for name, (_, said, again, counts) in FAULTS.items():
+    rows = []
+    absent = {"is not there": (None, REFUSED_LINE, True, True)}
+    for name, (_, said, again, counts) in (absent | FAULTS).items():
         for here, there in AT_DEFAULTS.items():
             said = said.replace(here, there)
         rows.append(row(name, said, "yes" if again else "no", "yes" if counts else "no"))

@@ -29,7 +29,9 @@ from tandem.rewards.judge import (
     shown_order,
     single,
 )
+from tandem.rewards.scoring import scorer
 from tandem.rewards.template import Template, fence_of
+from tandem.rewards.wire import row_of
 from tandem.types import Prompt
 
 ROOT = Path(__file__).parents[2]
@@ -249,10 +251,13 @@ FAULTS = {
     "no choice": (says({"choices": []}), "a completion without words came"),
     "cut off": (
         reply("Score: 9", finish_reason="length"),
-        "the judge was cut off; raise function.chat.body.max_tokens",
+        "the judge was cut off; raise reward.*.function.chat.body.max_tokens",
     ),
     "no score": (reply("I cannot judge this."), NO_SCORE),
-    "half": (half_json, "the connection broke before the reply was whole; see function.chat.url"),
+    "half": (
+        half_json,
+        "the connection broke before the reply was whole; see reward.*.function.chat.url",
+    ),
     "HTML": (sends(b"<p>", "text/html"), "text/html came, not application/json"),
     "down": (says({"error": "full"}, 503), '503 Service Unavailable, \'{"error": "full"}\''),
     "key": (
@@ -270,6 +275,16 @@ def test_a_reply_that_cannot_be_read_is_missing_with_a_reason(server, behaviour,
     assert values == [None, 5]
     [reason] = faults
     assert said in reason
+
+
+def test_the_keys_in_a_reason_are_those_of_the_reward(server):
+    server.behaviour = reply("Score", finish_reason="length")
+    rewards = Rewards({"strict": judge(server)})
+    said = "the judge was cut off; raise reward.strict.function.chat.body.max_tokens"
+    rewards(["a"], prompts(1))
+    assert rewards.pop_faults() == {f"strict: {said}": 1}
+    [served] = scorer(rewards)([row_of(0, "a", *prompts(1))])
+    assert str(served) == said
 
 
 INJECTIONS = [

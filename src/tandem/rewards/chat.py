@@ -14,8 +14,9 @@ from torch import Tensor
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
 from tandem.rewards.images import pixels
 from tandem.rewards.threads import at_once
-from tandem.rewards.verdicts import Missing
+from tandem.rewards.verdicts import HERE, Missing
 
+WHERE = f"{HERE}function.chat"
 Question = Sequence[str | Tensor]  # texts and pictures, uint8 [H, W, 3], in the order they are read
 
 
@@ -38,7 +39,7 @@ class Chat:
             raise ValueError(f"concurrency={self.concurrency}: must be positive")
         self.endpoint = Endpoint(
             self.url,
-            where="function.chat",
+            where=WHERE,
             token_env=self.api_key_env,
             limits=self.limits,
             retries=self.retries,
@@ -62,7 +63,7 @@ class Chat:
         except RemoteError as error:
             raise Missing(str(error)) from None
         if ended == "length":
-            raise Missing("the judge was cut off; raise function.chat.body.max_tokens")
+            raise Missing(f"the judge was cut off; raise {WHERE}.body.max_tokens")
         return words
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
 from tandem.rewards.asking import batched, waits
-from tandem.rewards.verdicts import Missing
+from tandem.rewards.verdicts import HERE, Missing
 from tandem.rewards.wire import Number, Row, decode_numbers, encode, row_of
 from tandem.types import Prompt
 
@@ -36,7 +36,7 @@ class HttpReward:
     ) -> None:
         self.endpoint = Endpoint(
             url,
-            where="reward.http.function",
+            where=f"{HERE}function",
             token_env=token_env,
             limits=limits,
             retries=retries,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tandem.rewards.rewards import Rewards
-from tandem.rewards.verdicts import ABSTAINED, Missing
+from tandem.rewards.verdicts import ABSTAINED, Missing, explained, fault_of
 from tandem.rewards.wire import Number, Row
 
 Scorer = Callable[[Sequence[Row]], list[Number]]
@@ -33,4 +33,4 @@ def missing(reasons: Mapping[str, str | None]) -> Missing | None:
     if not failed:
         return None
     name, reason = failed[0]
-    return Missing(reason if len(reasons) == 1 else f"{name}: {reason}")
+    return Missing(explained(name, reason) if len(reasons) == 1 else fault_of(name, reason))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
 OUTSIDE = "gave a number outside"
+HERE = "reward.*."  # before a key in a reason: a function does not know the name of its reward
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 
 Verdict = tuple[float | None, str | None]  # a number and no reason, or none and the reason
@@ -80,8 +81,13 @@ def scaled(number: float | None, reason: str | None, bounds: tuple[float, float]
 
 def fault_of(name: str, reason: str) -> str:
     """A reason with the reward it comes from, and the key that may be wrong."""
-    key = f", which is reward.{name}.range" if reason.startswith(OUTSIDE) else ""
-    return f"{name}: {reason}{key}"
+    return f"{name}: {explained(name, reason)}"
+
+
+def explained(name: str, reason: str) -> str:
+    """A reason that names the keys of this reward."""
+    key = f", which is {HERE}range" if reason.startswith(OUTSIDE) else ""
+    return f"{reason}{key}".replace(HERE, f"reward.{name}.")
 
 
 def failures(faults: Mapping[str, int]) -> dict[str, int]:
