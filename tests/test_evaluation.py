@@ -1,5 +1,6 @@
 import itertools
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,9 @@ class Skilled:
 
     def ready(self) -> None:
         self.asked.clear()
+
+    def at_own_pace(self, sampling):
+        return nullcontext()
 
     def sample(self, prompts, group_size, *, key, slots, sampling) -> Rollout:
         self.asked.append((sampling.temperature, len(prompts), group_size))

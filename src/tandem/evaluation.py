@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol
@@ -43,6 +44,8 @@ class Sampler(Protocol):
     sampling: Sampling | FlowSampling
 
     def ready(self) -> None: ...
+
+    def at_own_pace(self, sampling: Sampling | FlowSampling) -> AbstractContextManager[None]: ...
 
     def sample(
         self,
@@ -90,28 +93,24 @@ def evaluate(
 ) -> Evaluated | None:
     """Metrics and the sample table over the prompts of all ranks; None: `stop` said so.
 
-    `full` measures pass@k too. Every rank answers its share of the prompts.
+    `full` measures pass@k too. Every rank answers its share of the prompts. `stop`, once true,
+    stays so.
     """
     policy.ready()
     passes = settings.passes(policy.sampling, full=full)
     columns = Columns(tuple(rewards.components))
     counts = torch.zeros(len(passes), len(prompts), len(columns.names), dtype=torch.float64)
     table: list[tuple[int, int, dict]] = []  # pass, slot, row
-    stopped = False
-    for number, slots in _work(passes, len(prompts), policy.sampling.max_rows):
-        stopped = stop()
-        if stopped:
-            break
-        one = passes[number]
-        rollout, scores = _try(policy, rewards, [prompts[slot] for slot in slots], one, key)
-        counts[number, slots] = columns.count(rollout, scores, settings, one)
-        shown = _shown(slots, settings.rows, one)
-        at = [row for _, row in shown]
-        rows = tables.rows(rollout, scores, at, kind=one.kind, describe=policy.describe_prompt)
-        table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
-    # Ranks meet here and not before: one that stops must not leave the others waiting.
-    if ranks.largest(torch.tensor(float(stopped))) > 0:
-        return None
+    for number, one in enumerate(passes):
+        for slots, rollout, scores in _answers(policy, rewards, prompts, one, key=key, stop=stop):
+            counts[number, slots] = columns.count(rollout, scores, settings, one)
+            shown = _shown(slots, settings.rows, one)
+            at = [row for _, row in shown]
+            rows = tables.rows(rollout, scores, at, kind=one.kind, describe=policy.describe_prompt)
+            table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
+        # Ranks meet here and not before: one that stops must not leave the others waiting.
+        if ranks.largest(torch.tensor(float(stop()))) > 0:
+            return None
     metrics: dict[str, float] = {}
     for one, of_prompts in zip(passes, ranks.total(counts), strict=True):
         metrics |= _metrics(columns.named(of_prompts), columns.parts, prompts, one)
@@ -127,13 +126,25 @@ def pass_at(tries: int, correct: int, k: int) -> float:
     return 1 - math.comb(tries - correct, k) / math.comb(tries, k) if tries >= k else math.nan
 
 
-def _work(passes: Sequence[Pass], prompts: int, rows: int) -> Iterator[tuple[int, list[int]]]:
-    """Numbers of passes, each with slots of this rank that make about `rows` samples."""
-    own = list(range(ranks.rank(), prompts, ranks.world_size()))
-    for number, one in enumerate(passes):
-        step = max(1, rows // one.samples)
+def _answers(
+    policy: Sampler,
+    rewards: Judges,
+    prompts: Sequence[Prompt],
+    one: Pass,
+    *,
+    key: int,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[list[int], Rollout, Scores]]:
+    """Some slots of this rank, with their samples, until it is told to stop; ranks may differ in
+    how often."""
+    own = list(range(ranks.rank(), len(prompts), ranks.world_size()))
+    step = max(1, policy.sampling.max_rows // one.samples)
+    with policy.at_own_pace(one.sampling):
         for start in range(0, len(own), step):
-            yield number, own[start : start + step]
+            if stop():
+                return
+            slots = own[start : start + step]
+            yield slots, *_try(policy, rewards, [prompts[slot] for slot in slots], one, key)
 
 
 def _try(

@@ -22,7 +22,9 @@ class Reader(Protocol):
 
     sampling: Sampling | FlowSampling
 
-    def under(self, sampling: Sampling | FlowSampling) -> AbstractContextManager[None]: ...
+    def at_own_pace(
+        self, sampling: Sampling | FlowSampling, needs: frozenset[str]
+    ) -> AbstractContextManager[None]: ...
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout: ...
 
@@ -48,7 +50,7 @@ def compare_pairs(
     step = max(1, policy.sampling.max_rows // 2)
     sums = torch.zeros(3, dtype=torch.float64)
     first, *_ = settings.passes(policy.sampling, full=False)
-    with policy.under(first.sampling):
+    with policy.at_own_pace(first.sampling, needs):
         for start in range(0, len(own), step):
             rows = _rows(policy, own[start : start + step], needs, key=key)
             of_chosen, of_rejected = reward(rows).double()[:, 0].chunk(2)

@@ -123,13 +123,14 @@ class LiveSource:
         key = draws.key(self.plan.seed, "rollout", self.iteration)
         rows = (sampling or self.policy.sampling).max_rows if self.rewards.waits else None
         rollouts, asked = [], []
-        for some in in_parts(prompts, None if rows is None else max(rows // group_size, 1)):
-            with self.clock.phase("sample"):
+        # Ranks of unequal work cut it into unequally many parts.
+        with self.clock.phase("sample"), self.policy.at_own_pace(sampling):
+            for some in in_parts(prompts, None if rows is None else max(rows // group_size, 1)):
                 rollout = self.policy.sample(
                     list(some.values()), group_size, key=key, slots=list(some), sampling=sampling
                 )
-            rollouts.append(rollout)
-            asked.append(self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group))
+                rollouts.append(rollout)
+                asked.append(self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group))
         with self.clock.phase("reward"):
             scores = concat([answered() for answered in asked])
         rollout = concat(rollouts)

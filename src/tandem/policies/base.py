@@ -54,15 +54,23 @@ class Policy(nn.Module, ABC):
     def ended(self) -> None:
         """An iteration is over."""
 
-    def under(self, sampling: object) -> AbstractContextManager[None]:
-        """With the weights that a sampling names; here there are none but the live ones."""
+    def at_own_pace(
+        self, sampling: object = None, needs: frozenset[str] = frozenset()
+    ) -> AbstractContextManager[None]:
+        """With all that ranks wait for one another to get: the weights that a sampling names (None:
+        the policy's own), and those that `complete` asks to fill `needs`.
+
+        Within, a rank calls `sample` with that sampling, and `complete`, as often as it has rows
+        for. All ranks begin it equally often; no rank waits for another to end it.
+        """
         return nullcontext()
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Cut all weights over the ranks of a mesh, once.
 
         From then on all ranks call `evidence` and `errors` equally often, as they wait for one
-        another there, and meet in `sample`, `complete` and `save`; in between each has its pace.
+        another there, and begin `at_own_pace`, `save`, and, outside of the former, `sample` and
+        `complete` equally often.
         """
         raise ValueError(f"{type(self).__name__} cannot be cut over ranks; set trainer=ddp")
 

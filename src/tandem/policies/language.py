@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -24,7 +25,7 @@ from tandem.policies.records import Description, TokenSample
 from tandem.policies.rows import check_room, demonstrated, sampled
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Memory, Scorer, logits_are_head_of_trunk
-from tandem.policies.sharding import Sharded, assembled
+from tandem.policies.sharding import Sharded, all_gathered, assembled
 from tandem.types import Evidence, Prompt, Rollout
 
 if TYPE_CHECKING:
@@ -119,6 +120,12 @@ class LanguagePolicy(Hosting):
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
+    def at_own_pace(
+        self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()
+    ) -> AbstractContextManager[None]:
+        compared = self.reference if "ref_logp" in needs else None
+        return all_gathered(*(scorer.weights for scorer in (self.scorer, compared) if scorer))
+
     def sample(
         self,
         prompts: Sequence[Prompt],
@@ -139,7 +146,7 @@ class LanguagePolicy(Hosting):
         group = torch.tensor(slots, device=self.device)
         keys = draws.key(key, group[:, None], torch.arange(group_size, device=self.device))
         endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
-        with self.scorer.weights.gathered():
+        with self.at_own_pace(sampling):
             answers = self.engine.answer(encoded, keys, sampling=sampling, endings=endings)
         rows = sampled(
             prompts,
@@ -154,14 +161,7 @@ class LanguagePolicy(Hosting):
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""
         group = torch.tensor(slots, device=self.device)
-        rollout = demonstrated(examples, chat=self.chat, group=group)
-        longest = rollout.sample.tokens.shape[1]
-        if self.positions is not None and longest > self.positions:
-            raise ValueError(
-                f"a demonstration of {longest} tokens passes the {self.positions} positions of the "
-                "model; leave it out of the data"
-            )
-        return rollout
+        return demonstrated(examples, chat=self.chat, group=group, positions=self.positions)
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""
@@ -169,7 +169,7 @@ class LanguagePolicy(Hosting):
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities and values that are read and were not given."""
-        with self.scorer.weights.gathered():
+        with self.at_own_pace():
             return self._completed(rollout, needs)
 
     def _completed(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:

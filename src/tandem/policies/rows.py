@@ -25,6 +25,16 @@ def check_room(encoded: Sequence[list[int]], sampling: Sampling, positions: int 
         )
 
 
+def check_length(sample: TokenSample, positions: int | None) -> None:
+    """Refuse answers that pass the positions with their prompts; None: there is no limit."""
+    longest = sample.tokens.shape[1]
+    if positions is not None and longest > positions:
+        raise ValueError(
+            f"a demonstration of {longest} tokens passes the {positions} positions of the model; "
+            "leave it out of the data"
+        )
+
+
 def sampled(
     prompts: Sequence[Prompt],
     encoded: Sequence[list[int]],
@@ -52,14 +62,18 @@ def sampled(
     )
 
 
-def demonstrated(examples: Sequence[Prompt], *, chat: Chat, group: Tensor) -> Rollout:
+def demonstrated(
+    examples: Sequence[Prompt], *, chat: Chat, group: Tensor, positions: int | None
+) -> Rollout:
     """The answer of each example and the end token, as if they had been sampled."""
     texts = [chat.answer(example) for example in examples]
     answers = chat.encode_answers(texts)
     length = torch.tensor([len(answer) for answer in answers], device=group.device)
     tokens = right_padded(answers, group.device)
+    sample = pack(chat.encode(examples), tokens, length, 1.0)
+    check_length(sample, positions)
     return Rollout(
-        sample=pack(chat.encode(examples), tokens, length, 1.0),
+        sample=sample,
         outputs=tuple(texts),
         prompts=tuple(examples),
         mask=before(length, tokens.shape[1]),

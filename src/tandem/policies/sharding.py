@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -97,6 +97,15 @@ class Sharded(Replicated):
     def passes(self, wanted: int) -> int:
         """As many as the rank that has most to do, unless all is gathered."""
         return int(ranks.largest(torch.tensor(wanted))) if self.paced else wanted
+
+
+@contextmanager
+def all_gathered(*several: Replicated) -> Iterator[None]:
+    """With all weights of each on every rank. All ranks begin it equally often."""
+    with ExitStack() as stack:
+        for weights in several:
+            stack.enter_context(weights.gathered())
+        yield
 
 
 class _Together(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.flow.teachers import Faculty, Teachers
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
-from tandem.policies.sharding import Replicated, Sharded, assembled
+from tandem.policies.sharding import Replicated, Sharded, all_gathered, assembled
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -78,11 +78,10 @@ class FlowModel(nn.Module):
             self.weights_of_critic = Sharded([self.critic], mesh)
         self.snapshots = Snapshots(self.trainable(), self.snapshots.following)
 
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
+    def gathered(self, *, with_reference: bool = False) -> AbstractContextManager[None]:
         """With all weights on every rank, for passes without gradient at each rank's own pace."""
-        with self.field.weights.gathered(), self.weights_of_critic.gathered():
-            yield
+        copies = [] if self.frozen is None or not with_reference else [self.frozen.weights]
+        return all_gathered(self.field.weights, self.weights_of_critic, *copies)
 
     def values(self, states: Tensor) -> Tensor:
         """What the critic says of hidden states: [N, H] -> [N]."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", *OF_SNAPSHOTS})
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
+OF_REFERENCE = OF_KL | {"ref_logp", "ref_error"}
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
 BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
@@ -117,7 +118,7 @@ class FlowPolicy(Policy):
         self.model.load(
             self.path,
             seed=self.seed,
-            with_reference=bool(needs & {"ref_logp", "ref_error", *OF_KL}),
+            with_reference=bool(needs & OF_REFERENCE),
             with_critic="values" in needs,
             following=self.followed(needs),
             teachers=self.teachers,
@@ -146,6 +147,16 @@ class FlowPolicy(Policy):
     def exact(self) -> bool:
         """Whether a log-probability comes out the same in any batch, to 1e-4."""
         return self.model.exact
+
+    @contextmanager
+    def at_own_pace(
+        self, sampling: FlowSampling | None = None, needs: frozenset[str] = frozenset()
+    ) -> Iterator[None]:
+        weights = (self._own_sampling() if sampling is None else sampling).weights
+        of_reference = bool(needs & OF_REFERENCE)
+        # In this order: what is gathered is what the ranks hold at that moment.
+        with self.model.snapshots.under(weights), self.model.gathered(with_reference=of_reference):
+            yield
 
     def sample(
         self,
@@ -176,8 +187,7 @@ class FlowPolicy(Policy):
             keep_mean=self.keeps_mean,
             kept=self._kept_steps(),
         )
-        # In this order: what is gathered is what the ranks hold at that moment.
-        with self.under(sampling), self.model.gathered():
+        with self.at_own_pace(sampling):
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
         rollout = rows.sampled(
             asked,
@@ -229,10 +239,6 @@ class FlowPolicy(Policy):
             key=draws.further(key, group),
             steps=self._steps_of_a_picture,
         )
-
-    def under(self, sampling: FlowSampling) -> AbstractContextManager[None]:
-        """With the weights that a sampling names in place of the live ones, without gradient."""
-        return self.model.snapshots.under(sampling.weights)
 
     def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
         """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled

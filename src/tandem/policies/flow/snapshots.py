@@ -28,6 +28,7 @@ class Snapshots:
         self.counts = dict.fromkeys(COUNTERS, 0)
         self.weights = {name: self._copied() for name in following}
         self.current = set(following)  # those that are the live weights
+        self.placed = LIVE  # whose weights the network has
 
     def after(self, event: str) -> None:
         """An "update" was made, or an "iteration" is over."""
@@ -66,15 +67,18 @@ class Snapshots:
         """
         if name != LIVE and name not in self.weights:
             raise ValueError(f"no snapshot is called {name!r}; there are {sorted(self.weights)}")
-        if self.is_live(name):
+        assert self.placed in (LIVE, name), f"{name!r} is asked for within {self.placed!r}"
+        if self.is_live(name) or name == self.placed:
             yield
             return
         held = {key: p.detach().clone() for key, p in self.live.items()}
         self._put(self.beside(name))
+        self.placed = name
         try:
             yield
         finally:
             self._put(held)
+            self.placed = LIVE
 
     @torch.no_grad()
     def _put(self, weights: Mapping[str, Tensor]) -> None:
