@@ -99,7 +99,7 @@ MISSPELT = {
     "epochs=1,2": "epochs=1,2: several values need -m (a sweep), or epochs=[a,b] (a list)",
     "seed": (
         "cannot read 'seed': write key=value, e.g. seed=3; "
-        "quote values that hold spaces, commas or brackets"
+        "quote values that hold spaces, commas, brackets or ~, e.g. 'data.path=\"~/my prompts\"'"
     ),
     "plugins=my_rewards": "plugins: expected a list of modules, such as plugins=[my_rewards]",
     "plugins=[rewards/my.py]": (

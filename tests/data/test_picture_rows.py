@@ -151,6 +151,18 @@ def test_a_folder_has_a_file_for_each_split(tmp_path):
     assert data.test[0].fields["negative_prompt"] == "x"
 
 
+@pytest.mark.parametrize(
+    ("option", "name"), [("folder", ""), ("text", "/train.txt"), ("jsonl", "/rows.jsonl")]
+)
+def test_a_wave_is_the_home_of_the_user(tmp_path, monkeypatch, option, name):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my prompts").mkdir()
+    (tmp_path / "my prompts" / "train.txt").write_text("one\ntwo\n")
+    written(tmp_path / "my prompts" / "rows.jsonl", [{"prompt": "one"}, {"prompt": "two"}])
+    cfg = compose([f"data={option}", f'data.path="~/my prompts{name}"', "data.held_out=0"])
+    assert [prompt.text for prompt in build(cfg.data, "data").train] == ["one", "two"]
+
+
 def test_without_eval_a_part_of_train_is_held_out_and_nothing_of_the_test(tmp_path):
     (tmp_path / "train.txt").write_text("\n".join(f"prompt {i}" for i in range(100)))
     (tmp_path / "test.txt").write_text("\n".join(f"test {i}" for i in range(9)))
@@ -160,8 +172,10 @@ def test_without_eval_a_part_of_train_is_held_out_and_nothing_of_the_test(tmp_pa
 
 
 def test_a_folder_is_refused_if_it_is_none_or_unclear(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no train\.jsonl or train\.txt in this folder"):
+    with pytest.raises(ValueError, match=r"^data\.path=.*/nowhere: there is no such folder$"):
         folder(path=str(tmp_path / "nowhere"), seed=0)
+    with pytest.raises(ValueError, match=r"there is no train\.jsonl or train\.txt in this folder"):
+        folder(path=str(tmp_path), seed=0)
     for name, instead in (("a.txt", "set data=text"), ("a.jsonl", "set data=jsonl"), ("a", "name")):
         (tmp_path / name).write_text("red")
         with pytest.raises(ValueError, match=f"is a file, and data=folder reads .*; {instead}"):

@@ -25,7 +25,10 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
-        form = "write key=value, e.g. seed=3; quote values that hold spaces, commas or brackets"
+        form = (
+            "write key=value, e.g. seed=3; quote values that hold spaces, commas, brackets or ~, "
+            "e.g. 'data.path=\"~/my prompts\"'"
+        )
         raise ConfigError(f"cannot read {error.override!r}: {form}") from error
 
 

@@ -33,7 +33,9 @@ def folder(
     trained on, nor looked at before evaluation.split=test. `negative_prompt` is of prompts that
     bring none; `pictures` and `resize` are those of `jsonl`, and a name starts in the folder.
     """
-    place = Path(path)
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise ValueError(f"data.path={path}: there is no such folder")
     if place.is_file():
         kind = {".jsonl": "jsonl", ".txt": "text"}.get(place.suffix)
         raise ValueError(

@@ -58,16 +58,16 @@ def jsonl(
     trained on, chosen by content too. Train rows with an answer or a picture are the
     demonstrations, and those with a chosen and a rejected one the pairs.
     """
-    paths = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
+    files = _files(path, eval_path, test_path)
     splits = [
         None
-        if path is None
+        if file is None
         else read_rows(
-            Path(path),
+            file,
             option=option,
-            finish=finisher(Path(path).parent, pictures=pictures, resize=resize),
+            finish=finisher(file.parent, pictures=pictures, resize=resize),
         )
-        for option, path in paths.items()
+        for option, file in files.items()
     ]
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
 
@@ -85,14 +85,20 @@ def text(
 ) -> Data:
     """Each line is a prompt, sent without the white space around it, and all share one
     `negative_prompt`; the lines are split and limited as rows of `jsonl` are."""
-    paths = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
+    files = _files(path, eval_path, test_path)
     splits = [
         None
-        if path is None
-        else with_negative(negative_prompt, read_rows(Path(path), option=option, parse=as_row))
-        for option, path in paths.items()
+        if file is None
+        else with_negative(negative_prompt, read_rows(file, option=option, parse=as_row))
+        for option, file in files.items()
     ]
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
+
+
+def _files(path: str, eval_path: str | None, test_path: str | None) -> dict[str, Path | None]:
+    """Those of the splits by the key that names them."""
+    named = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
+    return {k: None if name is None else Path(name).expanduser() for k, name in named.items()}
 
 
 def assemble(
