@@ -21,6 +21,8 @@ COMPARING = (
 )
 OF_FLOWS = "dance_grpo flow_dppo flow_grpo grpo_guard mix_grpo tempflow_grpo"
 OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
+BY_CLIP = "pickscore clip_score"
+JUDGES = "judge judge_pairs judge_groups"
 PIPELINES = "sd3_5_medium sd3_5_large flux1_dev qwen_image"
 FLOW = ["model=tiny_flow"]
 RANDOM = [*FLOW, "algorithm=tempflow_grpo"]
@@ -76,7 +78,15 @@ BESIDE = {
     "evaluation=pictures": ["model=tiny_flow", "algorithm=sft"],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
-    **{f"reward={name}": FLOW for name in OF_PICTURES.split()},
+    **{f"reward={name}": FLOW for name in f"{OF_PICTURES} {BY_CLIP}".split()},
+    **{
+        f"reward={name}": [
+            f"reward.{name}.function.chat.url=http://127.0.0.1:8000/v1",
+            f"reward.{name}.function.chat.model=judge",
+        ]
+        for name in JUDGES.split()
+    },
+    "reward=reward_model": ["reward.reward_model.function.path=models/reward"],
     "reward=http": ["reward.http.function.url=http://127.0.0.1:9000"],
     "rollout=vllm_server": ["rollout.engine.url=http://127.0.0.1:8000"],
     "reward=target_length": ["reward.target_length.function.target=100"],
