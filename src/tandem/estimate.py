@@ -45,6 +45,7 @@ def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Work:
         rows=settings.micro_batch_size,
         narrow=settings.trainer.precision == "bf16-mixed",
         state=lambda dtype: state_of(make, dtype),
+        shards=settings.trainer.strategy == "fsdp2" and ranks > 1,
     )
 
 
@@ -61,7 +62,8 @@ def state_of(make: Callable[..., torch.optim.Optimizer], dtype: torch.dtype) -> 
 
 
 def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
-    """Strategies that copy the model keep gradients twice, one that shards keeps a share."""
+    """Strategies that copy the model keep gradients twice, one that shards keeps a share, and
+    what is gathered beside it is a part of its own."""
     if ranks == 1:
         return list(parts)
     if strategy != "fsdp2":
@@ -88,10 +90,10 @@ def table(parts: Sequence[Part], ranks: int) -> str:
     lines = [f"  {name:<12}{size / GIB:>10.3f} GiB  {says}" for name, size, says in rows]
     phase = "update" if update >= sampling else "sampling"
     largest = max((p for p in parts if p.phase in ("always", phase)), key=_size)
-    own = max((p for p in parts if p.phase == phase), key=_size)
-    advice = f"  the largest part is {largest.name}: {largest.lower}"
-    if own is not largest:
-        advice += f"; in {phase} {own.name}: {own.lower}"
+    own = max((p for p in parts if p.phase == phase), key=_size, default=None)
+    advice = f"  the largest part is {largest.name}: {lower(largest, phase)}"
+    if own is not None and own is not largest:
+        advice += f"; in {phase} {own.name}: {lower(own, phase)}"
     total = always + max(update, sampling)
     return "\n".join(
         [
@@ -101,6 +103,11 @@ def table(parts: Sequence[Part], ranks: int) -> str:
             advice,
         ]
     )
+
+
+def lower(part: Part, phase: str) -> str:
+    """Parts that a strategy shares out are whole again on every device that samples."""
+    return f"{part.lower} {part.lower_in_update}".rstrip() if phase == "update" else part.lower
 
 
 def _size(part: Part) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
+from tandem.policies.gathering import pieces_of
 from tandem.policies.outline import Outline, Pass
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Part:
     lower: str  # the flag that makes them fewer
     phase: Literal["always", "update", "sampling"] = "always"
     shared: bool = False  # a strategy that shards gives every rank a share of them
+    lower_in_update: str = ""  # what makes them fewer there, and does not while sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class Work:
     rows: int | None  # of a micro-batch; None: no limit
     narrow: bool  # autocast computes in bfloat16
     state: Callable[[torch.dtype], float]  # bytes that an optimiser remembers of a weight
+    shards: bool = False  # each of several ranks has a part of every weight
 
 
 def footprint(policy: LanguagePolicy, needs: frozenset[str], work: Work) -> list[Part]:
@@ -48,27 +51,60 @@ def footprint(policy: LanguagePolicy, needs: frozenset[str], work: Work) -> list
     return [
         *of_weights(outline),
         *of_learning(outline, work),
-        *of_update(outline, work),
+        *(of_gathering(outline) if work.shards else ()),
         *of_sampling(outline, work),
+        *of_update(outline, work),
     ]
 
 
 def of_weights(outline: Outline) -> list[Part]:
-    policy = outline.policy
     size, says = size_of([*outline.base, *outline.model.buffers()]), counted(outline.base)
-    narrower = "set model.dtype=bfloat16 with model.lora, or take a smaller model or trainer=fsdp2"
-    smaller = "take a smaller model, or trainer=fsdp2 over more devices"
-    lower = smaller if policy.numerics.dtype == "bfloat16" else narrower
-    parts = [Part(name="weights", size=size, says=says, lower=lower, shared=True)]
+    weights = Part(
+        name="weights",
+        size=size,
+        says=says,
+        lower=narrower(outline),
+        shared=True,
+        lower_in_update="or trainer=fsdp2 over more devices",
+    )
+    parts = [weights]
     if adapters := outline.adapters:
         own = size_of(adapters), counted(adapters), "lower model.lora.r"
         parts.append(_held("adapters", *own))
-    elif outline.needs & {"ref_logp", "old_kl_to_ref"}:
+    elif outline.has_reference:
         parts.append(_held("reference", size, "a frozen copy", f"{ADAPTERS}: its base is one"))
     if outline.critic is not None:
         own = list(outline.critic.parameters())
         parts.append(_held("critic", size_of(own), counted(own), "set model.critic=head"))
     return parts
+
+
+def narrower(outline: Outline) -> str:
+    if outline.policy.numerics.dtype == "bfloat16":
+        return "take a smaller model"
+    return "set model.dtype=bfloat16 with model.lora, or take a smaller model"
+
+
+def of_gathering(outline: Outline) -> list[Part]:
+    """Whole weights beside a rank's part of them."""
+    pieces = pieces_of(outline.networks)
+    reference = size_of(outline.base) if outline.has_reference else 0
+    return [
+        Part(
+            name="gathered",
+            size=pieces.whole + reference + pieces.arriving,
+            says="the whole network beside its part" + (", and the reference" if reference else ""),
+            lower=narrower(outline),
+            phase="sampling",
+        ),
+        Part(
+            name="gathering",
+            size=pieces.in_an_update,
+            says="blocks that come and go, and what is in none, with its gradients",
+            lower=narrower(outline),
+            phase="update",
+        ),
+    ]
 
 
 def of_learning(outline: Outline, work: Work) -> list[Part]:
@@ -95,7 +131,7 @@ def of_update(outline: Outline, work: Work) -> list[Part]:
     """A micro-batch, forward and backward."""
     again = outline.policy.numerics.gradient_checkpointing
     lower = "lower max_tokens_per_microbatch" if work.rows is None else "lower micro_batch_size"
-    weights = 2 * sum(p.numel() for p in outline.trained)
+    casts = of_casts(outline)
     if work.narrow:  # what autocast computes in, as it has no meta device
         outline.model.to(torch.bfloat16)
     forward = pass_of(outline, work)
@@ -107,16 +143,22 @@ def of_update(outline: Outline, work: Work) -> list[Part]:
         lower=lower if again else "set model.gradient_checkpointing=true",
         phase="update",
     )
-    if not work.narrow:
-        return [part]
-    casts = Part(
+    return [part, casts] if work.narrow else [part]
+
+
+def of_casts(outline: Outline) -> Part:
+    """A pass keeps what it computed with until its backward has, or has computed it again."""
+    again = outline.policy.numerics.gradient_checkpointing
+    pieces = pieces_of(outline.networks, of=outline.is_cast)
+    return Part(
         name="casts",
-        size=weights,
-        says="bfloat16 copies that autocast keeps",
-        lower=ADAPTERS,
+        size=(pieces.block + pieces.outside if again else pieces.whole) / 2,
+        says="bfloat16 copies of the float32 weights of a pass" + (", recomputed" if again else ""),
+        lower="set model.dtype=bfloat16 with model.lora"
+        if again
+        else "set model.gradient_checkpointing=true",
         phase="update",
     )
-    return [part, casts]
 
 
 def pass_of(outline: Outline, work: Work) -> Pass:
@@ -135,7 +177,10 @@ def pass_of(outline: Outline, work: Work) -> Pass:
 
 
 def of_sampling(outline: Outline, work: Work) -> list[Part]:
+    """Nothing where a server samples, in a memory of its own."""
     sampling = outline.policy.sampling
+    if sampling.engine is not None:
+        return []
     rows, tokens = min(sampling.max_rows, work.samples), outline.longest
     vocabulary = outline.model.get_output_embeddings().weight.shape[0]
     return [

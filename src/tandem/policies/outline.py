@@ -62,6 +62,22 @@ class Outline:
         return [p for name, p in self.model.named_parameters() if ".lora_" in name]
 
     @property
+    def has_reference(self) -> bool:
+        """Whether a frozen copy is one of its own."""
+        return bool(self.needs & {"ref_logp", "old_kl_to_ref"}) and self.policy.lora is None
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        return [self.model] if self.critic is None else [self.model, self.critic]
+
+    def is_cast(self, parameter: nn.Parameter) -> bool:
+        """Whether autocast computes with a copy: of float32 matrices that others are multiplied
+        with, and of embeddings where the head is made of them."""
+        read, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
+        only_read = parameter is read.weight and parameter is not head.weight
+        return parameter.dtype == torch.float32 and parameter.ndim > 1 and not only_read
+
+    @property
     def trained(self) -> list[nn.Parameter]:
         return [p for p in self._parameters() if p.requires_grad]
 
