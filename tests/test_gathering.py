@@ -32,8 +32,8 @@ def test_worked_example():
     pieces = pieces_of([Small()])
     assert pieces.whole == 4 * (40 + 2 * 16 + 40)
     assert pieces.arriving == 4 * (16 + 80)  # a block and what is in none, as they came
-    # Embedding and head, two blocks twice, and the gradients of a block and of those.
-    assert pieces.in_an_update == 4 * (80 + 2 * 2 * 16 + 16 + 80)
+    # Embedding and head, two blocks twice, the gradients of a block, and those of the rest twice.
+    assert pieces.in_an_update == 4 * (80 + 2 * 2 * 16 + 16 + 2 * 80)
     frozen = Small().requires_grad_(False)
     assert pieces_of([frozen]).in_an_update == 4 * (80 + 2 * 2 * 16)
     tied = Small()
@@ -61,7 +61,7 @@ def test_each_of_two_ranks_holds_half_and_gathers_the_whole_beside_it():
     assert parts["weights"].size == pytest.approx(4 * whole / 2, rel=0.01)
     assert parts["gathered"].size == 4 * (2 * whole + max(2 * BLOCK, BLOCK + outside))
     assert parts["gathered"].phase == "sampling"
-    assert parts["gathering"].size == 4 * (outside + 4 * BLOCK + BLOCK + outside)
+    assert parts["gathering"].size == 4 * (outside + 4 * BLOCK + BLOCK + 2 * outside)
     assert parts["gathering"].phase == "update"
 
 

@@ -28,8 +28,9 @@ class Pieces:
 
     @property
     def in_an_update(self) -> int:
-        """Blocks come and go, and what is in none stays; gradients are whole until parted."""
-        gradients = self.block_gradient + self.outside_gradient
+        """Blocks come and go, and what is in none stays; gradients are whole until they are
+        parted, those of the rest last, and twice there meanwhile."""
+        gradients = self.block_gradient + 2 * self.outside_gradient
         return self.outside + 2 * AHEAD * self.block + gradients
 
     @property
