@@ -116,10 +116,6 @@ WRONG = {
         "rollout.engine.url=ftp://x: expected http://host:port or https://..."
     ),
     f"{ENGINE} rollout.engine.concurrency=0": "rollout.engine.concurrency=0: must be positive",
-    f"{ENGINE} rollout.engine.sync_every=2 algorithm/correction=none": (
-        "rollout.engine.sync_every=2: samples would be of older weights, and nothing corrects for "
-        "it; set algorithm/correction=token_tis or staleness_decay, or rollout.engine.sync_every=1"
-    ),
     f"{ENGINE} algorithm.entropy.target=0.5": (
         "algorithm.entropy.target is compared with the entropy of what was sampled from, which a "
         "server does not report; set it to null, or rollout=local"

@@ -156,7 +156,7 @@ class LanguagePolicy(Hosting):
             group=group.repeat_interleave(group_size),
             temperature=sampling.temperature or 1.0,
         )
-        return replace(rows, key=keys.flatten(), version_gap=self.age_of(rows.mask))
+        return replace(rows, key=keys.flatten())
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from tandem import ranks
 from tandem.policies import trust
 from tandem.policies.base import Policy
 from tandem.policies.diagnosis import diagnose
@@ -62,26 +63,16 @@ class Hosting(Policy):
 
     def ready(self) -> None:
         if self.supply is not None:
-            self.supply.refresh(newest=True)
+            self.supply.refresh()
 
     def updated(self) -> None:
         if self.supply is not None:
             self.supply.outdated()
 
-    def ended(self) -> None:
-        if self.supply is not None:
-            self.supply.ended()
-
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         super().load_weights(weights)
         if self.supply is not None:
-            self.supply.replaced()
-
-    def age_of(self, mask: Tensor) -> Tensor | None:
-        """Iterations that rows which were just sampled are behind, [B, T]; None: they are not."""
-        if self.supply is None or not self.supply.age:
-            return None
-        return torch.full(mask.shape, self.supply.age, device=mask.device)
+            self.supply.outdated()
 
     # Whether it says what training says.
 
@@ -107,9 +98,8 @@ class Hosting(Policy):
         next ones come, in case that a guard asks. The engine may rest from here on."""
         if self.supply is None or rollout.behaviour_logp is None:
             return
-        self.suspect = trust.few(rollout) if rollout.version_gap is None else None
-        if self.suspect is not None:
-            self._measure(self.suspect)
+        self.suspect = trust.few(rollout)
+        self._measure(self.suspect)
         self.supply.rest()
 
     def _measure(self, rows: Rollout) -> None:
@@ -130,7 +120,9 @@ class Hosting(Policy):
     def suspicion(self) -> str:
         if self.suspect is None:
             return super().suspicion()
-        return diagnose(testimony(self, self.suspect))
+        # The rows of the first rank speak for all, which come here together.
+        own = diagnose(testimony(self, self.suspect)) if ranks.is_first() else ""
+        return ranks.listed([own])[0]
 
     def state(self) -> dict[str, Tensor]:
         """What the policy remembers beside its weights."""

@@ -41,6 +41,9 @@ class Served(Engine, Protocol):
     def sync(self, weights: Weights, version: str) -> None:
         """Take these weights; from now on the answers are theirs."""
 
+    def renew(self, weights: Weights, version: str) -> None:
+        """Take those that were handed over last again, unless another process has seen to it."""
+
     def follow(self, weights: Weights, version: str) -> None:
         """Another process has handed these over; the answers that count are theirs."""
 

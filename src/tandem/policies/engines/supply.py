@@ -1,4 +1,4 @@
-"""When an engine is given new weights, when it sleeps, and how old are those of its answers."""
+"""When an engine is given new weights, and when it sleeps."""
 
 from __future__ import annotations
 
@@ -24,34 +24,22 @@ class Supply:
     Ranks share one engine. The first one hands over, while the others wait.
     """
 
-    def __init__(
-        self, engine: Served, weights: Weights, *, every: int = 1, sleeps: bool = False
-    ) -> None:
-        """every: iterations that answers may be behind, and one more; sleeps: during training."""
-        self.engine, self.weights, self.every, self.sleeps = engine, weights, every, sleeps
+    def __init__(self, engine: Served, weights: Weights, *, sleeps: bool = False) -> None:
+        """sleeps: during training."""
+        self.engine, self.weights, self.sleeps = engine, weights, sleeps
         # Two runs, or a run and its successor, must not take each other's weights for their own.
         self.run = ranks.listed([secrets.token_hex(4)])[0]
         self.given = 0  # times that weights were handed over
-        self.moved = self.asleep = False
-        self.age: int | None = None  # iterations that its weights are behind; None: never given
+        self.asleep = False
+        self.behind = True  # whether the weights are others than the engine's
 
     def outdated(self) -> None:
-        """The weights have moved."""
-        self.moved = True
+        """The weights have moved, or are others altogether."""
+        self.behind = True
 
-    def replaced(self) -> None:
-        """They are others altogether."""
-        self.age = None
-
-    def ended(self) -> None:
-        """An iteration is over."""
-        if self.age is not None:
-            self.age += self.moved
-        self.moved = False
-
-    def refresh(self, *, newest: bool = False) -> None:
+    def refresh(self) -> None:
         """Make the engine ready to answer. All ranks come here together, or find nothing to do."""
-        behind = self.age is None or self.moved or self.age >= (1 if newest else self.every)
+        behind = self.behind
         if not behind and not self.asleep:
             return
         fault = ""
@@ -64,9 +52,7 @@ class Supply:
         self.given += behind
         if not ranks.is_first():
             self.engine.follow(self.weights, self.version)
-        if behind:
-            self.age, self.moved = 0, False
-        self.asleep = False
+        self.behind = self.asleep = False
 
     def rest(self) -> None:
         """Sampling is over for now, and the memory is wanted for training."""
@@ -90,7 +76,7 @@ class Supply:
             try:
                 return self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
             except Forgotten:
-                self.engine.sync(self.weights, self.version)
+                self.engine.renew(self.weights, self.version)
         raise Away(
             f"the engine lost the weights it was given {STARTS} times in a row; see its log for "
             "why it starts again and again"
@@ -102,7 +88,7 @@ class Supply:
         return f"{self.run}-{self.given}"
 
     def _prepare(self, behind: bool) -> None:
-        if self.age is None:
+        if not self.given:
             self.asleep = self.engine.is_asleep()  # a run that was killed may have left it so
         # Weights that were not kept are needed again, moved or not.
         lost = self.asleep and not self.weights.adapter

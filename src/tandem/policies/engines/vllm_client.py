@@ -6,8 +6,6 @@ Endpoints and payloads are those of vLLM 0.31 to 0.33; docs/engines.md lists the
 from __future__ import annotations
 
 import json
-import shutil
-import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,12 +16,12 @@ from torch import Tensor
 from tandem.policies.decoding import Answers, Endings
 from tandem.policies.engines.protocol import Forgotten, Weights
 from tandem.policies.engines.replies import Question, Row
+from tandem.policies.engines.shelf import Shelf
 from tandem.policies.sampling import Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
 from tandem.stop import Away
 
 AGAIN = 3  # attempts at a row whose reply is none
-KEPT = 2  # handovers on disk: the newest, and the one before it to compare with
 SEEDS = 2**63 - 1
 UNKNOWN = 404
 
@@ -44,14 +42,15 @@ class VllmClient:
         vocabulary: int,
         concurrency: int,
     ) -> None:
-        self.endpoint, self.folder, self.model = endpoint, Path(folder).expanduser(), model
+        self.endpoint, self.model = endpoint, model
+        self.shelf = Shelf(Path(folder).expanduser())
         self.vocabulary, self.concurrency = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over, of which a name tells the version
         self.version: str | None = None  # of the whole weights; None: the server cannot tell
-        self.handovers: list[Path] = []  # oldest first
-        weakref.finalize(self, removed, self.handovers)  # at the end of the process, too
 
-    # Answers.
+    @property
+    def handovers(self) -> Sequence[Path]:
+        return self.shelf.handovers
 
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
@@ -113,24 +112,32 @@ class VllmClient:
 
     def sync(self, weights: Weights, version: str) -> None:
         """Through files: adapters under a new name, or the whole weights in place of the old."""
-        folder, self.adapter = self.folder / version, weights.adapter
-        weights.save(folder)
+        self.adapter, before = weights.adapter, [path.name for path in self.handovers]
+        folder = self.shelf.put(weights, version)
         if weights.adapter:
-            self._load_adapter(version, folder)
+            self._load_adapter(version, folder, before)
         else:
             self._load_whole(version, folder)
-        if folder not in self.handovers:
-            self.handovers.append(folder)
-        removed(self.handovers, keep=KEPT)
+
+    def renew(self, weights: Weights, version: str) -> None:
+        """Ranks miss them at once: whoever comes second finds them there."""
+        if self._holds(version):
+            self.follow(weights, version)
+        else:
+            self.sync(weights, version)
 
     def follow(self, weights: Weights, version: str) -> None:
         self.adapter = weights.adapter
+        self.shelf.keep(version)
         if weights.adapter:
             self.model = version
         else:
             self.version = None if self._reported_version() is None else version
 
-    def _load_adapter(self, version: str, folder: Path) -> None:
+    def _holds(self, version: str) -> bool:
+        return version in self._names() if self.adapter else self._reported_version() == version
+
+    def _load_adapter(self, version: str, folder: Path, ours: Sequence[str]) -> None:
         loaded = {"lora_name": version, "lora_path": str(folder.resolve())}
         try:
             self._post("/v1/load_lora_adapter", loaded)
@@ -139,8 +146,7 @@ class VllmClient:
             if version not in self._names():
                 raise gone(error, "start the server with --enable-lora") from None
         before, self.model = self.model, version
-        ours = {path.name for path in self.handovers} - {version}  # the base is not ours
-        if before in ours:
+        if before in ours and before != version:  # the base is not ours
             self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": before}, optional=True)
 
     def _load_whole(self, version: str, folder: Path) -> None:
@@ -148,7 +154,8 @@ class VllmClient:
         self._ask("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": files})
         # What was computed of earlier prompts belongs to the weights before.
         said = self._ask("POST", "/reset_prefix_cache", {})
-        if said.get("success") is False:
+        # Another rank may have handed over the same, and be asking already.
+        if said.get("success") is False and self._reported_version() != version:
             raise Away(f"{self.endpoint.url}: the server kept its prefix cache of older weights")
         named = self._ask("POST", "/update_weight_version", {"new_version": version}, optional=True)
         self.version = None if named is None else version
@@ -194,12 +201,6 @@ class VllmClient:
 
     def _post(self, path: str, payload: object) -> dict:
         return self.endpoint.post(path, as_body(payload), read=said_if_any)
-
-
-def removed(handovers: list[Path], *, keep: int = 0) -> None:
-    """All but the newest: they may be as large as the model."""
-    while len(handovers) > keep:
-        shutil.rmtree(handovers.pop(0), ignore_errors=True)
 
 
 def as_body(payload: object) -> bytes:

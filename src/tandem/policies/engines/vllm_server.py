@@ -29,11 +29,10 @@ class VllmServer:
     timeout: float = 300.0  # seconds of one attempt at a row, or at a handover
     patience: float = 900.0  # seconds of all attempts, so long a server may be away
     max_reply_bytes: int = 2**24
-    sync_every: int = 1  # iterations that one handover of weights serves
     sleeps: bool = False  # while the policy is trained: the server frees its memory
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "timeout", "patience", "max_reply_bytes", "sync_every"):
+        for name in ("concurrency", "timeout", "patience", "max_reply_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{WHERE}.{name}={getattr(self, name)}: must be positive")
         try:
@@ -95,7 +94,7 @@ class VllmServer:
             vocabulary=policy.vocabulary,
             concurrency=self.concurrency,
         )
-        return Supply(client, policy.files, every=self.sync_every, sleeps=self.sleeps)
+        return Supply(client, policy.files, sleeps=self.sleeps)
 
 
 def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:

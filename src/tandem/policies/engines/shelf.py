@@ -1,0 +1,108 @@
+"""Where the weights of a run lie on their way to an engine: a folder that is the run's alone."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import secrets
+import shutil
+import socket
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from tandem.policies.engines.protocol import Weights
+
+KEPT = 2  # handovers on disk: the newest, and the one before it to compare with
+SIGN = "weights of a run of tandem on"  # and the host; whoever runs there holds a lock on the file
+OWNER, OURS = "owner", re.compile(r"run-[0-9a-f]{8}")
+
+
+class Shelf:
+    """Handovers as folders `run-RUN/VERSION`; a version is `RUN-NUMBER`.
+
+    They may each be as large as the model: old ones go as new ones come, all of them with their
+    process, and what a killed process left goes with the first handover of a later run. Its lock
+    is gone then, as the kernel sees to; of another host's folders nothing is known, and they stay.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.handovers: list[Path] = []  # oldest first
+
+    def put(self, weights: Weights, version: str) -> Path:
+        """Whole, or not there: a process of the same run may have been here before."""
+        home, place = self._home(version), self.place(version)
+        if not home.is_dir():
+            self._claim(home)
+        if not place.is_dir():
+            arriving = home / f"new-{secrets.token_hex(4)}"
+            weights.save(arriving)
+            publish(arriving, place)
+        self.keep(version)
+        return place
+
+    def keep(self, version: str) -> None:
+        """Know of a handover, whoever made it, and of none but the newest."""
+        place = self.place(version)
+        if place not in self.handovers:
+            self.handovers.append(place)
+        while len(self.handovers) > KEPT:
+            shutil.rmtree(self.handovers.pop(0), ignore_errors=True)
+
+    def place(self, version: str) -> Path:
+        return self._home(version) / version
+
+    def _home(self, version: str) -> Path:
+        return self.folder / f"run-{version.rpartition('-')[0]}"
+
+    def _claim(self, home: Path) -> None:
+        """As one step: a folder that is not locked belongs to nobody."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        sweep(self.folder)
+        arriving = self.folder / f"new-{secrets.token_hex(4)}"
+        arriving.mkdir()
+        file = (arriving / OWNER).open("w")
+        file.write(f"{SIGN} {socket.gethostname()}\n")
+        file.flush()
+        locked(file)
+        if publish(arriving, home):
+            weakref.finalize(self, left, home, file)  # at the end of the process, too
+
+
+def sweep(folder: Path) -> None:
+    """Remove what runs of this host left here that are no more, and nothing else."""
+    for home in folder.iterdir():
+        if not OURS.fullmatch(home.name) or home.is_symlink():
+            continue
+        with suppress(OSError), (home / OWNER).open("r+") as file:
+            if file.read() == f"{SIGN} {socket.gethostname()}\n" and locked(file):
+                shutil.rmtree(home, ignore_errors=True)
+
+
+def locked(file: IO[str]) -> bool:
+    """Whether nobody else holds the lock, which this process holds now; on some network file
+    systems nobody can."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def publish(arriving: Path, place: Path) -> bool:
+    """Give a whole folder its name; False: another process was faster with the same."""
+    try:
+        arriving.rename(place)
+    except OSError:
+        shutil.rmtree(arriving)
+        if not place.is_dir():
+            raise
+        return False
+    return True
+
+
+def left(home: Path, file: IO[str]) -> None:
+    shutil.rmtree(home, ignore_errors=True)
+    file.close()
