@@ -154,6 +154,10 @@ WRONG = {
         "algorithm=ppo has a critic, and trainer.strategy=fsdp2 knows none of pictures yet; set "
         "trainer=ddp"
     ),
+    "trainer=fsdp2 optimizer=adamw_8bit": (
+        "optimizer=adamw_8bit keeps its state in blocks of whole weights, and "
+        "trainer.strategy=fsdp2 cuts them; set optimizer=adamw or trainer=ddp"
+    ),
     "trainer=fsdp2 model.torch_compile=true": (
         "model.torch_compile=true: trainer.strategy=fsdp2 gathers weights within the calls that "
         "would be compiled; set model.torch_compile=false or trainer=ddp"

@@ -64,6 +64,18 @@ def critics_of_pictures_are_copied(composed: Composed) -> str | None:
     )
 
 
+def eight_bits_are_of_whole_weights(composed: Composed) -> str | None:
+    """Their blocks of 256 know nothing of where a weight was cut."""
+    optimizer = composed.components["optimizer"].target.__module__
+    parted = composed.settings.trainer.strategy == "fsdp2"
+    if not parted or not optimizer.startswith("bitsandbytes"):
+        return None
+    return (
+        f"optimizer={composed.settings.choices['optimizer']} keeps its state in blocks of whole "
+        "weights, and trainer.strategy=fsdp2 cuts them; set optimizer=adamw or trainer=ddp"
+    )
+
+
 DEVICE_RULES: tuple[Rule, ...] = (
     there_is_a_device,
     every_rank_has_a_prompt,
@@ -71,4 +83,5 @@ DEVICE_RULES: tuple[Rule, ...] = (
     parts_are_not_compiled,
     whole_weights_are_handed_over,
     critics_of_pictures_are_copied,
+    eight_bits_are_of_whole_weights,
 )
