@@ -1,6 +1,7 @@
 """Misspelt and contradictory command lines, each with the one line that answers it."""
 
 import functools
+import os
 import re
 import shlex
 import subprocess
@@ -477,3 +478,21 @@ def test_composing_and_misspelling_import_no_heavy_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.system
+def test_a_warning_of_a_run_reaches_the_errors_as_it_is(tmp_path):
+    code = (
+        "import logging, hydra\n"
+        f"@hydra.main(version_base='1.3', config_path='{ROOT}/conf', config_name='config')\n"
+        "def main(_): logging.getLogger('tandem.guards').warning('40 samples tie')\n"
+        "from tandem.config import compose\n"  # what config.yaml calls is known from here on
+        "compose()\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", code, f"run_dir={tmp_path}"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60,
+        env=os.environ | {"PROJECT_ROOT": str(ROOT)},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("", "40 samples tie\n")
