@@ -140,6 +140,7 @@ MEASURED = {
 @pytest.mark.slow
 @pytest.mark.system
 def test_two_ranks_hold_what_was_estimated():
+    """What is on its way differs from one time to the next, by a block or two of six."""
     seen = on_two_ranks({name: partial(held, *case) for name, case in MEASURED.items()})
     for (_, name), (gathered, update) in seen.items():
         needs, options = MEASURED[name]
@@ -148,4 +149,4 @@ def test_two_ranks_hold_what_was_estimated():
         )}  # fmt: skip
         print(f"{name}: {parts['gathered']}, {gathered}; {parts['gathering']}, {update}")
         for estimated, there in ((parts["gathered"], gathered), (parts["gathering"], update)):
-            assert 0.8 * estimated < there < 1.05 * estimated
+            assert 0.7 * estimated < there < 1.25 * estimated

@@ -1,8 +1,10 @@
 """What a run is refused for before a weight is loaded: where it starts, and who teaches it."""
 
 import pytest
+import torch
 
 from tandem.config import ConfigError, compose
+from tandem.policies import kernels
 from tandem.start import check_start
 
 TAUGHT = ("model=tiny_flow", "algorithm=diffusion_opd", "~recipe", "warm_start=null")
@@ -53,3 +55,36 @@ def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatc
     run = written(tmp_path / "run", "config.yaml", "model/transformer/config.json")
     check(shapes="~/home", others=run)
     check_start(compose(["model=tiny_lm", "algorithm=grpo", "warm_start=null"]))
+
+
+KERNELS = {
+    "model.liger=true": r"^model\.liger=true: .* GPU .* model\.liger=false$",
+    "model.attn_implementation=flash_attention_2": (
+        r"^model\.attn_implementation=flash_attention_2: .* GPU .*=sdpa$"
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", KERNELS)
+def test_kernels_that_cannot_run_here_are_refused_before_a_warm_start(monkeypatch, asked):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    plain = ("model=tiny_lm", "algorithm=grpo")
+    with pytest.raises(ConfigError, match=KERNELS[asked]):
+        check_start(compose([*plain, asked]))
+    with pytest.raises(ConfigError, match=KERNELS[asked]):
+        check_start(compose([*plain, f"warm_start=['algorithm=sft', '{asked}']"]))
+    check_start(compose([*plain, asked, "estimate=true"]))  # of another machine
+
+
+def test_flash_attention_needs_one_of_its_packages(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    there = set()
+    monkeypatch.setattr(kernels, "find_spec", lambda name: name in there or None)
+    flash = compose(["model=tiny_lm", "model.attn_implementation=flash_attention_2"])
+    with pytest.raises(ConfigError, match="pip install flash_attn; or set"):
+        check_start(flash)
+    for package in ("flash_attn", "kernels"):
+        there.clear()
+        there.add(package)
+        check_start(flash)
+    check_start(compose(["model=tiny_lm", "model.attn_implementation=eager"]))

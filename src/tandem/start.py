@@ -21,6 +21,7 @@ from tandem.config.overrides import parse
 from tandem.config.plain import leaves
 from tandem.data import Data
 from tandem.policies.flow.teachers import weights_of
+from tandem.policies.kernels import check_kernels
 from tandem.policies.lora import Lora
 from tandem.policies.sampling import Sampling
 from tandem.record.run_record import CONFIG
@@ -45,12 +46,24 @@ Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 def check_start(cfg: DictConfig) -> None:
     """Refuse what the run cannot start from, before anything is loaded or trained."""
     check_teachers(cfg)
+    check_machine(cfg)
     if cfg.continue_from is not None:
         finished_model(Path(cfg.continue_from))
     elif cfg.warm_start is not None:
         start = warm_configuration(cfg)
         check(start)
         check_teachers(start)
+        check_machine(start)
+
+
+def check_machine(cfg: DictConfig) -> None:
+    """Whether the model's kernels run here; an estimate may be one for another machine."""
+    if cfg.estimate:
+        return
+    try:
+        check_kernels(cfg.model.get("liger", False), cfg.model.get("attn_implementation"))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def check_engine(cfg: DictConfig, data: Data) -> None:

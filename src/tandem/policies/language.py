@@ -18,7 +18,8 @@ from tandem.policies.chat import Chat, Talk
 from tandem.policies.critic import Critic, Kind, critic_of
 from tandem.policies.decoding import Endings
 from tandem.policies.engines.hosting import Hosting
-from tandem.policies.liger import check_liger, fuse
+from tandem.policies.kernels import check_kernels
+from tandem.policies.liger import fuse
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.records import Description, TokenSample
@@ -86,8 +87,7 @@ class LanguagePolicy(Hosting):
     def load(self, needs: frozenset[str]) -> None:
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
         a critic only if "values" are."""
-        if self.numerics.liger:
-            check_liger()
+        check_kernels(self.numerics.liger, self.numerics.attn_implementation)
         model, tokenizer = pretrained(self.path, self.build, self.numerics)
         self.chat = Chat(tokenizer, self.talk)
         self.ends = self.chat.ends(model.generation_config.eos_token_id)

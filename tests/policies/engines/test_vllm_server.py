@@ -325,6 +325,15 @@ def test_a_server_that_cannot_do_what_is_wanted_is_refused_by_the_flag_to_start_
     refused("rollout.engine.api_key_env", Loopback(folder, Habits(api_key="secret")))
 
 
+@pytest.mark.parametrize("value", [None, " "])
+def test_a_key_that_is_not_there_is_missed_before_the_server_is_asked(monkeypatch, value):
+    monkeypatch.delenv("NOPE_X", raising=False)
+    if value is not None:
+        monkeypatch.setenv("NOPE_X", value)
+    with pytest.raises(ValueError, match=r"^rollout\.engine\.api_key_env=NOPE_X: there is nothing"):
+        server("http://127.0.0.1:9", api_key_env="NOPE_X").check(Sampling(max_new_tokens=6), None)
+
+
 def test_a_server_that_is_not_there_is_one_line_that_names_the_flag(free_port):
     with pytest.raises(ValueError, match=r"rollout\.engine\.url") as error:
         server(f"http://127.0.0.1:{free_port}").check(Sampling(max_new_tokens=6), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -61,6 +62,11 @@ class VllmServer:
 
         Raises ValueError.
         """
+        if self.api_key_env is not None and not os.environ.get(self.api_key_env, "").strip():
+            raise ValueError(
+                f"{WHERE}.api_key_env={self.api_key_env}: there is nothing in this environment "
+                "variable; put the server's --api-key there, or set it to null"
+            )
         endpoint = self.endpoint(patience=5.0)
         try:
             endpoint.get("/health", read=ignored)
