@@ -46,6 +46,10 @@ def families():
         "gpt2": hf.GPT2Config(vocab_size=40, n_positions=64, n_embd=48, n_layer=2),
         "mixture of experts": hf.MixtralConfig(**size, num_local_experts=4),
         "recurrent layers": hf.Qwen3NextConfig(**size, **RECURRENT),
+        "convolutions": hf.Lfm2Config(
+            **{k: x for k, x in size.items() if k != "head_dim"},
+            layer_types=["conv", "full_attention"],
+        ),
     }
 
 

@@ -166,7 +166,11 @@ def test_a_pass_reads_few_places_that_no_row_fills():
     assert sum(sizes) < rollout.sample.tokens.numel() * 0.8
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "mixture of experts"])
+PLAIN = ["llama", "gpt2", "gemma2", "mixture of experts"]
+REMEMBERING = ["recurrent layers", "convolutions"]
+
+
+@pytest.mark.parametrize("family", PLAIN)
 def test_families_that_keep_rows_apart_are_packed(family):
     """Rotary and learned positions, sliding windows, experts: as if each row were alone."""
     policy = small(build=partial(random_model, family), packing="auto")
@@ -183,6 +187,18 @@ def random_model(family):
 
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(families()[family]), character_tokenizer()
+
+
+def packs(family, dtype):
+    return small(build=partial(random_model, family), packing="auto", dtype=dtype).packs
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.filterwarnings("ignore:model.packing=auto")
+def test_a_leak_is_told_from_rounding_in_any_dtype(dtype):
+    """At random weights a convolution passes on less than rounding makes of a packed row."""
+    assert [packs(family, dtype) for family in PLAIN] == [True] * len(PLAIN)
+    assert [packs(family, dtype) for family in REMEMBERING] == [False] * len(REMEMBERING)
 
 
 def test_a_family_that_remembers_in_another_way_is_found_when_it_is_loaded():

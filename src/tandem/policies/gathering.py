@@ -28,10 +28,10 @@ class Pieces:
 
     @property
     def in_an_update(self) -> int:
-        """Blocks come and go, and what is in none stays; gradients are whole until they are
-        parted, those of the rest last, and twice there meanwhile."""
+        """Blocks come and go, and what is in none stays. Gradients are whole until they are
+        parted, those of the rest last, and twice there meanwhile, as the rest was when it came."""
         gradients = self.block_gradient + 2 * self.outside_gradient
-        return self.outside + 2 * AHEAD * self.block + gradients
+        return self.outside + 2 * AHEAD * self.block + max(gradients, self.outside)
 
     @property
     def arriving(self) -> int:
