@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
 from tandem import ranks
 from tandem.assembly import assemble
 from tandem.config import build, check, compose
+from tandem.config.settings import Settings
+from tandem.data import Data
 from tandem.devices import trainer_for
+from tandem.evaluation import evaluate
+from tandem.held_out_pairs import compare_pairs
+from tandem.losses.preference import dpo
+from tandem.module import PostTraining
 from tandem.policies.flow.trajectories import even_parts, filled
 from tandem.policies.sharding import blocks_of
+from tandem.rewards import Reward, Rewards, waits
+from tandem.types import Prompt
 
 STRATEGIES = ("ddp", "fsdp2")
 # Three prompts: one rank has two groups and the other one, so their cuts differ in number.
@@ -32,6 +43,9 @@ PICTURES = (
 )  # fmt: skip
 GRPO = (*TOKENS, "algorithm=grpo", "algorithm.kl.coef=0.1")  # with a frozen reference
 PAIRED = ("algorithm=dpo", "group_size=2", "data=jsonl", "data.path=PAIRS")
+AVERAGED = (
+    "algorithm=nft", "model/ema=constant", "evaluation.weights=ema", "evaluation.samples=2",
+)  # fmt: skip
 LORA = "model.lora={r: 2, alpha: 4, target_modules: all-linear}"
 SAVING = ("model.gradient_checkpointing=true",)
 CASES = {
@@ -54,16 +68,27 @@ MORE = {
     "crd": (*PICTURES, "algorithm=crd", "model.row_budget=2"),
     "kto": (*PAIRED, "algorithm=kto"),
 }
+ODD = 5  # held-out prompts
 PAIRS = [
     {"prompt": word, "chosen": "".join(sorted(word)), "rejected": word[: 1 + i % 2]}
     for i, word in enumerate(f"{a}{b}{c}" for a in "dhk" for b in "abe" for c in "cfg")
+]
+HELD_OUT = [
+    Prompt(id=i, source="p", text=f"{asked}>", chosen=chosen, rejected=rejected)
+    for i, (asked, chosen, rejected) in enumerate(map(dict.values, PAIRS[:ODD]))
 ]
 # Before the first update a policy prefers nothing: rounding decides.
 OF_TIES = ("preference/accuracy",)
 
 
-def learnt(overrides: tuple[str, ...], *trainer: str) -> tuple[list[dict], dict]:
-    """The gradients of every update of a run in float64, whole, and its report."""
+def learnt(
+    overrides: tuple[str, ...],
+    *trainer: str,
+    begin: Callable[[PostTraining], None] = lambda module: None,
+    end: Callable[[PostTraining, Settings, Data], Mapping[str, float]] = lambda *of_run: {},
+) -> tuple[list[dict], dict]:
+    """The gradients of every update of a run in float64, whole, and its report with what is found
+    at its end."""
     with tempfile.TemporaryDirectory() as folder:
         pairs = Path(folder) / "pairs.jsonl"
         pairs.write_text("\n".join(map(json.dumps, PAIRS)))
@@ -71,8 +96,9 @@ def learnt(overrides: tuple[str, ...], *trainer: str) -> tuple[list[dict], dict]
         if "path" in cfg.data:
             cfg.data.path = str(pairs)
         settings = check(cfg)
-        module, _ = assemble(cfg, settings, build(cfg.data), Path(folder), None)
+        module, data = assemble(cfg, settings, build(cfg.data), Path(folder), None)
         widen(module.policy)
+        begin(module)
         seen, update = [], module.update
 
         def watched(minibatch):
@@ -81,8 +107,32 @@ def learnt(overrides: tuple[str, ...], *trainer: str) -> tuple[list[dict], dict]
             update(minibatch)
 
         module.update = watched
-        trainer_for(settings.trainer, []).fit(module)
-    return seen, module.report
+        found = {}
+        at_end = LambdaCallback(on_train_end=lambda *_: found.update(end(module, settings, data)))
+        trainer_for(settings.trainer, [at_end]).fit(module)
+    return seen, module.report | found
+
+
+@waits
+def near_five(output: str, prompt: Prompt) -> float:
+    return -abs(len(output) - 5.0)
+
+
+def ask_early(module: PostTraining) -> None:
+    """A reward that is asked about a part while the rest is sampled."""
+    module.rewards = module.source.rewards = Rewards({"near_five": Reward(near_five)})
+
+
+def measured(module: PostTraining, settings: Settings, data: Data) -> Mapping[str, float]:
+    """What held-out prompts and pairs say of the weights, after one rank was told to stop."""
+    policy, prompts, own = module.policy, data.eval[:ODD], settings.evaluation
+    ask = partial(evaluate, policy, module.rewards, prompts, own, key=7, full=False)
+    if ranks.world_size() > 1:
+        assert ask(stop=lambda: ranks.rank() == 1) is None
+    found = ask(stop=lambda: False).metrics
+    pairs = HELD_OUT if policy.unit == "tokens" else []
+    compared = compare_pairs(policy, partial(dpo, beta=0.1), pairs, own, key=7)
+    return {name: value for name, value in {**found, **compared}.items() if isfinite(value)}
 
 
 def widen(policy: torch.nn.Module) -> None:
@@ -96,35 +146,45 @@ def widen(policy: torch.nn.Module) -> None:
         network.double()
 
 
-def on_two(cases: dict) -> dict:
-    jobs = {
-        f"{strategy} {name}": partial(learnt, overrides, f"trainer={strategy}", "trainer.devices=2")
-        for strategy in STRATEGIES
-        for name, overrides in cases.items()
+# Each rank asks about one prompt at a time, and one of them has one more than the other.
+AT_OWN_PACE = {
+    "asked early": partial(learnt, (*GRPO, "rollout.max_rows=3"), begin=ask_early, end=measured),
+    "average": partial(learnt, (*PICTURES, *AVERAGED, "rollout.max_rows=3"), end=measured),
+}
+
+
+def jobs_of(cases: dict) -> dict:
+    return {name: partial(learnt, overrides) for name, overrides in cases.items()}
+
+
+def everywhere(jobs: dict, strategies: Sequence[str] = STRATEGIES) -> dict:
+    return {
+        f"{strategy} {name}": partial(job, f"trainer={strategy}", "trainer.devices=2")
+        for strategy in strategies
+        for name, job in jobs.items()
     }
-    return on_two_ranks(jobs)
 
 
 @pytest.fixture(scope="module")
 def few():
-    return on_two(CASES)
+    return on_two_ranks(everywhere(jobs_of(CASES)) | everywhere(AT_OWN_PACE, ["fsdp2"]))
 
 
 @pytest.fixture(scope="module")
 def more():
-    return on_two(MORE)
+    return on_two_ranks(everywhere(jobs_of(MORE)))
 
 
-def compare(found: dict, name: str, overrides: tuple[str, ...]) -> None:
-    want, report = learnt(overrides, "trainer=cpu")
+def compare(found: dict, name: str, job: Callable) -> None:
+    want, report = job("trainer=cpu")
     compared = {metric: value for metric, value in report.items() if metric not in OF_TIES}
-    for strategy in STRATEGIES:
-        for rank in range(2):
-            got, said = found[rank, f"{strategy} {name}"]
-            assert len(got) == len(want) > 0
-            for one, other in zip(got, want, strict=True):
-                same_gradients(one, other)
-            assert said == pytest.approx(said | compared, rel=1e-6, abs=1e-9)
+    of_job = [answer for (_, where), answer in found.items() if where.split(" ", 1)[1] == name]
+    assert of_job
+    for got, said in of_job:
+        assert len(got) == len(want) > 0
+        for one, other in zip(got, want, strict=True):
+            same_gradients(one, other)
+        assert said == pytest.approx(said | compared, rel=1e-6, abs=1e-9)
 
 
 def same_gradients(got: dict, want: dict) -> None:
@@ -156,10 +216,16 @@ def test_a_rank_with_fewer_rows_makes_as_many_passes_some_of_them_over_none():
 @pytest.mark.system
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_have_the_gradients_of_one(name, few):
-    compare(few, name, CASES[name])
+    compare(few, name, jobs_of(CASES)[name])
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("name", AT_OWN_PACE)
+def test_ranks_that_sample_and_measure_unequally_often_wait_for_nobody(name, few):
+    compare(few, name, AT_OWN_PACE[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MORE)
 def test_two_ranks_have_the_gradients_of_one_in_every_corner(name, more):
-    compare(more, name, MORE[name])
+    compare(more, name, jobs_of(MORE)[name])

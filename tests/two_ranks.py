@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import distributed, multiprocessing
 
 RANKS = 2
+LIMIT = timedelta(minutes=2)  # that a rank waits for the other: whoever waits for ever fails
 Job = Callable[[], Any]  # what it returns is pickled; of a module, with what it is called with
 
 
@@ -32,7 +34,7 @@ def _on_rank(rank: int, port: int, jobs: Mapping[str, Job], result: dict) -> Non
         "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0",
         "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
     }  # fmt: skip
-    distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
+    distributed.init_process_group("gloo", rank=rank, world_size=RANKS, timeout=LIMIT)
     for name, job in jobs.items():
         result[rank, name] = job()
         distributed.barrier()
