@@ -1,9 +1,12 @@
-"""What a run is refused for before a weight is loaded: where it starts, and who teaches it."""
+"""What a run is refused for before a weight is loaded: where it starts, who teaches it, and what
+it would run on."""
 
 import pytest
 import torch
 
+from tandem import config
 from tandem.config import ConfigError, compose
+from tandem.devices import check_devices
 from tandem.policies import kernels
 from tandem.start import check_start
 
@@ -88,3 +91,10 @@ def test_flash_attention_needs_one_of_its_packages(monkeypatch):
         there.add(package)
         check_start(flash)
     check_start(compose(["model=tiny_lm", "model.attn_implementation=eager"]))
+
+
+def test_weights_are_not_cut_over_the_one_device_that_is_found():
+    settings = config.check(compose(["trainer=fsdp2", "trainer.accelerator=cpu"]))
+    with pytest.raises(ConfigError, match=r"trainer\.devices=auto, which is one here"):
+        check_devices(settings)
+    check_devices(config.check(compose(["trainer.accelerator=cpu"])))

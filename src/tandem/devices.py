@@ -77,6 +77,11 @@ def check_devices(settings: Settings) -> None:
         raise ConfigError("trainer.accelerator=gpu: torch sees none here; set it to auto or cpu")
     if there and asked > there:
         raise ConfigError(f"{given}: this machine has {there}; set it to {there} or less, or auto")
+    if devices.strategy == "fsdp2" and ranks_of(devices) == 1:
+        raise ConfigError(
+            f"{given}, which is one here: trainer.strategy=fsdp2 cuts every weight over ranks; use "
+            "2 or more, or set trainer=auto"
+        )
     if (ranks := ranks_of(devices)) > settings.prompts_per_step:
         raise ConfigError(
             f"{given} are {ranks} ranks here, and each needs a prompt of its own; set "

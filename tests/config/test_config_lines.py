@@ -147,6 +147,10 @@ WRONG = {
         "prompts_per_step=2 over 3 ranks (trainer.devices): each needs a prompt of its own; set "
         "prompts_per_step=3 or more"
     ),
+    "trainer=ddp trainer.devices=2 prompts_per_step=1": (
+        "prompts_per_step=1 over 2 ranks (trainer.devices): each needs a prompt of its own; set "
+        "prompts_per_step=2 or more"
+    ),
     "trainer=fsdp2 trainer.devices=1": (
         "trainer.devices=1: trainer.strategy=fsdp2 cuts every weight over ranks, and one has "
         "nobody to share with; give 2 or more, or set trainer=auto"
