@@ -76,6 +76,22 @@ def test_an_open_region_of_autocast_does_not_hold_on_to_old_weights():
         assert torch.equal(learning.evidence(rollout, NOTHING).logp, within)
 
 
+def test_what_sampling_cast_without_gradient_takes_none_away_from_training():
+    learning = small()
+
+    def gradients(rollout):
+        learning.zero_grad()
+        learning.evidence(rollout, NOTHING).logp.sum().backward()
+        return [parameter.grad.clone() for parameter in learning.trainable().values()]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        rollout = sampled(learning)
+        within = gradients(rollout)
+    with torch.autocast("cpu", torch.bfloat16):
+        alone = gradients(rollout)
+    assert all(torch.equal(a, b) for a, b in zip(within, alone, strict=True))
+
+
 def test_demonstrations_are_scored_because_nobody_sampled_them(policy):
     rollout = policy.encode(questions(), key=0, slots=range(8))
     complete = policy.complete(rollout, OLD)

@@ -4,8 +4,11 @@ from dataclasses import replace
 import pytest
 import torch
 from small_language import NOTHING, questions, small
+from torch import nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from tandem.policies.logprobs import Places, token_logp
 from tandem.policies.records import TokenSample
 from tandem.policies.tiny_lm import character_tokenizer
 from tandem.types import concat, take
@@ -218,3 +221,36 @@ def test_narrow_weights_give_wide_numbers():
     assert evidence.logp.dtype == evidence.entropy.dtype == torch.float32
     numbers = evidence.logp[evidence.logp != 0]
     assert (numbers != numbers.bfloat16().float()).any()
+
+
+class Casts(TorchDispatchMode):
+    """How often a float32 tensor of a shape was cast."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default:
+            self.count += args[0].shape == self.shape and args[0].dtype == torch.float32
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_autocast_casts_a_head_once_for_all_chunks_and_their_recomputation(learns):
+    head, steps = nn.Linear(16, 40, bias=False).requires_grad_(learns), torch.arange(12)
+    states = torch.randn(12, 16, requires_grad=True)
+    places = Places(row=steps, step=steps, column=steps, token=steps, temperature=torch.ones(12))
+
+    def found(call):
+        states.grad = head.weight.grad = None
+        with Casts(head.weight.shape) as casts, torch.autocast("cpu", cache_enabled=False):
+            said = token_logp(states, call, places, vocabulary=40, logit_budget=120, also=())
+            said["logp"].sum().backward()
+        learnt = [states.grad, *([head.weight.grad] if learns else [])]
+        return casts.count, [said["logp"].detach(), *learnt]
+
+    (once, got), (often, want) = found(head), found(lambda states: head(states))
+    assert once == 1
+    assert often == 2 * 4
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))

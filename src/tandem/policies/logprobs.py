@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tandem.policies.records import TokenSample
@@ -76,6 +78,8 @@ def token_logp(
     backward.
     """
 
+    head = cast_once(head)
+
     def of_chunk(states: Tensor, token: Tensor, temperature: Tensor) -> Tensor:
         return _numbers(head(states), token, temperature, also)
 
@@ -89,6 +93,35 @@ def token_logp(
             [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks], 1
         )
     return dict(zip(("logp", *also), numbers, strict=True))
+
+
+class _AsCast(torch.autograd.Function):
+    """A weight as it was cast before; its gradient is cast back, as if it had been cast here."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, weight: Tensor, cast: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
+        return cast.view_as(cast)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient.to(ctx.dtype), None
+
+
+def cast_once(head: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A head for many chunks of one pass, and for their recomputation, under autocast.
+
+    Autocast would cast the weight for each chunk, or keep what it cast: beyond an optimiser step,
+    and with gradients of all chunks added in the narrow dtype. The numbers are those of a cast for
+    each chunk.
+    """
+    if type(head) is not nn.Linear or head.weight.dtype != torch.float32:
+        return head
+    weight, bias, kind = head.weight, head.bias, head.weight.device.type
+    if not torch.is_autocast_enabled(kind):
+        return head
+    narrow = weight.detach().to(torch.get_autocast_dtype(kind))
+    return lambda states: functional.linear(states, _AsCast.apply(weight, narrow), bias)
 
 
 def _numbers(logits: Tensor, token: Tensor, temperature: Tensor, also: Sequence[str]) -> Tensor:
