@@ -341,6 +341,7 @@ def test_the_command_line_writes_what_python_writes(straight, tmp_path):
     ).read_bytes()
 
 
+@pytest.mark.slow  # tests/test_sharding.py holds the gradients of ranks; this one their launch too
 @pytest.mark.system
 def test_two_ranks_learn_what_one_learns(straight, tmp_path):
     done = command(

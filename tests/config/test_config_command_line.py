@@ -27,7 +27,9 @@ def test_each_value_of_a_sweep_stands_in_one_job():
 
 
 def test_a_sweep_over_a_pattern_names_the_options():
-    assert jobs(["optimizer=glob(a*)"]) == [["optimizer=adam"], ["optimizer=adamw"]]
+    assert jobs(["optimizer=glob(s*)"]) == [["optimizer=sgd"]]
+    found = ["adam", "adamw", "adamw_8bit"]
+    assert jobs(["optimizer=glob(a*)"]) == [[f"optimizer={name}"] for name in found]
     with pytest.raises(ConfigError, match=r"^optimizer=glob\(x\*\): names nothing$"):
         jobs(["optimizer=glob(x*)"])
 

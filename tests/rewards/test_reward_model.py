@@ -112,7 +112,7 @@ def refusal(path):
         RewardModel(str(path))
     line = str(refused.value)
     assert "\n" not in line
-    assert len(line) < 400
+    assert len(line.replace(str(path), "PATH")) < 400
     return line
 
 

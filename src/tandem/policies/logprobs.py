@@ -118,7 +118,8 @@ def cast_once(head: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     if type(head) is not nn.Linear or head.weight.dtype != torch.float32:
         return head
     weight, bias, kind = head.weight, head.bias, head.weight.device.type
-    if not torch.is_autocast_enabled(kind):
+    # There is none on the meta device, where an estimate counts what a pass holds.
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return head
     narrow = weight.detach().to(torch.get_autocast_dtype(kind))
     return lambda states: functional.linear(states, _AsCast.apply(weight, narrow), bias)
