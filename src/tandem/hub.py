@@ -1,8 +1,12 @@
-"""Where weights lie: a folder, or a repository of the hub that can be reached."""
+"""Weights in a folder or a repository of the hub: where they lie, and what all loading does."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import torch
+from torch import nn
 
 
 def located(path: str, *, key: str) -> str:
@@ -37,6 +41,20 @@ def check_hub(name: str, key: str) -> None:
         raise ValueError(
             f"{key}={name} is no folder, and the hub did not give it ({one_line(error)}); {advice}"
         ) from None
+
+
+def without_bars() -> None:
+    """A bar in a file is a line per step."""
+    if not sys.stderr.isatty():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+
+
+def align(network: nn.Module) -> None:
+    """Files are mapped at addresses of odd alignment, where BLAS rounds in another way."""
+    for parameter in network.parameters():
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
 
 def one_line(error: Exception) -> str:

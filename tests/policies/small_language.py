@@ -53,12 +53,12 @@ TEMPLATE = (
 )
 
 
-def byte_tokenizer(template=TEMPLATE):
+def byte_tokenizer(template=TEMPLATE, pad="<|end|>"):
     """Reads any text, and knows chats."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special = ["<|end|>", "<|im_start|>", "<|im_end|>"]
+    special = [pad, "<|im_start|>", "<|im_end|>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {symbol: i for i, symbol in enumerate([*special, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -66,7 +66,7 @@ def byte_tokenizer(template=TEMPLATE):
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token="<|end|>",
+        pad_token=pad,
         eos_token="<|im_end|>",
         additional_special_tokens=["<|im_start|>"],
         chat_template=template,

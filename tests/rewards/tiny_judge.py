@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from policies.small_language import byte_tokenizer
 
 TEMPLATE = (
     "{% for message in messages %}"
@@ -19,7 +20,7 @@ def write_judge(
     from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
     torch.manual_seed(0)
-    tokenizer = byte_tokenizer(template)
+    tokenizer = byte_tokenizer(template, pad="<|pad|>")
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=32,
@@ -39,22 +40,3 @@ def write_judge(
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def byte_tokenizer(template: str | None):
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    special = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {symbol: i for i, symbol in enumerate([*special, *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<|pad|>",
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=template,
-    )

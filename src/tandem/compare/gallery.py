@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tandem.compare.runs import whole_lines
+from numpy.typing import NDArray
+
 from tandem.compare.variants import Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PROMPTS, ITERATIONS, TEXTS, PICTURES = 8, 24, 2, 8  # at most: a report stays light enough to send
 LARGEST = 192  # pixels along a side of a picture in it
@@ -41,6 +45,8 @@ def gallery(variants: Sequence[Variant]) -> dict[str, object]:
 
 def samples(run: Path) -> Seen:
     """Of some iterations, the first and the last too."""
+    from tandem.record.galleries import seen  # torch takes a second, and tables need none
+
     tables = sorted((run / "samples").glob("iteration_*.jsonl"))
     tables = [table for table in tables if f'"kind": "{KIND}"' in table.read_text()]
     if len(tables) > ITERATIONS:
@@ -49,41 +55,23 @@ def samples(run: Path) -> Seen:
     found: Seen = {}
     for table in tables:
         iteration = int(table.stem.rpartition("_")[2])
-        for prompt, cell in cells(table):
-            own = found.setdefault(prompt, {}).setdefault(iteration, [])
-            if len(own) < (PICTURES if "picture" in cell else TEXTS):
-                own.append(cell)
+        for row, shown in seen(table):
+            own = found.setdefault(row["prompt"], {}).setdefault(iteration, [])
+            if len(own) < (TEXTS if isinstance(shown, str) else PICTURES):
+                own.append({**as_cell(shown), "reward": row["reward"]})
     return found
 
 
-def cells(table: Path) -> Iterator[tuple[str, Cell]]:
-    """The prompt and what is shown of each row."""
-    sheets: dict[str, list[str]] = {}
-    for line in whole_lines(table):
-        row = json.loads(line)
-        if row["kind"] != KIND:
-            continue
-        where = row["output"]
-        if isinstance(where, str):
-            yield row["prompt"], {"text": where, "reward": row["reward"]}
-            continue
-        if where["file"] not in sheets:
-            sheets[where["file"]] = cut(table.parent / where["file"], tuple(where["size"]))
-        picture = sheets[where["file"]][where["place"]]
-        yield row["prompt"], {"picture": picture, "reward": row["reward"]}
+def as_cell(shown: str | Tensor) -> Cell:
+    return {"text": shown} if isinstance(shown, str) else {"picture": data_url(shown.numpy())}
 
 
-def cut(sheet: Path, size: tuple[int, int]) -> list[str]:
-    """The pictures of a sheet as data URLs, in the order of their places."""
+def data_url(picture: NDArray) -> str:
+    """A picture, uint8 [H, W, 3], as a PNG that a page can hold; a large one is made smaller."""
     from PIL import Image
 
-    from tandem.record import pictures
-
-    found = []
-    for tile in pictures.tiles(pictures.load(sheet), size):
-        image = Image.fromarray(tile.numpy())
-        image.thumbnail((LARGEST, LARGEST))
-        file = io.BytesIO()
-        image.save(file, format="PNG", optimize=True)
-        found.append(f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}")
-    return found
+    image = Image.fromarray(picture)
+    image.thumbnail((LARGEST, LARGEST))
+    file = io.BytesIO()
+    image.save(file, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

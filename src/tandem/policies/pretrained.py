@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import ranks
-from tandem.hub import located, one_line
+from tandem.hub import align, located, one_line, without_bars
 
 Packing = bool | Literal["auto"]
 
@@ -45,19 +44,14 @@ Build = Callable[[], tuple[nn.Module, Any]]
 
 def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
     """Model in eval mode and tokenizer; `path` wins over `build`."""
-    if not sys.stderr.isatty():  # a bar in a file is a line per step
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
+    without_bars()
     if path is not None:
         loaded = from_path(path, numerics)
     elif build is not None:
         loaded = built(build, numerics)
     else:
         raise ValueError("model.path is null: give a folder or a hub name, such as Qwen/Qwen3-0.6B")
-    for parameter in loaded.model.parameters():
-        # Files are mapped at addresses of odd alignment, where BLAS rounds in another way.
-        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    align(loaded.model)
     check_memory(loaded.model)
     return Pretrained(ready(loaded.model, numerics), loaded.tokenizer)
 

@@ -116,7 +116,7 @@ def distance_to_start(rows: Rows, start: Path) -> float | None:
 
     None: there is no such table, or nothing to compare in it.
     """
-    before = _numbered((row["prompt"], picture) for row, picture in _seen(start))
+    before = _numbered((row["prompt"], picture) for row, picture in _pictures(start))
     now = _numbered((row["prompt"], row["output"]) for row in by_kind(rows).get(FIRST, ()))
     both = [name for name in now if name in before and now[name].shape == before[name].shape]
     if not both:
@@ -143,18 +143,25 @@ def number_of(path: Path) -> int:
 def _first_of_each(table: Path) -> dict[str, Tensor]:
     """The first picture of each prompt that evaluation saw."""
     found: dict[str, Tensor] = {}
-    for row, picture in _seen(table):
+    for row, picture in _pictures(table):
         found.setdefault(row["prompt"], picture)
     return found
 
 
-def _seen(table: Path) -> Iterator[tuple[dict, Tensor]]:
-    """The rows of a table with what evaluation saw in pictures, as a model is used; the pictures
+def _pictures(table: Path) -> Iterator[tuple[dict, Tensor]]:
+    return ((row, shown) for row, shown in seen(table) if isinstance(shown, Tensor))
+
+
+def seen(table: Path) -> Iterator[tuple[dict, str | Tensor]]:
+    """The rows of a table with what evaluation saw, as a model is used: texts, and pictures that
     are those of memory to the bit."""
     tiles: dict[str, list[Tensor]] = {}
     for row in jsonl.read(table):
         where = row["output"]
-        if row["kind"] != FIRST or isinstance(where, str):
+        if row["kind"] != FIRST:
+            continue
+        if isinstance(where, str):
+            yield row, where
             continue
         if where["file"] not in tiles:
             pixels = pictures.load(table.parent / where["file"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from tandem.hub import located, one_line
+from tandem.hub import align, located, one_line, without_bars
 
 Item = TypeVar("Item")
 
@@ -56,9 +55,7 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
     model, report = read(kind, path, key, output_loading_info=True, **given)
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{key}={path} lacks {len(missing)} weights, such as {missing[0]}")
-    for parameter in model.parameters():
-        # Files are mapped at addresses of odd alignment, where BLAS rounds in another way.
-        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    align(model)
     return model.requires_grad_(False).eval().to(hosting.place)
 
 
@@ -81,14 +78,6 @@ def tokenizer(path: str, key: str) -> Any:
     if len(found) <= len(found.all_special_tokens):
         raise ValueError(f"{key}={path} holds no tokenizer; save one beside the model")
     return found
-
-
-def without_bars() -> None:
-    """A bar in a file is a line per step."""
-    if not sys.stderr.isatty():
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
 
 
 def each_once(items: Sequence[Item], compute: Callable[[list[Item]], torch.Tensor]) -> torch.Tensor:

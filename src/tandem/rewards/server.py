@@ -188,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
             while time.monotonic() < end and self.connection.recv(PART):
                 pass
         except OSError:
-            pass
+            return  # it is gone already, and nobody is left to answer
 
     def _health(self) -> bytes:
         if self.path != "/health":

@@ -15,7 +15,6 @@ def write_pipeline(folder, seed=0, **options):
 def pipeline(*, channels=4, blocks=(8, 16)):
     """`channels`, `blocks`: of the VAE; that of Stable Diffusion 3 has 16, and four."""
     from diffusers import (
-        AutoencoderKL,
         FlowMatchEulerDiscreteScheduler,
         SD3Transformer2DModel,
         StableDiffusion3Pipeline,
@@ -38,45 +37,57 @@ def pipeline(*, channels=4, blocks=(8, 16)):
             dual_attention_layers=(0,),
         ),
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
-        vae=AutoencoderKL(
-            in_channels=3,
-            out_channels=3,
-            latent_channels=channels,
-            block_out_channels=blocks,
-            down_block_types=("DownEncoderBlock2D",) * len(blocks),
-            up_block_types=("UpDecoderBlock2D",) * len(blocks),
-            layers_per_block=1,
-            norm_num_groups=4,
-            use_quant_conv=False,
-            use_post_quant_conv=False,
-            shift_factor=0.06,
-            scaling_factor=1.5,
-        ),
-        text_encoder=clip(),
+        vae=vae(channels, blocks, shift=0.06, scale=1.5),
+        text_encoder=projecting_clip(),
         tokenizer=clip_tokenizer(),
-        text_encoder_2=clip(),
+        text_encoder_2=projecting_clip(),
         tokenizer_2=clip_tokenizer(),
         text_encoder_3=t5(),
         tokenizer_3=t5_tokenizer(),
     )
 
 
-def clip():
-    from transformers import CLIPTextConfig, CLIPTextModelWithProjection
+def vae(channels, blocks, *, shift, scale):
+    from diffusers import AutoencoderKL
+
+    return AutoencoderKL(
+        in_channels=3,
+        out_channels=3,
+        latent_channels=channels,
+        block_out_channels=blocks,
+        down_block_types=("DownEncoderBlock2D",) * len(blocks),
+        up_block_types=("UpDecoderBlock2D",) * len(blocks),
+        layers_per_block=1,
+        norm_num_groups=4,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        shift_factor=shift,
+        scaling_factor=scale,
+    )
+
+
+def projecting_clip():
+    from transformers import CLIPTextModelWithProjection
+
+    return clip(CLIPTextModelWithProjection, projection_dim=32)
+
+
+def clip(kind, **options):
+    from transformers import CLIPTextConfig
 
     tokenizer = clip_tokenizer()
-    return CLIPTextModelWithProjection(
+    return kind(
         CLIPTextConfig(
             vocab_size=len(tokenizer),
             hidden_size=16,
             intermediate_size=32,
-            projection_dim=32,
             num_attention_heads=2,
             num_hidden_layers=2,
             max_position_embeddings=77,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
+            **options,
         )
     ).eval()
 

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from tandem import hub
 from tandem.hub import one_line
 
 INDEX = "model_index.json"
@@ -29,13 +30,12 @@ def pipeline_folder(path: str | None) -> Path:
 
 
 def without_bars() -> None:
-    """A bar in a file is a line per step."""
+    """Those of pipelines, and those of their encoders."""
+    hub.without_bars()
     if not sys.stderr.isatty():
-        from diffusers.utils import logging as of_pipelines
-        from transformers.utils import logging as of_encoders
+        from diffusers.utils import logging
 
-        of_pipelines.disable_progress_bar()
-        of_encoders.disable_progress_bar()
+        logging.disable_progress_bar()
 
 
 def from_hub(name: str) -> Path:

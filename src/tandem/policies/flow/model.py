@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tandem import ranks
 from tandem.dynamics.decays import Following
+from tandem.hub import align
 from tandem.policies import learning
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.field import Field
@@ -127,9 +128,7 @@ class FlowModel(nn.Module):
 
 def ready(network: nn.Module, *, recompute: bool) -> nn.Module:
     """No dropout, eval mode, and recomputed activations where they are asked for."""
-    for parameter in network.parameters():
-        # Files are mapped at addresses of odd alignment, where BLAS rounds in another way.
-        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    align(network)
     for module in network.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
