@@ -28,7 +28,7 @@ LAYERS = (
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
 HOMES = {
     "lightning": {"module", "callbacks", "devices", "run"},
-    "transformers": {"policies", "rewards"},
+    "transformers": {"hub", "policies", "rewards"},
     "peft": {"policies"},
     "diffusers": {"policies"},
     "wandb": {"record"},
