@@ -103,7 +103,12 @@ def test_the_numbers_are_those_of_the_answers():
         for p in asked
     }
     right = {p.id: answers[p.id].count("right") / 4 for p in asked}
-    got = run(policy, asked).metrics
+    found = run(policy, asked)
+    assert found.prompts["eval/accuracy"] == list(right.values())
+    assert set(found.prompts) == {
+        *("eval/greedy_accuracy", "eval/accuracy", "eval/reward", "eval/accuracy_t0.3")
+    }
+    got = found.metrics
     assert got["eval/greedy_accuracy"] == 0.5
     assert got["eval/accuracy"] == pytest.approx(sum(right.values()) / 20)
     for source in ("easy", "hard"):

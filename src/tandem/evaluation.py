@@ -34,6 +34,7 @@ COUNTED = ("correct", "known", "length", "truncated", "reward", "scored")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     metrics: Mapping[str, float]
+    prompts: Mapping[str, Sequence[float]]  # of some metrics the value of each prompt; NaN: none
     rows: Sequence[Mapping]  # of the sample table
     faults: Mapping[str, int]  # why scores are missing -> how many, this rank's
 
@@ -112,10 +113,15 @@ def evaluate(
         if ranks.largest(torch.tensor(float(stop()))) > 0:
             return None
     metrics: dict[str, float] = {}
-    for one, of_prompts in zip(passes, ranks.total(counts), strict=True):
-        metrics |= _metrics(columns.named(of_prompts), columns.parts, prompts, one)
+    of_prompts: dict[str, list[float]] = {}
+    for one, summed in zip(passes, ranks.total(counts), strict=True):
+        sums = columns.named(summed)
+        metrics |= _metrics(sums, columns.parts, prompts, one)
+        of_prompts |= {
+            _name(one, x): y.tolist() for x, y in _means(sums).items() if x in one.measures
+        }
     rows = [row for *_, row in sorted(ranks.listed(table), key=itemgetter(0, 1))]
-    return Evaluated(metrics=metrics, rows=rows, faults=rewards.pop_faults())
+    return Evaluated(metrics=metrics, prompts=of_prompts, rows=rows, faults=rewards.pop_faults())
 
 
 def pass_at(tries: int, correct: int, k: int) -> float:
@@ -225,9 +231,9 @@ def _metrics(
 ) -> dict[str, float]:
     """sums: [prompts] of each -> eval/..., as the pass names its metrics."""
     answers = one.samples * len(prompts)
-    accuracy = sums["correct"] / sums["known"]  # NaN for a prompt that has no score
+    of_prompts = _means(sums)
     whole = {
-        "accuracy": _mean(accuracy),
+        "accuracy": _mean(of_prompts["accuracy"]),
         "reward": (sums["reward"].sum() / sums["scored"].sum()).item(),
         "length": sums["length"].sum().item() / answers,
         "truncated": sums["truncated"].sum().item() / answers,
@@ -240,7 +246,6 @@ def _metrics(
         for part in parts:
             mean = sums[f"total {part}"].sum() / sums[f"known {part}"].sum()
             metrics[_name(one, f"reward_{part}")] = mean.item()
-    of_prompts = {"accuracy": accuracy, "reward": sums["reward"] / sums["scored"]}
     for measure in one.by_source:
         metrics |= _by_source(_name(one, measure), of_prompts[measure], prompts)
     for k in one.tries:
@@ -249,6 +254,14 @@ def _metrics(
         if k == max(one.tries):
             metrics |= _by_source(f"eval/pass@{k}", chance, prompts)
     return metrics
+
+
+def _means(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """[prompts] of each, over its samples; NaN for a prompt that has no score."""
+    return {
+        "accuracy": sums["correct"] / sums["known"],
+        "reward": sums["reward"] / sums["scored"],
+    }
 
 
 def _name(one: Pass, measure: str) -> str:

@@ -35,7 +35,8 @@ def metrics(folder) -> list[dict]:
 
 
 def assert_same_run(folder, straight) -> None:
-    assert (folder / "metrics.jsonl").read_bytes() == (straight / "metrics.jsonl").read_bytes()
+    for log in ("metrics.jsonl", "evaluations.jsonl"):
+        assert (folder / log).read_bytes() == (straight / log).read_bytes()
     assert torch.equal(expected_table(folder), expected_table(straight))
     names = [sorted(p.name for p in (f / "samples").iterdir()) for f in (folder, straight)]
     assert names[0] == names[1]

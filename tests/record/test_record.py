@@ -1,4 +1,5 @@
 import json
+import math
 import os
 
 import pytest
@@ -67,6 +68,16 @@ def test_a_resumed_record_continues_as_if_nothing_had_happened(tmp_path):
     want = (straight.folder / "metrics.jsonl").read_bytes()
     assert (killed.folder / "metrics.jsonl").read_bytes() == want
     assert [line["iteration"] for line in jsonl.read(killed.folder / "timing.jsonl")] == [*range(6)]
+
+
+def test_what_an_evaluation_found_of_each_prompt_is_a_line_that_resuming_cuts_back(tmp_path):
+    record = record_of(tmp_path)
+    for i in (0, 4):
+        record.prompts(i, [7, 9], {"eval/accuracy": [0.25 * i, math.nan]})
+    line = {"prompts": [7, 9], "eval/accuracy": [1.0, None]}
+    assert jsonl.read(tmp_path / "evaluations.jsonl")[1] == {"iteration": 4, **line}
+    RunRecord(tmp_path).cut(4)
+    assert [line["iteration"] for line in jsonl.read(tmp_path / "evaluations.jsonl")] == [0]
 
 
 def test_samples_written_again_replace_their_kind(tmp_path):

@@ -3,6 +3,7 @@
     config.yaml  manifest.json
     metrics.jsonl   one line per iteration, a function of configuration and seed alone
     timing.jsonl    the same iterations: seconds, tokens per second, memory
+    evaluations.jsonl   one line per evaluation: the ids of the prompts, and numbers of each
     samples/iteration_000020.jsonl   and, where samples are pictures, grids of them: see galleries
 
 Line i describes the weights after i iterations: what evaluation found there, and the training
@@ -20,7 +21,9 @@ from tandem.record import durable, galleries, jsonl
 from tandem.record.manifest import new_manifest, scrub, start
 from tandem.record.mirrors import Choice, Mirror, Mirrors, Run
 
-METRICS, TIMING, MANIFEST, CONFIG = "metrics.jsonl", "timing.jsonl", "manifest.json", "config.yaml"
+METRICS, TIMING, EVALUATIONS = "metrics.jsonl", "timing.jsonl", "evaluations.jsonl"
+MANIFEST, CONFIG = "manifest.json", "config.yaml"
+LOGS = (METRICS, TIMING, EVALUATIONS)
 
 Numbers = Mapping[str, float]
 
@@ -85,6 +88,13 @@ class RunRecord:
         self.latest |= {**metrics, **timing}
         self.mirrors.write(iteration, {**metrics, **timing})
 
+    def prompts(
+        self, iteration: int, ids: Sequence[int], values: Mapping[str, Sequence[float]]
+    ) -> None:
+        """What an evaluation found of each prompt: seeds differ, and so do prompts."""
+        line = {"iteration": iteration, "prompts": list(ids), **values}
+        jsonl.append(self.folder / EVALUATIONS, line)
+
     def samples(self, iteration: int, rows: Sequence[Mapping]) -> None:
         """Rows of a table; those of the same kinds that were there for the iteration make way."""
         path = self._samples_at(iteration)
@@ -106,15 +116,15 @@ class RunRecord:
 
     def cut(self, iteration: int) -> None:
         """Back to the moment before `iteration`: lines, torn lines and samples of later ones go."""
-        for name in (METRICS, TIMING):
+        for name in LOGS:
             jsonl.cut(self.folder / name, iteration)
         for path in (self.folder / "samples").rglob("iteration_*.*"):
             if galleries.number_of(path) >= iteration:
                 path.unlink()
 
     def sync(self) -> None:
-        """Both logs are on the disk: to be called before a checkpoint that counts on them."""
-        for name in (METRICS, TIMING):
+        """The logs are on the disk: to be called before a checkpoint that counts on them."""
+        for name in LOGS:
             if (self.folder / name).exists():
                 durable.sync(self.folder / name)
 
