@@ -7,6 +7,11 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
   metric=NAME     left out: eval/accuracy, or eval/reward where there is none
   x=AXIS          of the curves: iterations, samples, tokens, seconds, cpu_seconds, gpu_seconds
   out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF
+  save_band=experiments/NAME   keep the mean curves there; with ten seeds a band for one new run
+  band=experiments/NAME        which of these runs leave it, and where
+
+It ends with 0; with 1 where a run leaves its band, ended before it did, or is of a configuration
+that the experiment does not have; with 2 where nothing could be compared.
 """
 
 from __future__ import annotations
@@ -17,13 +22,15 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from tandem.compare import comparison, tables
+from tandem.compare import bands, comparison, expectation, tables
+from tandem.compare.expectation import Experiment
 from tandem.compare.figures import plots
-from tandem.compare.report import Comparison, provenance, report
+from tandem.compare.provenance import provenance
+from tandem.compare.report import Comparison, report
 from tandem.compare.runs import AXES, Run, find, read
 from tandem.compare.variants import grouped
 
-OPTIONS = ("by", "metric", "x", "out")
+OPTIONS = ("by", "metric", "x", "out", "save_band", "band")
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
 
 
@@ -34,18 +41,18 @@ def main(arguments: Sequence[str]) -> None:
     try:
         places, options = parsed(arguments)
         runs = [read(folder) for folder in find(places)]
-        asked = Asked(
-            by=split(options.get("by")),
-            metric=options.get("metric"),
-            axis=options.get("x", "iterations"),
-        )
-        found = compare(runs, asked)
+        found = compare(runs, asked_of(options))
         print("\n\n".join(table.markdown() for table in found.tables))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))
+        if "save_band" in options:
+            every = [one.variant for one in found.variants]
+            print(f"\n{expectation.save(Path(options['save_band']), every, found.metric)}")
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    if not all(one.holds for one in found.judged):
+        sys.exit(1)
 
 
 def parsed(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
@@ -61,6 +68,24 @@ def parsed(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
     return places, options
 
 
+def asked_of(options: Mapping[str, str]) -> Asked:
+    axis, metric = options.get("x", expectation.AXIS), options.get("metric")
+    if "save_band" in options and axis != expectation.AXIS:
+        raise ValueError(
+            f"x={axis} with save_band: seeds are not at one place of it at a time; "
+            f"a band is over {expectation.AXIS}: leave x out"
+        )
+    experiment = expectation.load(Path(options["band"])) if "band" in options else None
+    if experiment is not None:
+        if metric not in (None, experiment.metric):
+            raise ValueError(
+                f"metric={metric}: {experiment.folder} expects {experiment.metric}: leave it out"
+            )
+        metric = experiment.metric
+    by = split(options.get("by"))
+    return Asked(by=by, metric=metric, axis=axis, experiment=experiment)
+
+
 def split(text: str | None) -> list[str]:
     return text.split(",") if text else []
 
@@ -72,6 +97,7 @@ class Asked:
     by: Sequence[str] = ()
     metric: str | None = None
     axis: str = "iterations"
+    experiment: Experiment | None = None  # that the runs are judged beside
 
     def __post_init__(self) -> None:
         if self.axis not in AXES:
@@ -88,7 +114,18 @@ def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
     made = [tables.of_variants(variants, metric, silent)]
     if pairs:
         made += [tables.of_pairs(pairs, metric), tables.of_differences(variants)]
-    return Comparison(metric=metric, axis=asked.axis, variants=variants, pairs=pairs, tables=made)
+    judged = []
+    if asked.experiment is not None:
+        judged = [bands.judge(run, asked.experiment) for run in runs]
+        made.insert(0, bands.of_judged(judged, asked.experiment))
+    return Comparison(
+        metric=metric,
+        axis=asked.axis,
+        variants=variants,
+        pairs=pairs,
+        tables=made,
+        judged=judged,
+    )
 
 
 def chosen(runs: Sequence[Run], metric: str | None) -> str:

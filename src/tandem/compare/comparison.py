@@ -99,6 +99,11 @@ def is_score(metric: str) -> bool:
     return any(word in metric for word in ("accuracy", "reward", "pass@", "score"))
 
 
+def is_share(metric: str) -> bool:
+    """Whether it lies between 0 and 1."""
+    return any(word in metric for word in ("accuracy", "pass@"))
+
+
 def pairs(variants: Sequence[Scored], metric: str) -> list[Pair]:
     """All of them, with p-values that hold for the whole table."""
     verb = "beats" if is_score(metric) else "is above"

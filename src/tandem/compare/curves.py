@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, stats
 
+from tandem.compare.intervals import is_rounding
+
 FEWEST_FOR_BAND = 10
 FEWEST_POINTS = 6  # of a curve, for three numbers to be fitted
 LEVEL = 0.95
@@ -23,27 +25,30 @@ class Band:
 
     x: NDArray  # [P]
     mean: NDArray
-    low: NDArray
+    low: NDArray  # NaN: the seeds agree there, and say nothing of how far another one may be
     high: NDArray
     n: int
 
     def leaves(self, curve: ArrayLike) -> NDArray:
         """[P] bool: where a run is outside; NaN, a run that ended before, is outside."""
         curve = np.asarray(curve, dtype=np.float64)
-        return ~((self.low <= curve) & (curve <= self.high))
+        return np.isnan(curve) | (curve < self.low) | (curve > self.high)
 
 
 def prediction_band(x: ArrayLike, curves: ArrayLike, *, level: float = LEVEL) -> Band | None:
     """mean ± t(n - 1, 1 - (1 - level) / 2P) s sqrt(1 + 1/n), Bonferroni over P points.
 
-    curves: [n, P], one of each seed. None: fewer than ten, no band yet.
+    curves: [n, P], one of each seed. None: fewer than ten, no band yet. Points at which all seeds
+    agree are no part of it, nor of P: the next seed may be the first that differs.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(curves, dtype=np.float64)
-    n, points = y.shape
+    n = len(y)
     if n < FEWEST_FOR_BAND:
         return None
-    edge = stats.t.ppf(1 - (1 - level) / (2 * points), n - 1)
-    half = edge * y.std(0, ddof=1) * math.sqrt(1 + 1 / n)
+    spread = y.std(0, ddof=1)
+    apart = ~np.array([is_rounding(s, column) for s, column in zip(spread, y.T, strict=True)])
+    edge = stats.t.ppf(1 - (1 - level) / (2 * max(apart.sum(), 1)), n - 1)
+    half = np.where(apart, edge * spread * math.sqrt(1 + 1 / n), np.nan)
     mean = y.mean(0)
     return Band(x=x, mean=mean, low=mean - half, high=mean + half, n=n)
 

@@ -57,11 +57,11 @@ def _by_iteration(run: Run, metric: str, axis: str | None = None) -> dict[int, f
     return dict(zip(at.x.astype(int).tolist(), along.x.tolist(), strict=True))
 
 
-def thinned(grid: Sequence[int]) -> list[int]:
+def thinned(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:
     """At most so many of them at even distances, the first and the last too."""
-    if len(grid) <= MOST_POINTS:
+    if len(grid) <= most:
         return list(grid)
-    chosen = np.linspace(0, len(grid) - 1, MOST_POINTS).round().astype(int)
+    chosen = np.linspace(0, len(grid) - 1, most).round().astype(int)
     return [grid[i] for i in chosen]
 
 

@@ -5,19 +5,19 @@ The page holds its numbers as JSON and draws them itself; its policy forbids it 
 
 from __future__ import annotations
 
-import hashlib
 import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata, resources
+from importlib import resources
 
+from tandem.compare.bands import Judged
 from tandem.compare.comparison import CAVEAT, SMALL, Pair, Scored
 from tandem.compare.gallery import gallery
 from tandem.compare.learning import learning, mean_line
+from tandem.compare.provenance import provenance
 from tandem.compare.runs import AXES, Run
 from tandem.compare.tables import Table
-from tandem.compare.variants import facts_of
 
 BESIDE = ("eval/reward", "reward/mean", "actor/entropy", "response/length", "eval/diversity")
 DIGITS = 6  # of a number in the page
@@ -32,6 +32,7 @@ class Comparison:
     variants: Sequence[Scored]
     pairs: Sequence[Pair]
     tables: Sequence[Table]
+    judged: Sequence[Judged] = ()  # beside what an experiment expects
 
     @property
     def runs(self) -> list[Run]:
@@ -135,18 +136,3 @@ def claims(found: Comparison) -> list[dict[str, object]]:
     ]
     few = any(len(one.scores) <= SMALL for one in found.variants)
     return said + ([{"text": CAVEAT, "claim": False}] if few else [])
-
-
-def provenance(runs: Sequence[Run]) -> str:
-    """By which code, from which configurations and seeds: one line for every figure and table."""
-    commits = sorted({run.commit[:10] if run.commit else "unknown code" for run in runs})
-    seeds = sorted({run.seed for run in runs})
-    code = f"Tandem {metadata.version('tandem')} {', '.join(commits)}"
-    said = f"{len(runs)} runs, seeds {', '.join(map(str, seeds))}"
-    return f"{code}; configurations {fingerprint(runs)}; {said}"
-
-
-def fingerprint(runs: Sequence[Run]) -> str:
-    """A hash of what the runs were asked to do, whatever their seeds and places."""
-    facts = sorted({json.dumps(facts_of(run), sort_keys=True, default=str) for run in runs})
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]

@@ -95,6 +95,7 @@ def facts_of(run: Run) -> dict[str, object]:
         key: value
         for key, value in flat(run.config)
         if not {key, key.split(".")[0]} & {*NO_DIFFERENCE, "choices"}
+        and not key.endswith(".cache_dir")
         and not (key.endswith(".seed") and value == run.seed)
     }
     without = {*NO_DIFFERENCE, "trainer"}  # its precision is among the numbers

@@ -1,0 +1,161 @@
+"""The expected curve of an experiment, and which new runs stay within its band."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from written_runs import write_run
+
+from tandem.compare import bands, expectation
+from tandem.compare.__main__ import main
+from tandem.compare.runs import find, read
+from tandem.compare.variants import grouped
+
+METRIC = "eval/accuracy"
+SPREAD = 0.03
+
+
+def curve(seed, *, shift=0.0, points=6):
+    """From 0, which all seeds share, upwards; a seed is better or worse throughout."""
+    random = np.random.default_rng(seed)
+    height = 0.6 + shift + SPREAD * random.normal()
+    rise = np.linspace(0, 1, points) * (height + 0.01 * random.normal(size=points))
+    return rise.tolist()
+
+
+def experiment(folder, seeds=10, algorithms=("grpo", "rloo")):
+    for algorithm in algorithms:
+        for seed in range(seeds):
+            place = folder / "runs" / f"{algorithm}-{seed}"
+            write_run(place, curve(seed), seed=seed, algorithm=algorithm, every=10)
+    variants = grouped([read(path) for path in find([folder / "runs"])])
+    expectation.save(folder / "kept", variants, METRIC)
+    return expectation.load(folder / "kept")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return experiment(tmp_path_factory.mktemp("experiment"))
+
+
+def judged(tmp_path, kept, own, **changes):
+    folder = write_run(tmp_path / "new", own, seed=99, every=10, **changes)
+    return bands.judge(read(folder), kept)
+
+
+def test_what_is_kept_is_the_band_of_its_definition(kept):
+    """At the five points at which seeds differ; at the first one all are 0."""
+    y = np.array([curve(seed) for seed in range(10)])
+    edge = stats.t.ppf(1 - 0.025 / 5, 9) * math.sqrt(1 + 1 / 10)
+    band = kept.variants[0].band
+    assert band.x.tolist() == [0, 10, 20, 30, 40, 50]
+    np.testing.assert_allclose(band.mean, y.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(band.high[1:], (y.mean(0) + edge * y.std(0, ddof=1))[1:], rtol=1e-5)
+    assert np.isnan(band.low[0]) and np.isnan(band.high[0])
+
+
+def test_a_run_like_the_others_stays_inside(tmp_path, kept):
+    found = judged(tmp_path, kept, curve(99))
+    assert found.holds and bands.verdict(found) == "inside at all 5 points"
+
+
+def test_a_run_that_leaves_says_where(tmp_path, kept):
+    own = curve(99)
+    own[3] = 0.9
+    found = judged(tmp_path, kept, own)
+    assert not found.holds
+    assert bands.verdict(found).startswith("outside from iteration 30: 0.9, where the band is [0.")
+    assert bands.verdict(found).endswith("outside at 1 of 6 points")
+
+
+def test_where_all_seeds_agree_another_value_is_no_fault(tmp_path, kept):
+    assert judged(tmp_path, kept, [0.01, *curve(99)[1:]]).holds
+
+
+def test_a_run_that_ended_before_is_not_inside(tmp_path, kept):
+    found = judged(tmp_path, kept, curve(99)[:3], iterations=50)
+    assert not found.holds
+    assert bands.verdict(found) == "inside at the 3 of 6 points that it came to"
+
+
+def test_a_run_belongs_to_the_variant_of_its_configuration(tmp_path, kept):
+    assert judged(tmp_path, kept, curve(1), algorithm="rloo").expected.name == "rloo"
+    other = judged(tmp_path / "other", kept, curve(1), algorithm="rloo", optimizer={"lr": 3e-4})
+    assert other.expected.name == "rloo" and not other.holds
+    said = "another configuration: optimizer.lr is 0.0003, expected 0.0001"
+    assert bands.verdict(other) == said
+
+
+def test_a_key_that_the_code_has_learnt_since_is_named_and_no_obstacle(tmp_path, kept):
+    found = judged(tmp_path, kept, curve(99), optimizer={"lr": 1e-4, "nesterov": False})
+    assert found.holds
+    notes = bands.of_judged([found], kept).notes
+    assert "Judged in spite of keys that one side alone has: optimizer.nesterov." in notes
+
+
+def test_fewer_than_ten_seeds_make_no_band(tmp_path):
+    kept = experiment(tmp_path, seeds=5, algorithms=("grpo",))
+    found = judged(tmp_path, kept, curve(99, shift=-0.5))
+    assert found.holds and bands.verdict(found) == "no band yet, n = 5 of 10"
+
+
+def test_a_share_ends_at_one_and_a_reward_does_not():
+    y = np.linspace(0.9, 1.0, 10)[:, None]
+    x = np.zeros(1)
+    assert expectation.band_of(x, y, "eval/accuracy").high[0] == 1
+    assert expectation.band_of(x, y, "eval/reward").high[0] > 1
+
+
+def test_a_long_curve_is_judged_at_few_points(tmp_path):
+    """Each more would widen the band for all of them."""
+    write_run(tmp_path, np.linspace(0, 1, 101).tolist())
+    (variant,) = grouped([read(tmp_path)])
+    kept = expectation.as_json(variant, METRIC)["x"]
+    assert len(kept) == 20 and (kept[0], kept[-1]) == (0, 100)
+
+
+def test_the_command_keeps_a_band_and_judges_by_it(tmp_path, capsys):
+    for seed in range(10):
+        write_run(tmp_path / "runs" / str(seed), curve(seed), seed=seed, every=10)
+    main([str(tmp_path / "runs"), f"save_band={tmp_path / 'kept'}"])
+    content = json.loads((tmp_path / "kept" / "expected.json").read_text())
+    assert str(tmp_path) not in json.dumps(content)
+    assert [one["n"] for one in content["variants"]] == [10]
+
+    write_run(tmp_path / "new" / "a", curve(99), seed=10, every=10)
+    main([str(tmp_path / "new"), f"band={tmp_path / 'kept'}"])
+    assert "inside at all 5 points" in capsys.readouterr().out
+    write_run(tmp_path / "new" / "b", curve(99, shift=0.3), seed=11, every=10)
+    with pytest.raises(SystemExit) as exit:
+        main([str(tmp_path / "new"), f"band={tmp_path / 'kept'}"])
+    assert exit.value.code == 1
+    assert "outside from iteration" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["save_band=kept", "x=seconds"], "x=seconds with save_band: seeds are not at one place"),
+        (["band=nowhere"], "band=nowhere has no expected.json that can be read"),
+    ],
+)
+def test_a_band_that_cannot_be_is_one_line(tmp_path, capsys, arguments, line):
+    write_run(tmp_path, [0.0, 0.5])
+    with pytest.raises(SystemExit) as exit:
+        main([str(tmp_path), *arguments])
+    said = capsys.readouterr().err.strip()
+    assert exit.value.code == 2 and line in said and "\n" not in said
+
+
+def test_another_metric_than_the_band_is_refused(tmp_path, kept, capsys):
+    write_run(tmp_path, [0.0, 0.5])
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), f"band={kept.folder}", "metric=eval/reward"])
+    assert "expects eval/accuracy" in capsys.readouterr().err
+
+
+def test_a_cache_elsewhere_is_no_other_configuration(tmp_path, kept):
+    model = {"path": "tiny", "seed": 99, "evidence": "grpo", "cache_dir": str(tmp_path)}
+    assert not judged(tmp_path, kept, curve(99), model=model).unknown
