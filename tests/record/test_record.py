@@ -9,6 +9,7 @@ import wandb
 from tandem.record import RunRecord, jsonl
 from tandem.record.mirrors import Csv, Run, TensorBoard
 from tandem.record.wandb_mirror import Wandb
+from tandem.types import Prompt
 
 
 def record_of(folder, mirrors=()) -> RunRecord:
@@ -72,9 +73,10 @@ def test_a_resumed_record_continues_as_if_nothing_had_happened(tmp_path):
 
 def test_what_an_evaluation_found_of_each_prompt_is_a_line_that_resuming_cuts_back(tmp_path):
     record = record_of(tmp_path)
+    asked = [Prompt(id=i, source=source, text="?") for i, source in ((7, "easy"), (9, "hard"))]
     for i in (0, 4):
-        record.prompts(i, [7, 9], {"eval/accuracy": [0.25 * i, math.nan]})
-    line = {"prompts": [7, 9], "eval/accuracy": [1.0, None]}
+        record.prompts(i, asked, {"eval/accuracy": [0.25 * i, math.nan]})
+    line = {"prompts": [7, 9], "sources": ["easy", "hard"], "eval/accuracy": [1.0, None]}
     assert jsonl.read(tmp_path / "evaluations.jsonl")[1] == {"iteration": 4, **line}
     RunRecord(tmp_path).cut(4)
     assert [line["iteration"] for line in jsonl.read(tmp_path / "evaluations.jsonl")] == [0]

@@ -71,7 +71,7 @@ class Evaluating(Callback):
         metrics = {**found.metrics, **compared}
         if trainer.is_global_zero:
             record = self.recording.record
-            record.prompts(module.iteration, [prompt.id for prompt in self.prompts], found.prompts)
+            record.prompts(module.iteration, self.prompts, found.prompts)
             record.samples(module.iteration, found.rows)
             metrics |= self._drift(module.iteration, metrics, found.rows)
             record.hold(metrics, {"time/evaluate": time.perf_counter() - start})

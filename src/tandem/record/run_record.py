@@ -3,7 +3,7 @@
     config.yaml  manifest.json
     metrics.jsonl   one line per iteration, a function of configuration and seed alone
     timing.jsonl    the same iterations: seconds, tokens per second, memory
-    evaluations.jsonl   one line per evaluation: the ids of the prompts, and numbers of each
+    evaluations.jsonl   one line per evaluation: prompts, their sources, and numbers of each
     samples/iteration_000020.jsonl   and, where samples are pictures, grids of them: see galleries
 
 Line i describes the weights after i iterations: what evaluation found there, and the training
@@ -20,6 +20,7 @@ from pathlib import Path
 from tandem.record import durable, galleries, jsonl
 from tandem.record.manifest import new_manifest, scrub, start
 from tandem.record.mirrors import Choice, Mirror, Mirrors, Run
+from tandem.types import Prompt
 
 METRICS, TIMING, EVALUATIONS = "metrics.jsonl", "timing.jsonl", "evaluations.jsonl"
 MANIFEST, CONFIG = "manifest.json", "config.yaml"
@@ -89,11 +90,11 @@ class RunRecord:
         self.mirrors.write(iteration, {**metrics, **timing})
 
     def prompts(
-        self, iteration: int, ids: Sequence[int], values: Mapping[str, Sequence[float]]
+        self, iteration: int, asked: Sequence[Prompt], values: Mapping[str, Sequence[float]]
     ) -> None:
         """What an evaluation found of each prompt: seeds differ, and so do prompts."""
-        line = {"iteration": iteration, "prompts": list(ids), **values}
-        jsonl.append(self.folder / EVALUATIONS, line)
+        which = {"prompts": [one.id for one in asked], "sources": [one.source for one in asked]}
+        jsonl.append(self.folder / EVALUATIONS, {"iteration": iteration, **which, **values})
 
     def samples(self, iteration: int, rows: Sequence[Mapping]) -> None:
         """Rows of a table; those of the same kinds that were there for the iteration make way."""
