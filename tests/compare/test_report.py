@@ -92,7 +92,7 @@ def test_out_writes_everything_with_where_it_comes_from(sweep, tmp_path):
     written = {path.name for path in tmp_path.iterdir()}
     tables = {
         f"{n}.{kind}"
-        for n in ("scores", "differences", "configuration")
+        for n in ("scores", "differences", "configuration", "curves")
         for kind in ("md", "csv", "tex")
     }
     assert written == tables | {"report.html", "curves.pdf", "scores.pdf"}

@@ -8,12 +8,12 @@ from tandem.record import RunRecord
 
 
 def write_run(
-    folder: Path, curve, *, seed=0, algorithm="grpo", iterations=None, every=1, **changes
+    folder: Path, curve, *, seed=0, algorithm="grpo", iterations=None, every=1, also=None, **changes
 ) -> Path:
     """A run whose eval/accuracy is `curve`, one value every so many iterations.
 
-    `changes`: top-level keys of its configuration. A curve that ends before `iterations` is of a
-    run that died.
+    `also`: other metrics of its evaluations, a number or None at each. `changes`: top-level keys
+    of its configuration. A curve that ends before `iterations` is of a run that died.
     """
     last = (len(curve) - 1) * every
     config = {
@@ -33,7 +33,9 @@ def write_run(
     for iteration in range(last + 1):
         metrics = {"samples": 64 * iteration, "tokens": 640 * iteration, "reward/mean": 0.1}
         if iteration % every == 0:
-            metrics["eval/accuracy"] = curve[iteration // every]
+            place = iteration // every
+            metrics["eval/accuracy"] = curve[place]
+            metrics |= {name: y[place] for name, y in (also or {}).items() if y[place] is not None}
         record.write(iteration, metrics, {"time/total": 2.0 * iteration, "time/cpu": iteration})
     record.close()
     return folder

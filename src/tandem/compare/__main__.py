@@ -6,6 +6,8 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
                   left out: whatever the runs do not agree on
   metric=NAME     left out: eval/accuracy, or eval/reward where there is none
   x=AXIS          of the curves: iterations, samples, tokens, seconds, cpu_seconds, gpu_seconds
+  threshold=0.5   of the metric: how much of x seeds need to get there; left out: halfway from where
+                  runs start to the best last mean
   out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF
   save_band=experiments/NAME   keep the mean curves there; with ten seeds a band for one new run
   band=experiments/NAME        which of these runs leave it, and where
@@ -16,13 +18,14 @@ that the experiment does not have; with 2 where nothing could be compared.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from tandem.compare import bands, comparison, expectation, tables
+from tandem.compare import bands, comparison, curve_tables, expectation, tables
 from tandem.compare.expectation import Experiment
 from tandem.compare.figures import plots
 from tandem.compare.provenance import provenance
@@ -30,7 +33,7 @@ from tandem.compare.report import Comparison, report
 from tandem.compare.runs import AXES, Run, find, read
 from tandem.compare.variants import grouped
 
-OPTIONS = ("by", "metric", "x", "out", "save_band", "band")
+OPTIONS = ("by", "metric", "x", "threshold", "out", "save_band", "band")
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
 
 
@@ -82,12 +85,29 @@ def asked_of(options: Mapping[str, str]) -> Asked:
                 f"metric={metric}: {experiment.folder} expects {experiment.metric}: leave it out"
             )
         metric = experiment.metric
-    by = split(options.get("by"))
-    return Asked(by=by, metric=metric, axis=axis, experiment=experiment)
+    return Asked(
+        by=split(options.get("by")),
+        metric=metric,
+        axis=axis,
+        threshold=number_of("threshold", options.get("threshold")),
+        experiment=experiment,
+    )
 
 
 def split(text: str | None) -> list[str]:
     return text.split(",") if text else []
+
+
+def number_of(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{option}={text}: give a number, such as {option}=0.5")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +117,7 @@ class Asked:
     by: Sequence[str] = ()
     metric: str | None = None
     axis: str = "iterations"
+    threshold: float | None = None  # None: one that suits the runs
     experiment: Experiment | None = None  # that the runs are judged beside
 
     def __post_init__(self) -> None:
@@ -114,6 +135,9 @@ def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
     made = [tables.of_variants(variants, metric, silent)]
     if pairs:
         made += [tables.of_pairs(pairs, metric), tables.of_differences(variants)]
+    tries = curve_tables.of_tries(variants)
+    made += [curve_tables.of_curves(variants, metric, asked.axis, asked.threshold)]
+    made += [tries] if tries is not None else []
     judged = []
     if asked.experiment is not None:
         judged = [bands.judge(run, asked.experiment) for run in runs]

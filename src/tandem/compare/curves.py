@@ -6,6 +6,7 @@ A curve is a score at each of P points of an axis (iterations, samples, tokens, 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,9 @@ from scipy import optimize, stats
 from tandem.compare.intervals import is_rounding
 
 FEWEST_FOR_BAND = 10
+FEWEST_FOR_MEDIAN = 6  # seeds, for an interval at 95 %
 FEWEST_POINTS = 6  # of a curve, for three numbers to be fitted
+LEFT_OVER = 0.2  # most of its variance that a fit may leave unexplained
 LEVEL = 0.95
 
 
@@ -59,6 +62,13 @@ def area(x: ArrayLike, y: ArrayLike) -> float:
     return float(np.trapezoid(y, x) / (x[-1] - x[0])) if len(x) > 1 else float(y[0])
 
 
+def cut(x: ArrayLike, y: ArrayLike, end: float) -> tuple[NDArray, NDArray]:
+    """The curve up to a place on the axis, which lies on it or between two of its points."""
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    before = x < end
+    return np.append(x[before], end), np.append(y[before], np.interp(end, x, y))
+
+
 def reached(x: ArrayLike, y: ArrayLike, threshold: float) -> float | None:
     """Where a curve first stands at the threshold, between points by a straight line; None: never.
 
@@ -76,6 +86,36 @@ def reached(x: ArrayLike, y: ArrayLike, threshold: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reaching:
+    """Where seeds reach a threshold: their median, in which one that never does counts as last."""
+
+    median: float  # of the axis; inf: half of the seeds or more never do
+    low: float | None  # None: fewer than six seeds
+    high: float | None  # inf: it may be never
+    reached: int
+    n: int
+
+
+def reaching(places: Sequence[float | None], *, level: float = LEVEL) -> Reaching:
+    """places: of each seed, None: never. The interval is made of order statistics.
+
+    The median lies below the k-th smallest of n with the chance that fewer than k of n coins fall
+    heads: k is the largest one at which this is at most (1 - level) / 2.
+    """
+    ordered = np.sort([math.inf if place is None else place for place in places])
+    n = len(ordered)
+    beyond = stats.binom.cdf(np.arange(n), n, 0.5)  # of k = 1, 2, ...
+    k = int((beyond <= (1 - level) / 2).sum())
+    return Reaching(
+        median=float(np.median(ordered)),
+        low=float(ordered[k - 1]) if k else None,
+        high=float(ordered[n - k]) if k else None,
+        reached=int(np.isfinite(ordered).sum()),
+        n=n,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
     """end - (end - start) * 2^(-x / half): where a curve is going, and how fast."""
 
@@ -85,30 +125,57 @@ class Saturation:
     unexplained: float  # share of the variance that is left over
 
 
-def saturation(x: ArrayLike, y: ArrayLike) -> Saturation | None:
-    """The least-squares fit; None where a curve does not allow one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """Why a curve does not say where it is going."""
+
+    why: str
+
+
+def saturation(
+    x: ArrayLike, y: ArrayLike, *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Saturation | Unfit:
+    """The least-squares fit whose ends lie `within`, where the curve allows one.
 
     It must have six points, bend, explain four fifths of the variance, and have run for one half
     time at least: a straight line says nothing of its end.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if len(x) < FEWEST_POINTS or np.ptp(y) == 0:
-        return None
-    x0, width = x[0], np.ptp(x)
-
-    def line(half: float) -> tuple[NDArray, float]:
-        decay = np.exp2(-(x - x0) / half)
-        columns = np.stack([1 - decay, decay], 1)
-        ends, *_ = np.linalg.lstsq(columns, y, rcond=None)
-        return ends, float(((columns @ ends - y) ** 2).sum())
-
-    # Two of three numbers are linear, so the third one is all that is searched.
-    found = optimize.minimize_scalar(
-        lambda power: line(width * 2**power)[1], bounds=(-6, 4), method="bounded"
-    )
-    half = width * 2**found.x
-    (end, start), left = line(half)
+    if len(x) < FEWEST_POINTS:
+        return Unfit(why=f"{len(x)} of the {FEWEST_POINTS} points that it takes")
+    if np.ptp(y) == 0:
+        return Unfit(why="it is flat")
+    half = _best_half(x, y, within)
+    (end, start), left = _ends(x, y, half, within)
     unexplained = left / float(((y - y.mean()) ** 2).sum())
-    if half > width or unexplained > 0.2:
-        return None
-    return Saturation(start=float(start), end=float(end), half=float(half), unexplained=unexplained)
+    if half > np.ptp(x):
+        return Unfit(why="it has not come half the way to where it may be going")
+    if unexplained > LEFT_OVER:
+        return Unfit(why=f"{100 * unexplained:.0f} % of its variance is of another shape")
+    if half < x[1] - x[0]:
+        return Unfit(why="it is there by the second point")
+    return Saturation(start=start, end=end, half=half, unexplained=unexplained)
+
+
+def _best_half(x: NDArray, y: NDArray, within: tuple[float, float]) -> float:
+    """Two of three numbers are linear, so this one is all that is searched: first everywhere,
+    since the error may have several valleys, then in the deepest one."""
+
+    def left(power: float) -> float:
+        return _ends(x, y, np.ptp(x) * 2**power, within)[1]
+
+    powers = np.linspace(-6, 4, 41)
+    best = powers[np.argmin([left(power) for power in powers])]
+    step = powers[1] - powers[0]
+    found = optimize.minimize_scalar(left, bounds=(best - step, best + step), method="bounded")
+    return float(np.ptp(x) * 2**found.x)
+
+
+def _ends(
+    x: NDArray, y: NDArray, half: float, within: tuple[float, float]
+) -> tuple[tuple[float, float], float]:
+    """(end, start) that fit best at this half time, and the squares that are left over."""
+    decay = np.exp2(-(x - x[0]) / half)
+    columns = np.stack([1 - decay, decay], 1)
+    ends = optimize.lsq_linear(columns, y, bounds=within).x
+    return (float(ends[0]), float(ends[1])), float(((columns @ ends - y) ** 2).sum())

@@ -1,0 +1,98 @@
+"""The table of curves and that of pass@k, on runs whose numbers are known."""
+
+import pytest
+from written_runs import write_run
+
+from tandem.compare.__main__ import main
+from tandem.compare.comparison import scored
+from tandem.compare.curve_tables import of_curves, of_tries, threshold
+from tandem.compare.runs import find, read
+from tandem.compare.variants import grouped
+
+METRIC = "eval/accuracy"
+
+
+def variants_of(folder, metric=METRIC):
+    return [scored(one, metric) for one in grouped([read(path) for path in find([folder])])]
+
+
+def cells(table, row=0):
+    return dict(zip(table.columns, table.rows[row], strict=True))
+
+
+def test_one_variant_by_hand(tmp_path):
+    """Two seeds rise from 0 by .2 and by .1 at each of four points; the threshold is .3."""
+    write_run(tmp_path / "0", [0.0, 0.2, 0.4, 0.6], seed=0, every=10)
+    write_run(tmp_path / "1", [0.0, 0.1, 0.2, 0.3], seed=1, every=10)
+    table = of_curves(variants_of(tmp_path), METRIC, "samples", 0.3)
+    found = cells(table)
+    assert (found["variant"], found["n"], found["area"]) == ("grpo", "2", "0.225")
+    assert found["samples to 0.300"] == str((15 + 30) * 64 // 2)
+    assert (found["reached"], found["end"]) == ("2 of 2", "-")
+    assert "No fit: grpo: 4 of the 6 points that it takes." in table.notes
+
+
+def test_the_threshold_is_halfway_to_the_best_variant(tmp_path):
+    write_run(tmp_path / "a", [0.1, 0.5, 0.9], algorithm="grpo")
+    write_run(tmp_path / "b", [0.1, 0.1, 0.2], algorithm="rloo")
+    table = of_curves(variants_of(tmp_path), METRIC, "iterations")
+    assert [cells(table, i)["iterations to 0.500"] for i in (0, 1)] == ["1", "never"]
+    assert [cells(table, i)["reached"] for i in (0, 1)] == ["1 of 1", "0 of 1"]
+
+
+def test_nothing_that_rose_has_no_threshold(tmp_path):
+    write_run(tmp_path / "a", [0.5, 0.4])
+    assert threshold(variants_of(tmp_path), METRIC, None).value is None
+    assert threshold(variants_of(tmp_path), "response/length", None).value is None
+    assert threshold(variants_of(tmp_path), METRIC, 0.45).value == 0.45
+
+
+def test_areas_end_where_the_shortest_variant_does(tmp_path):
+    """A run twice as long as the others has not learned more on the way."""
+    write_run(tmp_path / "a", [0.0, 0.4, 0.4, 0.4, 0.4], algorithm="grpo")
+    write_run(tmp_path / "b", [0.0, 0.4, 0.4], algorithm="rloo")
+    table = of_curves(variants_of(tmp_path), METRIC, "iterations")
+    assert [cells(table, i)["area"] for i in (0, 1)] == ["0.300", "0.300"]
+
+
+def test_a_run_that_died_keeps_its_height_and_never_gets_there(tmp_path):
+    write_run(tmp_path / "0", [0.0, 0.8, 0.8], seed=0)
+    write_run(tmp_path / "1", [0.0, 0.4], seed=1, iterations=2)
+    found = cells(of_curves(variants_of(tmp_path), METRIC, "iterations", 0.5))
+    assert found["area"] == f"{((0.4 + 0.8) / 2 + (0.2 + 0.4) / 2) / 2:.3f}"
+    assert (found["iterations to 0.500"], found["reached"]) == ("never", "1 of 2")
+
+
+def test_an_axis_that_nobody_counted_has_no_numbers(tmp_path):
+    write_run(tmp_path / "0", [0.0, 0.8])
+    found = cells(of_curves(variants_of(tmp_path), METRIC, "gpu_seconds"))
+    assert {found["area"], found["gpu seconds to 0.400"], found["end"]} == {"-"}
+
+
+def test_pass_at_k_stands_at_both_ends(tmp_path):
+    for seed, end in enumerate((0.5, 0.7)):
+        ends = {"eval/pass@1": [0.1, None, end], "eval/pass@8": [0.4, None, 0.6]}
+        write_run(tmp_path / str(seed), [0.1, 0.2, 0.3], seed=seed, also=ends)
+    dead = {"eval/pass@1": [0.3, 0.1], "eval/pass@8": [0.4, None]}
+    write_run(tmp_path / "2", [0.1, 0.2], seed=2, iterations=2, also=dead)
+    table = of_tries(variants_of(tmp_path))
+    one, eight = cells(table, 0), cells(table, 1)
+    assert (one["k"], one["n"], eight["k"]) == ("1", "3", "8")
+    assert float(one["gain"]) == pytest.approx((0.4 + 0.6 - 0.2) / 3, abs=1e-3)
+    assert float(eight["gain"]) == pytest.approx((0.2 + 0.2 + 0) / 3, abs=1e-3)
+    assert table.notes == ["Measured once only, so that the end is the start: grpo: seed 2."]
+
+
+def test_runs_without_tries_have_no_such_table(tmp_path):
+    write_run(tmp_path / "0", [0.0, 0.8])
+    assert of_tries(variants_of(tmp_path)) is None
+
+
+def test_a_threshold_that_is_no_number_is_one_line(tmp_path, capsys):
+    write_run(tmp_path / "run", [0.0, 0.8])
+    for text in ("half", "nan", ""):
+        with pytest.raises(SystemExit) as exit:
+            main([str(tmp_path), f"threshold={text}"])
+        said = capsys.readouterr().err.strip()
+        assert exit.value.code == 2
+        assert said == f"threshold={text}: give a number, such as threshold=0.5"
