@@ -16,7 +16,7 @@ NO_DIFFERENCE = (
     *(f"trainer.{x}" for x in ("accelerator", "devices", "num_nodes", "strategy")),
 )
 # What an algorithm tells the model of itself is no part of its weights.
-TOLD = tuple(f"model.{x}" for x in ("regression", "evidence", "snapshots", "teachers", "sampling"))
+TOLD = ("model.trained", "model.sampling")
 STARTS = ("warm_start", "continue_from", "model")  # what the first weights of a run depend on
 
 

@@ -1,5 +1,6 @@
 """Small flow policies that are quick to make, and what they are asked for."""
 
+from dataclasses import fields
 from functools import partial
 
 import torch
@@ -9,6 +10,7 @@ from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.tiny_flow import TinyFlow
+from tandem.policies.flow.trained import Trained
 from tandem.types import Prompt, Scores
 
 TEXTS = ("red circle", "green square", "blue triangle", "yellow circle")
@@ -21,8 +23,10 @@ NOTHING = frozenset()
 KEY = 11
 
 
-def asked(texts=TEXTS, **fields):
-    return [Prompt(id=i, source="shapes", text=text, fields=fields) for i, text in enumerate(texts)]
+def asked(texts=TEXTS, **brought):
+    return [
+        Prompt(id=i, source="shapes", text=text, fields=brought) for i, text in enumerate(texts)
+    ]
 
 
 class Brightness(AtOnce):
@@ -47,6 +51,8 @@ def small(needs=NOTHING, *, steps=5, sampling=None, **options):
     """A policy of one layer."""
     own = {"kernel": KERNELS["flow_sde"], "max_rows": 16} | (sampling or {})
     options.setdefault("adapter", TinyFlow(seed=0, num_layers=1))
+    trained = {field.name for field in fields(Trained)} & options.keys()
+    options["trained"] = Trained(**{name: options.pop(name) for name in trained})
     policy = FlowPolicy(sampling=FlowSampling(steps=steps, **own), **options)
     policy.load(needs)
     return policy

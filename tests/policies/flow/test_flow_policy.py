@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from tandem import draws
 from tandem.dynamics.kernels import ode
-from tandem.policies.flow.policy import BY_ITSELF
 from tandem.policies.flow.tiny_flow import TinyFlow, read
+from tandem.policies.flow.trained import BY_ITSELF
 from tandem.policies.language import LanguagePolicy
 from tandem.types import Prompt
 

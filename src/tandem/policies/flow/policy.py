@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 
 from tandem import draws
 from tandem.dynamics.decays import Decay, Following
-from tandem.dynamics.regression import Regression, logit_normal, plain
 from tandem.policies.base import Policy
 from tandem.policies.flow import admission, rows
 from tandem.policies.flow.admission import Split
@@ -30,7 +28,7 @@ from tandem.policies.flow.regressor import Regressor
 from tandem.policies.flow.scorer import Scorer
 from tandem.policies.flow.snapshots import EMA, LIVE
 from tandem.policies.flow.solvers import noise_levels
-from tandem.policies.flow.teachers import Teachers
+from tandem.policies.flow.trained import Trained
 from tandem.policies.flow.trajectories import Course, noise_keys
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
@@ -46,7 +44,7 @@ OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_REFERENCE = OF_KL | {"ref_logp", "ref_error"}
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
-BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
+EVERYTHING = Trained()
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
 SAME = 1e-6
 
@@ -77,24 +75,18 @@ class FlowPolicy(Policy):
         ema: Decay | None = None,
         negative_prompt: str | None = None,
         cache_dir: str | None = None,
-        regression: Regression = BY_ITSELF,
-        evidence: Literal["path", "elbo", "any", "teacher"] = "any",
-        snapshots: Mapping[str, Following] = MappingProxyType({}),
-        teachers: Teachers | None = None,
+        trained: Trained = EVERYTHING,
         row_budget: int = 1024,
     ) -> None:
         """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
 
         `ema`: how much an average of the weights keeps at every update; None: there is none.
         `latent_size`: the dimensions of one latent picture that the configuration reckons with.
-        `regression`, `evidence`, `snapshots`, `teachers`: what the algorithm of that name says;
         `row_budget`: rows of one forward pass of training, memory and nothing else.
         """
         super().__init__()
         self.adapter, self.sampling, self.path, self.seed = adapter, sampling, path, seed
-        self.latent_size, self.ema = latent_size, ema
-        self.regression, self.whole = regression, evidence == "elbo"
-        self.snapshots, self.teachers = snapshots, teachers
+        self.latent_size, self.ema, self.trained = latent_size, ema, trained
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
         )
@@ -103,13 +95,13 @@ class FlowPolicy(Policy):
         self.library = Library(adapter, cache=cache, negative=negative_prompt)
         self.scorer = Scorer(self.library, sampling, max_rows=row_budget)
         self.regressor = Regressor(
-            self.library, regression, schedule=self.schedule, max_rows=row_budget
+            self.library, trained.regression, schedule=self.schedule, max_rows=row_budget
         )
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
     def describe(self) -> Description:
         provides = OF_PICTURES if self.sampling.deterministic else OF_PICTURES | OF_STEPS
-        taught = frozenset() if self.teachers is None else OF_TEACHERS
+        taught = frozenset() if self.trained.teachers is None else OF_TEACHERS
         return Description(kind="flow", provides=provides | taught)
 
     def load(self, needs: frozenset[str]) -> None:
@@ -121,15 +113,14 @@ class FlowPolicy(Policy):
             with_reference=bool(needs & OF_REFERENCE),
             with_critic="values" in needs,
             following=self.followed(needs),
-            teachers=self.teachers,
+            teachers=self.trained.teachers,
         )
         self.keeps_mean = "kl_to_old" in needs
         admission.check_size(self.adapter, self.latent_size, path=self.path)
 
     def followed(self, needs: frozenset[str]) -> dict[str, Following]:
-        """The snapshots that a loss reads, that samples are drawn from, or that is evaluated."""
-        read = {OF_SNAPSHOTS[name] for name in needs & OF_SNAPSHOTS.keys()}
-        kept = {n: x for n, x in self.snapshots.items() if n in read | {self.sampling.weights}}
+        """The snapshots that are read, sampled from, or evaluated."""
+        kept = self.trained.followed(needs, self.sampling.weights)
         return kept if self.ema is None else kept | {EMA: Following(decay=self.ema)}
 
     def schedule(self) -> Tensor:
@@ -185,7 +176,7 @@ class FlowPolicy(Policy):
             iteration=self.iteration,
             seed=self.seed,
             keep_mean=self.keeps_mean,
-            kept=self._kept_steps(),
+            kept=self.trained.kept_steps(sampling.steps),
         )
         with self.at_own_pace(sampling):
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
@@ -194,9 +185,9 @@ class FlowPolicy(Policy):
             finished,
             pictures,
             group=group.repeat_interleave(group_size),
-            key=draws.key(of_group if self.regression.shared else keys, "regression"),
+            key=draws.key(of_group if self.trained.regression.shared else keys, "regression"),
             guidance=sampling.guidance_scale,
-            steps=self._steps_of_a_picture,
+            steps=self.trained.steps_of_a_picture,
         )
         return replace(rollout, key=keys)
 
@@ -205,17 +196,6 @@ class FlowPolicy(Policy):
         if self.model.snapshots.counts["update"] >= self.sampling.weights_from:
             return self.sampling
         return replace(self.sampling, weights=LIVE)
-
-    def _kept_steps(self) -> Sequence[int] | None:
-        """The denoising steps that are trained; None: those that were random."""
-        if self.whole:
-            return ()
-        return None if self.teachers is None else self.teachers.kept(self.sampling.steps)
-
-    @property
-    def _steps_of_a_picture(self) -> int:
-        """Of a rollout, where pictures as a whole are trained: noise levels, or their mean."""
-        return self.regression.count if self.whole else 1
 
     def branches(self) -> list[FlowSampling]:
         """Ways to sample in this iteration, each with one random step of the policy's own."""
@@ -237,19 +217,19 @@ class FlowPolicy(Policy):
             pictures,
             group=group,
             key=draws.further(key, group),
-            steps=self._steps_of_a_picture,
+            steps=self.trained.steps_of_a_picture,
         )
 
     def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
         """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
         are of the old ones, so where those may be read all stays as it is."""
-        return rows.renewed(rollout, epoch) if self.whole and epoch else rollout
+        return rows.renewed(rollout, epoch) if self.trained.whole and epoch else rollout
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
         and "kl_to_ref" the transition, in which a KL is there only if it was named."""
         if rollout.sample.trajectory is None:
-            scale = self.regression.guidance_scale
+            scale = self.trained.regression.guidance_scale
             return Evidence(logp=self.regressor.logp(self.model.field, rollout, scale=scale))
         return self.scorer.evidence(self.model, rollout, needs)
 
@@ -262,7 +242,7 @@ class FlowPolicy(Policy):
         """[B, T], without gradient."""
         if rollout.sample.trajectory is not None:
             return self.scorer.logp(field, rollout)
-        own = self.regression
+        own = self.trained.regression
         scale = own.ref_guidance_scale if of_reference else own.guidance_scale
         with torch.no_grad():
             return self.regressor.logp(field, rollout, scale=scale)
@@ -290,8 +270,8 @@ class FlowPolicy(Policy):
         """Tokens that a forward pass reads for each row, [B] int64."""
         points = self.regressor.points_per_step(rollout) * rollout.length
         guided = rollout.sample.guidance.gt(1).long()
-        if rollout.sample.trajectory is None or self.teachers is not None:
-            guided = int(self.regression.guidance_scale > 1)
+        if rollout.sample.trajectory is None or self.trained.teachers is not None:
+            guided = int(self.trained.regression.guidance_scale > 1)
         return sum(self.adapter.tokens) * (1 + guided) * points
 
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
@@ -299,7 +279,7 @@ class FlowPolicy(Policy):
         now, and the others with the reason."""
         for sampling in samplings:
             self.adapter.canvas(sampling.resolution)  # which refuses what it cannot paint
-        setting = admission.guided_by(self.sampling, samplings, self.regression)
+        setting = admission.guided_by(self.sampling, samplings, self.trained.regression)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
         self.library.prepare(self.library.texts(kept, guided=setting is not None), self.device)
         return kept, dropped
