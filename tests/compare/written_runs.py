@@ -5,6 +5,7 @@ from pathlib import Path
 import yaml
 
 from tandem.record import RunRecord
+from tandem.types import Prompt
 
 
 def write_run(
@@ -39,6 +40,14 @@ def write_run(
         record.write(iteration, metrics, {"time/total": 2.0 * iteration, "time/cpu": iteration})
     record.close()
     return folder
+
+
+def write_prompts(folder: Path, values, *, iteration=1, ids=None, sources=None) -> None:
+    """What an evaluation of a run found of each prompt."""
+    ids = range(len(values)) if ids is None else ids
+    sources = ["letters"] * len(values) if sources is None else sources
+    asked = [Prompt(id=i, source=s, text="?") for i, s in zip(ids, sources, strict=True)]
+    RunRecord(folder).prompts(iteration, asked, {"eval/accuracy": list(values)})
 
 
 def write_sweep(folder: Path, finals: dict[str, list[float]], **common) -> Path:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from tandem.compare import bands, comparison, curve_tables, expectation, tables
+from tandem.compare import bands, comparison, curve_tables, expectation, noise_table, tables
 from tandem.compare.expectation import Experiment
 from tandem.compare.figures import plots
 from tandem.compare.provenance import provenance
@@ -135,9 +135,12 @@ def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
     made = [tables.of_variants(variants, metric, silent)]
     if pairs:
         made += [tables.of_pairs(pairs, metric), tables.of_differences(variants)]
-    tries = curve_tables.of_tries(variants)
-    made += [curve_tables.of_curves(variants, metric, asked.axis, asked.threshold)]
-    made += [tries] if tries is not None else []
+    beside = [
+        curve_tables.of_curves(variants, metric, asked.axis, asked.threshold),
+        curve_tables.of_tries(variants),
+        noise_table.of_noises(variants, pairs, metric),
+    ]
+    made += [table for table in beside if table is not None]
     judged = []
     if asked.experiment is not None:
         judged = [bands.judge(run, asked.experiment) for run in runs]

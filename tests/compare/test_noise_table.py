@@ -1,0 +1,117 @@
+"""Which noise is the larger one, from run directories."""
+
+import numpy as np
+import pytest
+from written_runs import write_prompts, write_run
+
+from tandem.compare.comparison import pairs, scored
+from tandem.compare.evaluations import last_evaluation
+from tandem.compare.noise_table import of_noises
+from tandem.compare.noises import own, shared
+from tandem.compare.runs import find, read
+from tandem.compare.variants import grouped
+
+METRIC = "eval/accuracy"
+
+
+def written(folder, algorithm, answers, *, ids=None, sources=None, **common):
+    """A run of each row of answers: [n, P]."""
+    for seed, values in enumerate(answers):
+        place = folder / f"{algorithm}-{seed}"
+        write_run(place, [0.0, float(np.mean(values))], seed=seed, algorithm=algorithm, **common)
+        own_ids = None if ids is None else ids[seed]
+        write_prompts(place, values, ids=own_ids, sources=sources)
+
+
+def table_of(folder):
+    variants = [scored(one, METRIC) for one in grouped([read(p) for p in find([folder])])]
+    return of_noises(variants, pairs(variants, METRIC), METRIC)
+
+
+def cells(table, name):
+    (row,) = [row for row in table.rows if row[0] == name]
+    return dict(zip(table.columns, row, strict=True))
+
+
+def answers(n, prompts, *, seed, prompt, at=0.5, stream=0):
+    random = np.random.default_rng(stream)
+    of_prompt = random.normal(0, prompt, prompts)
+    of_seed = random.normal(0, seed, (n, 1))
+    return at + of_seed + of_prompt + random.normal(0, 0.02, (n, prompts))
+
+
+def test_numbers_of_one_variant_and_what_to_buy(tmp_path):
+    y = answers(4, 10, seed=0.01, prompt=0.3)
+    written(tmp_path, "grpo", y)
+    table, found = table_of(tmp_path), shared(y, ["letters"] * 10)
+    one = cells(table, "grpo")
+    assert (one["n"], one["prompts"], one["larger"]) == ("4", "10", "prompts")
+    assert one["another set adds"] == f"{found.added**0.5:.3f}"
+    assert one["prompts for half"] == str(found.enough)
+    said = "Prompts are the larger noise in the one variant: buy prompts"
+    assert table.notes[-1].startswith(said)
+
+
+def test_a_difference_is_decomposed_itself(tmp_path):
+    """Both find the same prompts hard: apart prompts are the larger noise, in the gap seeds are."""
+    a = answers(4, 10, seed=0.05, prompt=0.3)
+    b = a - 0.1 + np.array([[0.08], [-0.03], [-0.06], [0.01]])
+    written(tmp_path, "grpo", a)
+    written(tmp_path, "rloo", b)
+    table = table_of(tmp_path)
+    assert cells(table, "grpo")["larger"] == cells(table, "rloo")["larger"] == "prompts"
+    gap = cells(table, "grpo - rloo")
+    assert (gap["n"], gap["larger"], gap["mean"]) == ("4, 4", "seeds", "0.100")
+    assert float(gap["another set adds"]) == pytest.approx(0, abs=1e-6)
+    said = "Seeds are the larger noise in the one difference: buy seeds, not prompts."
+    assert table.notes[-1] == said
+
+
+def test_without_pairs_prompts_are_still_shared(tmp_path):
+    a = answers(4, 10, seed=0.05, prompt=0.3)
+    written(tmp_path, "grpo", a)
+    written(tmp_path, "rloo", a[:3] - 0.1)
+    gap = cells(table_of(tmp_path), "grpo - rloo")
+    assert gap["n"] == "4, 3" and float(gap["another set adds"]) < 0.01
+
+
+def test_seeds_that_were_asked_other_prompts_count_them_already(tmp_path):
+    y = answers(3, 10, seed=0.05, prompt=0.3)
+    written(tmp_path, "grpo", y, ids=[range(10 * s, 10 * s + 10) for s in range(3)])
+    one, found = cells(table_of(tmp_path), "grpo"), own(list(y), [["letters"] * 10] * 3)
+    assert one["another set adds"] == "counted"
+    assert one["by prompts"] == f"{found.prompts**0.5:.3f}"
+
+
+def test_all_prompts_that_there_are_leave_nothing_to_chance(tmp_path):
+    written(tmp_path, "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=["a", "b", "c", "d"])
+    table = table_of(tmp_path)
+    assert set(cells(table, "grpo").values()) == {"grpo", "3", "-"}
+    why = "Not told apart: grpo: each source has one prompt, which any other set would ask too."
+    assert why in table.notes
+
+
+def test_a_prompt_without_a_number_in_one_seed_is_left_out_of_all(tmp_path):
+    y = answers(3, 6, seed=0.1, prompt=0.1)
+    y[1, 2] = np.nan
+    for seed, values in enumerate(y):
+        place = write_run(tmp_path / str(seed), [0.0, float(np.nanmean(values))], seed=seed)
+        write_prompts(place, values)
+    assert cells(table_of(tmp_path), "grpo")["prompts"] == "5"
+
+
+def test_runs_that_kept_no_prompts_have_no_such_table(tmp_path):
+    write_run(tmp_path / "0", [0.0, 0.5])
+    assert table_of(tmp_path) is None
+
+
+def test_the_evaluation_of_the_score_is_read_and_no_other(tmp_path):
+    """Also where a later one was torn, or belongs to an iteration that was never logged."""
+    place = write_run(tmp_path / "run", [0.0, 0.5])
+    for iteration, values in enumerate(([0.0, 0.0], [0.25, 0.75], [1.0, 1.0])):
+        write_prompts(place, values, iteration=iteration, ids=[7, 8])
+    with (place / "evaluations.jsonl").open("a") as file:
+        file.write('{"iteration": 1, "eval/accuracy": [')
+    found = last_evaluation(read(place), METRIC)
+    assert (found.values.tolist(), found.prompts) == ([0.25, 0.75], [7, 8])
+    assert last_evaluation(read(place), "eval/reward") is None
