@@ -109,4 +109,3 @@ def test_sizes_of_a_family_differ_in_name_and_in_what_memory_asks():
         assert (model.get("dtype") == "bfloat16") == large == ("lora" in model)
         if large:
             assert model.lora.target_modules == "all-linear" and model.gradient_checkpointing
-            assert OmegaConf.load(path).optimizer.lr == 1e-5

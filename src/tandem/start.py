@@ -27,7 +27,7 @@ from tandem.policies.sampling import Sampling
 from tandem.record.run_record import CONFIG
 
 # What a warm start shares with the run it is for; everything else of it is its own.
-SHARED = ("data", "model", "plugins", "rollout", "seed")
+SHARED = ("data", "model", "parameters", "plugins", "rollout", "seed")
 # What leaves no trace in the weights.
 TRACELESS = (
     *("cache_dir", "callbacks", "checkpoints", "choices", "evaluation", "logger", "overrides"),

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config.absent import absent_part
+from tandem.config.learning_rates import learning_rate
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
     is_choice,
@@ -148,3 +149,4 @@ OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
 OmegaConf.register_new_resolver("slug", _slug, replace=True)
 OmegaConf.register_new_resolver("choice", _choice, replace=True)
+OmegaConf.register_new_resolver("learning_rate", learning_rate, replace=True)

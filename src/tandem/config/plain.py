@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config.names import ConfigError
+
+RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")  # by a resolver, in its words
 
 
 def plain(node: DictConfig | ListConfig | Any) -> Any:
@@ -22,7 +25,7 @@ def plain(node: DictConfig | ListConfig | Any) -> Any:
     try:
         return OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
-        reason = str(error).partition("\n")[0]
+        reason = RAISED.sub("", str(error).partition("\n")[0])
         raise ConfigError(f"{error.full_key}: {reason[:1].lower()}{reason[1:]}") from error
 
 

@@ -17,7 +17,7 @@ INF = float("inf")
 
 POSITIVE = (
     "iterations prompts_per_step group_size num_minibatches epochs max_grad_norm threads "
-    "micro_batch_size max_tokens_per_microbatch checkpoints.every checkpoints.keep "
+    "parameters micro_batch_size max_tokens_per_microbatch checkpoints.every checkpoints.keep "
     "evaluation.every evaluation.prompts evaluation.samples evaluation.pass_at evaluation.rows"
 )
 # Of components. Numbers that would otherwise be found after the warm start, or never.

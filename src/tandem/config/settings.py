@@ -84,6 +84,7 @@ class Settings:
     max_tokens_per_microbatch: int | None
     micro_batch_size: int | None
     max_grad_norm: float
+    parameters: float | None  # of the model
     threads: int | None
     evaluation: Answers | Pictures
     checkpoints: Checkpoints
