@@ -9,10 +9,11 @@ from torch import distributed as dist
 from torch import multiprocessing
 
 from tandem import draws
-from tandem.evaluation import evaluate, held_out, pass_at
+from tandem.evaluation import evaluate, held_out
 from tandem.passes import Answers
 from tandem.policies.sampling import Sampling
 from tandem.rewards import Reward, Rewards
+from tandem.tally import pass_at
 from tandem.types import Prompt, Rollout
 
 SETTINGS = Answers(every=1, prompts=None, samples=4, temperatures=(1.0, 0.3), pass_at=(1, 8, 64))

@@ -11,11 +11,13 @@ LAYERS = (
     "ranks budget weights groups schedules remembered dynamics drift remote",
     "coefficients kl",
     "metrics batches",
+    "readings",
     "advantages losses corrections",
     "guards objectives policies rewards data collect",
     "penalties",
     "algorithm source passes",
     "record",
+    "shell tally",
     "module evaluation held_out_pairs",
     "callbacks",
     "config",
@@ -27,7 +29,7 @@ LAYERS = (
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
 HOMES = {
-    "lightning": {"module", "callbacks", "devices", "run"},
+    "lightning": {"shell", "callbacks", "devices", "run"},
     "transformers": {"hub", "policies", "rewards"},
     "peft": {"policies"},
     "diffusers": {"policies"},

@@ -15,17 +15,19 @@ from tandem.metrics import (
     Max,
     Min,
     Sum,
-    advantage_metrics,
     correlation,
     masked_mean,
     measured_by,
     merge,
-    mismatch_metrics,
     own_metrics,
+    settle,
+)
+from tandem.readings import (
+    advantage_metrics,
+    mismatch_metrics,
     policy_metrics,
     reference_metrics,
     reward_metrics,
-    settle,
 )
 from tandem.types import take
 

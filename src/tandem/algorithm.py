@@ -16,12 +16,12 @@ from tandem.declarations import needs_of, unbound
 from tandem.dynamics.decays import Following
 from tandem.dynamics.regression import Regression
 from tandem.losses.critic import explained_variance
-from tandem.metrics import advantage_metrics
 from tandem.objectives.coupled import Coupled
 from tandem.objectives.decoupled import Decoupled
 from tandem.objectives.terms import POLICY, Objective, Term, Weigh
 from tandem.penalties import Anchor, EntropyBonus, KLInLoss, KLInReward
 from tandem.policies.flow.teachers import Teachers
+from tandem.readings import advantage_metrics
 from tandem.remembered import Remembered
 from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean

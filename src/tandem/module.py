@@ -1,4 +1,4 @@
-"""One training step, written as the papers write it."""
+"""One training step, written as the papers write it; what Lightning asks is in `shell`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from tandem import ranks
@@ -15,18 +14,13 @@ from tandem.algorithm import Algorithm
 from tandem.batches import Experience, Plan, even_parts, is_fresh, updates
 from tandem.collect import GIVEN, part, slots_of_this_rank
 from tandem.guards import STALE, Guards, finite, save_failure
-from tandem.metrics import (
-    Metric,
-    Sum,
-    merge,
-    response_metrics,
-    reward_metrics,
-    settle,
-)
+from tandem.metrics import Metric, Sum, merge, settle
 from tandem.objectives.terms import Objective, Outcome
+from tandem.readings import response_metrics, reward_metrics
 from tandem.rewards.images import variety
 from tandem.rewards.verdicts import failures
-from tandem.source import Clock, Iterations, LiveSource
+from tandem.shell import Shell
+from tandem.source import Clock, LiveSource
 from tandem.stop import Stop
 from tandem.types import Prompt, Rollout, Scores, take
 
@@ -41,7 +35,7 @@ COUNTERS = (
 )
 
 
-class PostTraining(LightningModule):
+class PostTraining(Shell):
     """The only loop: collect, complete, compare, update. It never learns which algorithm."""
 
     def __init__(
@@ -58,7 +52,6 @@ class PostTraining(LightningModule):
         folder: Path,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False  # several updates per rollout
         self.policy, self.algorithm, self.rewards, self.stream = policy, algorithm, rewards, stream
         self.optimizer, self.schedule, self.plan = optimizer, schedule, plan
         self.guards, self.folder = guards, folder
@@ -68,7 +61,6 @@ class PostTraining(LightningModule):
         )
         self.iteration = self.samples_seen = self.steps_seen = 0
         self.flat_iterations = self.skipped = self.skipped_in_a_row = 0
-        self.sharded = False  # whether each rank holds a part of each weight
         self.start_of_iteration()
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -259,38 +251,6 @@ class PostTraining(LightningModule):
         self.policy.load_state(owned(state, "policy."))
         for name, remembered in self.algorithm.memory.items():
             remembered.load_state_dict(owned(state, f"algorithm.{name}."))
-
-    def no_sync(self):
-        """What keeps gradients of all but the last micro-batch on their rank."""
-        wrapped = self.trainer.strategy.model
-        return nullcontext() if wrapped is self else wrapped.no_sync()
-
-    def train_dataloader(self) -> Iterations:
-        """The iterations that are left; Lightning asks once a resumed run is back where it was."""
-        plan = self.plan
-        return Iterations(
-            self.stream, range(self.iteration, plan.iterations), plan.prompts_per_step
-        )
-
-    def configure_model(self) -> None:
-        """Lightning calls this on all ranks before there is an optimiser."""
-        if self.device_mesh is not None and not self.sharded:
-            self.policy.shard(self.device_mesh["data_parallel"])
-            self.sharded = True
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        groups = {name: {"params": group} for name, group in self.policy.groups().items()}
-        if (critic := self.algorithm.critic) is not None:
-            groups["critic"]["lr"] = critic.lr
-        return self.optimizer(list(groups.values()))
-
-    def on_train_batch_start(self, batch: Sequence[Prompt], batch_idx: int) -> None:
-        factor = self.schedule(self.iteration, self.plan.iterations)
-        for group in self.optimizers().param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
-
-    def transfer_batch_to_device(self, batch: Sequence[Prompt], *_: object) -> Sequence[Prompt]:
-        return batch  # prompts are text
 
 
 def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

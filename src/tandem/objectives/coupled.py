@@ -12,15 +12,9 @@ from torch import Tensor
 from tandem import corrections
 from tandem.batches import Experience
 from tandem.declarations import needs, needs_of, refused_on, unbound, vanishes
-from tandem.metrics import (
-    Metric,
-    masked_mean,
-    mismatch_metrics,
-    own_metrics,
-    policy_metrics,
-    reference_metrics,
-)
+from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.objectives.terms import KL, POLICY, Objective, Term, counted, found
+from tandem.readings import mismatch_metrics, policy_metrics, reference_metrics
 from tandem.types import CoupledBatch, Evidence, Rollout, each
 
 

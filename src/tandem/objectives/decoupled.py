@@ -12,8 +12,9 @@ from torch import Tensor
 from tandem.batches import Experience
 from tandem.declarations import reads_errors, vanishes
 from tandem.dynamics.regression import Weighting, energy
-from tandem.metrics import Metric, masked_mean, own_metrics, policy_metrics
+from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.objectives.terms import KL, POLICY, Objective, Term, counted, found
+from tandem.readings import policy_metrics
 from tandem.types import CoupledBatch, DecoupledBatch, Rollout
 
 # What a loss of log-probabilities reads, and the errors that stand for it.
