@@ -2,7 +2,6 @@
 
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 os.environ.setdefault("PROJECT_ROOT", str(Path(__file__).resolve().parent))
@@ -10,11 +9,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from tandem.config import configuration
 from tandem.config.command_line import preflight, refusals
+from tandem.config.sweeps import Sweep
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
@@ -23,12 +22,16 @@ def main(_: DictConfig) -> None:
 
     job = HydraConfig.get()
     overrides, run_dir = list(job.overrides.task), Path(job.runtime.output_dir)
-    # In a sweep an error fails one job; alone it is one line and an exit code.
-    with nullcontext() if job.mode is RunMode.MULTIRUN else stops():
+    with stops():
         run(configuration(overrides), run_dir, overrides)
 
 
 if __name__ == "__main__":
     with refusals():
-        sys.argv = preflight(sys.argv)
+        asked = preflight(sys.argv)
+    if isinstance(asked, Sweep):
+        from tandem.sweep.launch import launch
+
+        sys.exit(launch(asked, sys.argv))
+    sys.argv = asked
     main()

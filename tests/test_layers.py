@@ -25,6 +25,7 @@ LAYERS = (
     "assembly estimate",
     "devices",
     "run sample compare rewards/serve",
+    "sweep",
     "__init__",
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names.split()}
@@ -37,8 +38,8 @@ HOMES = {
     "matplotlib": {"record", "compare"},
     "PIL": {"data", "record", "rewards", "compare"},
     "httpx": {"remote"},
-    "hydra": {"config", "registry"},
-    "omegaconf": {"assembly", "estimate", "config", "registry", "run", "start", "sample"},
+    "hydra": {"config", "registry", "sweep"},
+    "omegaconf": {"assembly", "estimate", "config", "registry", "run", "start", "sample", "sweep"},
 }
 DOORS = ("rewards/serve.py",)  # what people start, though it stands beside what it serves
 FILES = sorted(SRC.rglob("*.py"))

@@ -357,7 +357,7 @@ def test_two_ranks_learn_what_one_learns(straight, tmp_path):
 @pytest.mark.system
 def test_a_sweep_leaves_a_finished_run_for_every_combination(tmp_path):
     done = command(
-        "-m", "algorithm=grpo,rloo", "seed=0,1", "num_minibatches=1", f"hydra.sweep.dir={tmp_path}"
+        "-m", "algorithm=grpo,rloo", "seed=0,1", "num_minibatches=1", f"sweep_dir={tmp_path}"
     )
     assert done.returncode == 0, done.stderr
     runs = [path.parent for path in tmp_path.rglob("metrics.jsonl")]

@@ -29,9 +29,7 @@ from tandem.module import PostTraining
 from tandem.record import RunRecord, durable, galleries, jsonl
 from tandem.record.plots import curves, heatmap
 from tandem.start import check_engine, check_start, starting_weights
-from tandem.stop import Stop
-
-STOPPED = 3  # exit code of a run that a guard ended
+from tandem.stop import STOPPED, Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ SHARED = ("data", "model", "parameters", "plugins", "rollout", "seed")
 # What leaves no trace in the weights.
 TRACELESS = (
     *("cache_dir", "callbacks", "checkpoints", "choices", "evaluation", "logger", "overrides"),
-    "run_dir",
+    *("run_dir", "sweep_dir"),
 )
 
 # Whoever samples for a policy, and where; it says nothing of what is sampled.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+STOPPED = 3  # exit code of a run that a guard ended
+INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command may go on
+
 
 class Stop(RuntimeError):
     """A run ends; the message says what was seen and what to change."""

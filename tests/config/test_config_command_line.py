@@ -40,11 +40,23 @@ def test_a_sweep_over_a_pattern_names_the_options():
         (["-m", "algorithm=rloo,grop"], "unknown option of algorithm 'grop': did you mean 'grpo'?"),
         (["-m", "seed=0,one"], "seed: expected int, got 'one'"),
         (
-            ["seed=0,1", "-m", "trainer.devices=2"],
-            "-m with trainer.devices=2: each rank would "
-            "start the whole sweep; run the jobs one by one",
+            ["-m", "resume=runs/x", "seed=0,1"],
+            "resume: -m starts runs, and the same command goes on with those that are not finished",
         ),
-        (["-m", "resume=runs/x", "seed=0,1"], "resume: -m starts runs, it cannot go on with one"),
+        (
+            ["-m", "run_dir=x", "seed=0,1"],
+            "run_dir: the runs of a sweep lie in one folder; set sweep_dir",
+        ),
+        (["-m", "hydra.sweep.dir=x", "seed=0,1"], "hydra.sweep.dir: write sweep_dir"),
+        (
+            ["-m", "sweep=seeds,group_size"],
+            "sweep=seeds,group_size: write sweep=[seeds,group_size]",
+        ),
+        (["sweep=sedes"], "unknown option of sweep 'sedes': did you mean 'seeds'?"),
+        (
+            ["sweep=seeds", "group_size=4,one"],
+            "group_size: expected int, got 'one'",
+        ),
         (["--seed=3"], "--seed=3: options are written seed=3, without dashes"),
         (
             ["--experimental-rerun", "x"],
@@ -71,9 +83,8 @@ def test_a_refusal_is_one_line_and_exit_code_2(capsys):
 
 
 def test_a_right_command_line_reaches_hydra_with_its_options_last():
-    words = preflight(["train.py", "iterations=2", "-m", "seed=0,1"])
-    assert words[:3] == ["train.py", "iterations=2", "seed=0,1"]
-    assert words[3:] == ["hydra.job.config.override_dirname.exclude_keys=['iterations']", "-m"]
+    words = preflight(["train.py", "--package", "algorithm", "iterations=2", "seed=1"])
+    assert words == ["train.py", "iterations=2", "seed=1", "--package", "algorithm"]
     assert preflight(["train.py", "seed=1"]) == ["train.py", "seed=1"]
 
 

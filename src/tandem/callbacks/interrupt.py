@@ -12,8 +12,8 @@ from lightning.pytorch import Callback, Trainer
 
 from tandem.callbacks.checkpoints import Checkpoints
 from tandem.module import PostTraining
+from tandem.stop import INTERRUPTED
 
-INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command may go on
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -11,7 +11,7 @@ from tandem.compare.runs import Run
 # Where a run lies, how far it is watched and what it costs says nothing of what it does.
 NO_DIFFERENCE = (
     *("seed", "run_dir", "cache_dir", "overrides", "resume", "evaluate", "dry_run", "estimate"),
-    *("logger", "callbacks", "checkpoints", "threads", "plugins", "parameters"),
+    *("sweep_dir", "logger", "callbacks", "checkpoints", "threads", "plugins", "parameters"),
     *("micro_batch_size", "max_tokens_per_microbatch"),
     *(f"trainer.{x}" for x in ("accelerator", "devices", "num_nodes", "strategy")),
 )

@@ -35,6 +35,14 @@ from tandem.config.plugins import load_plugins
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
     """The configuration of a run; interpolations are still open. Imports no heavy library."""
+    cfg = with_hydra(overrides)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+def with_hydra(overrides: Sequence[str]) -> DictConfig:
+    """The same, and beside it what Hydra is told of itself."""
     given = parse(overrides)
     source = loader(load_plugins(_plugins(given)))
     options = menu(source)
@@ -50,7 +58,6 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
     with open_dict(cfg):
         cfg.choices = choices_of(cfg.hydra.runtime.choices, source)
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` has come to
-        del cfg["hydra"]
     return cfg
 
 
@@ -116,8 +123,11 @@ def one_line(error: Exception) -> str:
 
 
 def choices_of(raw: Mapping[str, str | None], source: ConfigLoaderImpl) -> dict[str, str | None]:
-    """The option of every group; the recipe is None where the pair has none."""
-    chosen = {group: raw[group] for group in sorted(raw) if "/" not in group}
+    """The option of every group; the recipe is None where the pair has none.
+
+    What is swept is no choice of the one run that it is swept for.
+    """
+    chosen = {group: raw[group] for group in sorted(raw) if "/" not in group and group != "sweep"}
     folder, _, name = (chosen.get("recipe") or "").rpartition("/")
     found = name in source.get_group_options(f"recipe/{folder}")
     return chosen | {"recipe": chosen["recipe"] if found else None}
@@ -136,17 +146,11 @@ def _add(*terms: float) -> float:
     return math.fsum(terms)
 
 
-def _slug(text: str) -> str:
-    """Words that may be a folder's name."""
-    return re.sub(r"[^\w.,=+-]+", "_", text)[:100]
-
-
 OmegaConf.register_new_resolver("mul", _multiply, replace=True)
 OmegaConf.register_new_resolver("add", _add, replace=True)
 OmegaConf.register_new_resolver("most", max, replace=True)
 OmegaConf.register_new_resolver("power", pow, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
-OmegaConf.register_new_resolver("slug", _slug, replace=True)
 OmegaConf.register_new_resolver("choice", _choice, replace=True)
 OmegaConf.register_new_resolver("learning_rate", learning_rate, replace=True)

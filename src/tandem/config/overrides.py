@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.names import ConfigError, unknown
 
-TOGETHER = ("reward", "logger", "callbacks")  # groups of which several options make one node
+# Groups of which several options make one node, or one sweep.
+TOGETHER = ("reward", "logger", "callbacks", "sweep")
 
 Menu = Mapping[str, Sequence[str]]  # group, with slashes -> its options
 

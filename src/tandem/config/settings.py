@@ -99,6 +99,7 @@ class Settings:
     dry_run: bool
     plugins: list[str]
     run_dir: str
+    sweep_dir: str | None  # of the sweep that the run is part of
     overrides: list[str]  # of the command line that began the run
     cache_dir: str
     choices: Mapping[str, str | None]  # group -> the option that was composed

@@ -1,0 +1,180 @@
+"""From a command line that means many runs to the command line of each."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config.composition import loader, with_hydra
+from tandem.config.names import ConfigError
+from tandem.config.overrides import menu, parse
+
+LONGEST = 100  # characters of a folder's name that people still read
+FILES = ("sweep", "experiment")  # groups whose options may say what is swept
+# What a run has of its own, and a sweep in its place.
+INSTEAD = {
+    "resume": "-m starts runs, and the same command goes on with those that are not finished",
+    "run_dir": "the runs of a sweep lie in one folder; set sweep_dir",
+    "hydra.run.dir": "the runs of a sweep lie in one folder; set sweep_dir",
+    "hydra.sweep.dir": "write sweep_dir",
+    "hydra.sweep.subdir": "a run's folder is named by what is swept; set sweep_dir",
+}
+OF_RANKS = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK")  # set by what starts a process for each device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Runs that differ in what is swept and share the rest of their command line."""
+
+    folder: Path
+    shared: Sequence[str]  # overrides of every run
+    swept: Mapping[str, Sequence[str]]  # key as it was typed -> its values as they are typed
+    space: Mapping[str, str]  # the same key -> all of its values in Hydra's words, `range(0,3)`
+    hydra: DictConfig  # launcher and sweeper, as command line and files want them
+
+    @property
+    def searches(self) -> bool:
+        """Which runs there will be is decided while it goes on."""
+        return self.hydra.runtime.choices["hydra/sweeper"] != "basic"
+
+    @property
+    def jobs(self) -> dict[str, list[str]] | None:
+        """Name of its folder -> overrides; None: see `searches`."""
+        if self.searches:
+            return None
+        pairs = [[f"{key}={value}" for value in values] for key, values in self.swept.items()]
+        own = (list(job) for job in itertools.product(*pairs))
+        return {job_name(job): [*self.shared, *job] for job in own}
+
+
+def sweep_of(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
+    """What a command line sweeps: as -m, `sweep=` or an experiment's file says. None: nothing."""
+    if not multirun and not (_chosen(overrides) & {*FILES}):
+        return None
+    if multirun:
+        _refuse_what_a_run_has(overrides)
+    whole = with_hydra(_first(overrides))
+    if not (multirun or "sweep" in _chosen(overrides) or whole.hydra.mode is RunMode.MULTIRUN):
+        return None
+    _refuse_what_a_run_has(overrides)
+    parts = parse(_expanded(overrides, whole.hydra))
+    swept = [part for part in parts if part.is_sweep_override()]
+    shared = [p.input_line for p in parts if not (p.is_sweep_override() or _is_aside(p))]
+    space = {part.get_key_element(): _space(part) for part in swept}
+    return Sweep(
+        folder=Path(whole.sweep_dir or default_folder(shared, space)).absolute(),
+        shared=shared,
+        swept={part.get_key_element(): _values(part) for part in swept},
+        space=space,
+        hydra=whole.hydra,
+    )
+
+
+def jobs(overrides: Sequence[str]) -> list[list[str]]:
+    """Command lines without a sweep in which each value of each swept key stands once."""
+    if _chosen(overrides) & {*FILES}:
+        overrides = _expanded(overrides, with_hydra(_first(overrides)).hydra)
+    values = [_lines(part) for part in parse(overrides) if not _is_aside(part)]
+    first = [alternatives[0] for alternatives in values]
+    return [first] + [
+        [*first[:i], other, *first[i + 1 :]]
+        for i, alternatives in enumerate(values)
+        for other in alternatives[1:]
+    ]
+
+
+def job_name(own: Sequence[str]) -> str:
+    """A folder's name for what is swept, whatever the order; what cannot stand in it is hashed."""
+    text = ",".join(sorted(line.lstrip("+") for line in own)) or "run"
+    name = re.sub(r"[^\w.,=+-]+", "_", text)
+    if name == text and len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - 9]}-{_digest(text)}"
+
+
+def default_folder(shared: Sequence[str], space: Mapping[str, str]) -> str:
+    """The same for the same command line, and for no other one."""
+    words = [re.split(r"[./@]", key)[-1].lstrip("+") for key in space]
+    whole = sorted([*shared, *(f"{key}={values}" for key, values in space.items())])
+    return f"runs/sweeps/{'-'.join(words)[:40] or 'run'}-{_digest(' '.join(whole))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _chosen(overrides: Sequence[str]) -> set[str]:
+    return {part.key_or_group for part in parse(overrides)}
+
+
+def _first(overrides: Sequence[str]) -> list[str]:
+    """One command line of the sweep, as far as the command line itself says it."""
+    return [_lines(part)[0] for part in parse(overrides)]
+
+
+def _expanded(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
+    """What files sweep, where the command line does not say another thing, and the rest of it."""
+    given = {part.key_or_group: part for part in parse(overrides)}
+    params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
+    if "experiment" in given and given["experiment"].is_sweep_override():
+        params = {}  # each of them may say another thing
+    by_files = [f"{key}={values}" for key, values in params.items() if _bare(key) not in given]
+    return [*by_files, *overrides]
+
+
+def _bare(key: str) -> str:
+    return key.lstrip("+~").partition("@")[0]
+
+
+def _is_aside(part: Override) -> bool:
+    """What says how the runs are started, and nothing of any of them."""
+    return part.key_or_group in ("sweep", "sweep_dir") or part.is_hydra_override()
+
+
+def _lines(part: Override) -> list[str]:
+    if not part.is_sweep_override():
+        return [part.input_line]
+    return [f"{part.get_key_element()}={value}" for value in _values(part)]
+
+
+def _values(part: Override) -> list[str]:
+    """Of a search between two numbers, its ends."""
+    sweep = part.value()
+    if isinstance(sweep, Glob):
+        found = list(sweep.filter(list(menu(loader()).get(part.key_or_group, ()))))
+    elif isinstance(sweep, IntervalSweep):
+        found = [str(sweep.start), str(sweep.end)]
+    else:
+        found = list(part.sweep_string_iterator())
+    if not found:
+        raise ConfigError(f"{part.input_line}: names nothing")
+    return [str(name) for name in found]
+
+
+def _space(part: Override) -> str:
+    is_pattern = isinstance(part.value(), Glob)
+    return ",".join(_values(part)) if is_pattern else part.input_line.partition("=")[2]
+
+
+def _refuse_what_a_run_has(overrides: Sequence[str]) -> None:
+    for part in parse(overrides):
+        if (reason := INSTEAD.get(part.key_or_group)) is not None:
+            raise ConfigError(f"{part.key_or_group}: {reason}")
+        if part.key_or_group == "sweep" and part.is_sweep_override():
+            raise ConfigError(f"{part.input_line}: write sweep=[{','.join(_values(part))}]")
+        if part.key_or_group == "sweep_dir" and part.is_sweep_override():
+            raise ConfigError(f"{part.input_line}: one folder; quote a name with commas")
+    if started := [name for name in OF_RANKS if name in os.environ]:
+        raise ConfigError(
+            f"-m where {started[0]} is set: each rank would start the whole sweep; start it by "
+            "python train.py -m, each run starts its own ranks"
+        )

@@ -1,0 +1,24 @@
+"""`python -m tandem.sweep FOLDER`: what became of the runs of a sweep, also while it goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tandem.sweep.table import page
+
+
+def main(arguments: Sequence[str]) -> None:
+    if len(arguments) != 1 or {"-h", "--help"} & {*arguments}:
+        print(__doc__)
+        return
+    try:
+        print(page(Path(arguments[0])))
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,209 @@
+"""One run of a sweep: the command line that one would type for it alone, in a process of its own.
+
+What a run does to its process (an exception, a guard, a signal, too much memory) ends there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.compare.runs import CONFIG, MANIFEST
+from tandem.config.command_line import quoted
+from tandem.config.sweeps import job_name
+from tandem.record.summary import clock
+from tandem.stop import INTERRUPTED
+from tandem.sweep import outcome
+from tandem.sweep.outcome import LOG, Job, Start
+from tandem.sweep.reasons import reason_of
+
+LAUNCH = "launch_of_a_sweep"  # the key of Hydra's configuration that holds the Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What all runs of a sweep are started with; plain, so that it travels to other machines."""
+
+    id: str
+    folder: str
+    cwd: str
+    program: str  # train.py
+    shared: list[str]
+    spelled: dict[str, str]  # key as Hydra is told it -> as it was typed
+    jobs: int | None  # how many there are; None: nobody knows yet
+
+    @property
+    def stop_file(self) -> Path:
+        """It is there once the launch was asked to stop."""
+        return Path(self.folder) / f".stop-{self.id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One run, and where it stands in its launch."""
+
+    launch: Launch
+    number: int  # from 0
+    own: Sequence[str]  # overrides that set it apart
+
+    @property
+    def name(self) -> str:
+        return job_name(self.own)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.launch.folder) / self.name
+
+    @property
+    def overrides(self) -> list[str]:
+        return [*self.launch.shared, *self.own]
+
+    def say(self, text: str) -> None:
+        print(f"{self.number + 1} of {self.launch.jobs or '?'}  {self.name}: {text}", flush=True)
+
+
+def this_process() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def job(cfg: DictConfig) -> float | None:
+    """Hydra's task: do what is left to do of one run. Its score, if it has one by then."""
+    launch = Launch(**OmegaConf.to_container(cfg[LAUNCH]))
+    hydra = HydraConfig.get()
+    own = [_as_typed(line, launch) for line in hydra.overrides.task]
+    done = carried_out(Task(launch=launch, number=int(hydra.job.num), own=own))
+    return None if done is None or done.score is None else done.score[1]
+
+
+def _as_typed(line: str, launch: Launch) -> str:
+    key, _, value = line.partition("=")
+    return f"{launch.spelled[key.lstrip('+')]}={value}"
+
+
+def carried_out(task: Task) -> Job | None:
+    """The run as it stands when there is nothing more to do for it; None: it was not looked at."""
+    if task.launch.stop_file.exists():
+        return None
+    with outcome.locked(task.folder) as lock:
+        if lock is None:
+            task.say("another launch is at it")
+            return None
+        found = outcome.job_as(task.folder, task.overrides, running=False)
+        if found.state in ("finished", "taken"):
+            task.say("there already" if found.state == "finished" else f"left out: {found.reason}")
+            return found
+        started(task, lock, found.start)
+        done = outcome.job_as(task.folder, task.overrides, running=False)
+    task.say(ended(done))
+    return done
+
+
+def ended(done: Job) -> str:
+    """finished in 71.2 s, eval/accuracy 0.720"""
+    score = "" if done.score is None else f", {done.score[0]} {done.score[1]:.3f}"
+    why = "" if done.reason is None else f": {done.reason}"
+    return f"{done.state} in {clock(done.start.seconds)}{score}{why}"
+
+
+def started(task: Task, lock: IO, before: Start | None) -> None:
+    """Start the run's process, and write down how it ended."""
+    task.say("starts" if before is None else "goes on")
+    log = task.folder / LOG
+    said_before = log.stat().st_size if log.exists() else 0
+    began = time.monotonic()
+    process = process_of(task, lock)
+    start = Start(
+        overrides=task.overrides,
+        launch=task.launch.id,
+        number=1 if before is None else before.number + 1,
+        host=socket.gethostname(),
+        pid=process.pid,
+        seconds=0.0 if before is None else before.seconds,
+        code=None,
+        reason=None,
+    )
+    outcome.write_start(task.folder, start)
+    try:
+        waited(process, task.launch)
+    finally:
+        code = _code(process, task.launch)
+        said = log.read_bytes()[said_before:].decode(errors="replace")
+        seconds = start.seconds + time.monotonic() - began
+        end = replace(start, seconds=seconds, code=code, reason=reason_of(code, said))
+        outcome.write_start(task.folder, end)
+
+
+def process_of(task: Task, lock: IO) -> subprocess.Popen:
+    """Of a session of its own, so that a Ctrl-C meant for the sweep is passed on once."""
+    # The whole of an exception in its log; lines in the order in which they were written.
+    environment = os.environ | {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1"}
+    with (task.folder / LOG).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, task.launch.program, *words_of(task)],
+            cwd=task.launch.cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(lock.fileno(),),
+        )
+
+
+def words_of(task: Task) -> list[str]:
+    """A run that left a record goes on; where it has no checkpoint it begins again."""
+    if all((task.folder / name).is_file() for name in (CONFIG, MANIFEST)):
+        return [f"resume={quoted(task.folder)}"]
+    places = {"run_dir": task.folder, "sweep_dir": Path(task.launch.folder)}
+    own = [f"{key}={quoted(folder)}" for key, folder in places.items()]
+    return [*task.overrides, *own, "hydra.mode=RUN"]  # an experiment's file may say MULTIRUN
+
+
+def waited(process: subprocess.Popen, launch: Launch) -> None:
+    """Until it has ended, also if this process is told to end: the run keeps a checkpoint then."""
+    try:
+        with passing_on(process, launch):
+            if launch.stop_file.exists():  # whoever wrote it may not have seen this process yet
+                process.terminate()
+            process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+        with suppress(ProcessLookupError):  # ranks and workers that it left behind
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextmanager
+def passing_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]:
+    """SIGTERM to a worker of the launcher is meant for the run; the launch has ways of its own."""
+    in_main = threading.current_thread() is threading.main_thread()
+    if launch.id == this_process() or not in_main:
+        yield
+        return
+    # For good: Ctrl-C reaches all processes of a terminal, and the launch says what comes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _code(process: subprocess.Popen, launch: Launch) -> int:
+    """A run that was told to stop before it could listen lost nothing either."""
+    told = process.returncode == -signal.SIGTERM and launch.stop_file.exists()
+    return INTERRUPTED if told else process.returncode

@@ -1,0 +1,139 @@
+"""A sweep from its command line to its table.
+
+Hydra enumerates the runs and its launchers start them, here or elsewhere; what a run is made of is
+none of its business. It composes nothing but what is swept, which any value may be: a combination
+that cannot run is refused by the run's own process.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config.sweeps import Sweep
+from tandem.record import durable
+from tandem.stop import INTERRUPTED
+from tandem.sweep import outcome
+from tandem.sweep.job import LAUNCH, Launch, job, this_process
+from tandem.sweep.table import page
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TABLE = "sweep.md"
+FAILED = 1
+
+
+def launch(sweep: Sweep, argv: Sequence[str]) -> int:
+    """Run what is missing and say what became of all of it. The exit code of the command line."""
+    jobs = sweep.jobs
+    order = Launch(
+        id=this_process(),
+        folder=str(sweep.folder),
+        cwd=os.getcwd(),
+        program=str(Path(argv[0]).absolute()),
+        shared=list(sweep.shared),
+        spelled={_hydra_key(key): key for key in sweep.swept},
+        jobs=None if jobs is None else len(jobs),
+    )
+    outcome.write_plan(sweep.folder, shlex.join(["python", *argv]), jobs)
+    print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")
+    with told_to_stop(order):
+        broken = _handed_to_hydra(sweep, order)
+    return FAILED if broken else concluded(sweep.folder, order)
+
+
+def concluded(folder: Path, order: Launch) -> int:
+    """Print the table and keep it."""
+    table = page(folder, order.id)
+    durable.replace(folder / TABLE, f"{table}\n".encode())
+    print(f"\n{table}", flush=True)
+    states = {one.state for one in outcome.jobs_of(folder)}
+    if states & {"failed", "taken"}:
+        return FAILED
+    return 0 if states <= {"finished"} else INTERRUPTED
+
+
+def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
+    """Whether the launcher itself broke; it said why."""
+    ConfigStore.instance().store(name="sweep", node=configuration(sweep, order))
+    space = [f"++{_hydra_key(key)}={values}" for key, values in sweep.space.items()]
+    sys.argv = [sys.argv[0], *space, "--multirun"]
+    try:
+        hydra.main(version_base="1.3", config_path=None, config_name="sweep")(job)()
+    except SystemExit as ended:
+        return bool(ended.code)
+    except KeyboardInterrupt:
+        return False
+    finally:
+        (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # sweep.json says it all
+    return False
+
+
+def _hydra_key(key: str) -> str:
+    """A place of a group is no key of a plain configuration."""
+    name = key.lstrip("+")
+    return name if "@" not in name else name.replace("@", "/at/").replace(".", "/")
+
+
+def configuration(sweep: Sweep, order: Launch) -> DictConfig:
+    """What Hydra reads for a sweep: who launches and who sweeps, and the Launch for the runs."""
+    chosen = {
+        group: option
+        for group, option in sweep.hydra.runtime.choices.items()
+        if group.startswith(("hydra/launcher", "hydra/sweeper"))
+    }
+    quiet = {"hydra/hydra_logging": "none", "hydra/job_logging": "none"}
+    overrides = [{f"override {group}": option} for group, option in (chosen | quiet).items()]
+    said = OmegaConf.to_container(sweep.hydra)
+    told = {key: said[key] for key in ("launcher", "sweeper")}
+    told["sweeper"]["params"] = None
+    told |= {"sweep": {"dir": order.folder, "subdir": "."}, "output_subdir": None}
+    told["job"] = {key: said["job"][key] for key in ("env_set", "env_copy")}
+    return OmegaConf.create(
+        {"defaults": ["_self_", *overrides], LAUNCH: asdict(order), "hydra": told}
+    )
+
+
+@contextmanager
+def told_to_stop(order: Launch) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM lets the runs end with a checkpoint; the second one ends all."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if order.stop_file.exists():
+            raise KeyboardInterrupt
+        order.stop_file.touch()
+        name = signal.Signals(number).name
+        os.write(2, f"\n{name}: the sweep stops, runs keep a checkpoint\n".encode())
+        for pid in running_here(order):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        order.stop_file.unlink(missing_ok=True)
+
+
+def running_here(order: Launch) -> list[int]:
+    """The processes that this launch started on this machine and that have not ended."""
+    folders = [path.parent for path in Path(order.folder).glob(f"*/{outcome.JOB}")]
+    starts = [start for folder in folders if (start := outcome.read_start(folder)) is not None]
+    here = order.id.rpartition("-")[0]
+    return [
+        start.pid
+        for start in starts
+        if start.launch == order.id and start.host == here and start.code is None
+    ]

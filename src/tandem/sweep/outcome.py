@@ -1,0 +1,166 @@
+"""What became of each run of a sweep, read from the sweep's folder alone.
+
+sweep.json              the command, and the runs that it means
+sweep.md                the table of them, as it was when a launch ended
+seed=0/job.json         the last start of a run: its command line, its process, how it ended
+seed=0/job.lock         held for as long as a process works in the folder
+seed=0/output.log       what the run printed
+seed=0/...              the run itself
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from tandem.compare.runs import METRICS, whole_lines
+from tandem.record import durable
+from tandem.record.manifest import scrub
+from tandem.stop import INTERRUPTED
+
+PLAN, JOB, LOCK, LOG = "sweep.json", "job.json", "job.lock", "output.log"
+HEADLINES = ("eval/accuracy", "eval/reward")  # the first one that a run has
+GLANCE = 0.5  # seconds, far more than it takes to look whether a folder is locked
+# taken: its folder holds a run of another command line.
+State = Literal["waiting", "running", "finished", "stopped", "failed", "taken"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The last start of a run: `code` is None until its process has ended."""
+
+    overrides: Sequence[str]
+    launch: str  # of the sweep that started it
+    number: int  # 1 for the first start
+    host: str
+    pid: int
+    seconds: float  # of all starts
+    code: int | None  # of its process; below 0 the signal that killed it
+    reason: str | None  # why it is not finished; None: it is, or nobody knows yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of a sweep as it stands."""
+
+    name: str  # of its folder
+    state: State
+    start: Start | None  # None: it was never started
+    score: tuple[str, float] | None  # name and last value of the first of HEADLINES that it has
+    reason: str | None
+
+
+def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = None if jobs is None else {name: _scrubbed(job) for name, job in jobs.items()}
+    plan = {"command": scrub(command, os.environ), "jobs": plain}
+    durable.replace(folder / PLAN, json.dumps(plan, indent=1).encode())
+
+
+def read_plan(folder: Path) -> dict:
+    """Raises ValueError for a folder that is none of a sweep."""
+    try:
+        return json.loads((folder / PLAN).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{folder}: there is no {PLAN} in it; give the folder of a sweep"
+        ) from error
+
+
+def write_start(folder: Path, start: Start) -> None:
+    plain = asdict(start) | {"overrides": _scrubbed(start.overrides)}
+    durable.replace(folder / JOB, json.dumps(plain, indent=1).encode())
+
+
+def read_start(folder: Path) -> Start | None:
+    path = folder / JOB
+    return Start(**json.loads(path.read_bytes())) if path.is_file() else None
+
+
+def same_command(start: Start, overrides: Sequence[str]) -> bool:
+    return sorted(start.overrides) == sorted(_scrubbed(overrides))
+
+
+def _scrubbed(overrides: Sequence[str]) -> list[str]:
+    return [scrub(line, os.environ) for line in overrides]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[IO | None]:
+    """The file that says somebody works here; None: somebody else does.
+
+    A process that inherits it holds it too, so that a run outlives the sweep that started it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        if not _taken(file):
+            time.sleep(GLANCE)  # it may be somebody who only looked
+        yield file if _taken(file) else None
+
+
+def is_locked(folder: Path) -> bool:
+    if not (folder / LOCK).exists():
+        return False
+    with (folder / LOCK).open("a") as file:
+        return not _taken(file)
+
+
+def _taken(file: IO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def jobs_of(folder: Path) -> list[Job]:
+    """Those that the last command meant, in its order; of a search, those that were started."""
+    planned = read_plan(folder)["jobs"]
+    if planned is not None:
+        return [job_of(folder / name, overrides) for name, overrides in planned.items()]
+    started = sorted(folder.glob(f"*/{JOB}"), key=lambda path: path.stat().st_ctime)
+    return [job_of(path.parent) for path in started]
+
+
+def job_of(folder: Path, overrides: Sequence[str] | None = None) -> Job:
+    """`overrides`: what the run is meant to be; None: whatever it is."""
+    return job_as(folder, overrides, running=is_locked(folder))
+
+
+def job_as(folder: Path, overrides: Sequence[str] | None, *, running: bool) -> Job:
+    """The same for who knows by himself whether somebody works there."""
+    start = read_start(folder)
+    state = _state(start, overrides, running)
+    reason = None if start is None else _reason(start, state)
+    return Job(name=folder.name, state=state, start=start, score=score_of(folder), reason=reason)
+
+
+def _state(start: Start | None, overrides: Sequence[str] | None, running: bool) -> State:
+    if start is not None and overrides is not None and not same_command(start, overrides):
+        return "taken"
+    if running:
+        return "running"
+    if start is None:
+        return "waiting"
+    return {0: "finished", INTERRUPTED: "stopped", None: "stopped"}.get(start.code, "failed")
+
+
+def _reason(start: Start, state: State) -> str | None:
+    if state == "taken":
+        return f"another run lies there: {' '.join(start.overrides)}; give another sweep_dir"
+    if state == "stopped" and start.code is None:
+        return "the sweep was killed while it ran"
+    return start.reason
+
+
+def score_of(folder: Path) -> tuple[str, float] | None:
+    lines = [json.loads(line) for line in whole_lines(folder / METRICS) if b'"eval/' in line]
+    known = [(name, line[name]) for name in HEADLINES for line in reversed(lines) if name in line]
+    return next((found for found in known if found[1] is not None), None)
