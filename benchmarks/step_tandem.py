@@ -16,7 +16,7 @@ from tandem.batches import split_groups, trained_groups
 from tandem.callbacks import standard
 from tandem.config import build, check, configuration
 from tandem.module import PostTraining
-from tandem.record import RunRecord
+from tandem.record.run_record import RunRecord
 from tandem.run import assemble, run, trainer_for
 from tandem.start import starting_weights
 

@@ -26,8 +26,9 @@ from tandem.estimate import estimate
 from tandem.evaluation import evaluate, held_out
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
-from tandem.record import RunRecord, durable, galleries, jsonl
+from tandem.record import durable, galleries, jsonl
 from tandem.record.plots import curves, heatmap
+from tandem.record.run_record import RunRecord
 from tandem.start import check_engine, check_start, starting_weights
 from tandem.stop import STOPPED, Stop
 

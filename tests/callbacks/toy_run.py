@@ -18,7 +18,7 @@ from tandem.guards import Guards
 from tandem.module import PostTraining
 from tandem.passes import Answers, Evaluation
 from tandem.policies.sampling import Sampling
-from tandem.record import RunRecord
+from tandem.record.run_record import RunRecord
 from tandem.rewards import Reward, Rewards
 from tandem.types import Prompt, Rollout
 

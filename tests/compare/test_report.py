@@ -10,7 +10,7 @@ from written_runs import write_run, write_sweep
 from tandem.compare.__main__ import Asked, compare, main
 from tandem.compare.report import report
 from tandem.compare.runs import find, read
-from tandem.record import RunRecord
+from tandem.record.run_record import RunRecord
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from tandem.record import RunRecord
+from tandem.record.run_record import RunRecord
 from tandem.types import Prompt
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tandem.record import RunRecord, galleries, jsonl, pictures
+from tandem.record import galleries, jsonl, pictures
+from tandem.record.run_record import RunRecord
 
 
 def picture(level: int, size: int = 5) -> torch.Tensor:

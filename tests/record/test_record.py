@@ -6,8 +6,9 @@ import pytest
 import torch
 import wandb
 
-from tandem.record import RunRecord, jsonl
+from tandem.record import jsonl
 from tandem.record.mirrors import Csv, Run, TensorBoard
+from tandem.record.run_record import RunRecord
 from tandem.record.wandb_mirror import Wandb
 from tandem.types import Prompt
 

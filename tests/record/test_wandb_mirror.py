@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import wandb
 
-from tandem.record import RunRecord, jsonl
+from tandem.record import jsonl
+from tandem.record.run_record import RunRecord
 from tandem.record.wandb_mirror import Wandb
 
 pytestmark = pytest.mark.system

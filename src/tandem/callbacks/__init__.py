@@ -12,7 +12,7 @@ from tandem.callbacks.interrupt import INTERRUPTED, Interrupt, Interrupted
 from tandem.callbacks.progress import Progress
 from tandem.callbacks.recording import Recording
 from tandem.passes import Evaluation
-from tandem.record import RunRecord
+from tandem.record.run_record import RunRecord
 from tandem.types import Prompt
 
 __all__ = [

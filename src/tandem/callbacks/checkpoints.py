@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 
 from tandem import ranks
 from tandem.module import PostTraining, owned
-from tandem.record import RunRecord
 from tandem.record.checkpoint import newest_whole, publish, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
+from tandem.record.run_record import RunRecord
 from tandem.stop import Away
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from tandem.module import PostTraining
 from tandem.passes import Evaluation
-from tandem.record import RunRecord
+from tandem.record.run_record import RunRecord
 from tandem.record.summary import amount, clock, summary
 
 SHOWN = {

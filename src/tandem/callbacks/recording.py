@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from tandem.module import PostTraining
-from tandem.record import RunRecord
+from tandem.record.run_record import RunRecord
 from tandem.record.tables import best_and_worst
 
 TOTALS = ("time/total", "time/cpu")  # seconds, accumulated over the starts of a run

@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-import torch
-
 PACKAGES = (
     *("tandem", "torch", "lightning", "hydra-core", "omegaconf", "transformers", "diffusers"),
     *("peft", "safetensors", "wandb", "numpy"),
@@ -102,6 +100,8 @@ def _versions() -> dict[str, str]:
 
 
 def _hardware() -> dict:
+    import torch  # what only scrubs a text takes no second for it
+
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
