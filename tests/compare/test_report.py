@@ -7,9 +7,11 @@ import pytest
 import torch
 from written_runs import write_run, write_sweep
 
+from tandem.compare import expectation
 from tandem.compare.__main__ import Asked, compare, main
 from tandem.compare.report import report
 from tandem.compare.runs import find, read
+from tandem.compare.variants import grouped
 from tandem.record.run_record import RunRecord
 
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -40,10 +42,10 @@ def test_the_page_holds_curves_scores_and_claims(sweep):
     data = data_of(page_of(sweep))
     grpo, rloo = data["variants"]
     assert grpo["name"] == "grpo" and [s["score"] for s in grpo["scores"]] == [0.8, 0.82, 0.81]
-    curve = rloo["curves"]["eval/accuracy"]["samples"]
-    assert [point[0] for point in curve["mean"]] == [0, 64]
-    assert len(curve["seeds"]) == 3
-    assert data["verdicts"][0] == {"text": "grpo beats rloo", "claim": True}
+    curve = rloo["curves"]["eval/accuracy"]
+    assert curve["x"]["samples"] == [0, 64]
+    assert curve["seeds"] == [{"y": [0, y], "died": False} for y in (0.5, 0.53, 0.51)]
+    assert data["pairs"][0]["text"] == "grpo beats rloo" and data["pairs"][0]["claim"]
     assert data["axes"] == ["iterations", "samples", "tokens", "seconds", "cpu_seconds"]
 
 
@@ -54,6 +56,37 @@ def test_completions_lie_beside_each_other_by_prompt_and_iteration(sweep):
     assert gallery["columns"][0]["cells"][0]["1"] == [{"text": EVIL, "reward": 0.5}]
 
 
+def test_the_headline_claims_what_the_pairs_do(sweep, tmp_path):
+    said = data_of(page_of(sweep))["headline"]
+    assert said == "grpo has the highest eval/accuracy: 0.810 [0.785, 0.835], n = 3. It beats rloo."
+    near = write_sweep(tmp_path, {"grpo": [0.8, 0.6, 0.7], "rloo": [0.71, 0.66, 0.72]})
+    assert data_of(page_of(near))["headline"].endswith("It is not distinguishable from rloo.")
+
+
+def test_an_axis_that_one_seed_lacks_is_not_drawn(tmp_path):
+    """On it the mean would be that of other seeds."""
+    write_sweep(tmp_path, {"grpo": [0.8, 0.6]})
+    timing = tmp_path / "grpo-1" / "timing.jsonl"
+    timing.write_text(timing.read_text().replace("time/total", "time/other"))
+    (variant,) = data_of(page_of(tmp_path))["variants"]
+    x = variant["curves"]["eval/accuracy"]["x"]
+    assert x["seconds"] is None and x["iterations"] == [0, 1]
+
+
+def test_judged_runs_are_drawn_beside_their_band(tmp_path):
+    for seed in range(10):
+        write_run(tmp_path / "old" / str(seed), [0.0, 0.5 + 0.01 * seed], seed=seed)
+    kept = grouped([read(path) for path in find([tmp_path / "old"])])
+    expectation.save(tmp_path / "kept", kept, "eval/accuracy")
+    write_run(tmp_path / "new" / "low", [0.0, 0.2], seed=10)
+    asked = Asked(experiment=expectation.load(tmp_path / "kept"))
+    runs = [read(path) for path in find([tmp_path / "new"])]
+    (shown,) = data_of(report(compare(runs, asked), ""))["bands"]["variants"]
+    (run,) = shown["runs"]
+    assert (shown["n"], shown["x"], shown["low"][0]) == (10, [0, 1], None)
+    assert (run["y"], run["outside"], run["holds"]) == ([0, 0.2], [False, True], False)
+
+
 def test_what_a_model_wrote_stays_text(sweep):
     page = page_of(sweep)
     assert EVIL not in page and "a &lt;title&gt;" in page
@@ -62,7 +95,7 @@ def test_what_a_model_wrote_stays_text(sweep):
 
 def test_nothing_is_fetched(sweep):
     page = page_of(sweep)
-    assert "default-src 'none'" in page
+    assert "default-src 'none'" in page and "connect-src 'none'" in page
     assert not re.findall(r"(?:src|href)=[\"']?https?:|@import|url\(", page)
 
 

@@ -35,6 +35,17 @@ def test_a_difference_that_nobody_typed_is_not_averaged_over(tmp_path):
     assert sorted(v.name for v in variants) == ["optimizer.lr=0.0001", "optimizer.lr=0.0002"]
 
 
+def test_a_name_says_no_more_than_it_takes(tmp_path):
+    """What goes with the algorithm tells nothing apart that its name does not."""
+    for name, algorithm, lr in (("a", "grpo", 1e-4), ("b", "grpo", 2e-4), ("c", "rloo", 1e-4)):
+        write_run(tmp_path / name, [0, 1], algorithm=algorithm, optimizer={"lr": lr})
+    assert [v.name for v in grouped(runs_of(tmp_path))] == [
+        "grpo, optimizer.lr=0.0001",
+        "grpo, optimizer.lr=0.0002",
+        "rloo, optimizer.lr=0.0001",
+    ]
+
+
 def test_where_a_run_lies_and_what_it_costs_is_no_difference(tmp_path):
     write_run(tmp_path / "a", [0, 1], trainer={"devices": 1, "precision": "32-true"})
     two = {"devices": 2, "precision": "32-true"}

@@ -151,6 +151,7 @@ def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
         variants=variants,
         pairs=pairs,
         tables=made,
+        experiment=asked.experiment,
         judged=judged,
     )
 

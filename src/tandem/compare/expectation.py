@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +106,9 @@ def band_of(x: NDArray, y: NDArray, metric: str) -> Band:
     return Band(x=x, mean=mean, low=np.clip(low, *ends), high=np.clip(high, *ends), n=len(y))
 
 
-def numbers(values: NDArray) -> list[float | None]:
-    return [None if math.isnan(x) else float(f"{x:.6g}") for x in values.tolist()]
+def numbers(values: Iterable[float | None]) -> list[float | None]:
+    """Six digits of each; None for what there is none of."""
+    return [None if x is None or math.isnan(x) else float(f"{x:.6g}") for x in values]
 
 
 def plain(facts: Facts) -> dict[str, object]:

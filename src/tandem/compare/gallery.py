@@ -34,6 +34,7 @@ def gallery(variants: Sequence[Variant]) -> dict[str, object]:
         "iterations": sorted(iterations),
         "columns": [
             {
+                "variant": variant.name,
                 "name": f"{variant.name}, seed {variant.seeds[0]}",
                 "cells": [seen[variant.name][prompt] for prompt in prompts],
             }

@@ -59,7 +59,7 @@ def named(fact: Mapping[str, object], keys: Sequence[str]) -> str:
 
 
 def naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:
-    """What people typed and runs do not agree on; where that is not enough, whatever differs."""
+    """What people typed and runs do not agree on; and of the rest what more names it takes."""
     apart = differing(facts)
     typed = dict.fromkeys(
         text.lstrip("+~").partition("=")[0].partition("@")[0]
@@ -68,8 +68,15 @@ def naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> l
     )
     keys = [key for key in typed if key in apart]
     rest = [key for key in apart if key not in keys]
-    wanted = len({tuple(str(fact.get(key)) for key in apart) for fact in facts})
-    return keys if len({named(fact, keys) for fact in facts}) == wanted else keys + rest
+    for key in rest:  # one that tells nothing apart now will not do so later
+        if told(facts, [*keys, key]) > told(facts, keys):
+            keys.append(key)
+    return keys
+
+
+def told(facts: Sequence[Mapping[str, object]], keys: Sequence[str]) -> int:
+    """How many names these keys give."""
+    return len({named(fact, keys) for fact in facts})
 
 
 def differing(facts: Sequence[Mapping[str, object]]) -> list[str]:

@@ -1,0 +1,84 @@
+"use strict";
+// What is looked at, and how: kept over a refresh, so everything is named by text and not by place.
+let data = JSON.parse(document.getElementById("data").textContent);
+const state = {
+  metric: data.metric, axis: data.axis, hidden: new Set(), seeds: true, intervals: true, allPairs: false,
+  prompt: null, iteration: null, timeline: false, sorted: {}, folded: {},
+};
+
+const COLOURS = 8, DASHES = ["", "7 4", "2 3"]; // the colours are in the style sheet, for light and dark
+const colour = (i) => `var(--c${i % COLOURS})`;
+const dash = (i) => DASHES[Math.floor(i / COLOURS) % DASHES.length];
+const placeOf = (name) => data.variants.findIndex((variant) => variant.name === name);
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function drawn(name, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function button(label, attributes, press) {
+  const made = element("button", { type: "button", ...attributes }, ...[label].flat());
+  made.addEventListener("click", () => press(made));
+  return made;
+}
+
+// A line as the chart draws it, for names beside numbers.
+function swatch(i) {
+  const made = drawn("svg", { class: "swatch", viewBox: "0 0 22 10", "aria-hidden": "true" });
+  made.append(drawn("line", { x1: 1, x2: 21, y1: 5, y2: 5, style: `stroke:${colour(i)}`, "stroke-dasharray": dash(i) }));
+  return made;
+}
+
+function short(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)}M`;
+  if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)}k`;
+  if (size >= 100) return value.toFixed(0);
+  return size >= 1 || size === 0 ? String(+value.toFixed(2)) : String(+value.toPrecision(3));
+}
+
+// As the tables say it.
+const exact = (value) => (value !== 0 && (Math.abs(value) < 0.001 || Math.abs(value) >= 1000) ? value.toPrecision(3) : value.toFixed(3));
+const interval = (low, high) => (low === null ? "" : ` [${exact(low)}, ${exact(high)}]`);
+const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+function ticks(low, high, count) {
+  const rough = (high - low) / count || 1, unit = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((n) => n * unit).find((n) => n >= 0.75 * rough);
+  const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => +((first + i) * step).toPrecision(12));
+}
+
+const line = (points, fx, fy) => points.map(([a, b], i) => `${i ? "L" : "M"}${fx(a).toFixed(1)} ${fy(b).toFixed(1)}`).join("");
+
+// A frame with axes: maps numbers to pixels, and draws the grid that they are read by.
+function frame(place, xs, ys, labels, right = 14) {
+  const width = Math.max(place.clientWidth, 260), height = Math.round(Math.min(440, Math.max(250, width * 0.5)));
+  const [x0, x1] = [Math.min(...xs), Math.max(...xs)], low = Math.min(...ys), high = Math.max(...ys);
+  const room = (high - low || 1) * 0.05, [y0, y1] = [low - room, high + room];
+  const marks = ticks(y0, y1, 5), left = 16 + 7 * Math.max(...marks.map((at) => short(at).length));
+  const top = 24, bottom = 42;
+  const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const y = (value) => height - bottom - ((value - y0) / (y1 - y0)) * (height - top - bottom);
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": labels.join(" over ") });
+  for (const at of marks) {
+    svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(at), y2: y(at) }));
+    svg.append(drawn("text", { x: left - 8, y: y(at) + 4, "text-anchor": "end" }, short(at)));
+  }
+  for (const at of ticks(x0, x1, width < 500 ? 4 : 8)) {
+    svg.append(drawn("text", { x: x(at), y: height - bottom + 20, "text-anchor": "middle" }, short(at)));
+  }
+  svg.append(drawn("text", { x: left, y: 12 }, labels[0]));
+  svg.append(drawn("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, labels[1]));
+  return { svg, x, y, x0, x1, left, right, top, bottom, width, height };
+}

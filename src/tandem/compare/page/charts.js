@@ -1,0 +1,152 @@
+// The curves that are shown on this axis: x, mean, low, high and seeds of each variant.
+function seenCurves() {
+  return data.variants.map((variant, i) => ({ name: variant.name, i, ...variant.curves[state.metric], x: variant.curves[state.metric]?.x[state.axis] }))
+    .filter((variant) => variant.x && !state.hidden.has(variant.name));
+}
+
+function curves(place) {
+  place.replaceChildren();
+  const shown = seenCurves();
+  if (!shown.length) { place.append(element("p", { class: "note" }, "Nothing to draw: no variant is chosen, or not all runs recorded this axis.")); return; }
+  const seen = shown.flatMap((v) => [...v.mean, ...(state.seeds ? v.seeds.flatMap((s) => s.y) : [])]);
+  // An interval of two seeds may be far wider than what was seen; it is cut at the frame's edge.
+  const [least, most] = [Math.min(...seen), Math.max(...seen)], reach = (most - least || 1) * 0.5;
+  const clamp = (value) => Math.max(least - reach, Math.min(most + reach, value));
+  const edges = state.intervals ? shown.flatMap((v) => [...v.low, ...v.high]).filter((value) => value !== null).map(clamp) : [];
+  const named = place.clientWidth >= 700 && shown.length <= 12;
+  const right = named ? 24 + 7 * Math.max(...shown.map((v) => clipped(v.name, 20).length)) : 14;
+  const f = frame(place, shown.flatMap((v) => v.x), [...seen, ...edges], [state.metric, state.axis.replace("_", " ")], right);
+  for (const v of shown) variant(f, v, clamp);
+  if (named) names(f, shown);
+  place.append(f.svg);
+  reader(place, f, shown);
+}
+
+function variant(f, v, clamp) {
+  const points = v.x.map((x, i) => [x, v.mean[i], v.low[i], v.high[i]]), sure = points.filter((p) => p[2] !== null);
+  if (state.intervals && sure.length) {
+    const edge = [...sure.map((p) => [p[0], clamp(p[3])]), ...sure.map((p) => [p[0], clamp(p[2])]).reverse()];
+    f.svg.append(drawn("path", { class: "interval", d: `${line(edge, f.x, f.y)}Z`, style: `fill:${colour(v.i)}` }));
+  }
+  for (const seed of state.seeds ? v.seeds : []) {
+    const own = seed.y.map((y, i) => [v.x[i], y]), last = own[own.length - 1];
+    f.svg.append(drawn("path", { class: "seed", d: line(own, f.x, f.y), style: `stroke:${colour(v.i)}` }));
+    if (seed.died && last) f.svg.append(drawn("text", { class: "cross", x: f.x(last[0]), y: f.y(last[1]) + 5, style: `fill:${colour(v.i)}`, "text-anchor": "middle" }, "✕"));
+  }
+  f.svg.append(drawn("path", { class: "mean", d: line(points, f.x, f.y), style: `stroke:${colour(v.i)}`, "stroke-dasharray": dash(v.i) }));
+}
+
+// Names at the ends of lines, moved apart where ends are close.
+function names(f, shown) {
+  const ends = shown.map((v) => ({ v, x: f.x(v.x[v.x.length - 1]), y: f.y(v.mean[v.mean.length - 1]) })).sort((a, b) => a.y - b.y);
+  const lowest = f.height - f.bottom;
+  ends.forEach((end, i) => { end.at = i ? Math.max(end.y, ends[i - 1].at + 15) : end.y; });
+  const over = Math.max(0, ends[ends.length - 1].at - lowest);
+  for (const end of ends) f.svg.append(drawn("text", { class: "name", x: f.width - f.right + 8, y: end.at - over + 4, style: `fill:${colour(end.v.i)}` }, clipped(end.v.name, 20)));
+}
+
+// What the curves say at one place, by pointer, touch or arrow keys; n beside every number.
+function reader(place, f, shown) {
+  const tip = element("div", { class: "tip", hidden: "", role: "status" });
+  const rule = drawn("line", { class: "rule", y1: f.top, y2: f.height - f.bottom, visibility: "hidden" });
+  const xs = [...new Set(shown.flatMap((v) => v.x))].sort((a, b) => a - b);
+  const nearest = (list, value) => list.reduce((best, x, i) => (Math.abs(x - value) < Math.abs(list[best] - value) ? i : best), 0);
+  let at = -1;
+  const read = (to) => {
+    at = Math.max(0, Math.min(xs.length - 1, to));
+    const rows = shown.map((v) => ({ v, i: nearest(v.x, xs[at]) })).sort((a, b) => b.v.mean[b.i] - a.v.mean[a.i]);
+    tip.replaceChildren(element("b", {}, `${short(xs[at])} ${state.axis.replace("_", " ")}`), ...rows.slice(0, 12).map(({ v, i }) => {
+      const alive = v.seeds.filter((seed) => seed.y.length > i).length;
+      const said = `${exact(v.mean[i])}${interval(v.low[i], v.high[i])}`, n = `n = ${v.seeds.length}${alive < v.seeds.length ? `, ${alive} alive` : ""}`;
+      return element("div", {}, swatch(v.i), element("span", {}, clipped(v.name, 32)), element("b", {}, said), element("i", {}, n));
+    }), ...(rows.length > 12 ? [element("div", {}, `and ${rows.length - 12} lower`)] : []));
+    tip.hidden = false;
+    const scale = f.svg.clientWidth / f.width, left = f.x(xs[at]) * scale;
+    rule.setAttribute("x1", f.x(xs[at])); rule.setAttribute("x2", f.x(xs[at])); rule.setAttribute("visibility", "visible");
+    tip.style.left = `${left + 14 + tip.offsetWidth < place.clientWidth ? left + 14 : Math.max(0, left - 14 - tip.offsetWidth)}px`;
+  };
+  const hide = () => { tip.hidden = true; at = -1; rule.setAttribute("visibility", "hidden"); };
+  const follow = (event) => {
+    const box = f.svg.getBoundingClientRect(), px = ((event.clientX - box.left) / box.width) * f.width;
+    read(nearest(xs, f.x0 + ((px - f.left) / (f.width - f.left - f.right)) * (f.x1 - f.x0)));
+  };
+  f.svg.append(rule);
+  f.svg.addEventListener("pointermove", follow);
+  f.svg.addEventListener("pointerdown", follow);
+  f.svg.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
+  place.onkeydown = (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step) { event.preventDefault(); read(at < 0 ? (step > 0 ? 0 : xs.length - 1) : at + step); }
+    if (event.key === "Escape") hide();
+  };
+  place.onblur = hide;
+  place.append(tip);
+}
+
+// One dot for each seed, the mean and its interval: a row for each variant, the highest first.
+function finals(place) {
+  const rows = data.variants.map((v, i) => ({ ...v, i })).sort((a, b) => b.mean - a.mean);
+  const width = Math.max(place.clientWidth, 260), step = 46, pad = 12, height = rows.length * step + 24;
+  const inside = rows.flatMap((v) => v.scores.map((s) => s.score));
+  const [least, most] = [Math.min(...inside), Math.max(...inside)], room = (most - least || Math.abs(most) || 1) * 0.12;
+  const [low, high] = [least - room, most + room];
+  const x = (value) => pad + ((Math.max(low, Math.min(high, value)) - low) / (high - low)) * (width - 2 * pad);
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `last ${data.metric} of every seed` });
+  for (const at of ticks(low, high, width < 500 ? 4 : 8)) {
+    svg.append(drawn("line", { class: "grid", x1: x(at), x2: x(at), y1: 4, y2: height - 20 }));
+    svg.append(drawn("text", { x: x(at), y: height - 4, "text-anchor": "middle" }, short(at)));
+  }
+  rows.forEach((v, row) => {
+    const y = row * step + 33, said = `${exact(v.mean)}${interval(v.low, v.high)}, n = ${v.scores.length}`;
+    const name = clipped(v.name, Math.floor((width - 2 * pad) / 6.6 - said.length - 2));
+    svg.append(drawn("text", { class: "name", x: pad, y: y - 15 }, name));
+    svg.append(drawn("text", { x: width - pad, y: y - 15, "text-anchor": "end" }, said));
+    if (v.low !== null) svg.append(drawn("line", { class: "reach", x1: x(v.low), x2: x(v.high), y1: y, y2: y, style: `stroke:${colour(v.i)}` }));
+    for (const s of v.scores) {
+      const dot = drawn("circle", { class: s.died ? "dot died" : "dot", cx: x(s.score), cy: y, r: 4, style: `--own:${colour(v.i)}` });
+      dot.append(drawn("title", {}, `seed ${s.seed}: ${exact(s.score)}${s.died ? ", died" : ""}`));
+      svg.append(dot);
+    }
+    svg.append(drawn("line", { class: "middle", x1: x(v.mean), x2: x(v.mean), y1: y - 9, y2: y + 9 }));
+  });
+  place.replaceChildren(svg);
+}
+
+// The difference of a pair and its interval, on a scale that all pairs share; the thin line is 0.
+function difference(pair, [least, most]) {
+  const said = `difference ${exact(pair.mean)}${interval(pair.low, pair.high)}`;
+  const svg = drawn("svg", { class: "difference", viewBox: "0 0 200 40", preserveAspectRatio: "none", role: "img", "aria-label": said });
+  const x = (value) => 4 + ((Math.max(least, Math.min(most, value)) - least) / (most - least)) * 192;
+  svg.append(drawn("line", { class: "zero", x1: x(0), x2: x(0), y1: 0, y2: 40 }));
+  if (pair.low !== null) svg.append(drawn("line", { class: "reach", x1: x(pair.low), x2: x(pair.high), y1: 20, y2: 20 }));
+  svg.append(drawn("line", { class: "middle", x1: x(pair.mean), x2: x(pair.mean), y1: 8, y2: 32 }));
+  return svg;
+}
+
+// From the lowest end of an interval to the highest; that of two seeds, which may be far wider
+// than any difference, is cut.
+function reachOfPairs() {
+  const most = Math.max(...data.pairs.map((pair) => pair.mean), 1e-12);
+  const ends = data.pairs.flatMap((pair) => [pair.low ?? 0, pair.high ?? 0]);
+  return [Math.max(Math.min(0, ...ends), -2 * most), Math.min(Math.max(most, ...ends), 3 * most)];
+}
+
+// The band of one variant of an experiment, and the runs that are judged by it.
+function band(place, expected) {
+  const zip = (ys) => expected.x.map((x, i) => [x, ys[i]]).filter((p) => p[1] !== null);
+  const low = zip(expected.low), high = zip(expected.high), runs = expected.runs.map((run) => ({ ...run, points: zip(run.y) }));
+  const ys = [...low, ...high, ...zip(expected.mean), ...runs.flatMap((run) => run.points)].map((p) => p[1]);
+  const f = frame(place, expected.x, ys, [data.bands.metric, "iterations"]);
+  if (low.length) f.svg.append(drawn("path", { class: "expected", d: `${line([...high, ...low.reverse()], f.x, f.y)}Z` }));
+  f.svg.append(drawn("path", { class: "expected-mean", d: line(zip(expected.mean), f.x, f.y) }));
+  for (const run of runs) {
+    f.svg.append(drawn("path", { class: run.holds ? "own" : "own outside", d: line(run.points, f.x, f.y) }));
+    expected.x.forEach((x, i) => {
+      if (!run.outside[i]) return;
+      const dot = drawn("circle", { class: "outside", cx: f.x(x), cy: f.y(run.y[i]), r: 5 });
+      dot.append(drawn("title", {}, `${run.name}: ${exact(run.y[i])} at ${x}, band${interval(expected.low[i], expected.high[i])}, n = ${expected.n}`));
+      f.svg.append(dot);
+    });
+  }
+  place.replaceChildren(f.svg);
+}

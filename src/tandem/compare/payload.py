@@ -1,0 +1,192 @@
+"""The numbers of a page: what it draws and says, as JSON holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tandem.compare.bands import Judged, verdict
+from tandem.compare.comparison import CAVEAT, SMALL, Pair, Scored
+from tandem.compare.expectation import Expected, numbers
+from tandem.compare.gallery import gallery
+from tandem.compare.learning import Learning, learning, mean_line
+from tandem.compare.provenance import provenance
+from tandem.compare.runs import AXES, Run
+from tandem.compare.tables import interval, number
+
+if TYPE_CHECKING:
+    from tandem.compare.report import Comparison
+
+BESIDE = ("eval/reward", "reward/mean", "actor/entropy", "response/length", "eval/diversity")
+NAMED = 4  # variants in a sentence; more are counted
+
+
+def payload(found: Comparison) -> dict[str, object]:
+    metrics = measured(found)
+    axes = [
+        axis for axis in AXES if any(len(run.curve(found.metric, axis).x) for run in found.runs)
+    ]
+    return {
+        "metric": found.metric,
+        "metrics": metrics,
+        "axes": axes,
+        "axis": found.axis if found.axis in axes else axes[0],
+        "headline": headline(found),
+        "meta": meta(found),
+        "provenance": provenance(found.runs),
+        "variants": [of_variant(one, metrics, axes) for one in found.variants],
+        "pairs": [of_pair(pair) for pair in by_claim(found.pairs)],
+        "caveat": CAVEAT if any(len(one.scores) <= SMALL for one in found.variants) else None,
+        "bands": of_bands(found),
+        "tables": [
+            {"name": t.name, "title": t.title, "columns": t.columns, "rows": t.rows}
+            | {"notes": t.notes}
+            for t in found.tables
+        ],
+        "gallery": gallery([one.variant for one in found.variants]),
+    }
+
+
+def measured(found: Comparison) -> list[str]:
+    """The metric, and what people look at beside it where all runs have it."""
+    names = [run.names() for run in found.runs]
+    beside = [name for name in BESIDE if all(name in own for own in names)]
+    return list(dict.fromkeys([found.metric, *beside]))
+
+
+def headline(found: Comparison) -> str:
+    """The highest mean, and which of the others are known to be lower."""
+    best = max(found.variants, key=lambda one: one.estimate.mean)
+    reach = (
+        "" if best.estimate.low is None else f" {interval(best.estimate.low, best.estimate.high)}"
+    )
+    mean = f"{number(best.estimate.mean)}{reach}"
+    has = "has the highest" if len(found.variants) > 1 else "has"
+    said = f"{best.variant.name} {has} {found.metric}: {mean}, n = {best.estimate.n}."
+    own = [pair for pair in found.pairs if pair.better is best]
+    lower = [pair.other.variant.name for pair in own if pair.distinct]
+    open_ = [pair.other.variant.name for pair in own if not pair.distinct]
+    if lower:
+        said += f" It {own[0].better_is} {listed(lower, len(own))}."
+    if open_:
+        said += f" It is not distinguishable from {listed(open_, len(own))}."
+    return said
+
+
+def listed(names: Sequence[str], among: int) -> str:
+    if len(names) > NAMED:
+        return f"{len(names)} of {among} others" if len(names) < among else f"all {among} others"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def meta(found: Comparison) -> str:
+    seeds = sorted({len(one.variant.runs) for one in found.variants})
+    many = f"{len(found.variants)} variants" if len(found.variants) > 1 else "1 variant"
+    each = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    said = [many, f"{len(found.runs)} runs", f"n = {each} seeds each"]
+    unfinished = sum(len(one.died) for one in found.variants)
+    return " · ".join([*said, *([f"{unfinished} not finished"] if unfinished else [])])
+
+
+def of_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -> dict[str, object]:
+    seeds = [seed for seed in one.variant.seeds if seed not in one.without]
+    return {
+        "name": one.variant.name,
+        "mean": one.estimate.mean,
+        "low": one.estimate.low,
+        "high": one.estimate.high,
+        "scores": [
+            {"seed": seed, "score": score, "died": seed in one.died}
+            for seed, score in zip(seeds, one.scores, strict=True)
+        ],
+        "curves": {metric: of_curves(one.variant.runs, metric, axes) for metric in metrics},
+    }
+
+
+def of_curves(runs: Sequence[Run], metric: str, axes: Sequence[str]) -> Mapping[str, object] | None:
+    """The mean with its interval, and each seed as far as it lived, on the x of every axis.
+
+    An axis that not all of these runs recorded has None: on it the mean would be another one.
+    """
+    curves = learning(runs, metric)
+    if curves is None:
+        return None
+    _, mean, low, high = zip(*mean_line(curves), strict=True)
+    return {
+        "x": {axis: places(curves, learning(runs, metric, axis)) for axis in axes},
+        "mean": numbers(mean),
+        "low": numbers(low),
+        "high": numbers(high),
+        "seeds": [
+            {"y": numbers(y[own]), "died": not bool(own[-1])}
+            for y, own in zip(curves.y, curves.lived, strict=True)
+        ],
+    }
+
+
+def places(curves: Learning, along: Learning | None) -> list[float | None] | None:
+    same = along is not None and np.array_equal(curves.y, along.y)
+    return numbers(along.x) if same else None
+
+
+def by_claim(pairs: Sequence[Pair]) -> list[Pair]:
+    """Those that claim something first, then by size."""
+    return sorted(pairs, key=lambda pair: (not pair.distinct, -abs(pair.difference.mean)))
+
+
+def of_pair(pair: Pair) -> dict[str, object]:
+    names = f"{pair.better.variant.name} and {pair.other.variant.name}"
+    return {
+        "text": pair.verdict if pair.distinct else f"{names}: {pair.verdict}",
+        "claim": pair.distinct,
+        "mean": pair.difference.mean,
+        "low": pair.difference.low,
+        "high": pair.difference.high,
+        "p": pair.adjusted,
+        "n": [len(side.scores) for side in (pair.better, pair.other)],
+        "test": "Welch" if pair.difference.pairs is None else "paired t",
+    }
+
+
+def of_bands(found: Comparison) -> dict[str, object] | None:
+    if found.experiment is None:
+        return None
+    variants = [
+        of_band(expected, [one for one in found.judged if one.expected is expected])
+        for expected in found.experiment.variants
+    ]
+    return {
+        "name": found.experiment.folder.name,
+        "metric": found.experiment.metric,
+        "variants": [one for one in variants if one["runs"]],
+        "others": [
+            {"name": one.run.folder.name, "text": verdict(one)}
+            for one in found.judged
+            if one.against
+        ],
+    }
+
+
+def of_band(expected: Expected, judged: Sequence[Judged]) -> dict[str, object]:
+    band = expected.band
+    return {
+        "name": expected.name,
+        "n": band.n,
+        "x": band.x.tolist(),
+        "mean": numbers(band.mean),
+        "low": numbers(band.low),
+        "high": numbers(band.high),
+        "runs": [
+            {
+                "name": one.run.folder.name,
+                "text": verdict(one),
+                "holds": one.holds,
+                "y": numbers(one.values),
+                "outside": one.outside.tolist(),
+            }
+            for one in judged
+            if not one.against
+        ],
+    }

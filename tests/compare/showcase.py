@@ -1,0 +1,111 @@
+"""Run directories that look like real ones: what the page is looked at with, and tested with.
+
+`PYTHONPATH=tests/compare:src python -m showcase FOLDER` writes both kinds to look at.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from written_runs import write_run
+
+from tandem.record.run_record import RunRecord
+
+# Where the curve of an algorithm ends, how soon it is halfway, and how far seeds lie apart.
+LANGUAGE = {
+    "grpo": (0.81, 30, 0.02),
+    "rloo": (0.81, 32, 0.03),
+    "dapo": (0.86, 26, 0.02),
+    "reinforce": (0.58, 60, 0.06),
+}
+FLOWS = {"grpo": (0.72, 30, 0.03), "nft": (0.83, 20, 0.02)}
+PROMPTS = ("sort cab>", "sort zyx>", "sort a very long list of letters: qwertyuiopasdfghjkl>")
+COLOURS = {"red circle": (210, 60, 50), "blue circle": (50, 90, 210)}
+ITERATIONS, EVERY = 120, 10
+
+
+def curve(algorithm, seed, kind):
+    """Scores at every evaluation: from .08 they saturate, with the noise of 128 prompts."""
+    end, half, apart = kind[algorithm]
+    random = np.random.default_rng([seed, *algorithm.encode()])
+    end += apart * random.normal()
+    x = np.arange(0, ITERATIONS + 1, EVERY)
+    y = end - (end - 0.08) * 2 ** (-x / half) + 0.012 * random.normal(size=len(x))
+    return np.clip(y, 0, 1).tolist()
+
+
+def language(folder: Path, seeds: int = 10) -> Path:
+    """Four algorithms; the last seed of the last one dies on its way."""
+    for algorithm in LANGUAGE:
+        for seed in range(seeds):
+            place = folder / f"{algorithm}-{seed}"
+            scores = curve(algorithm, seed, LANGUAGE)
+            dies = algorithm == "reinforce" and seed == seeds - 1
+            scores = scores[:6] if dies else scores
+            write_run(
+                place, scores, seed=seed, algorithm=algorithm, every=EVERY, iterations=ITERATIONS
+            )
+            if seed == 0:
+                write_texts(place, algorithm, scores)
+    return folder
+
+
+def write_texts(place: Path, algorithm: str, scores) -> None:
+    record = RunRecord(place)
+    for number, score in enumerate(scores):
+        rows = [
+            {
+                "kind": "eval",
+                "source": "letters",
+                "prompt": prompt,
+                "output": "".join(sorted(prompt[5:-1])) if score > 0.4 else f"{prompt[5:]} <i>?",
+                "reward": round(score, 3),
+            }
+            for prompt in PROMPTS
+            for _ in range(2)
+        ]
+        record.samples(number * EVERY, rows)
+
+
+def flows(folder: Path, seeds: int = 5) -> Path:
+    for algorithm in FLOWS:
+        for seed in range(seeds):
+            place = folder / f"{algorithm}-{seed}"
+            scores = curve(algorithm, seed, FLOWS)
+            write_run(place, scores, seed=seed, algorithm=algorithm, every=EVERY)
+            if seed == 0:
+                write_pictures(place, scores)
+    return folder
+
+
+def write_pictures(place: Path, scores, size: int = 16) -> None:
+    """Circles that come out of noise."""
+    record = RunRecord(place)
+    random = np.random.default_rng(0)
+    y, x = np.mgrid[:size, :size]
+    inside = (((x - size / 2) ** 2 + (y - size / 2) ** 2) < (size / 3) ** 2)[..., None]
+    for number, score in enumerate(scores):
+        rows = [
+            {
+                "kind": "eval",
+                "source": prompt.replace(" ", "_"),
+                "prompt": prompt,
+                "output": shown(np.where(inside, colour, 235), score, random),
+                "reward": round(score, 3),
+            }
+            for prompt, colour in COLOURS.items()
+            for _ in range(8)
+        ]
+        record.samples(number * EVERY, rows)
+
+
+def shown(clean, score, random) -> torch.Tensor:
+    noisy = clean * score + random.uniform(0, 255, clean.shape) * (1 - score)
+    return torch.from_numpy(noisy.clip(0, 255).astype(np.uint8))
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    language(target / "language")
+    flows(target / "flows")
