@@ -1,5 +1,8 @@
 """Interquartile means, profiles and wins, each against a loop written from its definition."""
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -9,6 +12,7 @@ from tandem.compare.aggregates import (
     interquartile_mean,
     iqm,
     performance_profile,
+    resampled,
     wins,
 )
 
@@ -58,6 +62,48 @@ def test_the_bootstrap_draws_within_tasks():
     assert (found.tasks, found.scores) == (4, 20)
     own = interquartile_mean(TASKS)
     assert own.low < own.value < own.high
+
+
+def test_the_bootstrap_is_that_of_its_definition():
+    """Two scores in each of four tasks: all 4^4 resamples, each as likely as any other."""
+    tasks = {"a": [0.1, 0.3], "b": [0.2, 0.9], "c": [0.4, 0.5], "d": [0.0, 0.7]}
+    every = []
+    for drawn in itertools.product(*(itertools.product(x, repeat=2) for x in tasks.values())):
+        middle = sorted(x for pair in drawn for x in pair)[2:6]
+        every.append(sum(middle) / 4)
+    every = np.array(every)
+    found = interquartile_mean(tasks)
+    for edge, share in ((found.low, 0.025), (found.high, 0.975)):
+        below, upto = (
+            np.mean(np.array(every) < edge - 1e-9),
+            np.mean(np.array(every) <= edge + 1e-9),
+        )
+        assert below - 0.01 <= share <= upto + 0.01  # 2000 of them are drawn
+    means = resampled(tasks, iqm)
+    assert means.mean() == pytest.approx(np.mean(every), abs=0.01)
+    assert means.std() == pytest.approx(np.std(every), rel=0.05)
+
+
+def test_a_profiles_band_is_the_middle_of_shares_that_are_drawn():
+    """Share above a threshold of five runs with three above it: binomial, and so its quantiles."""
+    found = performance_profile({"a": [0.1, 0.2, 0.6, 0.7, 0.8]}, [0.5])
+    assert found.low[0] == stats.binom.ppf(0.025, 5, 0.6) / 5
+    assert found.high[0] == stats.binom.ppf(0.975, 5, 0.6) / 5
+
+
+def test_the_interval_of_wins_is_that_of_its_definition():
+    """By walking along all probabilities, and keeping those that the wins do not contradict."""
+    random = np.random.default_rng(6)
+    for gap, n, m in ((0.0, 10, 10), (0.8, 12, 17), (2.0, 10, 30)):
+        found = wins(random.normal(gap, 1, n), random.normal(0, 1, m))
+        kept = []
+        for i in range(1, 10_000):
+            p = i / 10_000
+            more = ((n + m) / 2 - 1) * ((1 - p) / (2 - p) + p / (1 + p))
+            error = math.sqrt(p * (1 - p) * (1 + more) / (n * m))
+            if abs(found.wins / n / m - p) <= 1.959964 * error:
+                kept.append(p)
+        assert (found.low, found.high) == pytest.approx((kept[0], kept[-1]), abs=2e-4)
 
 
 def test_few_tasks_or_scores_are_not_aggregated():

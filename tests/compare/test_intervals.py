@@ -92,8 +92,10 @@ def test_a_side_that_is_swapped_turns_the_sign_alone():
 
 
 def test_holm_by_hand():
-    """.01 * 3; .02 * 2; .04, at least the one before it; what has no p-value does not count."""
-    assert holm([0.04, 0.01, None, 0.02]) == pytest.approx([0.04, 0.03, None, 0.04])
+    """.01 * 4; .02 * 3; .04 * 2: the one without a p-value counts as the last; each at least the
+    one before it."""
+    assert holm([0.04, 0.01, None, 0.02]) == pytest.approx([0.08, 0.04, None, 0.06])
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([0.5, 0.6]) == [1.0, 1.0]
 
 

@@ -4,6 +4,7 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
 
   by=KEY[,KEY]    choices (algorithm) or keys (optimizer.lr) that tell variants apart;
                   left out: whatever the runs do not agree on
+  task=KEY[,KEY]  those that tell tasks apart, within which variants are compared; left out: data
   metric=NAME     left out: eval/accuracy, or eval/reward where there is none
   x=AXIS          of the curves: iterations, samples, tokens, seconds, cpu_seconds, gpu_seconds
   threshold=0.5   of the metric: how much of x seeds need to get there; left out: halfway from where
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from tandem.compare import bands, comparison, curve_tables, expectation, noise_table, tables
+from tandem.compare import across, bands, comparison, curve_tables, expectation, noise_table, tables
 from tandem.compare.expectation import Experiment
 from tandem.compare.figures import plots
 from tandem.compare.provenance import provenance
@@ -33,7 +34,7 @@ from tandem.compare.report import Comparison, report
 from tandem.compare.runs import AXES, Run, find, read
 from tandem.compare.variants import grouped
 
-OPTIONS = ("by", "metric", "x", "threshold", "out", "save_band", "band")
+OPTIONS = ("by", "task", "metric", "x", "threshold", "out", "save_band", "band")
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
 
 
@@ -87,6 +88,7 @@ def asked_of(options: Mapping[str, str]) -> Asked:
         metric = experiment.metric
     return Asked(
         by=split(options.get("by")),
+        task=split(options.get("task")),
         metric=metric,
         axis=axis,
         threshold=number_of("threshold", options.get("threshold")),
@@ -115,6 +117,7 @@ class Asked:
     """What a comparison is to be about."""
 
     by: Sequence[str] = ()
+    task: Sequence[str] = ()
     metric: str | None = None
     axis: str = "iterations"
     threshold: float | None = None  # None: one that suits the runs
@@ -128,7 +131,7 @@ class Asked:
 
 def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
     metric = chosen(runs, asked.metric)
-    every = grouped(runs, asked.by)
+    every = grouped(runs, asked.by, asked.task)
     silent = [one for one in every if all(run.score(metric) is None for run in one.runs)]
     variants = [comparison.scored(one, metric) for one in every if one not in silent]
     pairs = comparison.pairs(variants, metric)
@@ -140,6 +143,9 @@ def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
         curve_tables.of_tries(variants),
         noise_table.of_noises(variants, pairs, metric),
     ]
+    many = across.over_tasks(variants, metric)
+    if many is not None:
+        beside.insert(0, across.of_tasks(many, metric))
     made += [table for table in beside if table is not None]
     judged = []
     if asked.experiment is not None:
@@ -151,6 +157,7 @@ def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
         variants=variants,
         pairs=pairs,
         tables=made,
+        across=[] if many is None else many.variants,
         experiment=asked.experiment,
         judged=judged,
     )

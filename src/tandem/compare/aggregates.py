@@ -72,6 +72,7 @@ def _won(a: NDArray, b: NDArray) -> float:
 
 
 def can_aggregate(by_task: Mapping[str, Sequence[float]]) -> bool:
+    """The scores of one variant: it is their middle half that is averaged."""
     return len(by_task) >= FEWEST_TASKS and sum(map(len, by_task.values())) >= FEWEST_SCORES
 
 
@@ -79,30 +80,37 @@ def interquartile_mean(
     by_task: Mapping[str, Sequence[float]], *, level: float = LEVEL
 ) -> Aggregate:
     """Mean of the middle half of all scores, with a bootstrap that draws seeds within each task."""
-    value = iqm(np.concatenate([np.asarray(x, dtype=np.float64) for x in by_task.values()]))
+    scores = pooled(by_task)
     low, high = _middle(resampled(by_task, iqm), level)
-    scores = sum(map(len, by_task.values()))
     return Aggregate(
-        value=value, low=float(low), high=float(high), tasks=len(by_task), scores=scores
+        value=float(iqm(scores)),
+        low=float(low),
+        high=float(high),
+        tasks=len(by_task),
+        scores=len(scores),
     )
 
 
-def iqm(scores: NDArray) -> float:
-    return float(stats.trim_mean(scores, 0.25))
+def pooled(by_task: Mapping[str, Sequence[float]]) -> NDArray:
+    return np.concatenate([np.asarray(scores, dtype=np.float64) for scores in by_task.values()])
+
+
+def iqm(scores: NDArray) -> NDArray:
+    """[..., N] -> [...]: the mean of the middle half of each line."""
+    return stats.trim_mean(scores, 0.25, axis=-1)
 
 
 def resampled(
-    by_task: Mapping[str, Sequence[float]], statistic: Callable[[NDArray], float | NDArray]
+    by_task: Mapping[str, Sequence[float]], statistic: Callable[[NDArray], NDArray]
 ) -> NDArray:
-    """The statistic of each resample: [RESAMPLES, ...]."""
+    """The statistic, [..., N] -> [..., any], of each resample: [RESAMPLES, any].
+
+    As many runs as a task has are drawn from it with replacement, task by task.
+    """
     random = np.random.default_rng(SEED)
     tasks = [np.asarray(scores, dtype=np.float64) for scores in by_task.values()]
-    return np.array(
-        [
-            statistic(np.concatenate([random.choice(scores, len(scores)) for scores in tasks]))
-            for _ in range(RESAMPLES)
-        ]
-    )
+    drawn = [x[random.integers(len(x), size=(RESAMPLES, len(x)))] for x in tasks]
+    return statistic(np.concatenate(drawn, axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +129,9 @@ def performance_profile(
     thresholds = np.asarray(thresholds, dtype=np.float64)
 
     def above(scores: NDArray) -> NDArray:
-        return (scores[:, None] > thresholds).mean(0)
+        return np.stack([(scores > edge).mean(-1) for edge in thresholds], axis=-1)
 
-    share = above(np.concatenate([np.asarray(x, dtype=np.float64) for x in by_task.values()]))
+    share = above(pooled(by_task))
     low, high = _middle(resampled(by_task, above), level)
     return Profile(thresholds=thresholds, share=share, low=low, high=high)
 

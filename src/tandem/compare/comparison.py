@@ -105,9 +105,13 @@ def is_share(metric: str) -> bool:
 
 
 def pairs(variants: Sequence[Scored], metric: str) -> list[Pair]:
-    """All of them, with p-values that hold for the whole table."""
+    """All of those of one task, with p-values that hold for the whole table."""
     verb = "beats" if is_score(metric) else "is above"
-    found = [compared(one, other) for one, other in combinations(variants, 2)]
+    found = [
+        compared(one, other)
+        for one, other in combinations(variants, 2)
+        if one.variant.task == other.variant.task
+    ]
     adjusted = holm([pair.difference.p for pair in found])
     return [
         replace(pair, adjusted=p, among=len(found), better_is=verb)

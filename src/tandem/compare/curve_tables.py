@@ -39,14 +39,14 @@ class Threshold:
 def threshold(variants: Sequence[Scored], metric: str, asked: float | None) -> Threshold:
     """What was asked for; else halfway from where runs start to the best variant's last mean."""
     if asked is not None:
-        return Threshold(value=asked, origin="the threshold that was asked for")
+        return Threshold(value=asked, origin="as it was asked for")
     if not is_score(metric):
-        return Threshold(value=None, origin="no threshold: give threshold=NUMBER")
+        return Threshold(value=None, origin="none, give threshold=NUMBER")
     curves = [run.curve(metric).y for one in variants for run in one.variant.runs]
     start = float(np.mean([y[0] for y in curves if len(y)]))
     best = max(one.estimate.mean for one in variants)
     if best <= start:
-        return Threshold(value=None, origin="no threshold: no variant ends above where runs start")
+        return Threshold(value=None, origin="none, for no variant ends above where runs start")
     origin = f"halfway from where runs start, {number(start)}, to the best last mean"
     return Threshold(value=(start + best) / 2, origin=origin)
 
@@ -56,6 +56,7 @@ class Course:
     """The curves of one variant."""
 
     name: str
+    threshold: Threshold
     area: Estimate | None  # None: nothing was recorded on this axis
     reaching: Reaching | None  # None: without a threshold
     fit: Saturation | Unfit
@@ -65,31 +66,46 @@ def of_curves(
     variants: Sequence[Scored], metric: str, axis: str, asked: float | None = None
 ) -> Table:
     """`asked`: the threshold; None: one that suits the runs."""
-    ordered = sorted(variants, key=lambda one: -one.estimate.mean)
-    curves = {one.variant.name: learning(one.variant.runs, metric, axis) for one in ordered}
-    ends = [found.x[-1] for found in curves.values() if found is not None]
-    end, at = min(ends, default=0.0), threshold(ordered, metric, asked)
-    within = SHARE if is_share(metric) else ANY
+    ordered = sorted(variants, key=lambda one: (one.variant.task, -one.estimate.mean))
+    tasks = dict.fromkeys(one.variant.task for one in ordered)
     courses = [
-        Course(
-            name=one.variant.name,
-            area=_area(curves[one.variant.name], end),
-            reaching=_reaching(one.variant.runs, metric, axis, at),
-            fit=_fit(curves[one.variant.name], within),
+        course
+        for task in tasks
+        for course in _courses(
+            [one for one in ordered if one.variant.task == task], metric, axis, asked
         )
-        for one in ordered
     ]
+    words = axis.replace("_", " ")
     return Table(
         name="curves",
-        title=f"{metric}: curves over {axis.replace('_', ' ')}",
+        title=f"{metric}: curves over {words}",
         columns=(
             *("variant", "n", "area", "95 % of area"),
-            *(f"{axis.replace('_', ' ')} to {number(at.value)}", "95 % of median", "reached"),
+            *("threshold", f"{words} to it", "95 % of median", "reached"),
             *("end", "half time", "unexplained"),
         ),
         rows=[_row(one) for one in courses],
-        notes=_notes(courses, axis.replace("_", " "), end, at),
+        notes=_notes(courses, words),
     )
+
+
+def _courses(
+    ordered: Sequence[Scored], metric: str, axis: str, asked: float | None
+) -> list[Course]:
+    """Of the variants of one task."""
+    curves = [learning(one.variant.runs, metric, axis) for one in ordered]
+    end = min((found.x[-1] for found in curves if found is not None), default=0.0)
+    at, within = threshold(ordered, metric, asked), SHARE if is_share(metric) else ANY
+    return [
+        Course(
+            name=one.variant.name,
+            threshold=at,
+            area=_area(found, end),
+            reaching=_reaching(one.variant.runs, metric, axis, at),
+            fit=_fit(found, within),
+        )
+        for one, found in zip(ordered, curves, strict=True)
+    ]
 
 
 def _area(curves: Learning | None, end: float) -> Estimate | None:
@@ -119,13 +135,14 @@ def _row(one: Course) -> tuple[str, ...]:
         n, height, spread = str(own.n), number(own.mean), interval(own.low, own.high)
     median, edges, share = "-", "-", "-"
     if one.reaching is not None:
-        at = one.reaching
-        median, share = place(at.median), f"{at.reached} of {at.n}"
-        edges = "-" if at.low is None else f"[{place(at.low)}, {place(at.high)}]"
+        own = one.reaching
+        median, share = place(own.median), f"{own.reached} of {own.n}"
+        edges = "-" if own.low is None else f"[{place(own.low)}, {place(own.high)}]"
     fitted = ("-", "-", "-")
     if isinstance(one.fit, Saturation):
         fitted = number(one.fit.end), place(one.fit.half), f"{100 * one.fit.unexplained:.1f} %"
-    return one.name, n, height, spread, median, edges, share, *fitted
+    at = number(one.threshold.value)
+    return one.name, n, height, spread, at, median, edges, share, *fitted
 
 
 def place(value: float) -> str:
@@ -135,16 +152,14 @@ def place(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _notes(courses: Sequence[Course], axis: str, end: float, at: Threshold) -> list[str]:
-    notes = [f"Area: mean height up to {place(end)} {axis}, where the shortest variant ends."]
-    if at.value is None:
-        notes.append(f"{at.origin[0].upper()}{at.origin[1:]}.")
-    else:
-        notes.append(
-            f"{axis} to {number(at.value)}, {at.origin}: median over seeds; one that never gets "
-            f"there counts as the last. Its interval needs {FEWEST_FOR_MEDIAN} seeds."
-        )
-    notes.append("End and half time: end - (end - start) 2^(-x / half), fitted to the mean curve.")
+def _notes(courses: Sequence[Course], axis: str) -> list[str]:
+    origins = dict.fromkeys(one.threshold.origin for one in courses)
+    notes = [
+        f"Area: mean height over {axis} up to where the shortest variant ends.",
+        f"Threshold: {'; '.join(origins)}. {axis} to it: median over seeds; one that never gets "
+        f"there counts as the last. Its interval needs {FEWEST_FOR_MEDIAN} seeds.",
+        "End and half time: end - (end - start) 2^(-x / half), fitted to the mean curve.",
+    ]
     unfit = [f"{one.name}: {one.fit.why}" for one in courses if isinstance(one.fit, Unfit)]
     return [*notes, f"No fit: {'; '.join(unfit)}."] if unfit else notes
 
@@ -154,7 +169,7 @@ def of_tries(variants: Sequence[Scored]) -> Table | None:
 
     None: no run has any.
     """
-    ordered = sorted(variants, key=lambda one: -one.estimate.mean)
+    ordered = sorted(variants, key=lambda one: (one.variant.task, -one.estimate.mean))
     runs = [run for one in ordered for run in one.variant.runs]
     names = {match for run in runs for name in run.names() if (match := TRIES.fullmatch(name))}
     tries = sorted({int(match[1]) for match in names})

@@ -21,11 +21,13 @@ DASHES = ("-", "--", ":")
 
 
 def plots(found: Comparison, folder: Path, line: str) -> None:
-    """curves.pdf and scores.pdf; `line` is written into them as where they come from."""
+    """curves.pdf, scores.pdf and, over many tasks, profiles.pdf; `line` is written into them as
+    where they come from."""
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.figure import Figure
 
     draw = {"curves": _curves, "scores": _scores}
+    draw |= {"profiles": _profiles} if found.across else {}
     for name, onto in draw.items():
         figure = Figure(figsize=(5.5, 3.4), layout="constrained")
         FigureCanvasPdf(figure)
@@ -56,6 +58,17 @@ def _curves(axes: Axes, found: Comparison) -> None:
     axes.set(xlabel=found.axis.replace("_", " "), ylabel=found.metric)
     if axes.lines:
         axes.legend(frameon=False, fontsize="small")
+
+
+def _profiles(axes: Axes, found: Comparison) -> None:
+    for place, one in enumerate(found.across):
+        own, profile = style(place), one.profile
+        name = f"{one.name} (n = {one.mean.scores})"
+        axes.plot(profile.thresholds, profile.share, label=name, linewidth=1.6, **own)
+        edges = (profile.low, profile.high)
+        axes.fill_between(profile.thresholds, *edges, alpha=0.15, color=own["color"], linewidth=0)
+    axes.set(xlabel=f"threshold of {found.metric}", ylabel="share of runs above it")
+    axes.legend(frameon=False, fontsize="small")
 
 
 def _scores(axes: Axes, found: Comparison) -> None:

@@ -107,13 +107,14 @@ def _judged(
 def holm(p: Sequence[float | None]) -> list[float | None]:
     """Adjusted so that the chance of any false claim among all of them is below each (Holm 1979).
 
-    What has no p-value makes no claim, and does not count among them.
+    What has no p-value makes no claim, and counts among them: whether seeds happened to agree is no
+    reason to judge the others more mildly.
     """
     known = sorted((value, place) for place, value in enumerate(p) if value is not None)
     adjusted: list[float | None] = [None] * len(p)
     largest = 0.0
     for rank, (value, place) in enumerate(known):
-        largest = max(largest, min(1.0, value * (len(known) - rank)))
+        largest = max(largest, min(1.0, value * (len(p) - rank)))
         adjusted[place] = largest
     return adjusted
 

@@ -14,7 +14,7 @@ from tandem.compare.comparison import Pair, Scored
 from tandem.compare.evaluations import Asked, last_evaluation
 from tandem.compare.intervals import LEVEL
 from tandem.compare.noises import SMALL, Noises, own, shared, shared_unpaired, unrelated
-from tandem.compare.tables import Table, interval, number
+from tandem.compare.tables import Table, by_size, interval, number
 
 Answers = Sequence[Asked]  # of the runs of a variant that have a score, by seed
 
@@ -31,16 +31,13 @@ class Row:
 
 def of_noises(variants: Sequence[Scored], pairs: Sequence[Pair], metric: str) -> Table | None:
     """None: no run kept what its evaluations found of each prompt."""
-    ordered = sorted(variants, key=lambda one: -one.estimate.mean)
+    ordered = sorted(variants, key=lambda one: (one.variant.task, -one.estimate.mean))
     answers = {one.variant.name: answers_of(one, metric) for one in ordered}
     if not any(answers.values()):
         return None
     alone = [_alone(one, answers[one.variant.name]) for one in ordered]
     of_name = {row.name: row.found for row in alone}
-    between = [
-        _between(pair, answers, of_name)
-        for pair in sorted(pairs, key=lambda pair: -pair.difference.mean)
-    ]
+    between = [_between(pair, answers, of_name) for pair in sorted(pairs, key=by_size)]
     return Table(
         name="noises",
         title=f"{metric}: noise of seeds and noise of prompts, as standard errors of the mean",

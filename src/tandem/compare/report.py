@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from tandem.compare.across import Across
 from tandem.compare.bands import Judged
 from tandem.compare.comparison import Pair, Scored
 from tandem.compare.expectation import Experiment
@@ -32,6 +33,7 @@ class Comparison:
     variants: Sequence[Scored]
     pairs: Sequence[Pair]
     tables: Sequence[Table]
+    across: Sequence[Across] = ()  # variants over many tasks
     experiment: Experiment | None = None
     judged: Sequence[Judged] = ()  # every run, beside what the experiment expects
 

@@ -66,7 +66,7 @@ def of_variants(variants: Sequence[Scored], metric: str, silent: Sequence[Varian
 
     `silent`: variants of which no run came to a score.
     """
-    ordered = sorted(variants, key=lambda one: -one.estimate.mean)
+    ordered = sorted(variants, key=lambda one: (one.variant.task, -one.estimate.mean))
     died = [
         f"{one.variant.name}: seed {', '.join(map(str, one.died))} died"
         + (f" ({len(one.without)} without any score)" if one.without else "")
@@ -115,9 +115,14 @@ def of_pairs(pairs: Sequence[Pair], metric: str) -> Table:
                 won(pair),
                 pair.verdict,
             )
-            for pair in sorted(pairs, key=lambda pair: -pair.difference.mean)
+            for pair in sorted(pairs, key=by_size)
         ],
     )
+
+
+def by_size(pair: Pair) -> tuple[str, float]:
+    """The largest difference of a task first."""
+    return pair.better.variant.task, -pair.difference.mean
 
 
 def of_differences(variants: Sequence[Scored]) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tandem.compare import tasks
 from tandem.compare.runs import Run
 
 # Where a run lies, how far it is watched and what it costs says nothing of what it does.
@@ -22,34 +23,45 @@ STARTS = ("warm_start", "continue_from", "model")  # what the first weights of a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Runs of one configuration, apart in nothing but the seed."""
+    """Runs of one configuration on one task, apart in nothing but the seed."""
 
     name: str
     runs: Sequence[Run]  # by seed
+    task: str = ""  # "": all runs have the same one
+    everywhere: str = ""  # the name of the configuration on whatever task
 
     @property
     def seeds(self) -> list[int]:
         return [run.seed for run in self.runs]
 
 
-def grouped(runs: Sequence[Run], by: Sequence[str] = ()) -> list[Variant]:
+def grouped(runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = ()) -> list[Variant]:
     """Runs by configuration, in the order in which they come, named by what sets them apart.
 
     `by`: choices (algorithm) or keys (optimizer.lr) that tell variants apart, and nothing else
-    does. Raises ValueError where a variant has a seed twice, or a key is in no configuration.
+    does; `task`: those that tell tasks apart. Raises ValueError where a variant has a seed twice,
+    or a key is in no configuration.
     """
     facts = [facts_of(run) for run in runs]
-    for key in by:
-        if not any(key in fact for fact in facts):
-            raise ValueError(f"by={key}: no run has such a choice or key")
-    keys = list(by) or naming_keys(runs, facts)
-    groups: dict[str, list[Run]] = {}
-    for run, fact in zip(runs, facts, strict=True):
-        groups.setdefault(named(fact, keys), []).append(run)
-    return [
-        Variant(name=name, runs=_once_each(name, sorted(own, key=lambda run: run.seed)))
-        for name, own in groups.items()
-    ]
+    for option, keys in (("by", by), ("task", task)):
+        for key in keys:
+            if not any(key in fact for fact in facts):
+                raise ValueError(f"{option}={key}: no run has such a choice or key")
+    which = tasks.told_apart(facts, by=by, task=task)
+    of_task = [tasks.named(fact, which) for fact in facts]
+    beside = tasks.brought(facts, of_task, which)
+    kept = [{key: x for key, x in fact.items() if key not in beside} for fact in facts]
+    keys = list(by) or naming_keys(runs, kept)
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run, fact, own in zip(runs, facts if by else kept, of_task, strict=True):
+        groups.setdefault((named(fact, keys), own), []).append(run)
+    return [_variant(*names, own) for names, own in groups.items()]
+
+
+def _variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
+    name = f"{everywhere}, {task}" if task else everywhere
+    own = _once_each(name, sorted(runs, key=lambda run: run.seed))
+    return Variant(name=name, runs=own, task=task, everywhere=everywhere)
 
 
 def named(fact: Mapping[str, object], keys: Sequence[str]) -> str:
