@@ -14,15 +14,16 @@ from tandem.record.run_record import RunRecord
 
 # Where the curve of an algorithm ends, how soon it is halfway, and how far seeds lie apart.
 LANGUAGE = {
-    "grpo": (0.81, 30, 0.02),
-    "rloo": (0.81, 32, 0.03),
-    "dapo": (0.86, 26, 0.02),
-    "reinforce": (0.58, 60, 0.06),
+    "grpo": (0.81, 15, 0.02),
+    "rloo": (0.81, 16, 0.03),
+    "dapo": (0.86, 13, 0.02),
+    "reinforce": (0.58, 30, 0.06),
 }
-FLOWS = {"grpo": (0.72, 30, 0.03), "nft": (0.83, 20, 0.02)}
+FLOWS = {"grpo": (0.72, 15, 0.03), "nft": (0.83, 10, 0.02)}
 PROMPTS = ("sort cab>", "sort zyx>", "sort a very long list of letters: qwertyuiopasdfghjkl>")
 COLOURS = {"red circle": (210, 60, 50), "blue circle": (50, 90, 210)}
-ITERATIONS, EVERY = 120, 10
+ITERATIONS, EVERY = 60, 5
+MOMENTS = 4  # at which pictures are shown
 
 
 def curve(algorithm, seed, kind):
@@ -85,7 +86,8 @@ def write_pictures(place: Path, scores, size: int = 16) -> None:
     random = np.random.default_rng(0)
     y, x = np.mgrid[:size, :size]
     inside = (((x - size / 2) ** 2 + (y - size / 2) ** 2) < (size / 3) ** 2)[..., None]
-    for number, score in enumerate(scores):
+    for number in np.linspace(0, len(scores) - 1, MOMENTS).astype(int).tolist():
+        score = scores[number]
         rows = [
             {
                 "kind": "eval",
@@ -105,7 +107,22 @@ def shown(clean, score, random) -> torch.Tensor:
     return torch.from_numpy(noisy.clip(0, 255).astype(np.uint8))
 
 
+def newcomers(folder: Path) -> Path:
+    """New runs of two of the algorithms: one fails, and one has another learning rate."""
+    common = {"every": EVERY, "iterations": ITERATIONS}
+    for algorithm in ("grpo", "reinforce"):
+        for seed in (20, 21):
+            fails = algorithm == "reinforce" and seed == 21
+            scores = [(0.4 if fails else 1.0) * y for y in curve(algorithm, seed, LANGUAGE)]
+            place = folder / f"{algorithm}-{seed}"
+            write_run(place, scores, seed=seed, algorithm=algorithm, **common)
+    other = curve("grpo", 22, LANGUAGE)
+    write_run(folder / "other-22", other, seed=22, optimizer={"lr": 3e-4}, **common)
+    return folder
+
+
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     language(target / "language")
     flows(target / "flows")
+    newcomers(target / "newcomers")

@@ -1,0 +1,185 @@
+"""The page as people see it: opened in Debian's Chromium, read, clicked, and looked at.
+
+`TANDEM_SCREENSHOTS=FOLDER pytest -q tests/compare/test_page_in_chromium.py` keeps the pictures.
+"""
+
+import os
+from pathlib import Path
+
+import chromium
+import pytest
+import showcase
+
+from tandem.compare import expectation
+from tandem.compare.__main__ import Asked, compare
+from tandem.compare.report import report
+from tandem.compare.runs import find, read
+from tandem.compare.variants import grouped
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        chromium.PROGRAM is None,
+        reason="no chromium here: `apt-get install chromium` lets the report be looked at",
+    ),
+]
+
+FORMS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+PATHS = "[...document.querySelectorAll('#curve path.mean')].map((p) => p.getAttribute('d'))"
+
+
+def page(folder, name, **asked):
+    runs = [read(path) for path in find([folder / name])]
+    place = folder / f"{name}.html"
+    place.write_text(report(compare(runs, Asked(**asked)), name))
+    return place.as_uri()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Texts with a band that a run leaves, and pictures."""
+    folder = tmp_path_factory.mktemp("pages")
+    showcase.language(folder / "language", seeds=10)
+    showcase.flows(folder / "flows", seeds=2)
+    kept = grouped([read(path) for path in find([folder / "language"])])
+    expectation.save(folder / "kept", kept, "eval/accuracy")
+    showcase.newcomers(folder / "newcomers")
+    asked = {"experiment": expectation.load(folder / "kept")}
+    return {
+        "language": page(folder, "language"),
+        "flows": page(folder, "flows"),
+        "newcomers": page(folder, "newcomers", **asked),
+    }
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = chromium.Chromium()
+    yield found
+    found.close()
+
+
+def complaints(browser):
+    """What went wrong in the page, and what it asked for beside itself and its own pictures."""
+    said = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+    found = [event for event in browser.events if event.get("method") in said]
+    for event in browser.events:
+        if event.get("method") == "Network.requestWillBeSent":
+            url = event["params"]["request"]["url"]
+            found += [] if url.startswith(("data:image/png;base64,", "file:///")) else [url]
+    return found
+
+
+def opened(browser, url):
+    browser.events.clear()
+    browser.look(1280, 900, "light")
+    browser.open(url)
+
+
+@pytest.mark.parametrize("name", ["language", "flows", "newcomers"])
+def test_it_looks_right_light_and_dark_wide_and_narrow(browser, pages, name):
+    """Nothing reaches over the edge, no chart has a number that is none, nothing is asked for."""
+    opened(browser, pages[name])
+    papers = set()
+    for width, scheme in FORMS:
+        browser.look(width, 900, scheme)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run("document.querySelector('#curve svg').clientWidth") < width
+        drawn = browser.run("[...document.querySelectorAll('.chart svg')].map((s) => s.outerHTML)")
+        assert len(drawn) >= 2 and not any("NaN" in svg or "Infinity" in svg for svg in drawn)
+        papers.add((scheme, browser.run("getComputedStyle(document.body).backgroundColor")))
+        if "TANDEM_SCREENSHOTS" in os.environ:
+            folder = Path(os.environ["TANDEM_SCREENSHOTS"])
+            browser.screenshot(folder / f"{name}-{width}-{scheme}.png")
+    assert len(papers) == 2
+    assert not complaints(browser)
+
+
+def test_another_axis_and_metric_draw_another_chart(browser, pages):
+    opened(browser, pages["language"])
+    before = browser.run(PATHS)
+    assert len(before) == 4 and all(path.count("L") == 12 for path in before)
+    labels = "[...document.querySelectorAll('#curve text')].map((t) => t.textContent)"
+    assert "iterations" in browser.run(labels)
+    browser.run("document.querySelector('[data-choice=tokens]').click()")
+    assert "tokens" in browser.run(labels) and "30k" in browser.run(labels)
+    browser.run("""{ const metric = document.getElementById("metric");
+        metric.value = "reward/mean"; metric.dispatchEvent(new Event("change")); }""")
+    assert "reward/mean" in browser.run(labels) and browser.run(PATHS) != before
+    assert not complaints(browser)
+
+
+def test_a_variant_is_hidden_and_comes_back(browser, pages):
+    opened(browser, pages["language"])
+    for left in (3, 4):
+        browser.run("document.querySelector('#legend button').click()")
+        assert len(browser.run(PATHS)) == left
+
+
+def test_curves_are_read_by_arrow_keys_with_n_beside_them(browser, pages):
+    """At the end one seed of ten is dead, and counts."""
+    opened(browser, pages["language"])
+    browser.run("document.getElementById('curve').focus()")
+    browser.key("ArrowLeft")
+    said = browser.run("document.querySelector('#curve .tip').innerText")
+    assert "60 iterations" in said and "n = 10, 9 alive" in said
+    assert said.index("dapo") < said.index("grpo") < said.index("reinforce")
+    browser.key("Escape")
+    assert browser.run("document.querySelector('#curve .tip').hidden")
+
+
+TEXT = "document.querySelector('#shown pre').textContent"
+PICTURE = "document.querySelector('#shown img').src"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "moments"), [("language", TEXT, 13), ("flows", PICTURE, 4)]
+)
+def test_the_slider_goes_through_training(browser, pages, name, shown, moments):
+    opened(browser, pages[name])
+    last = browser.run(shown)
+    browser.run("document.getElementById('slider').focus()")
+    browser.key("Home")
+    assert browser.run("document.getElementById('at').textContent") == "iteration 0"
+    assert browser.run(shown) != last
+    browser.key("End")
+    assert browser.run(shown) == last
+    browser.run("document.getElementById('timeline').click()")
+    assert browser.run("document.querySelectorAll('#shown tbody tr').length") == moments
+    assert not complaints(browser)
+
+
+def test_what_a_model_wrote_is_shown_and_not_obeyed(browser, pages):
+    opened(browser, pages["language"])
+    browser.run("document.getElementById('slider').focus()")
+    browser.key("Home")
+    assert "<i>" in browser.run(TEXT)
+    assert browser.run("document.querySelectorAll('#shown pre *').length") == 0
+
+
+def test_a_table_sorts_by_its_numbers(browser, pages):
+    opened(browser, pages["language"])
+    firsts = "[...document.querySelectorAll('#table-scores tbody tr td:first-child')]"
+    names = f"{firsts}.map((cell) => cell.textContent)"
+    press = "document.querySelectorAll('#table-scores th button')[2].click()"
+    browser.run(press)
+    falling = browser.run(names)
+    browser.run(press)
+    assert browser.run(names) == falling[::-1] and falling[-1] == "reinforce"
+
+
+def test_runs_are_drawn_beside_their_band(browser, pages):
+    opened(browser, pages["newcomers"])
+    assert browser.run("document.querySelectorAll('path.expected').length") == 2
+    assert browser.run("document.querySelectorAll('circle.outside').length") > 0
+    said = browser.run("document.querySelector('#bands').innerText")
+    assert "inside at all 13 points" in said and "outside from iteration" in said
+    assert "another configuration: optimizer.lr is 0.0003, expected 0.0001" in said
+
+
+def test_the_button_turns_the_light_on_and_off(browser, pages):
+    opened(browser, pages["language"])
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = browser.run(paper)
+    browser.run("document.getElementById('theme').click()")
+    assert browser.run(paper) != light
