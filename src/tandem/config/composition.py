@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config.absent import absent_part
+from tandem.config.clips import clip_ratio
 from tandem.config.learning_rates import learning_rate
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
@@ -153,4 +154,5 @@ OmegaConf.register_new_resolver("power", pow, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
 OmegaConf.register_new_resolver("choice", _choice, replace=True)
+OmegaConf.register_new_resolver("clip_ratio", clip_ratio, replace=True)
 OmegaConf.register_new_resolver("learning_rate", learning_rate, replace=True)

@@ -25,8 +25,13 @@ def plain(node: DictConfig | ListConfig | Any) -> Any:
     try:
         return OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
-        reason = RAISED.sub("", str(error).partition("\n")[0])
-        raise ConfigError(f"{error.full_key}: {reason[:1].lower()}{reason[1:]}") from error
+        raise ConfigError(f"{error.full_key}: {reason_of(error)}") from error
+
+
+def reason_of(error: OmegaConfBaseException) -> str:
+    """Its first line; what a resolver raised, in the resolver's words."""
+    said = RAISED.sub("", str(error).partition("\n")[0])
+    return f"{said[:1].lower()}{said[1:]}"
 
 
 def leaves(node: DictConfig | ListConfig) -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config.composition import loader, with_hydra
 from tandem.config.names import ConfigError
 from tandem.config.overrides import menu, parse
+from tandem.config.swept_numbers import numbered
 
 LONGEST = 100  # characters of a folder's name that people still read
 FILES = ("sweep", "experiment")  # groups whose options may say what is swept
@@ -52,7 +53,7 @@ class Sweep:
         if self.searches:
             return None
         pairs = [[f"{key}={value}" for value in values] for key, values in self.swept.items()]
-        own = (list(job) for job in itertools.product(*pairs))
+        own = (numbered(self.shared, job) for job in itertools.product(*pairs))
         return {job_name(job): [*self.shared, *job] for job in own}
 
 
@@ -83,13 +84,22 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
     """Command lines without a sweep in which each value of each swept key stands once."""
     if _chosen(overrides) & {*FILES}:
         overrides = _expanded(overrides, with_hydra(_first(overrides)).hydra)
-    values = [_lines(part) for part in parse(overrides) if not _is_aside(part)]
+    parts = [part for part in parse(overrides) if not _is_aside(part)]
+    swept = [part.is_sweep_override() for part in parts]
+    values = [_lines(part) for part in parts]
     first = [alternatives[0] for alternatives in values]
-    return [first] + [
+    rows = [first] + [
         [*first[:i], other, *first[i + 1 :]]
         for i, alternatives in enumerate(values)
         for other in alternatives[1:]
     ]
+    return [_settled(row, swept) for row in rows]
+
+
+def _settled(row: Sequence[str], swept: Sequence[bool]) -> list[str]:
+    lines = list(zip(row, swept, strict=True))
+    own = iter(numbered([x for x, mine in lines if not mine], [x for x, mine in lines if mine]))
+    return [next(own) if mine else line for line, mine in lines]
 
 
 def job_name(own: Sequence[str]) -> str:

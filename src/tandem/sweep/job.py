@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.compare.runs import CONFIG, MANIFEST
 from tandem.config.command_line import quoted
 from tandem.config.sweeps import job_name
+from tandem.config.swept_numbers import numbered
 from tandem.record.summary import clock
 from tandem.stop import INTERRUPTED
 from tandem.sweep import outcome
@@ -83,7 +84,7 @@ def job(cfg: DictConfig) -> float | None:
     """Hydra's task: do what is left to do of one run. Its score, if it has one by then."""
     launch = Launch(**OmegaConf.to_container(cfg[LAUNCH]))
     hydra = HydraConfig.get()
-    own = [_as_typed(line, launch) for line in hydra.overrides.task]
+    own = numbered(launch.shared, [_as_typed(line, launch) for line in hydra.overrides.task])
     done = carried_out(Task(launch=launch, number=int(hydra.job.num), own=own))
     return None if done is None or done.score is None else done.score[1]
 
