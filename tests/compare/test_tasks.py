@@ -1,5 +1,8 @@
 """Which runs were asked the same, and what is said over many tasks."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 from written_runs import write_run
@@ -151,5 +154,10 @@ def test_the_table_and_the_profiles_are_written(tmp_path, capsys):
         write_task(tmp_path / "runs", f"task{i}", {"grpo": [0.1 * i + 0.05 * s for s in range(5)]})
     main([str(tmp_path / "runs"), f"out={tmp_path / 'out'}"])
     assert "| grpo | 4 | 20 | 0.250 |" in capsys.readouterr().out
+    page = (tmp_path / "out" / "report.html").read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    (profile,) = data["profiles"]
+    assert (profile["n"], profile["x"][25], profile["share"][25]) == (20, 0.25, 0.45)
+    assert "grpo has the highest interquartile mean: 0.250 [" in data["headline"]
     for name in ("tasks.md", "tasks.csv", "tasks.tex", "profiles.pdf"):
         assert (tmp_path / "out" / name).stat().st_size > 100

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tandem.compare.across import Across
 from tandem.compare.bands import Judged, verdict
 from tandem.compare.comparison import CAVEAT, SMALL, Pair, Scored
 from tandem.compare.expectation import Expected, numbers
@@ -40,6 +41,7 @@ def payload(found: Comparison) -> dict[str, object]:
         "pairs": [of_pair(pair) for pair in by_claim(found.pairs)],
         "caveat": CAVEAT if any(len(one.scores) <= SMALL for one in found.variants) else None,
         "bands": of_bands(found),
+        "profiles": [of_profile(one) for one in found.across],
         "tables": [
             {"name": t.name, "title": t.title, "columns": t.columns, "rows": t.rows}
             | {"notes": t.notes}
@@ -56,8 +58,22 @@ def measured(found: Comparison) -> list[str]:
     return list(dict.fromkeys([found.metric, *beside]))
 
 
+def of_profile(one: Across) -> dict[str, object]:
+    own = one.profile
+    return {
+        "name": one.name,
+        "n": one.mean.scores,
+        "x": numbers(own.thresholds),
+        "share": numbers(own.share),
+        "low": numbers(own.low),
+        "high": numbers(own.high),
+    }
+
+
 def headline(found: Comparison) -> str:
     """The highest mean, and which of the others are known to be lower."""
+    if len({one.variant.task for one in found.variants}) > 1:
+        return over_tasks(found)
     best = max(found.variants, key=lambda one: one.estimate.mean)
     reach = (
         "" if best.estimate.low is None else f" {interval(best.estimate.low, best.estimate.high)}"
@@ -73,6 +89,18 @@ def headline(found: Comparison) -> str:
     if open_:
         said += f" It is not distinguishable from {listed(open_, len(own))}."
     return said
+
+
+def over_tasks(found: Comparison) -> str:
+    """Scores of different tasks have no highest one, unless they are aggregated."""
+    tasks = len({one.variant.task for one in found.variants})
+    said = f"{found.metric} on {tasks} tasks: what is claimed is claimed within one."
+    if not found.across:
+        return said
+    best = found.across[0]
+    mean = f"{number(best.mean.value)} {interval(best.mean.low, best.mean.high)}"
+    highest = f"{best.name} has the highest interquartile mean"
+    return f"{said} {highest}: {mean}, n = {best.mean.scores} scores."
 
 
 def listed(names: Sequence[str], among: int) -> str:

@@ -131,6 +131,17 @@ function reachOfPairs() {
   return [Math.max(Math.min(0, ...ends), -2 * most), Math.min(Math.max(most, ...ends), 3 * most)];
 }
 
+// Over many tasks: the share of runs that score above each threshold, and its interval.
+function profiles(place) {
+  const f = frame(place, data.profiles[0].x, [0, 1], ["share of runs above a threshold", `threshold of ${data.metric}`]);
+  data.profiles.forEach((one, i) => {
+    const along = (ys) => one.x.map((x, j) => [x, ys[j]]);
+    f.svg.append(drawn("path", { class: "interval", d: `${line([...along(one.high), ...along(one.low).reverse()], f.x, f.y)}Z`, style: `fill:${colour(i)}` }));
+    f.svg.append(drawn("path", { class: "mean", d: line(along(one.share), f.x, f.y), style: `stroke:${colour(i)}`, "stroke-dasharray": dash(i) }));
+  });
+  place.replaceChildren(f.svg);
+}
+
 // The band of one variant of an experiment, and the runs that are judged by it.
 function band(place, expected) {
   const zip = (ys) => expected.x.map((x, i) => [x, ys[i]]).filter((p) => p[1] !== null);

@@ -151,8 +151,15 @@ function render() {
     section("scores", "Scores", `Last ${data.metric} of every seed`, dots);
     section("curves", "Curves", "Learning curves", ...learning());
   }
+  if (data.profiles.length) {
+    const chart = element("div", { class: "chart", id: "profile" });
+    later.push(() => profiles(chart));
+    const names = data.profiles.map((one, i) => element("span", {}, swatch(i), ` ${one.name}, n = ${one.n} scores`));
+    section("tasks", "Tasks", "Over all tasks", chart, element("div", { class: "controls" }, ...names), folded(tableOf("tasks"), true));
+  }
   if (data.gallery.iterations.length) section("samples", "Samples", "Samples through training", ...gallery());
-  const rest = data.tables.filter((one) => one.name !== "band");
+  const placed = data.profiles.length ? ["band", "tasks"] : ["band"];
+  const rest = data.tables.filter((one) => !placed.includes(one.name));
   if (rest.length) section("tables", "Tables", "Tables", ...rest.map((one) => folded(one, one.rows.length <= 2 * FEW)));
   redraw();
 }
