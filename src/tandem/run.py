@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,7 +26,9 @@ from tandem.estimate import estimate
 from tandem.evaluation import evaluate, held_out
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
-from tandem.record import durable, galleries, jsonl
+from tandem.record import galleries
+from tandem.record.evaluation_record import EvaluationRecord
+from tandem.record.mirrors import Job
 from tandem.record.plots import curves, heatmap
 from tandem.record.run_record import RunRecord
 from tandem.start import check_engine, check_start, starting_weights
@@ -52,7 +54,7 @@ def train(*overrides: str) -> Result:
     return run(cfg, Path(cfg.run_dir), overrides)
 
 
-def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
+def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str], *, job: Job = "train") -> Result:
     """Check, build, train or evaluate, and leave a record in `run_dir`.
 
     Nothing that costs time or memory happens before everything that can be checked was.
@@ -74,15 +76,16 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> Result:
     with refusing():
         data = build(cfg.data)
         check_engine(cfg, data)
-        weights = starting_weights(cfg, run)
+        mirrors = [build(node) for node in cfg.logger.values()]
+        weights = starting_weights(cfg, partial(run, job="warm_start"))
         module, data = assemble(cfg, settings, data, run_dir, weights)
+    config = OmegaConf.to_yaml(cfg, resolve=True)
     if settings.evaluate:
-        return Result(metrics=evaluated(module, settings, data, run_dir), run_dir=run_dir)
-    mirrors = [build(node) for node in cfg.logger.values()]
-    choices = {**settings.choices, "seed": settings.seed}
-    record = RunRecord(run_dir, mirrors=mirrors, choices=choices)
+        split = settings.evaluation.split
+        found = EvaluationRecord(run_dir=run_dir, split=split, config=config, mirrors=mirrors)
+        return Result(metrics=evaluated(module, settings, data, found), run_dir=run_dir)
+    record = RunRecord(run_dir, mirrors=mirrors, job=job)
     if ranks.is_first():
-        config = OmegaConf.to_yaml(cfg, resolve=True)
         record.begin(config, seed=settings.seed, command=["train.py", *overrides])
         if write_quarantine(run_dir, data.quarantine) is not None:
             say(f"left out    {len(data.quarantine)} rows, listed in quarantine.jsonl")
@@ -137,12 +140,13 @@ def fit(
 
 
 def evaluated(
-    module: PostTraining, settings: Settings, data: Data, run_dir: Path
+    module: PostTraining, settings: Settings, data: Data, record: EvaluationRecord
 ) -> dict[str, float]:
     """What held-out prompts say of the newest checkpoint of a run, or of a model as it is loaded.
 
     One process, on one device. The answer stays in the run directory, beside the record.
     """
+    iteration = 0
     prompts = held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
     if not prompts:
         raise ConfigError(
@@ -150,7 +154,7 @@ def evaluated(
         )
     if settings.resume is not None:
         with refusing():
-            weights, state = newest_policy(run_dir)
+            weights, state, iteration = newest_policy(record.run_dir)
             module.policy.load_weights(weights)
             module.policy.load_state(state)  # an average may be what is asked for
     accelerated = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
@@ -161,10 +165,7 @@ def evaluated(
     )
     compared = compare_pairs(module.policy, module.algorithm.loss, prompts, own, key=key)
     metrics = {**found.metrics, **compared}
-    run_dir.mkdir(parents=True, exist_ok=True)
-    table = run_dir / f"evaluation_{settings.evaluation.split}.jsonl"
-    durable.replace(table.with_suffix(".json"), json.dumps(metrics, indent=1).encode())
-    durable.replace(table, jsonl.encode(galleries.hung(found.rows, table)))
+    record.write(iteration, metrics, found.rows)
     for metric, value in metrics.items():
         say(f"{metric:<44} {value:.4f}")
     return metrics

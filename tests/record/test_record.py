@@ -176,7 +176,7 @@ def test_tensorboard_hides_what_lies_after_the_resumed_checkpoint(tmp_path):
     record = record_of(tmp_path)
     for start, values in ((0, [0.0, 0.25, 0.5]), (2, [0.75])):
         mirror = TensorBoard()
-        mirror.open(Run(folder=tmp_path, id=record.id, iteration=start, choices={}))
+        mirror.open(Run(folder=tmp_path, name="run", id=record.id, iteration=start))
         for i, value in enumerate(values, start=start):
             mirror.write(i, {"x": value})
         mirror.samples(start, [row("eval", "a|b\nc")])
@@ -240,16 +240,13 @@ def test_no_secret_reaches_the_run_directory(tmp_path, monkeypatch, fresh_wandb)
     command += ["--auth-token", CANARIES[12], f"+j={{api_key:{CANARIES[13]}}}"]
     lines = [f"a_{i}: https://u:{CANARIES[14 + i]}@example.org" for i in range(3)]
     names = ("api_key", "password", "access_token", "secret_key", "credentials")
-    lines += [f"  {name}: {CANARIES[17 + i]}" for i, name in enumerate(names)]
-    choices = {
-        "judge.api_key": CANARIES[22],
-        "url": f"http://{CANARIES[23]}@h",
-        "note": CANARIES[0],
-    }
-    choices["db_password"] = CANARIES[24]
+    lines += ["judge:", *(f"  {name}: {CANARIES[17 + i]}" for i, name in enumerate(names))]
+    lines += ["choices:", f"  data: {CANARIES[0]}", f"  model: http://{CANARIES[22]}@h"]
+    lines += [f"  db_password: {CANARIES[23]}"]
+    lines += ["overrides:", f"- reward.judge.api_key={CANARIES[24]}", f"- note={CANARIES[1]}"]
     monkeypatch.setattr("sys.argv", command)
 
-    record = RunRecord(tmp_path, mirrors=[Wandb(project="p"), Csv()], choices=choices)
+    record = RunRecord(tmp_path, mirrors=[Wandb(project="p"), Csv()])
     record.begin("\n".join(lines), seed=0, command=command)
     record.open(0)
     record.write(0, {"x": 1.0}, {})
@@ -265,6 +262,7 @@ def test_wandb_gets_pictures_as_pictures(tmp_path, fresh_wandb, caplog):
     record = record_of(tmp_path, [Wandb(project="p", mode="offline")])
     record.open(0)
     record.samples(4, [painted("eval"), painted("eval"), painted("sampled")])
+    record.write(4, {"x": 1.0}, {})
     record.close()
     assert not [r for r in caplog.records if r.name.startswith("tandem")]
     media = list(tmp_path.glob("wandb/offline-run-*/files/media/images/**/*.png"))

@@ -1,12 +1,14 @@
-import json
+import os
+import signal
 import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import torch
 import wandb
+from wandb_files import inspected, of_type, tables
 
 from tandem.record import jsonl
 from tandem.record.run_record import RunRecord
@@ -45,24 +47,35 @@ def client(tmp_path, monkeypatch):
 
 def train(folder, mirror: Wandb, iterations: int = 3) -> tuple[list[dict], float]:
     """A run that logs and does nothing else: its lines, and the seconds until its first one."""
-    record = RunRecord(folder, mirrors=[mirror], choices={"algorithm": "grpo", "seed": 0})
-    record.begin("", seed=0, command=["train.py"])
+    record = RunRecord(folder, mirrors=[mirror])
+    record.begin("seed: 0\nchoices:\n  algorithm: grpo", seed=0, command=["train.py"])
     start = time.perf_counter()
     record.open(0)
     delay = time.perf_counter() - start
-    for i in range(iterations):
-        record.write(i, {"reward/mean": i / 3, "samples": 8 * i}, {"time/total": 1.0})
+    lived(record, 0, iterations)
     record.close()
     return jsonl.read(folder / "metrics.jsonl"), delay
 
 
+def lived(record: RunRecord, first: int, end: int, shown=lambda i: f"text {i}") -> None:
+    """Iterations of a run: what evaluation saw, then the line."""
+    for i in range(first, end):
+        record.samples(i, [seen(shown(i), "eval"), seen(shown(i), "best")])
+        record.write(i, {"reward/mean": i / 3, "samples": 8 * i}, {"time/total": 2.0 * i})
+
+
+def seen(output, kind: str) -> dict:
+    of_all = {"source": "s", "prompt": "p", "answer": 7, "reward": 0.5, "length": 3}
+    return {"kind": kind, "output": output, **of_all}
+
+
+def picture(i: int) -> torch.Tensor:
+    return torch.full((4, 6, 3), 40 * i, dtype=torch.uint8)
+
+
 def stored(folder) -> list[dict]:
     """The history that W&B would upload."""
-    (file,) = folder.glob("wandb/offline-run-*/*.wandb")
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    records = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    return [r for r in records if r.get("type") == "history"]
+    return [found["item"] for found in of_type("history", inspected(folder))]
 
 
 def warnings(caplog) -> list[str]:
@@ -109,12 +122,107 @@ def test_a_login_in_netrc_counts(tmp_path, client, caplog):
     assert "does not answer" in warnings(caplog)[0]
 
 
-def test_two_starts_of_a_run_are_one_run(tmp_path, client):
-    client.setenv("WANDB_MODE", "offline")
-    train(tmp_path / "run", Wandb(project="p"))
-    train(tmp_path / "run", Wandb(project="p"))
-    files = list((tmp_path / "run").glob("wandb/offline-run-*/*.wandb"))
-    assert len({file.name for file in files}) == 1
+def test_every_iteration_is_one_row_with_its_samples_and_any_axis_can_be_chosen(tmp_path, client):
+    train(tmp_path / "run", Wandb(project="p", mode="offline"))
+    records = inspected(tmp_path / "run")
+    history = [found["item"] for found in of_type("history", records)]
+    assert [row["_step"] for row in history] == [row["iteration"] for row in history] == [0, 1, 2]
+    seen_at = [(i, "eval", f"text {i}") for i in range(3)]
+    assert columns(tables("samples/evaluation", records)) == seen_at
+    trained_on = [(i, "best", f"text {i}") for i in range(3)]
+    assert columns(tables("samples/training", records)) == trained_on
+    assert columns(tables("samples/evaluations", records)) == seen_at  # of all, in one table
+    metrics = of_type("metric", records)
+    assert {one["name"] for one in metrics if "name" in one} >= {
+        *("iteration", "samples", "tokens", "time/total", "time/cpu", "time/gpu")
+    }
+    assert [one["step_metric"] for one in metrics if one.get("glob_name") == "*"] == ["iteration"]
+
+
+def columns(tables: list[list[dict]]) -> list[tuple]:
+    rows = [row for table in tables for row in table]
+    return [(row["iteration"], row["kind"], row["output"]) for row in rows]
+
+
+def test_a_run_that_goes_on_is_whole_in_one_folder_and_has_no_point_twice(tmp_path, client):
+    folder, mirror = tmp_path / "run", Wandb(project="p", mode="offline")
+    train(folder, mirror, iterations=4)
+    for start in (2, 3):  # it died, went back to a checkpoint, and did so again
+        record = RunRecord(folder, mirrors=[mirror])
+        record.cut(start)
+        record.open(start)
+        lived(record, start, start + 2)
+        record.close()
+    records = inspected(folder)  # of the only folder
+    history = [found["item"] for found in of_type("history", records)]
+    assert [row["iteration"] for row in history] == [row["_step"] for row in history] == [*range(5)]
+    assert [row["time/total"] for row in history] == [0, 2, 4, 6, 8]
+    shown = columns(tables("samples/evaluation", records))
+    assert shown == [(i, "eval", f"text {i}") for i in range(5)]
+    begun = of_type("run", records)[0]
+    assert begun["run_id"] == record.id
+    assert not begun.get("resumed")  # uploaded, it takes the place of what another start uploaded
+
+
+def test_pictures_stay_pictures_and_a_mirror_that_comes_later_has_them_all(tmp_path, client):
+    record = RunRecord(tmp_path)
+    record.begin("", seed=0, command=["train.py"])
+    lived(record, 0, 2, picture)
+    later = RunRecord(tmp_path, mirrors=[Wandb(project="p", mode="offline")])
+    later.open(2)
+    lived(later, 2, 3, picture)
+    later.close()
+    records = inspected(tmp_path)
+    history = [found["item"] for found in of_type("history", records)]
+    assert [row["samples"] for row in history] == [0, 8, 16]
+    assert {row["pictures/eval._type"] for row in history} == {"image-file"}
+    for name in ("samples/evaluation", "samples/evaluations"):
+        shown = columns(tables(name, records))
+        assert [(i, output["_type"]) for i, _, output in shown] == [
+            (i, "image-file") for i in range(3)
+        ]
+        assert len({output["sha256"] for *_, output in shown}) == 3
+
+
+def test_a_client_that_dies_ends_no_run(tmp_path, client, caplog):
+    record = RunRecord(tmp_path / "run", mirrors=[Wandb(project="p", mode="offline")])
+    record.begin("", seed=0, command=["train.py"])
+    record.open(0)
+    lived(record, 0, 1)
+    start = time.monotonic()
+    for process in of_wandb():
+        os.kill(process, signal.SIGKILL)
+    lived(record, 1, 4)
+    record.close()
+    assert time.monotonic() - start < 30
+    assert len(jsonl.read(tmp_path / "run" / "metrics.jsonl")) == 4
+    assert len(warnings(caplog)) == 1
+    assert warnings(caplog)[0].startswith("mirror Wandb is off: ")
+    with pytest.raises(ConnectionError):
+        wandb.teardown()  # so it says at the end of a process too, where nobody listens
+
+
+def of_wandb() -> list[int]:
+    """The processes that W&B started for this one."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,comm="], capture_output=True, text=True)
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    return [
+        int(pid) for pid, parent, name in rows if int(parent) == os.getpid() and "wandb" in name
+    ]
+
+
+def test_no_place_to_write_ends_no_run(tmp_path, client, caplog):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "wandb").write_text("a file where a folder should be")
+    lines, _ = train(tmp_path / "run", Wandb(project="p", mode="offline"))
+    assert len(lines) == 3
+    assert len(warnings(caplog)) <= 1
+
+
+@pytest.mark.parametrize("tag", ["", "x" * 65])
+def test_a_tag_that_the_server_refuses_is_refused_before_it(tag):
+    with pytest.raises(ValueError, match="a tag of W&B has 1 to 64 characters"):
+        Wandb(project="p", tags=[tag])
 
 
 def test_a_mode_that_is_none_is_refused():

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
@@ -107,12 +106,13 @@ def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> in
     return found.step
 
 
-def newest_policy(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Of the newest whole checkpoint of a run: the weights of the policy, and its state."""
+def newest_policy(run_dir: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:
+    """Of the newest whole checkpoint of a run: the weights of the policy, its state, and the
+    iterations that led to it."""
     found = newest_whole(run_dir / FOLDER)
     for reason in found.skipped:
         log.warning(reason)
     if found.path is None:
         raise ValueError(f"{run_dir} holds no whole checkpoint; give the directory of a run")
     tensors = read(found.path)[0]
-    return tensors["policy"], owned(tensors["module"], "policy.")
+    return tensors["policy"], owned(tensors["module"], "policy."), found.step

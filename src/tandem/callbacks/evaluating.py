@@ -92,5 +92,4 @@ class Evaluating(Callback):
     def _finish(self, trainer: Trainer, module: PostTraining) -> None:
         if self.settings.every:
             self.measure(trainer, module, full=True)
-        if trainer.is_global_zero:
-            self.recording.write_last(module)
+        self.recording.write_last(trainer, module)

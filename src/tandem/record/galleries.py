@@ -92,10 +92,10 @@ def progress(run_dir: Path) -> Path | None:
     """pictures.png in the run directory: a sample of each prompt at every evaluation, from the
     sample tables alone; None if they show no pictures."""
     frames: dict[int, dict[str, Tensor]] = {}
-    for table in sorted((run_dir / "samples").glob("iteration_*.jsonl")):
-        seen = _first_of_each(table)
-        if seen:
-            frames[number_of(table)] = seen
+    for iteration, table in tables(run_dir).items():
+        first = _first_of_each(table)
+        if first:
+            frames[iteration] = first
     if not frames:
         return None
     prompts = [p for p in frames[min(frames)] if all(p in seen for seen in frames.values())]
@@ -135,6 +135,12 @@ def _numbered(shown: Iterable[tuple[str, Tensor]]) -> dict[tuple[str, int], Tens
     return found
 
 
+def tables(run_dir: Path) -> dict[int, Path]:
+    """The sample tables of a run by iteration, in order."""
+    found = sorted((run_dir / "samples").glob("iteration_*.jsonl"))
+    return {number_of(table): table for table in found}
+
+
 def number_of(path: Path) -> int:
     """The iteration that a file of samples belongs to, one that a kill left half-written too."""
     return int(re.match(r"iteration_(\d+)", path.name)[1])
@@ -148,18 +154,20 @@ def _first_of_each(table: Path) -> dict[str, Tensor]:
     return found
 
 
-def _pictures(table: Path) -> Iterator[tuple[dict, Tensor]]:
+def _pictures(table: Path) -> Iterator[tuple[Mapping, Tensor]]:
     return ((row, shown) for row, shown in seen(table) if isinstance(shown, Tensor))
 
 
-def seen(table: Path) -> Iterator[tuple[dict, str | Tensor]]:
-    """The rows of a table with what evaluation saw, as a model is used: texts, and pictures that
-    are those of memory to the bit."""
+def seen(table: Path) -> Iterator[tuple[Mapping, str | Tensor]]:
+    """The rows of a table with what evaluation saw, as a model is used."""
+    return shown(table, [row for row in jsonl.read(table) if row["kind"] == FIRST])
+
+
+def shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]]:
+    """Rows of a table with their outputs: texts, and pictures as they were to the bit."""
     tiles: dict[str, list[Tensor]] = {}
-    for row in jsonl.read(table):
+    for row in rows:
         where = row["output"]
-        if row["kind"] != FIRST:
-            continue
         if isinstance(where, str):
             yield row, where
             continue

@@ -6,16 +6,16 @@ import csv
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from tandem.record import durable, galleries, jsonl
 
 log = logging.getLogger(__name__)
 
 Rows = Sequence[Mapping]
-Choice = str | float | None
+Job = Literal["train", "evaluate", "warm_start"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,11 @@ class Run:
     """What a mirror learns when the run starts, or goes on."""
 
     folder: Path
+    name: str
     id: str  # the same for all starts of the run
-    iteration: int  # the first line to come
-    choices: Mapping[str, Choice]
+    iteration: int  # the first line to come; the record has those before it
+    job: Job = "train"
+    config: Mapping[str, object] = field(default_factory=dict)  # resolved, without secrets
 
 
 class Mirror(Protocol):
@@ -33,7 +35,8 @@ class Mirror(Protocol):
 
     def open(self, run: Run) -> None: ...
 
-    def write(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
+    def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """The line of an iteration, once; its samples came before it."""
 
     def samples(self, iteration: int, rows: Rows) -> None:
         """The output of a row is a text, or a picture: uint8 [H, W, 3]."""
@@ -72,6 +75,13 @@ class Mirrors:
                 log.warning("mirror %s is off: %s", type(mirror).__name__, reason)
 
 
+def lines(folder: Path) -> list[dict]:
+    """Those of both logs of a record, an iteration each."""
+    timing = {line["iteration"]: line for line in jsonl.read(folder / "timing.jsonl")}
+    metrics = jsonl.read(folder / "metrics.jsonl")
+    return [line | timing.get(line["iteration"], {}) for line in metrics]
+
+
 class Csv:
     """One wide table, metrics.csv, beside the logs it is made from."""
 
@@ -81,9 +91,8 @@ class Csv:
     def open(self, run: Run) -> None:
         self.path = run.folder / "metrics.csv"
         self.path.unlink(missing_ok=True)
-        timing = {line["iteration"]: line for line in jsonl.read(run.folder / "timing.jsonl")}
-        for line in jsonl.read(run.folder / "metrics.jsonl"):
-            self.write(line["iteration"], {**line, **timing.get(line["iteration"], {})})
+        for line in lines(run.folder):
+            self.write(line["iteration"], line)
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
         row = {"iteration": iteration, **metrics}

@@ -17,9 +17,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from tandem.record import durable, galleries, jsonl
 from tandem.record.manifest import new_manifest, scrub, start
-from tandem.record.mirrors import Choice, Mirror, Mirrors, Run
+from tandem.record.mirrors import Job, Mirror, Mirrors, Run
 from tandem.types import Prompt
 
 METRICS, TIMING, EVALUATIONS = "metrics.jsonl", "timing.jsonl", "evaluations.jsonl"
@@ -37,11 +39,10 @@ class RunRecord:
         folder: Path,
         *,
         mirrors: Sequence[Mirror] = (),
-        choices: Mapping[str, Choice] | None = None,
+        job: Job = "train",
     ) -> None:
-        self.folder = folder
+        self.folder, self.job = folder, job
         self.mirrors = Mirrors(mirrors)
-        self.choices = choices or {}  # what was chosen, flat: mirrors file the run under it
         self.latest: dict[str, float] = {}  # of each number, the last one written
         self._held: tuple[dict[str, float], dict[str, float]] = ({}, {})
 
@@ -71,9 +72,16 @@ class RunRecord:
 
     def open(self, iteration: int) -> None:
         """Start the mirrors at this iteration, after the logs were cut back to it."""
-        choices = {name: _clean(name, value) for name, value in self.choices.items()}
-        run = Run(folder=self.folder, id=self.id, iteration=iteration, choices=choices)
-        self.mirrors.open(run)
+        self.mirrors.open(
+            Run(
+                folder=self.folder,
+                name=self.folder.name,
+                id=self.id,
+                iteration=iteration,
+                job=self.job,
+                config=yaml.safe_load((self.folder / CONFIG).read_text()) or {},
+            )
+        )
 
     def hold(self, metrics: Numbers, timing: Numbers) -> None:
         """Keep numbers for the line that is written next."""
@@ -139,12 +147,6 @@ class RunRecord:
     def _manifest(self) -> dict | None:
         path = self.folder / MANIFEST
         return json.loads(path.read_bytes()) if path.exists() else None
-
-
-def _clean(name: str, value: Choice) -> Choice:
-    return (
-        scrub(f"{name}={value}", os.environ).partition("=")[2] if isinstance(value, str) else value
-    )
 
 
 def _line(iteration: int, numbers: Numbers) -> dict:

@@ -1,21 +1,27 @@
-"""The mirror to Weights & Biases, which must cost a run nothing when the server is away."""
+"""The mirror to Weights & Biases, which must cost a run nothing when the server is away.
+
+W&B's own step is the iteration, and each iteration is one row of its history: the line of both
+logs, and the samples that were taken there. A start that goes on writes what W&B lacks from the
+record first. So a run that is kept offline is whole in the folder of its last start, and no
+point is there twice, whoever was there in between.
+"""
 
 from __future__ import annotations
 
 import logging
 import netrc
 import os
+import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from torch import Tensor
-
-from tandem.record import galleries, pictures
-from tandem.record.mirrors import Rows, Run
+from tandem.record import galleries, labels, wandb_tables
+from tandem.record.mirrors import Rows, Run, lines
 
 if TYPE_CHECKING:
     import wandb
@@ -25,7 +31,9 @@ log = logging.getLogger(__name__)
 ANSWER_WITHIN = 2.0  # seconds a server gets to show that it is there
 START_WITHIN = 10.0  # seconds a server that is there gets to start a run
 UPLOAD_WITHIN = 60.0  # seconds at the end for what is not uploaded yet; `wandb sync` does the rest
-COLUMNS = ("iteration", "kind", "source", "prompt", "output", "answer", "reward", "length")
+AXES = ("iteration", "samples", "tokens", "steps", "time/total", "time/cpu", "time/gpu")
+LONGEST_TAG = 64  # characters, W&B's own limit
+STAGING = "WANDB_DATA_DIR"
 
 
 class Wandb:
@@ -43,42 +51,73 @@ class Wandb:
     ) -> None:
         if mode not in ("auto", "online", "offline"):
             raise ValueError(f"the W&B mode is auto, online or offline, not {mode!r}")
+        for tag in tags:
+            if not 0 < len(tag) <= LONGEST_TAG:
+                raise ValueError(f"a tag of W&B has 1 to {LONGEST_TAG} characters, not {tag!r}")
         self.project, self.entity, self.group = project, entity, group
-        self.tags, self.job_type, self.mode = list(tags), job_type, mode
+        self.tags, self.job_type, self.mode = tags, job_type, mode
 
     def open(self, run: Run) -> None:
         import wandb
 
+        self.source, self.waiting = run, {}
         self.run = self._online(run) if self._goes_online(wandb.setup().settings) else None
         if self.run is None:
             self.run = self._init(run, "offline")
-        for axis in ("iteration", "samples", "tokens", "steps", "time/total"):
+        self.known = self.run.step  # lines before it are there
+        for axis in AXES:
             self.run.define_metric(axis)  # any of them can be chosen as the x-axis
         self.run.define_metric("*", step_metric="iteration")
+        self._catch_up()
+        self._drop_former()
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        # Not as W&B's own step: that one refuses the lines a resumed run writes again.
-        self.run.log({"iteration": iteration, **metrics})
+        row, self.waiting = {**metrics, "iteration": iteration, **self.waiting}, {}
+        if iteration >= self.known:
+            with self._staged():
+                self.run.log(row, step=iteration, commit=True)
 
     def samples(self, iteration: int, rows: Rows) -> None:
-        import wandb
-
-        table = wandb.Table(columns=list(COLUMNS))
-        for row in rows:
-            shown = {**row, "iteration": iteration, "output": _shown(row["output"])}
-            table.add_data(*(shown[name] for name in COLUMNS))
-        kinds = "_".join(dict.fromkeys(row["kind"] for row in rows))
-        sheets = {
-            f"pictures/{kind}": _shown(galleries.sheet(of_kind))
-            for kind, of_kind in galleries.by_kind(rows).items()
-        }
-        self.run.log({"iteration": iteration, f"samples/{kinds}": table, **sheets})
+        self.waiting |= wandb_tables.media(iteration, rows)
 
     def close(self) -> None:
+        if (table := wandb_tables.together(self.source.folder)) is not None:
+            with self._staged():
+                self.run.summary["samples/evaluations"] = table
         self.run.finish()
 
+    def _catch_up(self) -> None:
+        tables = galleries.tables(self.source.folder)
+        for line in lines(self.source.folder):
+            iteration = line["iteration"]
+            if not self.known <= iteration < self.source.iteration:
+                continue
+            if iteration in tables:
+                self.samples(iteration, wandb_tables.of_record(tables[iteration]))
+            self.write(iteration, {k: value for k, value in line.items() if value is not None})
+
+    def _drop_former(self) -> None:
+        """What earlier starts kept offline is in this one; uploaded later, it would replace it."""
+        own = Path(self.run.settings.sync_dir).resolve()
+        for log_file in self.source.folder.glob(f"wandb/offline-run-*/run-{self.source.id}.wandb"):
+            if log_file.parent.resolve() != own:
+                shutil.rmtree(log_file.parent)
+
+    @contextmanager
+    def _staged(self) -> Iterator[None]:
+        """Tables wait for their upload beside the run, and not in the user's home."""
+        moves = self.source.job == "warm_start"  # to where it is kept, and W&B notes whole paths
+        if moves or STAGING in os.environ:
+            yield
+            return
+        os.environ[STAGING] = self.run.settings.sync_dir
+        try:
+            yield
+        finally:
+            del os.environ[STAGING]
+
     def _goes_online(self, settings: wandb.Settings) -> bool:
-        if self.mode == "auto" and (settings.mode != "online" or not _logged_in(settings)):
+        if self.mode == "auto" and (settings.mode != "online" or not logged_in(settings)):
             return False
         if self.mode == "offline":
             return False
@@ -106,6 +145,7 @@ class Wandb:
             init_timeout=START_WITHIN,
             login_timeout=START_WITHIN,
             finish_timeout=UPLOAD_WITHIN,
+            reinit="finish_previous",  # or a job of a sweep would write into the one that crashed
             console="off",  # what a run prints may hold what its record must not
             x_disable_meta=True,  # the command line, unscrubbed; the manifest has it
             disable_code=True,
@@ -115,23 +155,29 @@ class Wandb:
         return wandb.init(
             project=self.project,
             entity=self.entity,
-            group=self.group,
-            tags=self.tags,
-            job_type=self.job_type,
+            group=self.group or labels.group(run.config),
+            tags=list(dict.fromkeys((*labels.tags(run.config), *self.tags))),
+            job_type=self.job_type or run.job,
             mode=mode,
             dir=run.folder,
             id=run.id,
-            name=run.folder.name,
-            config=dict(run.choices),
-            resume="allow",
+            name=run.name,
+            config={**labels.choices(run.config), "settings": labels.settings(run.config)},
+            # Offline each start is the whole run: uploaded, it takes the place of any other.
+            resume="allow" if mode == "online" else None,
             settings=settings,
         )
 
 
-def _shown(output: str | Tensor) -> str | wandb.Image:
-    import wandb
-
-    return output if isinstance(output, str) else wandb.Image(pictures.visible(output).numpy())
+def logged_in(settings: wandb.Settings) -> bool:
+    """By variable, settings file or netrc; asking the client itself would ask the server."""
+    if settings.api_key or settings.identity_token_file:
+        return True
+    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
+    try:
+        return netrc.netrc(path).authenticators(urlsplit(settings.base_url).hostname) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 def _answers(server: str) -> bool:
@@ -143,14 +189,3 @@ def _answers(server: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _logged_in(settings: wandb.Settings) -> bool:
-    """By variable, settings file or netrc; asking the client itself would ask the server."""
-    if settings.api_key or settings.identity_token_file:
-        return True
-    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    try:
-        return netrc.netrc(path).authenticators(urlsplit(settings.base_url).hostname) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False

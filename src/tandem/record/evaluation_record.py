@@ -1,0 +1,53 @@
+"""What an evaluation by itself leaves beside the record of the run that it is about.
+
+evaluation_test.json    the numbers
+evaluation_test.jsonl   rows of samples, their pictures beside it
+evaluation_test/        what mirrors keep in files; for W&B it is a run of its own
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tandem.record import durable, galleries, jsonl
+from tandem.record.manifest import scrub
+from tandem.record.mirrors import Mirror, Mirrors, Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRecord:
+    run_dir: Path
+    split: str  # of the data
+    config: str  # resolved, as YAML
+    mirrors: Sequence[Mirror] = ()
+
+    def write(self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]) -> None:
+        """What was found of the weights after so many iterations."""
+        name = f"evaluation_{self.split}"
+        table = self.run_dir / f"{name}.jsonl"
+        table.parent.mkdir(parents=True, exist_ok=True)
+        durable.replace(table.with_suffix(".json"), json.dumps(metrics, indent=1).encode())
+        durable.replace(table, jsonl.encode(galleries.hung(rows, table)))
+        if not self.mirrors:
+            return
+        run = Run(
+            folder=self.run_dir / name,
+            name=f"{self.run_dir.name} {name}",
+            id=uuid.uuid4().hex[:8],
+            iteration=iteration,
+            job="evaluate",
+            config=yaml.safe_load(scrub(self.config, os.environ)),
+        )
+        run.folder.mkdir(exist_ok=True)
+        copies = Mirrors(self.mirrors)
+        copies.open(run)
+        copies.samples(iteration, rows)
+        copies.write(iteration, metrics)
+        copies.close()

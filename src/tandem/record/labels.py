@@ -1,0 +1,76 @@
+"""What a run is filed under where it is mirrored, all of it read off its configuration."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+Config = Mapping[str, object]
+Choice = str | int
+
+TAGGED = ("algorithm", "model", "dynamics", "data")  # and every reward
+SAID = ("algorithm", "model", "seed")  # in a group's name already, or meant to differ
+# What is typed and makes no other run of it, with all that lies below.
+NO_DIFFERENCE = {
+    *("run_dir", "sweep_dir", "cache_dir", "hydra", "plugins"),
+    *("resume", "evaluate", "estimate", "dry_run"),
+    *("logger", "callbacks", "checkpoints", "threads"),
+    *("micro_batch_size", "max_tokens_per_microbatch"),
+    *(f"trainer.{x}" for x in ("accelerator", "devices", "num_nodes", "strategy")),
+}
+# Where a run lies and how it was started is nobody's business elsewhere.
+AT_HOME = {
+    *("run_dir", "sweep_dir", "cache_dir", "plugins", "logger", "callbacks"),
+    *("overrides", "choices", "seed", "resume", "evaluate", "estimate", "dry_run"),
+}
+LONGEST = 100  # characters of a group's name
+
+
+def choices(config: Config) -> dict[str, Choice]:
+    """The option of every group, the seed, and the sweep that the run belongs to: flat.
+
+    Several rewards are one choice, such as math_verify+length.
+    """
+    chosen = {"reward": "+".join(_rewards(config)) or None, **(config.get("choices") or {})}
+    sweep = Path(str(config["sweep_dir"])).name if config.get("sweep_dir") else None
+    named = {**chosen, "seed": config.get("seed"), "sweep": sweep}
+    return {name: choice for name, choice in named.items() if choice is not None}
+
+
+def settings(config: Config) -> dict[str, object]:
+    """The numbers as they were resolved, nested as they stand in the configuration."""
+    return {name: _plain(node) for name, node in config.items() if name not in AT_HOME}
+
+
+def group(config: Config) -> str:
+    """Seeds of one configuration share it: sweep, model, algorithm, and what else was typed."""
+    chosen = choices(config)
+    named = [str(chosen[name]) for name in ("sweep", "model", "algorithm") if name in chosen]
+    typed = sorted({*filter(_names_a_variant, config.get("overrides") or ())})
+    name = " ".join(["-".join(named), *typed]).strip()
+    if len(name) <= LONGEST:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST - len(digest) - 1]}~{digest}"
+
+
+def tags(config: Config) -> list[str]:
+    chosen = choices(config)
+    return [*(str(chosen[name]) for name in TAGGED if name in chosen), *_rewards(config)]
+
+
+def _names_a_variant(override: str) -> bool:
+    key = override.lstrip("+~").partition("=")[0].partition("@")[0]
+    return key not in SAID and not {key, key.partition(".")[0]} & NO_DIFFERENCE
+
+
+def _rewards(config: Config) -> Iterator[str]:
+    return iter(config.get("reward") or ())
+
+
+def _plain(node: object) -> object:
+    """Without Hydra's marks for functions that are called later."""
+    if not isinstance(node, Mapping):
+        return node
+    return {name: _plain(item) for name, item in node.items() if name != "_partial_"}

@@ -1,0 +1,85 @@
+"""Samples of a run as W&B shows them: tables with their pictures in the rows, and sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from tandem.record import galleries, jsonl, pictures
+
+if TYPE_CHECKING:
+    import wandb
+
+    Media = wandb.Table | wandb.Image
+
+COLUMNS = ("iteration", "kind", "source", "prompt", "output", "answer", "reward", "length")
+TRAINED = ("best", "worst")  # kinds of samples that were trained on; others are of evaluations
+MOST_TABLES = 100  # in the one that shows a run's evaluations together
+
+
+def media(iteration: int, rows: galleries.Rows) -> dict[str, Media]:
+    """Tables of what an evaluation saw and of what was trained on, and of pictures a sheet of
+    each kind."""
+    evaluated = [row for row in rows if row["kind"] not in TRAINED]
+    trained = [row for row in rows if row["kind"] in TRAINED]
+    named = {"samples/evaluation": evaluated, "samples/training": trained}
+    tables = {
+        name: _table({**row, "iteration": iteration} for row in some)
+        for name, some in named.items()
+        if some
+    }
+    sheets = {
+        f"pictures/{kind}": _image(galleries.sheet(of_kind))
+        for kind, of_kind in galleries.by_kind(rows).items()
+    }
+    return {**tables, **sheets}
+
+
+def of_record(table: Path) -> list[dict]:
+    """The rows of an iteration as they were when they were recorded."""
+    return [{**row, "output": seen} for row, seen in galleries.shown(table, jsonl.read(table))]
+
+
+def together(run_dir: Path) -> wandb.Table | None:
+    """All evaluations of a run, of very many evenly chosen ones; None: it has none.
+
+    Large pictures are reduced: each is whole in the table of its own iteration.
+    """
+    found = list(galleries.tables(run_dir).items())
+    chosen = np.linspace(0, len(found) - 1, min(MOST_TABLES, len(found))).round().astype(int)
+    rows = [
+        {**row, "iteration": iteration, "output": _small(row["output"])}
+        for iteration, table in (found[place] for place in chosen)
+        for row in of_record(table)
+        if row["kind"] not in TRAINED
+    ]
+    return _table(rows) if rows else None
+
+
+def _table(rows: Iterable[Mapping]) -> wandb.Table:
+    import wandb
+
+    table = wandb.Table(columns=list(COLUMNS))
+    for row in rows:
+        seen, answer = row["output"], row["answer"]
+        shown = {
+            **row,
+            "output": seen if isinstance(seen, str) else _image(seen),
+            "answer": None if answer is None else str(answer),  # a column is of one type
+        }
+        table.add_data(*(shown[name] for name in COLUMNS))
+    return table
+
+
+def _image(picture: Tensor) -> wandb.Image:
+    import wandb
+
+    return wandb.Image(pictures.visible(picture).numpy())
+
+
+def _small(output: str | Tensor) -> str | Tensor:
+    return output if isinstance(output, str) else pictures.reduced(output)
