@@ -22,7 +22,8 @@ from tandem.compare.aggregates import (
     performance_profile,
 )
 from tandem.compare.comparison import Scored, is_share
-from tandem.compare.tables import Table, interval, number
+from tandem.compare.table import Table
+from tandem.compare.tables import interval, number
 
 THRESHOLDS = np.linspace(0, 1, 101)
 Scores = Mapping[str, Sequence[float]]  # of one variant by task

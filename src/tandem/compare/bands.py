@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tandem.compare.curves import FEWEST_FOR_BAND
 from tandem.compare.expectation import AXIS, Expected, Experiment, Facts, plain
 from tandem.compare.runs import Run
-from tandem.compare.tables import Table
+from tandem.compare.table import Table
 from tandem.compare.variants import facts_of
 
 

@@ -24,7 +24,8 @@ from tandem.compare.curves import (
 from tandem.compare.intervals import Estimate, estimate
 from tandem.compare.learning import Learning, learning
 from tandem.compare.runs import Run
-from tandem.compare.tables import Table, interval, number
+from tandem.compare.table import Table
+from tandem.compare.tables import interval, number
 
 SHARE, ANY = (0.0, 1.0), (-math.inf, math.inf)
 TRIES = re.compile(r"eval/pass@(\d+)")

@@ -14,7 +14,8 @@ from tandem.compare.comparison import Pair, Scored
 from tandem.compare.evaluations import Asked, last_evaluation
 from tandem.compare.intervals import LEVEL
 from tandem.compare.noises import SMALL, Noises, own, shared, shared_unpaired, unrelated
-from tandem.compare.tables import Table, by_size, interval, number
+from tandem.compare.table import Table
+from tandem.compare.tables import by_size, interval, number
 
 Answers = Sequence[Asked]  # of the runs of a variant that have a score, by seed
 

@@ -18,7 +18,7 @@ from tandem.compare.comparison import Pair, Scored
 from tandem.compare.expectation import Experiment
 from tandem.compare.payload import payload
 from tandem.compare.runs import Run
-from tandem.compare.tables import Table
+from tandem.compare.table import Table
 
 SCRIPTS = ("base.js", "charts.js", "gallery.js", "page.js")  # in this order, each uses those before
 LIVE = "live.js"

@@ -33,6 +33,12 @@ from tandem.config.overrides import (
 )
 from tandem.config.plugins import load_plugins
 
+# What starts the runs of a sweep, when it is installed -> the extra that brings it.
+LAUNCHERS = {
+    **{"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"},
+    **{"ray": "ray", "ray_aws": "ray"},
+}
+
 
 def compose(overrides: Sequence[str] = ()) -> DictConfig:
     """The configuration of a run; interpolations are still open. Imports no heavy library."""
@@ -113,6 +119,8 @@ def _told(choices: Sequence[Override] = ()) -> Iterator[None]:
 def _missing_option(error: MissingConfigException) -> str:
     """A choice made inside a YAML; those of the command line were read before."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
+    if group == "hydra/launcher" and (extra := LAUNCHERS.get(option)) is not None:
+        return f'{group}={option} needs the extra {extra}: pip install -e ".[{extra}]"'
     place = str(error).partition(":")[0].removeprefix("In ").strip("'")
     return f"conf/{place}.yaml: {unknown(f'option of {group}', option, error.options or ())}"
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tandem.compare.tables import Table
+from tandem.compare.table import Table
 from tandem.sweep.outcome import Job, jobs_of, read_plan
 
 SAID = {

@@ -1,0 +1,150 @@
+"""A sweep of processes that end in every way: each ends alone, and what is missing is run again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+LAUNCHERS = {
+    "basic": (),
+    "joblib": ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
+    "submitit": ("hydra/launcher=submitit_local",),
+}
+pytestmark = pytest.mark.system
+
+
+def begin(cwd: Path, values: str, launcher: str = "basic") -> subprocess.Popen:
+    command = [sys.executable, str(HERE / "toy_sweep.py"), "sweep", values, *LAUNCHERS[launcher]]
+    return subprocess.Popen(
+        command, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def sweep(cwd: Path, values: str, launcher: str = "basic") -> tuple[int, str]:
+    process = begin(cwd, values, launcher)
+    said, _ = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+def rows(cwd: Path) -> dict[str, list[str]]:
+    """Name of a run -> the cells of its row in the table."""
+    lines = (cwd / "sweep" / "sweep.md").read_text().splitlines()
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "do=" in line
+    ]
+    return {own[0]: own[1:] for own in cells if len(own) == 5}
+
+
+def starts(cwd: Path, name: str) -> list[str]:
+    return (cwd / "sweep" / name / "starts").read_text().splitlines()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_each_run_ends_alone_and_the_table_says_how(tmp_path, launcher):
+    code, said = sweep(tmp_path, "finish,crash,guard,die,refuse", launcher)
+    assert code == 1, said
+    table = rows(tmp_path)
+    assert [table[f"do={x}"][0] for x in ("finish", "crash", "guard", "die", "refuse")] == [
+        "finished", *(["failed"] * 4),
+    ]  # fmt: skip
+    assert table["do=finish"][2:] == ["0.750", ""]
+    assert table["do=crash"][2:] == ["0.250", "ValueError: it broke"]
+    assert table["do=guard"][3] == "stopped: every group ties"
+    assert table["do=die"][3] == "killed by SIGKILL, as the system does when memory runs out"
+    assert table["do=refuse"][3] == "refused: unknown key 'lr': did you mean 'optimizer.lr'?"
+    assert "1 finished, 4 failed, of 5 runs" in said
+    assert f"python -m tandem.compare {tmp_path}/sweep" in said
+
+
+def test_the_same_command_runs_what_is_missing_and_nothing_else(tmp_path):
+    sweep(tmp_path, "finish,crash,refuse,die")
+    finished = tmp_path / "sweep" / "do=finish"
+    before = {path: path.stat().st_mtime_ns for path in finished.iterdir()}
+    (tmp_path / "mended").touch()
+    code, said = sweep(tmp_path, "finish,crash,refuse,die")
+    assert code == 1, said
+    assert {path: path.stat().st_mtime_ns for path in finished.iterdir()} == before
+    assert [row[0] for row in rows(tmp_path).values()] == [
+        "there already", "finished", "failed", "finished",
+    ]  # fmt: skip
+    whole = ["seed=0", "do=refuse", f"run_dir='{tmp_path}/sweep/do=refuse'"]
+    whole += [f"sweep_dir='{tmp_path}/sweep'", "hydra.mode=RUN"]
+    assert (
+        starts(tmp_path, "do=refuse") == [" ".join(whole)] * 2
+    )  # it left no half run to go on with
+    for name in ("do=crash", "do=die"):
+        assert starts(tmp_path, name)[1:] == [f"resume='{tmp_path}/sweep/{name}'"]
+    assert "output.log" in said and "runs what is missing (1)" in said
+
+
+def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(tmp_path):
+    assert sweep(tmp_path, "one,two")[0] == 0
+    foreign = tmp_path / "sweep" / "do=one" / "job.json"
+    foreign.write_text(foreign.read_text().replace("seed=0", "seed=7"))
+    code, said = sweep(tmp_path, "one,two,three")
+    assert code == 1, said
+    assert [row[0] for row in rows(tmp_path).values()] == ["left out", "there already", "finished"]
+    assert "another run lies there: seed=7 do=one; give another sweep_dir" in said
+    assert [len(starts(tmp_path, f"do={x}")) for x in ("one", "two", "three")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "number"), [("basic", signal.SIGTERM), ("joblib", signal.SIGINT)]
+)
+def test_a_signal_reaches_the_runs_and_the_same_command_goes_on(tmp_path, launcher, number):
+    process = begin(tmp_path, "finish,wait,last", launcher)
+    wait_for(tmp_path / "waiting", process)
+    wait_for(tmp_path / "sweep" / "do=finish" / "job.json", process)
+    if number is signal.SIGINT:
+        os.killpg(process.pid, number)  # as Ctrl-C in a terminal does
+    else:
+        process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, said
+    assert rows(tmp_path)["do=wait"][0] == "stopped", said
+    assert not list((tmp_path / "sweep").glob(".stop*"))
+    (tmp_path / "mended").touch()
+    code, said = sweep(tmp_path, "finish,wait,last", launcher)
+    assert code == 0, said
+    assert starts(tmp_path, "do=wait")[1:] == [f"resume='{tmp_path}/sweep/do=wait'"]
+
+
+def test_two_launches_at_once_share_the_work(tmp_path):
+    first = begin(tmp_path, "wait,other")
+    wait_for(tmp_path / "waiting", first)
+    code, said = sweep(tmp_path, "wait,other")
+    assert code == 75, said  # not all is there yet
+    assert [row[0] for row in rows(tmp_path).values()] == ["running", "finished"]
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert len(starts(tmp_path, "do=wait")) == len(starts(tmp_path, "do=other")) == 1
+
+
+@pytest.mark.slow
+def test_a_run_outlives_a_sweep_that_was_killed_and_is_not_started_twice(tmp_path):
+    process = begin(tmp_path, "wait")
+    wait_for(tmp_path / "waiting", process)
+    process.kill()
+    process.communicate()
+    code, said = sweep(tmp_path, "wait")
+    assert code == 75 and "another launch is at it" in said
+    pid = json.loads((tmp_path / "sweep" / "do=wait" / "job.json").read_text())["pid"]
+    os.kill(pid, signal.SIGTERM)
+    (tmp_path / "mended").touch()
+    end = time.monotonic() + 30
+    while sweep(tmp_path, "wait")[0] == 75:
+        assert time.monotonic() < end
+    assert rows(tmp_path)["do=wait"][:1] == ["finished"]
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
+    while not path.exists():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)

@@ -1,0 +1,23 @@
+"""A sweep of toy_train.py: `python toy_sweep.py FOLDER finish,crash [hydra/launcher=joblib]`."""
+
+import sys
+from pathlib import Path
+
+from tandem.config.composition import with_hydra
+from tandem.config.sweeps import Sweep
+from tandem.sweep.launch import launch
+
+
+def main(folder: str, values: str, *hydra: str) -> int:
+    sweep = Sweep(
+        folder=Path(folder).absolute(),
+        shared=["seed=0"],
+        swept={"do": values.split(",")},
+        space={"do": values},
+        hydra=with_hydra(hydra).hydra,
+    )
+    return launch(sweep, [str(Path(__file__).with_name("toy_train.py")), "-m", f"do={values}"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
