@@ -19,3 +19,9 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def unpainted(monkeypatch):
+    """The pictures of a run are drawn up, but not painted, which takes longer than a short run."""
+    monkeypatch.setattr("tandem.record.plots._saved", lambda figure, path, title: path)

@@ -1,6 +1,5 @@
 """Rows of preference and rows that others are compared with: who gets them, and who counts them."""
 
-import os
 from dataclasses import replace
 from functools import partial
 
@@ -8,9 +7,8 @@ import pytest
 import torch
 from loop import PLAN, EndsInTwo, Loop, ShareOfThrees, Stream
 from records import GRPO
-from torch import distributed as dist
-from torch import multiprocessing
 from torch.testing import assert_close
+from two_ranks import on_two_ranks
 
 from tandem import collect, corrections, weights
 from tandem.advantages.preference import preferred
@@ -188,23 +186,27 @@ def test_any_cut_gives_the_same_gradient_and_metrics(algorithm, budget, tmp_path
     assert_close(cut.report, whole.report, rtol=1e-9, atol=1e-12)
 
 
-def _on_rank(rank: int, port: int, algorithm, folder, result) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def learnt(algorithm, folder, **budget):
     # Five prompts: one rank has three groups and the other two, so their cuts differ in number.
-    made = loop(algorithm, folder, rewards=EndsInTwo(), budget=Budget(rows=2), prompts=5).go(2)
-    result[rank] = [gradient.numpy() for gradient in made.gradients], made.report
-    dist.destroy_process_group()
+    made = loop(algorithm, folder, rewards=EndsInTwo(), prompts=5, **budget).go(2)
+    return [gradient.numpy() for gradient in made.gradients], made.report
+
+
+OF_PAIRS = {"dpo": DPO, "kto": KTO, "online": ONLINE}
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(tmp_path_factory):
+    cut = partial(learnt, folder=tmp_path_factory.mktemp("ranks"), budget=Budget(rows=2))
+    return on_two_ranks({name: partial(cut, own) for name, own in OF_PAIRS.items()})
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("algorithm", [DPO, KTO, ONLINE], ids=["dpo", "kto", "online"])
-def test_two_ranks_are_one(algorithm, tmp_path, free_port):
-    alone = loop(algorithm, tmp_path, rewards=EndsInTwo(), prompts=5).go(2)
-    result = multiprocessing.get_context("spawn").Manager().dict()
-    multiprocessing.spawn(_on_rank, (free_port, algorithm, tmp_path, result), nprocs=2)
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_two_ranks_are_one(name, tmp_path, of_two_ranks):
+    alone = loop(OF_PAIRS[name], tmp_path, rewards=EndsInTwo(), prompts=5).go(2)
     for rank in range(2):
-        gradients, report = result[rank]
+        gradients, report = of_two_ranks[rank, name]
         got = [torch.from_numpy(gradient) for gradient in gradients]
         assert_close(got, alone.gradients, rtol=1e-9, atol=1e-12)
         assert report == pytest.approx(alone.report, rel=1e-9, abs=1e-12)

@@ -1,19 +1,16 @@
 """kill -9 at any moment, then resume=: not a bit differs from a run that was left alone."""
 
 import functools
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from processes import start_training
 from safetensors import safe_open
 
-ROOT = Path(__file__).parents[1]
 # Another seed than the default, a reference and a warm start: all must be found again.
 SHARED = (
     "seed=1", "iterations=10", "num_minibatches=2", "group_size=8", "evaluation.every=4",
@@ -47,17 +44,13 @@ KILLS = [
 ]
 
 
-def start(*overrides: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "train.py", *overrides],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+def said_in(folder: Path) -> Path:
+    return folder.with_suffix(".log")
 
 
-def finish(process: subprocess.Popen) -> None:
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+def finish(process: BaseProcess, folder: Path) -> None:
+    process.join(timeout=300)
+    assert process.exitcode == 0, said_in(folder).read_text()
 
 
 def tensors(folder: Path) -> dict[str, bytes]:
@@ -78,29 +71,29 @@ def straight(tmp_path_factory) -> Callable[[str], tuple[Path, float]]:
     @functools.cache
     def of(world: str) -> tuple[Path, float]:
         folder = tmp_path_factory.mktemp(world) / "run"
-        process = start(*RUNS[world], f"run_dir={folder}")
+        process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
         began = wait_for(folder / "manifest.json", process)
-        finish(process)
+        finish(process, folder)
         return folder, time.monotonic() - began
 
     return of
 
 
-def wait_for(path: Path, process: subprocess.Popen) -> float:
-    while not path.exists() and process.poll() is None:
+def wait_for(path: Path, process: BaseProcess) -> float:
+    while not path.exists() and process.is_alive():
         time.sleep(0.02)
     return time.monotonic()
 
 
 def kill_and_resume(world: str, folder: Path, moment: float) -> bool:
     """Whether the kill came before the end."""
-    process = start(*RUNS[world], f"run_dir={folder}")
+    process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
     wait_for(folder / "manifest.json", process)
     time.sleep(moment)
-    alive = process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    finish(start(f"resume={folder}"))
+    alive = process.is_alive()
+    process.kill()  # SIGKILL
+    process.join()
+    finish(start_training(f"resume={folder}", output=said_in(folder)), folder)
     return alive
 
 

@@ -20,7 +20,10 @@ RUN = (
     "threads=1", "prompts_per_step=4", "rollout.max_new_tokens=6", "optimizer.lr=1e-2",
     "evaluation.every=null", "checkpoints.every=1000",
 )  # fmt: skip
-pytestmark = pytest.mark.filterwarnings("ignore:.*:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
+    pytest.mark.usefixtures("unpainted"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,15 @@
 """Every preset under every law that it promises to keep; docs/laws.md is the table of it."""
 
-import os
-import socket
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from laws.bench import EXACT, names, preset
 from laws.gradients import kl_gradient
 from laws.invariance import one_rank, two_ranks
 from laws.matrix import LAWS, PAGE, page, reasons
-from torch import distributed, multiprocessing, set_num_threads
 from torch.testing import assert_close
+from two_ranks import on_two_ranks
 
 from tandem.algorithm import Algorithm
 from tandem.config import build, compose
@@ -46,14 +45,9 @@ def test_the_table_is_that_of_these_tests():
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make laws`"
 
 
-def _on_rank(rank: int, port: int, presets: dict[str, Algorithm], result) -> None:
-    set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
-    for name, algorithm in presets.items():
-        bench = two_ranks(algorithm)
-        result[rank, name] = [gradient.numpy() for gradient in bench.gradients], bench.report
-    distributed.destroy_process_group()
+def learnt(algorithm: Algorithm):
+    bench = two_ranks(algorithm)
+    return [gradient.numpy() for gradient in bench.gradients], bench.report
 
 
 def compared(*chosen: str) -> Algorithm:
@@ -74,15 +68,9 @@ COMPARED = {
 @pytest.fixture(scope="module")
 def of_two_ranks():
     """Gradients and report of every preset on each of two ranks: one pair of processes for all."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     presets = {name: preset(name) for name in names()}
     presets |= {name: compared(*chosen) for name, chosen in COMPARED.items()}
-    with multiprocessing.get_context("spawn").Manager() as manager:
-        result = manager.dict()
-        multiprocessing.spawn(_on_rank, (port, presets, result), nprocs=2)
-        return dict(result)
+    return on_two_ranks({name: partial(learnt, own) for name, own in presets.items()})
 
 
 @pytest.mark.system

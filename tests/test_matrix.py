@@ -77,20 +77,14 @@ def test_every_algorithm_trains_some_model():
     }
 
 
-@pytest.fixture
-def unseen(monkeypatch):
-    """Without the curves at the end of a run, which take as long as all the rest."""
-    monkeypatch.setattr("tandem.run.curves", lambda folder: None)
-
-
-@pytest.mark.usefixtures("unseen")
+@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize(("model", "preset", "dynamics"), ONCE)
 def test_one_cell_of_every_algorithm_trains_and_goes_on(model, preset, dynamics, world, tmp_path):
     train_and_go_on(model, preset, dynamics, world, tmp_path / "run")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unseen")
+@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize(("model", "preset", "dynamics"), sorted({*CELLS} - {*ONCE}))
 def test_every_cell_trains_and_goes_on(model, preset, dynamics, world, tmp_path):
     train_and_go_on(model, preset, dynamics, world, tmp_path / "run")

@@ -1,6 +1,5 @@
 """The training step on a policy without a network: cuts, ranks and skipped rows move nothing."""
 
-import os
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -9,9 +8,8 @@ import pytest
 import torch
 from loop import PLAN, WITH_PENALTIES, EndsInTwo, Loop, ShareOfThrees
 from records import GRPO
-from torch import distributed as dist
-from torch import multiprocessing
 from torch.testing import assert_close
+from two_ranks import on_two_ranks
 
 from tandem import collect, corrections, draws, weights
 from tandem.advantages.group import given
@@ -35,31 +33,32 @@ def test_any_cut_into_micro_batches_gives_the_same_gradient(algorithm, budget, t
     assert_close(cut.report, whole.report, rtol=1e-9, atol=1e-12)
 
 
-def _on_rank(rank: int, port: int, algorithm: Algorithm, folder, result) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def learnt(algorithm: Algorithm, folder):
     # Five prompts: one rank has three groups and the other two, so their cuts differ in number.
     plan = replace(PLAN, prompts_per_step=5, budget=Budget(rows=3))
     loop = Loop(algorithm=algorithm, plan=plan, folder=folder, rewards=EndsInTwo()).go(2)
-    result[rank] = [gradient.numpy() for gradient in loop.gradients], loop.report
-    dist.destroy_process_group()
+    return [gradient.numpy() for gradient in loop.gradients], loop.report
 
 
 DYNAMIC = replace(GRPO, collect=partial(collect.dynamic_sampling, max_rounds=3))
+UNEQUAL = {"grpo": GRPO, "with penalties": WITH_PENALTIES, "dynamic sampling": DYNAMIC}
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    return on_two_ranks({name: partial(learnt, own, folder) for name, own in UNEQUAL.items()})
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "algorithm", [GRPO, WITH_PENALTIES, DYNAMIC], ids=["grpo", "with penalties", "dynamic sampling"]
-)
+@pytest.mark.parametrize("name", UNEQUAL)
 def test_two_ranks_with_unequal_numbers_of_rows_give_the_gradient_of_one(
-    algorithm, tmp_path, free_port
+    name, tmp_path, of_two_ranks
 ):
-    result = multiprocessing.get_context("spawn").Manager().dict()
-    multiprocessing.spawn(_on_rank, (free_port, algorithm, tmp_path, result), nprocs=2)
     plan = replace(PLAN, prompts_per_step=5)
-    alone = Loop(algorithm=algorithm, plan=plan, folder=tmp_path, rewards=EndsInTwo()).go(2)
-    for gradients, report in result.values():
+    alone = Loop(algorithm=UNEQUAL[name], plan=plan, folder=tmp_path, rewards=EndsInTwo()).go(2)
+    for rank in range(2):
+        gradients, report = of_two_ranks[rank, name]
         for got, want in zip(gradients, alone.gradients, strict=True):
             assert_close(torch.tensor(got), want, rtol=1e-9, atol=1e-12)
         assert_close(report, alone.report, rtol=1e-9, atol=1e-12)

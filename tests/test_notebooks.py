@@ -8,6 +8,8 @@ import pytest
 
 import tandem
 
+pytestmark = pytest.mark.usefixtures("unpainted")
+
 FOLDER = Path(__file__).parents[1] / "notebooks"
 FEWER = ("warm_start=null", "iterations=1", "prompts_per_step=4", "evaluation.pass_at=[1]")
 

@@ -29,14 +29,8 @@ PAIRS = [
 ]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
-    pytest.mark.usefixtures("unseen"),
+    pytest.mark.usefixtures("unpainted"),
 ]
-
-
-@pytest.fixture
-def unseen(monkeypatch):
-    """Without the curves at the end of a run, which take as long as all the rest."""
-    monkeypatch.setattr("tandem.run.curves", lambda folder: None)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,8 @@ PLUGIN = """
 from tandem.registry import register_reward
 from tandem.rewards import batched
 
+pytestmark = pytest.mark.usefixtures("unpainted")
+
 @register_reward
 def shouting(output, prompt, *, alpha: float = 1.0, words: list[str] = ["yes"]):
     return alpha * (output in words)

@@ -17,6 +17,8 @@ import tandem
 from tandem.config import ConfigError, build, compose
 from tandem.run import Result
 
+pytestmark = pytest.mark.usefixtures("unpainted")
+
 ROOT = Path(__file__).parents[1]
 QUICK = (
     "warm_start=null", "iterations=2", "prompts_per_step=4", "group_size=4", "num_minibatches=2",

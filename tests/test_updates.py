@@ -1,6 +1,5 @@
 """The gradient of an update, term by term, against what is written out by hand."""
 
-import os
 from dataclasses import replace
 from functools import partial
 
@@ -9,9 +8,9 @@ import torch
 from at_once import AtOnce
 from loop import PLAN, EndsInTwo, Loop, ShareOfThrees
 from records import GRPO
-from torch import Tensor, multiprocessing
-from torch import distributed as dist
+from torch import Tensor
 from torch.testing import assert_close
+from two_ranks import on_both
 
 from tandem import collect, draws, weights
 from tandem.advantages import shaping
@@ -116,20 +115,14 @@ def test_the_learning_rate_follows_iterations_however_many_updates_they_have(tmp
 WHITENED = replace(GRPO, normalize_advantages=True, weights=weights.token_mean)
 
 
-def _on_rank(rank: int, port: int, folder, result) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def first_gradient(folder):
     plan = replace(ONCE, prompts_per_step=5)
     loop = Loop(algorithm=WHITENED, plan=plan, folder=folder, rewards=EndsInTwo()).go()
-    result[rank] = loop.gradients[0].numpy()
-    dist.destroy_process_group()
+    return loop.gradients[0].numpy()
 
 
 @pytest.mark.system
-def test_advantages_are_whitened_over_all_ranks(tmp_path, free_port):
-    result = multiprocessing.get_context("spawn").Manager().dict()
-    multiprocessing.spawn(_on_rank, (free_port, tmp_path, result), nprocs=2)
-    plan = replace(ONCE, prompts_per_step=5)
-    alone = Loop(algorithm=WHITENED, plan=plan, folder=tmp_path, rewards=EndsInTwo()).go()
-    for gradient in result.values():
-        assert_close(torch.tensor(gradient), alone.gradients[0], rtol=1e-9, atol=1e-12)
+def test_advantages_are_whitened_over_all_ranks(tmp_path):
+    alone = first_gradient(tmp_path)
+    for gradient in on_both(partial(first_gradient, tmp_path)):
+        assert gradient == pytest.approx(alone, rel=1e-9, abs=1e-12)

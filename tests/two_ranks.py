@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from processes import FORKED
 from torch import distributed, multiprocessing
 
 RANKS = 2
@@ -21,10 +22,18 @@ def on_two_ranks(jobs: Mapping[str, Job]) -> dict[tuple[int, str], Any]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with multiprocessing.get_context("spawn").Manager() as manager:
+    with FORKED.Manager() as manager:
         result = manager.dict()
-        multiprocessing.spawn(_on_rank, (port, jobs, result), nprocs=RANKS)
+        multiprocessing.start_processes(
+            _on_rank, (port, jobs, result), nprocs=RANKS, start_method=FORKED.get_start_method()
+        )
         return dict(result)
+
+
+def on_both(job: Job) -> list[Any]:
+    """What one job returned, of each rank."""
+    found = on_two_ranks({"job": job})
+    return [found[rank, "job"] for rank in range(RANKS)]
 
 
 def _on_rank(rank: int, port: int, jobs: Mapping[str, Job], result: dict) -> None:

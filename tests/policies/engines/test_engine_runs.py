@@ -13,7 +13,7 @@ from tandem.config import ConfigError
 from tandem.policies.tiny_lm import tiny_lm
 from tandem.stop import Away, Stop
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("unpainted")]
 SLOW = pytest.mark.slow
 
 QUICK = (

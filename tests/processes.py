@@ -1,0 +1,34 @@
+"""Processes that start at once: forked from one that has imported what all of them would.
+
+To import torch and Lightning takes six seconds, which is longer than most of these processes live.
+The one that they are forked from has done nothing else, so nothing of a test gets into them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import sys
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["tandem.run", "tandem.policies.language", "matplotlib.figure"])
+
+
+def start_training(*overrides: str, output: Path) -> BaseProcess:
+    """`python train.py OVERRIDES`, what it says going to the file `output`."""
+    process = FORKED.Process(target=_train, args=(overrides, output))
+    process.start()
+    return process
+
+
+def _train(overrides: tuple[str, ...], output: Path) -> None:
+    with output.open("ab") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    os.chdir(ROOT)
+    sys.argv = ["train.py", *overrides]
+    runpy.run_path("train.py", run_name="__main__")
