@@ -5,13 +5,16 @@ An override is a choice (`algorithm=grpo`: an option of a group) or a value (`se
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
+from hydra.plugins.config_source import ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.names import ConfigError, unknown
@@ -35,19 +38,33 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 def menu(source: ConfigLoaderImpl) -> Menu:
     """Every group of the project with its options, without those that start with `_`."""
-    store = source.repository  # the loader itself would parse an empty command line every time
-    options = {g: store.get_group_options(g, ObjectType.CONFIG) for g in _groups(source)}
-    shown = {g: sorted(o for o in names if not o.startswith("_")) for g, names in options.items()}
     # Slots of config.yaml, whether or not anything stands in them.
-    return {"recipe": [], "experiment": [], **shown}
+    found: dict[str, set[str]] = {"recipe": set(), "experiment": set()}
+    for place in source.repository.get_sources():
+        listed = _of_folder(place.path) if place.scheme() == "file" else _of_source(place)
+        for group, options in listed:
+            found.setdefault(group, set()).update(o for o in options if not o.startswith("_"))
+    return {group: sorted(options) for group, options in found.items()}
 
 
-def _groups(source: ConfigLoaderImpl, parent: str = "") -> Iterator[str]:
-    for name in source.repository.get_group_options(parent, ObjectType.GROUP):
+def _of_folder(root: str) -> Iterator[tuple[str, list[str]]]:
+    """Groups with their options. One walk: Hydra asks the disk about every file several times."""
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if _is_group(name))
+        group = Path(folder).relative_to(root).as_posix()
+        if group != ".":
+            yield group, [name.removesuffix(".yaml") for name in files if name.endswith(".yaml")]
+
+
+def _of_source(source: ConfigSource, parent: str = "") -> Iterator[tuple[str, list[str]]]:
+    for name in filter(_is_group, source.list(parent, ObjectType.GROUP)):
         group = f"{parent}/{name}".lstrip("/")
-        if group != "hydra" and not name.startswith("_"):
-            yield group
-            yield from _groups(source, group)
+        yield group, source.list(group, ObjectType.CONFIG)
+        yield from _of_source(source, group)
+
+
+def _is_group(name: str) -> bool:
+    return name != "hydra" and not name.startswith("_")
 
 
 def is_choice(override: Override, menu: Menu) -> bool:
