@@ -12,7 +12,7 @@ train: $(VENV)/ready ## train the embedded default; ARGS="algorithm=dapo seed=1"
 test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the long ones
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
-	$(RUN) -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile $(ARGS)
+	$(RUN) -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 laws: $(VENV)/ready ## write docs/laws.md: what holds of which algorithm
 	PYTHONPATH=tests $(RUN) -m laws

@@ -14,6 +14,12 @@ pytest_plugins = ["reference_values"]
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start processes come first: one that comes last leaves the other cores idle."""
+    long = {item.path for item in items if item.get_closest_marker("system")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture
 def free_port() -> int:
     with socket.socket() as probe:

@@ -103,12 +103,16 @@ def section(model: str, world: Path) -> str:
     return "\n".join([f"## {model}", "", *head, *rows, "", *notes, ""])
 
 
+def answer(model: str, preset: str, dynamics: str, world: Path) -> str:
+    """A tick, or the reason why not."""
+    said = refusal(model, preset, dynamics, world)
+    return YES if said is None else shortened(said, preset, dynamics)
+
+
 def cell(model: str, preset: str, dynamics: str, world: Path, reasons: list[str]) -> str:
     """A tick, or the number of the reason."""
-    said = refusal(model, preset, dynamics, world)
-    if said is None:
+    if (reason := answer(model, preset, dynamics, world)) == YES:
         return YES
-    reason = shortened(said, preset, dynamics)
     if reason not in reasons:
         reasons.append(reason)
     return str(reasons.index(reason) + 1)
@@ -124,13 +128,19 @@ def written() -> dict[str, str]:
     return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
 
 
-def ticks() -> Iterator[tuple[str, str, str]]:
-    """(model, preset, dynamics) of what the page says trains."""
+def answers() -> Iterator[tuple[tuple[str, str, str], str]]:
+    """(model, preset, dynamics) of every cell of the page, and its tick or its reason."""
     for model, text in written().items():
+        reasons = dict(re.findall(r"^(\d+)\. (.*)", text, flags=re.M))
         for line in re.findall(r"^\| (\w+ \|.*) \|$", text, flags=re.M)[1:]:
             preset, *cells = line.split(" | ")
-            pairs = zip(MODELS[model], cells, strict=True)
-            yield from ((model, preset, dynamics) for dynamics, said in pairs if said == YES)
+            for dynamics, said in zip(MODELS[model], cells, strict=True):
+                yield (model, preset, dynamics), reasons.get(said, said)
+
+
+def ticks() -> list[tuple[str, str, str]]:
+    """(model, preset, dynamics) of what the page says trains."""
+    return [cell for cell, said in answers() if said == YES]
 
 
 if __name__ == "__main__":

@@ -15,8 +15,11 @@ import torch
 from matrix import (
     MODELS,
     OF_PAIRS,
+    OF_PICTURES,
     ON_FRESH_SAMPLES,
     PRESETS,
+    answer,
+    answers,
     chosen,
     refusal,
     section,
@@ -54,9 +57,25 @@ def world(tmp_path_factory):
     return write_world(tmp_path_factory.mktemp("world"))
 
 
-@pytest.mark.parametrize("model", MODELS)
+# The second model of pictures is looked up cell by cell below: one of each row, in turn.
+WHOLE = [
+    pytest.param(model, marks=[pytest.mark.slow] if model == "sd3_5_medium" else [])
+    for model in MODELS
+]
+
+
+@pytest.mark.parametrize("model", WHOLE)
 def test_the_page_says_what_composes_and_why_not(model, world):
     assert written()[model] == section(model, world).rstrip() + "\n", "run `make matrix`"
+
+
+def test_the_page_says_the_same_of_a_model_of_a_folder(world):
+    own = [(cell, said) for cell, said in answers() if cell[0] == "sd3_5_medium"]
+    rows = [own[start : start + len(OF_PICTURES)] for start in range(0, len(own), len(OF_PICTURES))]
+    assert [row[0][0][1] for row in rows] == PRESETS
+    for turn, row in enumerate(rows):
+        cell, said = row[turn % len(row)]
+        assert answer(*cell, world) == said, f"{cell}: run `make matrix`"
 
 
 def test_every_reason_is_one_line_that_names_a_flag():
