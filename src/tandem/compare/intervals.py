@@ -8,12 +8,13 @@ one is divided by) is None, never 0.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special, stats
 
 LEVEL = 0.95
 POWER = 0.8
@@ -49,7 +50,7 @@ def estimate(scores: ArrayLike, *, level: float = LEVEL) -> Estimate:
     x = np.asarray(scores, dtype=np.float64)
     if len(x) < 2:
         return Estimate(mean=float(x.mean()), low=None, high=None, n=len(x))
-    half = stats.t.ppf((1 + level) / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
+    half = quantile(level, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
     return Estimate(
         mean=float(x.mean()), low=float(x.mean() - half), high=float(x.mean() + half), n=len(x)
     )
@@ -61,8 +62,8 @@ def welch(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:
     mean = float(a.mean() - b.mean())
     if min(len(a), len(b)) < 2:
         return Difference(mean=mean, low=None, high=None, p=None, spread=None)
-    parts = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-    spread = math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2)
+    of_a, of_b = variance(a), variance(b)
+    parts, spread = (of_a / len(a), of_b / len(b)), math.sqrt((of_a + of_b) / 2)
     if is_rounding(spread, a, b):
         return Difference(mean=mean, low=None, high=None, p=None, spread=0.0)
     error = math.sqrt(sum(parts))
@@ -80,13 +81,32 @@ def paired(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:
         return Difference(
             mean=float(gap.mean()), low=None, high=None, p=None, spread=None, pairs=len(gap)
         )
-    mean, spread = float(gap.mean()), float(gap.std(ddof=1))
+    mean, spread = float(gap.mean()), math.sqrt(variance(gap))
     if is_rounding(spread, a, b):
         return Difference(mean=mean, low=None, high=None, p=None, spread=0.0, pairs=len(gap))
     found = _judged(mean, spread / math.sqrt(len(gap)), len(gap) - 1, level, spread=spread)
-    flat = is_rounding(a.std(), a) or is_rounding(b.std(), b)
-    correlation = None if flat else float(np.corrcoef(a, b)[0, 1])
-    return replace(found, pairs=len(gap), correlation=correlation)
+    return replace(found, pairs=len(gap), correlation=correlation(a, b))
+
+
+def variance(x: NDArray) -> float:
+    """The unbiased one."""
+    gap = x - x.mean()
+    return float(gap @ gap) / (len(x) - 1)
+
+
+def correlation(a: NDArray, b: NDArray) -> float | None:
+    """Pearson's; None: one of the two does not vary."""
+    of_a, of_b = a - a.mean(), b - b.mean()
+    spreads = math.sqrt(of_a @ of_a / len(a)), math.sqrt(of_b @ of_b / len(b))
+    if is_rounding(spreads[0], a) or is_rounding(spreads[1], b):
+        return None
+    return float(of_a @ of_b) / len(a) / spreads[0] / spreads[1]
+
+
+def quantile(level: float, freedom: float) -> float:
+    """Half the width of Student's interval, in standard errors."""
+    # Straight from the library that `stats.t` asks too: a table has hundreds of pairs.
+    return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def is_rounding(spread: float, *scores: NDArray) -> bool:
@@ -97,8 +117,8 @@ def is_rounding(spread: float, *scores: NDArray) -> bool:
 def _judged(
     mean: float, error: float, freedom: float, level: float, *, spread: float
 ) -> Difference:
-    half = stats.t.ppf((1 + level) / 2, freedom) * error
-    p = 2 * stats.t.sf(abs(mean) / error, freedom)
+    half = quantile(level, freedom) * error
+    p = 2 * special.stdtr(freedom, -abs(mean) / error)
     return Difference(
         mean=mean, low=float(mean - half), high=float(mean + half), p=float(p), spread=spread
     )
@@ -128,12 +148,13 @@ def seeds_needed(found: Difference, *, level: float = LEVEL, power: float = POWE
     if not found.spread or found.mean == 0:
         return None
     effect, sides = abs(found.mean) / found.spread, 1 if found.pairs is not None else 2
-    enough = (n for n in range(2, MOST_SEEDS + 1) if _power(effect, n, sides, level) >= power)
-    return next(enough, None)
+    counts = range(2, MOST_SEEDS + 1)  # more seeds have more power
+    place = bisect_left(counts, power, key=lambda n: _power(effect, n, sides, level))
+    return counts[place] if place < len(counts) else None
 
 
 def _power(effect: float, n: int, sides: int, level: float) -> float:
     """Of a t test with n seeds on each of one or two sides; effect in units of the spread."""
     freedom, shift = sides * (n - 1), effect * math.sqrt(n / sides)
-    edge = stats.t.ppf((1 + level) / 2, freedom)
+    edge = quantile(level, freedom)
     return float(stats.nct.sf(edge, freedom, shift) + stats.nct.cdf(-edge, freedom, shift))

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from tandem.compare.intervals import LEVEL
+from tandem.compare.intervals import LEVEL, quantile
 
 SMALL = 0.5  # of the standard error by seeds: prompts then widen an interval by an eighth
 
@@ -40,8 +39,8 @@ class Noises:
         """Where the mean over all seeds and all prompts of these sources lies."""
         if self.here is None:
             return None
-        half = stats.t.ppf((1 + LEVEL) / 2, self.freedom) * math.sqrt(self.here + self.added)
-        return float(self.mean - half), float(self.mean + half)
+        half = quantile(LEVEL, self.freedom) * math.sqrt(self.here + self.added)
+        return self.mean - half, self.mean + half
 
     @property
     def enough(self) -> int | None:
