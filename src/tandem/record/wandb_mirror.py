@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from tandem.record import galleries, labels, wandb_tables
+from tandem.record.manifest import scrub
 from tandem.record.mirrors import Rows, Run, lines
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Wandb:
             project=self.project,
             entity=self.entity,
             group=self.group or labels.group(run.config),
-            tags=list(dict.fromkeys((*labels.tags(run.config), *self.tags))),
+            tags=list(dict.fromkeys((*labels.tags(run.config), *map(_clean, self.tags)))),
             job_type=self.job_type or run.job,
             mode=mode,
             dir=run.folder,
@@ -167,6 +168,10 @@ class Wandb:
             resume="allow" if mode == "online" else None,
             settings=settings,
         )
+
+
+def _clean(text: str) -> str:
+    return scrub(text, os.environ)
 
 
 def logged_in(settings: wandb.Settings) -> bool:

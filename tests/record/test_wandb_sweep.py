@@ -1,0 +1,83 @@
+"""A sweep as a user types it: what its offline runs hold, read back by W&B's own command."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from wandb_files import inspected, of_type, tables
+
+ROOT = Path(__file__).parents[2]
+IN_VARIABLE, IN_URL = "canary1x7f3a90", "canary2x7f3a90"
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("sweeps") / "two_seeds"
+    odd = f"rollout.stop=['{IN_VARIABLE}','https://me:{IN_URL}@example.org/x']"
+    words = [
+        *("-m", "seed=0,1", f"sweep_dir={folder}", "algorithm=rloo", "warm_start=null", odd),
+        *("iterations=1", "prompts_per_step=2", "num_minibatches=1", "evaluation.every=1"),
+        *("evaluation.prompts=2", "evaluation.samples=2", "evaluation.pass_at=[1]"),
+        *("logger=wandb", "logger.wandb.mode=offline", f"logger.wandb.tags=[mine,{IN_VARIABLE}]"),
+    ]
+    environment = {**os.environ, "SOME_API_KEY": IN_VARIABLE, "HOME": str(folder.parent)}
+    subprocess.run(
+        [sys.executable, "train.py", *words], cwd=ROOT, env=environment, check=True, timeout=600
+    )
+    return sorted(path.parent for path in folder.glob("*/manifest.json"))
+
+
+def test_offline_runs_of_a_sweep_hold_group_tags_job_type_choices_axes_and_samples(runs):
+    found = [inspected(folder) for folder in runs]
+    begun = [of_type("run", records)[0] for records in found]
+    (group,) = {run["run_group"] for run in begun}
+    assert group.startswith("two_seeds-tiny_lm-rloo ")
+    assert {run["job_type"] for run in begun} == {"train"}
+    for seed, (run, records) in enumerate(zip(begun, found, strict=True)):
+        config = run["config"]["update"]
+        assert {
+            **{"algorithm": "rloo", "model": "tiny_lm", "dynamics": "autoregressive"},
+            **{"data": "sort_ladder", "reward": "exact_match", "sweep": "two_seeds", "seed": seed},
+        }.items() <= config.items()
+        assert config["settings"]["prompts_per_step"] == 2
+        assert {"rloo", "tiny_lm", "exact_match", "mine"} <= {*run["tags"]}
+        assert {one.get("name") for one in of_type("metric", records)} >= {
+            *("iteration", "samples", "tokens", "time/total", "time/cpu", "time/gpu")
+        }
+        rows = [one["item"] for one in of_type("history", records)]
+        assert [row["iteration"] for row in rows] == [0, 1]
+        assert all({"samples", "tokens", "time/total", "time/cpu"} <= {*row} for row in rows)
+        seen = tables("samples/evaluation", records)
+        assert [{row["iteration"] for row in table} for table in seen] == [{0}, {1}]
+
+
+def test_no_secret_is_in_any_of_their_files(runs):
+    files = [path for folder in runs for path in folder.rglob("*") if path.is_file()]
+    assert sum(path.suffix == ".wandb" for path in files) == 2
+    leaks = {
+        path.name
+        for path in files
+        for secret in (IN_VARIABLE, IN_URL)
+        if secret.encode() in path.read_bytes()
+    }
+    assert leaks == set()
+
+
+def test_one_command_finds_all_of_them(runs):
+    """The one in docs/wandb.md, which says what it would upload."""
+    (line,) = [
+        line.strip()
+        for line in (ROOT / "docs" / "wandb.md").read_text().splitlines()
+        if line.startswith("    find runs")
+    ]
+    command = line.replace("find runs", f"find {runs[0].parent}").replace(
+        "wandb sync", f"{sys.executable} -m wandb sync --dry-run --verbose"
+    )
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    said = done.stdout + done.stderr
+    assert "Would sync 2 run(s)" in said
+    assert all(folder.name in said for folder in runs)
