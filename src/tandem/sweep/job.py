@@ -84,9 +84,14 @@ def job(cfg: DictConfig) -> float | None:
     """Hydra's task: do what is left to do of one run. Its score, if it has one by then."""
     launch = Launch(**OmegaConf.to_container(cfg[LAUNCH]))
     hydra = HydraConfig.get()
-    own = numbered(launch.shared, [_as_typed(line, launch) for line in hydra.overrides.task])
-    done = carried_out(Task(launch=launch, number=int(hydra.job.num), own=own))
+    done = carried_out(task_of(hydra.overrides.task, int(hydra.job.num), launch))
     return None if done is None or done.score is None else done.score[1]
+
+
+def task_of(lines: Sequence[str], number: int, launch: Launch) -> Task:
+    """The run that Hydra's lines mean."""
+    own = numbered(launch.shared, [_as_typed(line, launch) for line in lines])
+    return Task(launch=launch, number=number, own=own)
 
 
 def _as_typed(line: str, launch: Launch) -> str:

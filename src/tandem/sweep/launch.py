@@ -65,7 +65,13 @@ def concluded(folder: Path, order: Launch) -> int:
 
 def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
     """Whether the launcher itself broke; it said why."""
-    ConfigStore.instance().store(name="sweep", node=configuration(sweep, order))
+    node = configuration(sweep, order)
+    ConfigStore.instance().store(name="sweep", node=node)
+    if sweep.searches:  # an option of conf/, which Hydra does not see here
+        option = sweep.hydra.runtime.choices["hydra/sweeper"]
+        ConfigStore.instance().store(
+            group="hydra/sweeper", name=option, node=node.hydra.sweeper, provider="tandem"
+        )
     space = [f"++{_hydra_key(key)}={values}" for key, values in sweep.space.items()]
     sys.argv = [sys.argv[0], *space, "--multirun"]
     try:

@@ -1,0 +1,50 @@
+"""hydra/sweeper=search. Hydra finds sweepers in this namespace alone; the work is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class Search(Sweeper):
+    """What is swept is searched: see conf/hydra/sweeper/search.yaml for its numbers."""
+
+    # Hydra hands over the numbers of an option as arguments.
+    def __init__(
+        self,
+        *,
+        n_trials: int,
+        at_once: int,
+        seed: int,
+        direction: str,
+        metric: str | None,
+        params: dict[str, Any] | None,
+    ) -> None:
+        self.numbers = {
+            "n_trials": n_trials,
+            "at_once": at_once,
+            "seed": seed,
+            "direction": direction,
+            "metric": metric,
+        }
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.config = config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        from tandem.sweep.search import Asked, search  # imports optuna
+
+        def launch(rows: Sequence[Sequence[str]], first: int) -> None:
+            self.launcher.launch(rows, initial_job_idx=first)
+
+        search(arguments, Asked(**self.numbers), self.config, launch)

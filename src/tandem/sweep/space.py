@@ -1,0 +1,76 @@
+"""From what Hydra's grammar calls a sweep to what Optuna calls a distribution, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from tandem.config.names import ConfigError
+from tandem.config.overrides import parse
+
+SEED = "seed"  # never searched: the seeds of a trial are its replicates
+DIGITS = 6  # of a number between two others; folders are named by it
+
+Space = Mapping[str, BaseDistribution]  # key as Hydra is told it -> what its values may be
+
+
+def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
+    """What is searched, and the lines of the seeds that each trial is run with, [""] if there are
+    none. Raises ConfigError where nothing is searched.
+    """
+    parts = {part.get_key_element(): part for part in parse(arguments)}
+    seeds = [key for key in parts if key.lstrip("+") == SEED]
+    lines = [f"{key}={seed}" for key in seeds for seed in parts[key].sweep_string_iterator()]
+    space = {key: distribution(part) for key, part in parts.items() if key not in seeds}
+    if not space:
+        raise ConfigError(
+            "hydra/sweeper=search has nothing to search; give optimizer.lr='tag(log,interval("
+            "1e-5,1e-3))' or group_size=4,8,16"
+        )
+    return space, lines or [""]
+
+
+def distribution(part: Override) -> BaseDistribution:
+    """Of `interval(a,b)` all numbers between, of `int(interval(a,b))` the whole ones, tagged `log`
+    or not; of a rising range of whole numbers these; of everything else the values as words.
+    """
+    sweep = part.value()
+    if isinstance(sweep, IntervalSweep):
+        return _between(sweep, part.input_line)
+    if isinstance(sweep, RangeSweep) and _is_whole(sweep) and sweep.step > 0:
+        *_, last = sweep.range()
+        return IntDistribution(int(sweep.start), int(last), step=int(sweep.step))
+    if isinstance(sweep, RangeSweep | ChoiceSweep):
+        return CategoricalDistribution(list(dict.fromkeys(part.sweep_string_iterator())))
+    raise ConfigError(f"{part.input_line}: a search takes choices, range() and interval()")
+
+
+def _between(sweep: IntervalSweep, line: str) -> BaseDistribution:
+    if unknown := sorted(sweep.tags - {"log"}):
+        raise ConfigError(f"{line}: unknown tag {unknown[0]!r}: there is log")
+    log = "log" in sweep.tags
+    if not sweep.start < sweep.end or (log and sweep.start <= 0):
+        raise ConfigError(f"{line}: must rise{', from above 0' if log else ''}")
+    whole = isinstance(sweep.start, int) and isinstance(sweep.end, int)
+    kind = IntDistribution if whole else FloatDistribution
+    return kind(sweep.start, sweep.end, log=log)
+
+
+def _is_whole(sweep: RangeSweep) -> bool:
+    return all(isinstance(number, int) for number in (sweep.start, sweep.stop, sweep.step))
+
+
+def lines(params: Mapping[str, object]) -> list[str]:
+    """The overrides of a trial."""
+    return [f"{key}={_written(value)}" for key, value in params.items()]
+
+
+def _written(value: object) -> str:
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
