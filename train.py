@@ -32,6 +32,7 @@ if __name__ == "__main__":
     if isinstance(asked, Sweep):
         from tandem.sweep.launch import launch
 
-        sys.exit(launch(asked, sys.argv))
+        with refusals():
+            sys.exit(launch(asked, sys.argv))
     sys.argv = asked
     main()

@@ -21,6 +21,7 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
+from tandem.config.names import ConfigError
 from tandem.config.sweeps import Sweep
 from tandem.record import durable
 from tandem.stop import INTERRUPTED
@@ -35,6 +36,7 @@ FAILED = 1
 
 def launch(sweep: Sweep, argv: Sequence[str]) -> int:
     """Run what is missing and say what became of all of it. The exit code of the command line."""
+    refuse_what_cannot_be_searched(sweep)
     jobs = sweep.jobs
     order = Launch(
         id=this_process(),
@@ -50,6 +52,20 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
     with told_to_stop(order):
         broken = _handed_to_hydra(sweep, order)
     return FAILED if broken else concluded(sweep.folder, order)
+
+
+def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
+    if sweep.hydra.runtime.choices["hydra/sweeper"] == "search":
+        try:
+            from tandem.sweep.search import check
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"hydra/sweeper=search needs {error.name}: pip install 'tandem[search]'"
+            ) from error
+        return check(sweep.hydra.sweeper, told_to_hydra(sweep))
+    for key, values in sweep.space.items():
+        if "interval(" in values:
+            raise ConfigError(f"{key}={values}: only hydra/sweeper=search takes interval()")
 
 
 def concluded(folder: Path, order: Launch) -> int:
@@ -72,8 +88,7 @@ def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
         ConfigStore.instance().store(
             group="hydra/sweeper", name=option, node=node.hydra.sweeper, provider="tandem"
         )
-    space = [f"++{_hydra_key(key)}={values}" for key, values in sweep.space.items()]
-    sys.argv = [sys.argv[0], *space, "--multirun"]
+    sys.argv = [sys.argv[0], *told_to_hydra(sweep), "--multirun"]
     try:
         hydra.main(version_base="1.3", config_path=None, config_name="sweep")(job)()
     except SystemExit as ended:
@@ -83,6 +98,10 @@ def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
     finally:
         (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # sweep.json says it all
     return False
+
+
+def told_to_hydra(sweep: Sweep) -> list[str]:
+    return [f"++{_hydra_key(key)}={values}" for key, values in sweep.space.items()]
 
 
 def _hydra_key(key: str) -> str:

@@ -7,7 +7,7 @@ finishes trials that were cut short or failed, then goes on until there are `n_t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,12 @@ class Asked:
         if self.direction not in DIRECTIONS:
             either = " or ".join(DIRECTIONS)
             raise ConfigError(f"hydra.sweeper.direction={self.direction}: write {either}")
+
+
+def check(numbers: DictConfig, arguments: Sequence[str]) -> None:
+    """Raises ConfigError for a search that cannot be, before anything is run for it."""
+    Asked(**{field.name: numbers[field.name] for field in fields(Asked)})
+    space.read(arguments)
 
 
 def search(

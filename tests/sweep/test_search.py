@@ -1,0 +1,206 @@
+"""A search that is cut short, fails and goes on, on runs written to disk."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from tandem.config import ConfigError
+from tandem.sweep import outcome, space
+from tandem.sweep.job import LAUNCH, Launch, task_of
+from tandem.sweep.search import JOURNAL, Asked, search
+
+DISTRIBUTIONS = {
+    "interval(0.1,0.5)": FloatDistribution(0.1, 0.5),
+    "tag(log,interval(1e-6,1e-4))": FloatDistribution(1e-6, 1e-4, log=True),
+    "int(interval(1,5))": IntDistribution(1, 5),
+    "range(4,17,4)": IntDistribution(4, 16, step=4),
+    "range(0.5,2.0,0.5)": CategoricalDistribution(["0.5", "1.0", "1.5"]),
+    "grpo,rloo": CategoricalDistribution(["grpo", "rloo"]),
+    "choice(4,8)": CategoricalDistribution(["4", "8"]),
+}
+SPACE = ["++optimizer.lr=tag(log,interval(1e-6,1e-2))"]
+
+
+@pytest.mark.parametrize(("written", "meant"), DISTRIBUTIONS.items())
+def test_hydras_grammar_is_the_space(written, meant):
+    part = OverridesParser.create().parse_override(f"x={written}")
+    assert space.distribution(part) == meant
+
+
+def test_a_number_is_written_so_that_a_folder_can_be_named_by_it():
+    assert space.lines({"++a": 1 / 3, "++b": 8, "++c": "x"}) == ["++a=0.333333", "++b=8", "++c=x"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "hydra/sweeper=search has nothing to search"),
+        (["++seed=0,1"], "hydra/sweeper=search has nothing to search"),
+        (["++a=interval(2,1)"], "a=interval(2,1): must rise"),
+        (["++a=tag(log,interval(0,1))"], "must rise, from above 0"),
+        (["++a=tag(ln,interval(1,2))"], "unknown tag 'ln': there is log"),
+    ],
+)
+def test_a_space_that_is_none_is_one_line(arguments, said):
+    with pytest.raises(ConfigError) as refused:
+        space.read(arguments)
+    assert said in str(refused.value)
+
+
+class Runs:
+    """In place of a launcher: a run's score is written down at once."""
+
+    def __init__(self, folder, score, fails=frozenset()):
+        self.score, self.fails, self.rows = score, set(fails), []
+        spelled = {"optimizer.lr": "optimizer.lr", "seed": "seed"}
+        self.launch = Launch(
+            id="here-1",
+            folder=str(folder),
+            cwd="",
+            program="",
+            shared=[],
+            spelled=spelled,
+            jobs=None,
+        )
+
+    def __call__(self, rows, first):
+        assert first == len(self.rows)
+        for row in rows:
+            self.rows.append(row)
+            task, given = task_of(row, 0, self.launch), dict(x.lstrip("+").split("=") for x in row)
+            task.folder.mkdir(exist_ok=True)
+            line = {"iteration": 1, "eval/accuracy": self.score(given)}
+            (task.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+            failed = len(self.rows) in self.fails
+            self.ended(task, 1 if failed else 0)
+
+    def ended(self, task, code):
+        start = outcome.Start(
+            overrides=task.overrides, launch="here-1", number=1, host="here", pid=1, seconds=1.0,
+            code=code, reason="it broke" if code else None,
+        )  # fmt: skip
+        outcome.write_start(task.folder, start)
+
+
+def asked(**changes):
+    return Asked(**{"n_trials": 12, "at_once": 1, "seed": 0, "direction": "maximize",
+                    "metric": None} | changes)  # fmt: skip
+
+
+def go(runs, arguments=SPACE, **changes):
+    search(arguments, asked(**changes), OmegaConf.create({LAUNCH: asdict(runs.launch)}), runs)
+
+
+def near_1e_4(given):
+    from math import log10
+
+    return -abs(log10(float(given["optimizer.lr"])) + 4)
+
+
+def test_it_finds_what_is_best_and_says_of_how_many(tmp_path, capsys):
+    runs = Runs(tmp_path, near_1e_4)
+    go(runs, n_trials=25)
+    rates = [float(row[0].partition("=")[2]) for row in runs.rows]
+    assert len(rates) == 25 and all(1e-6 <= rate <= 1e-2 for rate in rates)
+    top = min(rates, key=lambda rate: -near_1e_4({"optimizer.lr": rate}))
+    said = capsys.readouterr().out
+    assert f"best of k = 25 trials: optimizer.lr={top:.6g}, score" in said
+    assert f"python -m tandem.select {tmp_path}" in said
+
+
+def test_the_same_command_goes_on_and_chooses_as_if_it_had_not_been_cut_short(tmp_path):
+    whole, parts = (tmp_path / name for name in ("whole", "parts"))
+    for folder in (whole, parts):
+        folder.mkdir()
+    uncut = Runs(whole, near_1e_4)
+    go(uncut, n_trials=14)
+    first, second, third = (Runs(parts, near_1e_4) for _ in range(3))
+    go(first, n_trials=5)
+    go(second, n_trials=14)
+    go(third, n_trials=14)
+    assert first.rows + second.rows == uncut.rows
+    assert third.rows == []
+
+
+def test_a_failed_trial_ends_nothing_is_tried_again_and_counts_once(tmp_path, capsys):
+    runs = Runs(tmp_path, near_1e_4, fails={2})
+    go(runs, n_trials=3)
+    assert len(runs.rows) == 3
+    said = capsys.readouterr().out
+    assert "trial 1 failed: its runs are failed" in said and "best of k = 2 trials" in said
+    again = Runs(tmp_path, near_1e_4)
+    go(again, n_trials=3)
+    assert again.rows == [runs.rows[1]]
+    assert "best of k = 3 trials" in capsys.readouterr().out
+
+
+def test_swept_seeds_are_the_replicates_of_a_trial(tmp_path, capsys):
+    runs = Runs(tmp_path, lambda given: float(given["seed"]))
+    go(runs, [*SPACE, "++seed=0,1,5"], n_trials=2)
+    assert [row[1] for row in runs.rows] == ["++seed=0", "++seed=1", "++seed=5"] * 2
+    assert len({row[0] for row in runs.rows}) == 2
+    assert "score 2 (n = 3)" in capsys.readouterr().out
+
+
+def test_a_stopped_launch_leaves_its_trial_open_and_the_next_one_finishes_it(tmp_path):
+    runs = Runs(tmp_path, near_1e_4)
+    runs.launch.stop_file.touch()
+    go(runs)
+    assert len(runs.rows) == 1
+    runs.launch.stop_file.unlink()
+    after = Runs(tmp_path, near_1e_4)
+    go(after, n_trials=2)
+    assert after.rows[0] == runs.rows[0] and len(after.rows) == 2
+
+
+def test_another_search_in_the_same_folder_is_refused(tmp_path):
+    go(Runs(tmp_path, near_1e_4), n_trials=1)
+    assert (tmp_path / JOURNAL).is_file()
+    for changes in ({"metric": "eval/reward"}, {"direction": "minimize"}):
+        with pytest.raises(ConfigError, match="give another sweep_dir"):
+            go(Runs(tmp_path, near_1e_4), n_trials=1, **changes)
+
+
+TOY = Path(__file__).with_name("toy_sweep.py")
+SEARCH = ("hydra/sweeper=search", "hydra.sweeper.n_trials=2")
+
+
+def toy(cwd, values, *hydra):
+    command = [sys.executable, str(TOY), "sweep", values, *hydra]
+    done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.system
+def test_hydra_hands_a_sweep_to_the_search_and_the_next_launch_tries_again_what_failed(tmp_path):
+    code, said = toy(tmp_path, "crash,guard", *SEARCH)
+    assert code == 1 and "no trial came to an end" in said, said
+    (tmp_path / "mended").touch()
+    code, said = toy(tmp_path, "crash,guard", *SEARCH)
+    assert code == 0 and "best of k = 2 trials" in said and "score 0.75 (n = 1)" in said, said
+
+
+def test_a_search_that_cannot_be_is_refused_before_anything_runs(tmp_path):
+    from tandem.config.sweeps import sweep_of
+    from tandem.sweep.launch import launch
+
+    refused = {
+        ("optimizer.lr=interval(0,1)",): "only hydra/sweeper=search takes interval()",
+        ("hydra/sweeper=search", "seed=0,1"): "nothing to search",
+        ("hydra/sweeper=search", "seed=0", "iterations=1,2", "hydra.sweeper.n_trials=0"): (
+            "hydra.sweeper.n_trials=0: must be positive"
+        ),
+    }
+    for words, said in refused.items():
+        sweep = sweep_of([*words, f"sweep_dir={tmp_path}/sweep"], multirun=True)
+        with pytest.raises(ConfigError) as error:
+            launch(sweep, ["train.py", "-m", *words])
+        assert said in str(error.value)
+    assert not (tmp_path / "sweep").exists()
