@@ -40,8 +40,10 @@ def test_an_interval_is_that_of_its_definition():
     assert found.high == pytest.approx(statistics.mean(A) + half, abs=1e-9)
 
 
-def test_one_seed_has_no_interval():
+def test_one_seed_has_no_interval_and_neither_have_seeds_that_agree():
+    """An interval of no width would claim to know the mean of all seeds."""
     assert estimate([0.5]).low is None
+    assert (estimate([0.3, 0.1 + 0.2]).low, estimate([0.0, 0.0, 0.0]).high) == (None, None)
     assert welch([0.5], B).p is None
     assert paired([0.5], [0.4]).p is None
 

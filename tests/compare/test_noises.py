@@ -70,6 +70,29 @@ def test_shared_prompts_are_the_two_way_analysis_of_variance(sources):
         assert found.prompts == pytest.approx(prompt / 9 + rest / 36)
 
 
+def test_the_interval_for_any_set_is_that_of_satterthwaite():
+    """The variance of the mean is (MS_seeds + MS_prompts - MS_rest) / nP, as in textbooks."""
+    n, prompts = 5, 9
+    y = experiment(np.random.default_rng(8), n, prompts, seed=0.3)
+    seed, prompt, rest = components(y.tolist(), ONE[:prompts])
+    assert seed > 0 < prompt
+    squares = {
+        prompts * seed + rest: n - 1,
+        n * prompt + rest: prompts - 1,
+        rest: (n - 1) * (prompts - 1),
+    }
+    total = (prompts * seed + n * prompt + rest) / n / prompts
+    freedom = total**2 / sum((ms / n / prompts) ** 2 / df for ms, df in squares.items())
+    found = shared(y, ONE[:prompts])
+    assert found.here + found.added == pytest.approx(total)
+    assert found.freedom == pytest.approx(freedom)
+
+
+def test_answers_that_all_score_the_same_show_no_noise():
+    for found in (shared(np.full((3, 4), 0.3), ONE[:4]), own([np.zeros(4)] * 3, [ONE[:4]] * 3)):
+        assert (found.by_prompts, found.interval, found.enough) == (None, None, None)
+
+
 def test_sources_are_no_noise():
     """However far apart they are: another set would ask as many of each."""
     y = experiment(np.random.default_rng(0), 3, 6)

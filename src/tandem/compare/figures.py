@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tandem.compare.learning import learning, mean_line
 
 if TYPE_CHECKING:
@@ -50,11 +52,11 @@ def _curves(axes: Axes, found: Comparison) -> None:
         own = style(place)
         for seed in curves.y:
             axes.plot(curves.x, seed, alpha=0.3, linewidth=0.6, **own)
-        x, mean, low, high = zip(*mean_line(curves), strict=True)
+        # None, where there is no interval, is NaN, and leaves a gap.
+        x, mean, low, high = np.array(mean_line(curves), dtype=np.float64).T
         name = f"{one.variant.name} (n = {len(curves.y)})"
         axes.plot(x, mean, linewidth=1.6, label=name, **own)
-        if low[0] is not None:
-            axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
+        axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
     axes.set(xlabel=found.axis.replace("_", " "), ylabel=found.metric)
     if axes.lines:
         axes.legend(frameon=False, fontsize="small")

@@ -27,7 +27,7 @@ class Estimate:
     """A mean over seeds, and where the mean over all seeds lies with the given confidence."""
 
     mean: float
-    low: float | None  # None: n = 1
+    low: float | None  # None: one seed, or seeds that all agree and show no spread
     high: float | None
     n: int
 
@@ -48,12 +48,11 @@ class Difference:
 def estimate(scores: ArrayLike, *, level: float = LEVEL) -> Estimate:
     """mean ± t(n - 1) s / sqrt(n), Student's interval, at every n above 1."""
     x = np.asarray(scores, dtype=np.float64)
-    if len(x) < 2:
-        return Estimate(mean=float(x.mean()), low=None, high=None, n=len(x))
-    half = quantile(level, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))
-    return Estimate(
-        mean=float(x.mean()), low=float(x.mean() - half), high=float(x.mean() + half), n=len(x)
-    )
+    mean, spread = float(x.mean()), math.sqrt(variance(x)) if len(x) > 1 else 0.0
+    if is_rounding(spread, x):
+        return Estimate(mean=mean, low=None, high=None, n=len(x))
+    half = quantile(level, len(x) - 1) * spread / math.sqrt(len(x))
+    return Estimate(mean=mean, low=mean - half, high=mean + half, n=len(x))
 
 
 def welch(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:

@@ -170,7 +170,7 @@ def bought(rows: Sequence[Row]) -> str:
     judged = [found.by_prompts for row in rows if (found := row.found) is not None]
     known = [by_prompts for by_prompts in judged if by_prompts is not None]
     if not known:
-        return "Nothing says yet which noise is the larger one: that takes seeds."
+        return "Nothing says yet which noise is the larger one: that takes seeds that differ."
     of = "difference" if len(rows[0].seeds) > 1 else "variant"
     where = f"in all {len(known)} {of}s" if len(known) > 1 else f"in the one {of}"
     prompts, seeds = sum(known), len(known) - sum(known)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.compare.intervals import LEVEL, quantile
+from tandem.compare.intervals import LEVEL, ROUNDING, quantile
 
 SMALL = 0.5  # of the standard error by seeds: prompts then widen an interval by an eighth
 
@@ -37,10 +37,15 @@ class Noises:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Where the mean over all seeds and all prompts of these sources lies."""
-        if self.here is None:
+        if self.here is None or not self.seen:
             return None
         half = quantile(LEVEL, self.freedom) * math.sqrt(self.here + self.added)
         return self.mean - half, self.mean + half
+
+    @property
+    def seen(self) -> bool:
+        """Whether anything differs by more than the last digits of a score."""
+        return (self.here or 0) + self.prompts > ROUNDING**2
 
     @property
     def enough(self) -> int | None:
@@ -51,8 +56,8 @@ class Noises:
 
     @property
     def by_prompts(self) -> bool | None:
-        """Whether prompts are the larger noise; None: one seed does not tell."""
-        return None if self.seeds is None else self.prompts > self.seeds
+        """Whether prompts are the larger noise; None: one seed does not tell, nor do equal ones."""
+        return self.prompts > self.seeds if self.seeds is not None and self.seen else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
