@@ -19,11 +19,11 @@ from tandem.registry.options import register
 from tandem.rewards import Rewards, batched
 from tandem.types import Prompt
 
+pytestmark = pytest.mark.usefixtures("unpainted")
+
 PLUGIN = """
 from tandem.registry import register_reward
 from tandem.rewards import batched
-
-pytestmark = pytest.mark.usefixtures("unpainted")
 
 @register_reward
 def shouting(output, prompt, *, alpha: float = 1.0, words: list[str] = ["yes"]):
