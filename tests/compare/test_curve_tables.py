@@ -56,6 +56,13 @@ def test_areas_end_where_the_shortest_variant_does(tmp_path):
     assert [cells(table, i)["area"] for i in (0, 1)] == ["0.300", "0.300"]
 
 
+def test_a_variant_that_died_goes_on_and_does_not_cut_the_others(tmp_path):
+    write_run(tmp_path / "a", [0.0, 0.4, 0.4], algorithm="grpo")
+    write_run(tmp_path / "b", [0.0, 0.2], algorithm="rloo", iterations=2)
+    table = of_curves(variants_of(tmp_path), METRIC, "iterations")
+    assert [cells(table, i)["area"] for i in (0, 1)] == ["0.300", "0.150"]
+
+
 def test_a_run_that_died_keeps_its_height_and_never_gets_there(tmp_path):
     write_run(tmp_path / "0", [0.0, 0.8, 0.8], seed=0)
     write_run(tmp_path / "1", [0.0, 0.4], seed=1, iterations=2)

@@ -95,7 +95,7 @@ def _courses(
 ) -> list[Course]:
     """Of the variants of one task."""
     curves = [learning(one.variant.runs, metric, axis) for one in ordered]
-    end = min((found.x[-1] for found in curves if found is not None), default=0.0)
+    end = _shortest(ordered, curves)
     at, within = threshold(ordered, metric, asked), SHARE if is_share(metric) else ANY
     return [
         Course(
@@ -107,6 +107,17 @@ def _courses(
         )
         for one, found in zip(ordered, curves, strict=True)
     ]
+
+
+def _shortest(variants: Sequence[Scored], curves: Sequence[Learning | None]) -> float:
+    """Where the first variant ends. One of which all runs died would end the others with it, so it
+    counts only among its like."""
+    ends = [
+        (len(one.died) == len(one.variant.runs), found.x[-1])
+        for one, found in zip(variants, curves, strict=True)
+        if found is not None
+    ]
+    return min(ends)[1] if ends else 0.0
 
 
 def _area(curves: Learning | None, end: float) -> Estimate | None:
@@ -156,7 +167,8 @@ def place(value: float) -> str:
 def _notes(courses: Sequence[Course], axis: str) -> list[str]:
     origins = dict.fromkeys(one.threshold.origin for one in courses)
     notes = [
-        f"Area: mean height over {axis} up to where the shortest variant ends.",
+        f"Area: mean height over {axis} up to where the shortest variant ends; a run that died "
+        "before goes on with the score it had.",
         f"Threshold: {'; '.join(origins)}. {axis} to it: median over seeds; one that never gets "
         f"there counts as the last. Its interval needs {FEWEST_FOR_MEDIAN} seeds.",
         "End and half time: end - (end - start) 2^(-x / half), fitted to the mean curve.",
