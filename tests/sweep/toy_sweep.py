@@ -15,6 +15,7 @@ def main(folder: str, values: str, *hydra: str) -> int:
         swept={"do": values.split(",")},
         space={"do": values},
         hydra=with_hydra(hydra).hydra,
+        gpus=1,
     )
     return launch(sweep, [str(Path(__file__).with_name("toy_train.py")), "-m", f"do={values}"])
 

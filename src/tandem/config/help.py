@@ -13,15 +13,15 @@ EXAMPLES = """\
   python train.py
   python train.py algorithm=dapo seed=1 iterations=200
   python train.py model=hf model.path=Qwen/Qwen3-0.6B data=jsonl data.path=prompts.jsonl
-  python train.py -m algorithm=grpo,dapo,rloo seed=0,1
+  python train.py -m algorithm=grpo,dapo,rloo sweep=[seeds]
   python train.py resume=runs/2026-01-31/12-00-00-tiny_lm-grpo-seed0-4711"""
 
 NOTES = """\
   group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe); a group
   that stands under another name is written with it, as below (group@name=option);
   key=value sets a number (algorithm.loss.clip_high=0.28). The command line beats all.
-  --cfg job --resolve prints the whole configuration, -m runs a sweep, dry_run=true stops before
-  any weight is loaded."""
+  --cfg job --resolve prints the whole configuration, -m or sweep= runs a sweep (docs/sweeps.md),
+  dry_run=true stops before any weight is loaded."""
 
 
 def page(conf: Path) -> str:

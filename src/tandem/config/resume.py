@@ -39,6 +39,10 @@ ELSEWHERE = re.compile(
 
 def configuration(overrides: Sequence[str]) -> DictConfig:
     """What a command line asks for: a run of its own, or one that goes on."""
+    for part in parse(overrides):
+        if part.key_or_group == "sweep" and not part.is_delete():
+            text = part.input_line
+            raise ConfigError(f"{text} means many runs; python train.py {text} starts them")
     folder = resumes(overrides)
     return compose(overrides) if folder is None else resumed(folder, overrides)
 

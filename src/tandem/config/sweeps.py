@@ -41,6 +41,7 @@ class Sweep:
     swept: Mapping[str, Sequence[str]]  # key as it was typed -> its values as they are typed
     space: Mapping[str, str]  # the same key -> all of its values in Hydra's words, `range(0,3)`
     hydra: DictConfig  # launcher and sweeper, as command line and files want them
+    gpus: int | None  # of each run; None: all that it finds
 
     @property
     def searches(self) -> bool:
@@ -77,7 +78,15 @@ def sweep_of(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
         swept={part.get_key_element(): _values(part) for part in swept},
         space=space,
         hydra=whole.hydra,
+        gpus=_gpus(whole.trainer),
     )
+
+
+def _gpus(trainer: DictConfig) -> int | None:
+    """A list names some of those that a run sees, so it has to see all."""
+    if trainer.accelerator == "cpu":
+        return 0
+    return trainer.devices if isinstance(trainer.devices, int) else None
 
 
 def jobs(overrides: Sequence[str]) -> list[list[str]]:
@@ -105,7 +114,7 @@ def _settled(row: Sequence[str], swept: Sequence[bool]) -> list[str]:
 def job_name(own: Sequence[str]) -> str:
     """A folder's name for what is swept, whatever the order; what cannot stand in it is hashed."""
     text = ",".join(sorted(line.lstrip("+") for line in own)) or "run"
-    name = re.sub(r"[^\w.,=+-]+", "_", text)
+    name = re.sub(r"_*([,=])_*", r"\1", re.sub(r"[^\w.,=+-]+", "_", text)).strip("_")
     if name == text and len(name) <= LONGEST:
         return name
     return f"{name[: LONGEST - 9]}-{_digest(text)}"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +27,15 @@ from tandem.config.sweeps import job_name
 from tandem.config.swept_numbers import numbered
 from tandem.record.summary import clock
 from tandem.stop import INTERRUPTED
-from tandem.sweep import outcome
+from tandem.sweep import gpus, outcome
+from tandem.sweep.gpus import Share
 from tandem.sweep.outcome import LOG, Job, Start
 from tandem.sweep.reasons import reason_of
 
 LAUNCH = "launch_of_a_sweep"  # the key of Hydra's configuration that holds the Launch
+
+# The whole of an exception in a run's log, and lines in the order in which they were written.
+TOLD = {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class Launch:
     shared: list[str]
     spelled: dict[str, str]  # key as Hydra is told it -> as it was typed
     jobs: int | None  # how many there are; None: nobody knows yet
+    gpus: int | None  # of each run; None: all that it finds
 
     @property
     def stop_file(self) -> Path:
@@ -130,7 +135,8 @@ def started(task: Task, lock: IO, before: Start | None) -> None:
     log = task.folder / LOG
     said_before = log.stat().st_size if log.exists() else 0
     began = time.monotonic()
-    process = process_of(task, lock)
+    with gpus.share(task.number, task.launch.gpus) as share:
+        process = process_of(task, share, lock)
     start = Start(
         overrides=task.overrides,
         launch=task.launch.id,
@@ -152,21 +158,25 @@ def started(task: Task, lock: IO, before: Start | None) -> None:
         outcome.write_start(task.folder, end)
 
 
-def process_of(task: Task, lock: IO) -> subprocess.Popen:
+def process_of(task: Task, share: Share, lock: IO) -> subprocess.Popen:
     """Of a session of its own, so that a Ctrl-C meant for the sweep is passed on once."""
-    # The whole of an exception in its log; lines in the order in which they were written.
-    environment = os.environ | {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1"}
     with (task.folder / LOG).open("ab") as log:
         return subprocess.Popen(
             [sys.executable, task.launch.program, *words_of(task)],
             cwd=task.launch.cwd,
-            env=environment,
+            env=os.environ | TOLD | of_slurm(os.environ) | share.environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=(lock.fileno(),),
+            pass_fds=[file.fileno() for file in (lock, *share.held)],
         )
+
+
+def of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
+    """Where a job of SLURM has one task, the run starts its ranks itself, as from a shell."""
+    alone = environment.get("SLURM_NTASKS") == "1"
+    return {"SLURM_JOB_NAME": "bash"} if alone else {}
 
 
 def words_of(task: Task) -> list[str]:

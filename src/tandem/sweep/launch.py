@@ -46,6 +46,7 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
         shared=list(sweep.shared),
         spelled={_hydra_key(key): key for key in sweep.swept},
         jobs=None if jobs is None else len(jobs),
+        gpus=sweep.gpus,
     )
     outcome.write_plan(sweep.folder, shlex.join(["python", *argv]), jobs)
     print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")

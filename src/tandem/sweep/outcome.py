@@ -100,19 +100,20 @@ def locked(folder: Path) -> Iterator[IO | None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
-        if not _taken(file):
+        if not taken(file):
             time.sleep(GLANCE)  # it may be somebody who only looked
-        yield file if _taken(file) else None
+        yield file if taken(file) else None
 
 
 def is_locked(folder: Path) -> bool:
     if not (folder / LOCK).exists():
         return False
     with (folder / LOCK).open("a") as file:
-        return not _taken(file)
+        return not taken(file)
 
 
-def _taken(file: IO) -> bool:
+def taken(file: IO) -> bool:
+    """Whether the lock is ours now: until the file is closed, here and in whoever inherited it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

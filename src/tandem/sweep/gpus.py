@@ -1,0 +1,67 @@
+"""Which GPUs of a machine a run takes, where several runs share the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tandem.sweep.outcome import taken
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a run gets: variables for its process, and files that it holds as long as it lives."""
+
+    environment: Mapping[str, str]
+    held: tuple[IO, ...]
+
+
+@contextmanager
+def share(number: int, wanted: int | None) -> Iterator[Share]:
+    """`wanted` of the GPUs that nobody holds; with too few of them, those that are `number`'s turn.
+
+    Nothing is taken where all that are visible are wanted anyway: on a machine with one GPU, or
+    where SLURM or Ray has chosen already. `wanted`: None for as many as there are.
+    """
+    seen = visible() if wanted else []
+    if not wanted or len(seen) <= wanted:
+        yield Share(environment={}, held=())
+        return
+    with ExitStack() as stack:
+        free = _free(seen, wanted, stack)
+        turn = [seen[(number * wanted + i) % len(seen)] for i in range(wanted)]
+        chosen = list(free) if len(free) == wanted else turn
+        held = tuple(free.values()) if len(free) == wanted else ()
+        yield Share(environment={VISIBLE: ",".join(chosen)}, held=held)
+
+
+def visible() -> list[str]:
+    """As CUDA names them: what the variable lists, or all that the driver finds."""
+    if VISIBLE in os.environ:
+        return [name for name in os.environ[VISIBLE].split(",") if name]
+    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return found.stdout.split()
+
+
+def _free(seen: list[str], wanted: int, stack: ExitStack) -> dict[str, IO]:
+    folder = Path(tempfile.gettempdir()) / f"tandem-gpus-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    found: dict[str, IO] = {}
+    for name in seen:
+        file = stack.enter_context((folder / re.sub(r"[^\w-]", "_", name)).open("a"))
+        if len(found) < wanted and taken(file):
+            found[name] = file
+    return found

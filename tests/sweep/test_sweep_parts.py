@@ -1,0 +1,162 @@
+"""What a command line sweeps, where its runs lie, and what is said of how they ended."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tandem.config import ConfigError, configuration
+from tandem.config.sweeps import job_name, jobs, sweep_of
+from tandem.sweep import gpus, outcome
+from tandem.sweep.job import of_slurm
+from tandem.sweep.reasons import reason_of
+from tandem.sweep.table import page
+
+
+def test_a_sweep_option_says_what_is_swept_and_the_command_line_beats_it():
+    sweep = sweep_of(["sweep=[seeds,group_size]", "seed=7,8", "iterations=3"], multirun=False)
+    assert sweep.swept == {"group_size": ["4", "8", "16"], "seed": ["7", "8"]}
+    assert sweep.shared == ["iterations=3"]
+    names = [f"group_size={size},seed={seed}" for size in (4, 8, 16) for seed in (7, 8)]
+    assert list(sweep.jobs) == names
+    assert sweep.jobs[names[0]] == ["iterations=3", "group_size=4", "seed=7"]
+    assert sweep_of(["sweep=[seeds]", "seed=3"], multirun=True).jobs == {"run": ["seed=3"]}
+
+
+def test_each_value_of_a_sweep_option_is_checked():
+    assert jobs(["sweep=group_size", "seed=0,1"]) == [
+        ["group_size=4", "seed=0"],
+        ["group_size=8", "seed=0"],
+        ["group_size=16", "seed=0"],
+        ["group_size=4", "seed=1"],
+    ]
+
+
+def test_the_folder_is_a_function_of_the_command_and_of_nothing_else(monkeypatch):
+    monkeypatch.chdir("/")
+    commands = (
+        ["seed=0,1", "iterations=3"],
+        ["iterations=3", "seed=0,1"],
+        ["iterations=3", "seed=0,1", "hydra.sweeper.max_batch_size=1"],
+        ["iterations=4", "seed=0,1"],
+        ["iterations=3", "seed=0,1,2"],
+        ["iterations=3", "seed=0,1,2", "sweep_dir=mine"],
+    )
+    folders = [sweep_of(command, multirun=True).folder for command in commands]
+    assert folders[0] == folders[1] == folders[2] and len({*folders}) == 4
+    assert folders[0].parent == Path("/runs/sweeps") and folders[0].name.startswith("seed-")
+    assert folders[-1] == Path("/mine")
+
+
+def test_a_run_is_named_by_what_is_swept_and_two_never_share_a_name():
+    assert job_name(["seed=1", "algorithm=grpo"]) == "algorithm=grpo,seed=1"
+    assert job_name(["+rollout.top=2"]) == "rollout.top=2"
+    odd = ["reward=[a,b]", "reward=[a b]", "reward={a:b}", f"x={'y' * 200}", f"x={'y' * 201}"]
+    names = {job_name([line]) for line in odd}
+    assert len(names) == len(odd)
+    assert all(len(name) <= 100 and "/" not in name and "'" not in name for name in names)
+
+
+EXPERIMENT = """\
+# @package _global_
+iterations: 3
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    params: {algorithm: "grpo,rloo", seed: "0,1"}
+"""
+
+
+def test_an_experiment_sweeps_by_itself_but_a_run_of_it_does_not(tmp_path, monkeypatch):
+    (tmp_path / "study" / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "study" / "__init__.py").write_text("")
+    (tmp_path / "study" / "conf" / "experiment" / "two_by_two.yaml").write_text(EXPERIMENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["plugins=[study]", "experiment=two_by_two"]
+    sweep = sweep_of(command, multirun=False)
+    assert list(sweep.jobs) == [f"algorithm={a},seed={s}" for a in ("grpo", "rloo") for s in (0, 1)]
+    (job, *_) = sweep.jobs.values()
+    assert job == [*command, "algorithm=grpo", "seed=0"]
+    assert sweep_of([*job, "hydra.mode=RUN"], multirun=False) is None  # else it would never end
+    assert configuration([*job, "hydra.mode=RUN"]).iterations == 3
+
+
+def test_one_run_cannot_be_what_is_many():
+    with pytest.raises(ConfigError, match=r"^sweep=seeds means many runs; python train.py sweep="):
+        configuration(["sweep=seeds"])
+
+
+def test_a_rank_does_not_start_the_sweep(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ConfigError, match="LOCAL_RANK is set: each rank would start the whole"):
+        sweep_of(["seed=0,1"], multirun=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "reason"),
+    [
+        (0, "done", None),
+        (1, "Traceback\nValueError: it broke\n  a note\nbye", "ValueError: it broke"),
+        (1, "", "exit code 1"),
+        (2, "unknown key 'sede'\n", "refused: unknown key 'sede'"),
+        (3, "10%\r20%\nstopped: ties\n\n", "stopped: ties"),
+        (75, "stopped after iteration 3", "it was asked to stop"),
+        (-signal.SIGSEGV, "x", "killed by SIGSEGV"),
+        (1, "OSError: https://me:pass@host said no", "OSError: https://<redacted>@host said no"),
+    ],
+)
+def test_the_reason_is_one_line(code, said, reason):
+    assert reason_of(code, said) == reason
+
+
+def start(folder: Path, **changed) -> None:
+    folder.mkdir(parents=True)
+    own = {"launch": "a", "number": 1, "host": "h", "pid": 1, "seconds": 61.4, "reason": None}
+    outcome.write_start(
+        folder, outcome.Start(**own | {"overrides": ["x=1"], "code": None} | changed)
+    )
+
+
+def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
+    names = ("done", "old", "dead", "busy", "broke", "later")
+    outcome.write_plan(tmp_path, "python train.py -m x=1", {name: ["x=1"] for name in names})
+    start(tmp_path / "done", code=0)
+    start(tmp_path / "old", code=0, launch="b")
+    start(tmp_path / "dead")
+    start(tmp_path / "busy")
+    start(tmp_path / "broke", code=1, reason="ValueError: it | broke")
+    line = {"iteration": 3, "eval/accuracy": 0.5, "eval/reward": 0.25}
+    (tmp_path / "done" / "metrics.jsonl").write_text(json.dumps(line) + '\n{"iteration": 4')
+    with outcome.locked(tmp_path / "busy"):
+        text = page(tmp_path, "a")
+    rows = [row for row in text.splitlines() if row.startswith("| ")][2:]
+    assert rows == [
+        "| done | finished | 61 | 0.500 |  |",
+        "| old | there already | 61 |  |  |",
+        "| dead | stopped | 61 |  | the sweep was killed while it ran |",
+        "| busy | running | 61 |  |  |",
+        "| broke | failed | 61 |  | ValueError: it \\| broke |",
+        "| later | waiting |  |  |  |",
+    ]
+    assert "The same command runs what is missing (3):\n\n    python train.py -m x=1" in text
+
+
+def test_runs_on_one_machine_take_gpus_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpus.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(gpus.VISIBLE, "0,3,5")
+    with gpus.share(0, 1) as one, gpus.share(1, 1) as other, gpus.share(2, 2) as pair:
+        assert [s.environment[gpus.VISIBLE] for s in (one, other)] == ["0", "3"]
+        assert pair.environment[gpus.VISIBLE] == "3,5" and not pair.held  # one is free: they share
+    with gpus.share(7, 2) as pair:
+        assert pair.environment[gpus.VISIBLE] == "0,3" and len(pair.held) == 2
+    for wanted in (0, None, 3):  # on the CPU; whatever there is; all of them
+        with gpus.share(0, wanted) as whole:
+            assert whole.environment == {}
+
+
+def test_a_run_in_a_job_of_slurm_starts_its_own_ranks():
+    assert of_slurm({"SLURM_NTASKS": "1"}) == {"SLURM_JOB_NAME": "bash"}
+    assert of_slurm({"SLURM_NTASKS": "4"}) == of_slurm(dict(os.environ)) == {}
