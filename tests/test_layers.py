@@ -26,6 +26,7 @@ LAYERS = (
     "devices",
     "run sample compare rewards/serve",
     "sweep",
+    "select",
     "__init__",
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names.split()}

@@ -22,11 +22,20 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tandem.compare import across, bands, comparison, curve_tables, expectation, noise_table, tables
+from tandem.compare import (
+    across,
+    bands,
+    comparison,
+    curve_tables,
+    expectation,
+    noise_table,
+    selection,
+    tables,
+)
 from tandem.compare.expectation import Experiment
 from tandem.compare.figures import plots
 from tandem.compare.provenance import provenance
@@ -46,6 +55,7 @@ def main(arguments: Sequence[str]) -> None:
         places, options = parsed(arguments)
         runs = [read(folder) for folder in find(places)]
         found = compare(runs, asked_of(options))
+        found = replace(found, tables=[*found.tables, *selection.tables_of(places)])
         print("\n\n".join(table.markdown() for table in found.tables))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))

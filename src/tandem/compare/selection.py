@@ -1,0 +1,147 @@
+"""The best of a sweep: what was seen of it when it was chosen, and what fresh seeds say of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tandem.compare import comparison
+from tandem.compare.comparison import Scored, is_score
+from tandem.compare.intervals import estimate
+from tandem.compare.runs import Run
+from tandem.compare.table import Table
+from tandem.compare.tables import interval, number
+from tandem.compare.variants import grouped
+
+FILE = "selection.json"  # in the sweep's folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One configuration of the sweep."""
+
+    name: str
+    mean: float  # over its seeds, of the metric at the end of training
+    seeds: list[int]  # that have a score
+    without: list[int]  # that died before they had one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """One run of the chosen configuration under a seed that the choice has not seen."""
+
+    seed: int
+    folder: str
+    state: str  # as a sweep's table says it
+    eval: float | None  # the metric at the end of its training
+    test: float | None  # the metric on test prompts; None: it left no weights to ask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    metric: str
+    candidates: list[Candidate]  # the best one first
+    silent: list[str]  # configurations of which no run came to a score
+    overrides: list[str]  # of the best one, without its seed
+    asked_again: str | None = None  # what the test prompts share with those of training or choice
+    fresh: list[Fresh]
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+    @property
+    def count(self) -> int:
+        """k: how many were looked at."""
+        return len(self.candidates) + len(self.silent)
+
+
+def ranked(runs: Sequence[Run], metric: str) -> tuple[list[Scored], list[str]]:
+    """Configurations by their mean over seeds, the best one first; and those without any score.
+
+    Raises ValueError where there is no best one.
+    """
+    if not is_score(metric):
+        raise ValueError(f"metric={metric}: nobody knows whether more of it is better")
+    every = grouped(runs)
+    if many := sorted({one.task for one in every if one.task}):
+        raise ValueError(f"a best is of one task, and these are {' and '.join(many)}")
+    silent = [one.name for one in every if all(run.score(metric) is None for run in one.runs)]
+    scored = [comparison.scored(one, metric) for one in every if one.name not in silent]
+    if not scored:
+        raise ValueError(f"no run has {metric}")
+    return sorted(scored, key=lambda one: -one.estimate.mean), silent
+
+
+def candidate(one: Scored) -> Candidate:
+    seeds = [seed for seed in one.variant.seeds if seed not in one.without]
+    mean, without = one.estimate.mean, list(one.without)
+    return Candidate(name=one.variant.name, mean=mean, seeds=seeds, without=without)
+
+
+def write(folder: Path, found: Selection) -> None:
+    (folder / FILE).write_text(json.dumps(asdict(found), indent=1))
+
+
+def read(folder: Path) -> Selection | None:
+    """None: nothing was selected there."""
+    if not (folder / FILE).is_file():
+        return None
+    try:
+        found = Selection(**json.loads((folder / FILE).read_bytes()))
+        candidates = [Candidate(**one) for one in found.candidates]
+        return replace(found, candidates=candidates, fresh=[Fresh(**one) for one in found.fresh])
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{folder / FILE} cannot be read: {error}") from None
+
+
+def tables_of(places: Iterable[str]) -> list[Table]:
+    """Of the sweeps among these places from which one was selected."""
+    found = [read(Path(place)) for place in places]
+    return [table(one) for one in found if one is not None]
+
+
+def table(found: Selection) -> Table:
+    """The score at the choice, and beside it those that were not chosen by."""
+    test = found.metric.replace("eval/", "test/", 1)
+    on_eval = [run.eval for run in found.fresh if run.eval is not None]
+    on_test = [run.test for run in found.fresh if run.test is not None]
+    chosen = (str(len(found.best.seeds)), number(found.best.mean), "-")
+    return Table(
+        name="selection",
+        title=f"best of k = {found.count} by {found.metric}: {found.best.name}",
+        columns=("score", "n", "mean", "95 %"),
+        rows=[
+            (f"{found.metric} when it was chosen", *chosen),
+            (f"{found.metric} of fresh seeds", *_row(on_eval)),
+            (f"{test} of fresh seeds", *_row(on_test)),
+        ],
+        notes=[note for note in _notes(found) if note],
+    )
+
+
+def _row(scores: Sequence[float]) -> tuple[str, str, str]:
+    if not scores:
+        return "0", "-", "-"
+    found = estimate(scores)
+    return str(found.n), number(found.mean), interval(found.low, found.high)
+
+
+def _notes(found: Selection) -> Iterable[str | None]:
+    yield (
+        "The first line was looked at to choose by, so on average it is too high; what to report "
+        "is the last one."
+    )
+    if len(found.candidates) > 1:
+        second = found.candidates[1]
+        ahead = number(found.best.mean - second.mean)
+        yield f"Ahead of {second.name} by {ahead} when it was chosen, n = {len(second.seeds)}."
+    if died := [run.seed for run in found.fresh if run.state != "finished"]:
+        silent = sum(run.test is None for run in found.fresh)
+        yield (
+            f"Fresh seeds that did not finish: {', '.join(map(str, died))}; each counts with the "
+            f"score it had, {silent} had none."
+        )
+    yield found.asked_again

@@ -1,0 +1,204 @@
+"""Choose a sweep's best on eval prompts, train it on fresh seeds, ask test prompts once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from tandem.compare import runs, selection
+from tandem.compare.runs import Run
+from tandem.compare.selection import Fresh, Selection
+from tandem.config import build, check, compose
+from tandem.config.command_line import quoted
+from tandem.config.overrides import parse
+from tandem.data import Data
+from tandem.record import durable
+from tandem.sweep import outcome
+from tandem.sweep.job import Launch, Task, carried_out, this_process
+from tandem.sweep.launch import told_to_stop
+from tandem.types import Prompt
+
+ANSWER = "evaluation_test.json"  # in a run's directory
+SAID = "evaluation_test.log"
+PAGE = "selection.md"
+OWN = ("seed", "run_dir", "sweep_dir", "sweep", "resume")  # what a run has of its own
+SPLIT = {  # option of data -> what gives it a third split
+    "hub": "set data.split.test to the name of a split",
+    "jsonl": "set data.test_path to a file",
+    "text": "set data.test_path to a file",
+    "folder": "put a test.jsonl or a test.txt into the folder",
+    "reasoning_gym": "set data.held_out above 0",
+}
+
+
+def choose(sweep: Path, metric: str) -> Selection:
+    """The best of a sweep as its runs lie there; no seed is fresh yet."""
+    found = [runs.read(folder) for folder in runs.find([sweep])]
+    scored, silent = selection.ranked(found, metric)
+    return Selection(
+        metric=metric,
+        candidates=[selection.candidate(one) for one in scored],
+        silent=silent,
+        overrides=shared(scored[0].variant.runs[0]),
+        fresh=[],
+    )
+
+
+def shared(run: Run) -> list[str]:
+    """The command line of a run without what is its own."""
+    return [
+        part.input_line
+        for part in parse([str(line) for line in run.config["overrides"]])
+        if part.key_or_group not in OWN and not part.is_hydra_override()
+    ]
+
+
+def same_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:
+    """What was chosen stays chosen: fresh seeds that are looked at choose nothing."""
+    if before is None:
+        return now
+    if (before.metric, before.best.name) == (now.metric, now.best.name):
+        return replace(now, asked_again=before.asked_again, fresh=before.fresh)
+    raise ValueError(
+        f"{sweep / selection.FILE} holds {before.best.name}, chosen by {before.metric}, and now it "
+        f"would be {now.best.name} by {now.metric}; move it away to choose anew"
+    )
+
+
+def fresh_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
+    """`count` seeds that the sweep has not used: those of an earlier start, then the next ones."""
+    used = {runs.read(folder).seed for folder in runs.find([sweep])}
+    if seen := sorted(used & {*before}):
+        raise ValueError(
+            f"seed {seen[0]} was fresh when {sweep / selection.FILE} was written, and the sweep "
+            "has it now; move the file away to choose anew"
+        )
+    first = max(used | {*before}) + 1
+    return [*before, *range(first, first + count)][: max(count, len(before))]
+
+
+def place_of(sweep: Path) -> Path:
+    """Beside the sweep: in it, fresh seeds would count among those that were chosen from."""
+    return sweep.with_name(f"{sweep.name}-selected")
+
+
+def unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str | None:
+    """What the test prompts of a run share with those that it trains on or was chosen by.
+
+    None: nothing. Raises ValueError where there are none, or where they are no others although
+    they should be.
+    """
+    cfg = compose([*overrides, f"seed={seed}"])
+    check(cfg)
+    data = build(cfg.data)
+    if not data.test:
+        option = cfg.choices.data
+        how = SPLIT.get(option, "give its Data a test")
+        raise ValueError(f"data={option} has no test prompts to report on: {how}")
+    own = shared_by(data.test, [*data.train, *data.eval, *data.demonstrations, *data.pairs])
+    if own and data.asks_again:
+        return f"{own} are those of training, under noise of their own: the world has no others."
+    if own:
+        raise ValueError(
+            f"{own} are trained on or evaluated; give data={cfg.choices.data} others for the test"
+        )
+    looked_at = shared_by(data.test, [p for other in chosen_by for p in of_seed(cfg, other).eval])
+    if looked_at is None:
+        return None
+    return (
+        f"{looked_at} of seed {seed} are eval prompts of seeds that were chosen by: the seed draws "
+        "the split, and data.seed=0 gives all runs the same."
+    )
+
+
+def of_seed(cfg: DictConfig, seed: int) -> Data:
+    """The same data as a run of another seed has it."""
+    cfg.seed = seed
+    return build(cfg.data)
+
+
+def shared_by(test: Sequence[Prompt], others: Sequence[Prompt]) -> str | None:
+    """How many of the test prompts are among the others; None: no one."""
+    seen = {content(prompt) for prompt in others}
+    again = sum(content(prompt) in seen for prompt in test)
+    return f"{again} of {len(test)} test prompts" if again else None
+
+
+def content(prompt: Prompt) -> str:
+    return json.dumps([prompt.text, prompt.messages], default=str)
+
+
+def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path) -> Selection:
+    """Train what is missing, ask what was not asked yet, and keep both files up to date."""
+    order = Launch(
+        id=this_process(),
+        folder=str(place_of(sweep).absolute()),
+        cwd=os.getcwd(),
+        program=str(program),
+        shared=list(found.overrides),
+        spelled={},
+        jobs=len(seeds),
+    )
+    tasks = [Task(launch=order, number=i, own=[f"seed={s}"]) for i, s in enumerate(seeds)]
+    command = f"python -m tandem.select {sweep}"
+    outcome.write_plan(Path(order.folder), command, {task.name: task.overrides for task in tasks})
+    done = {run.seed: run for run in found.fresh}
+    with told_to_stop(order):
+        for seed, task in zip(seeds, tasks, strict=True):
+            if outcome.job_of(task.folder, task.overrides).state != "finished":
+                (task.folder / ANSWER).unlink(missing_ok=True)  # it was not asked at the end
+            carried_out(task)
+            if order.stop_file.exists():
+                break
+            done[seed] = _fresh(seed, task, found.metric)
+            found = replace(found, fresh=list(done.values()))
+            keep(found, sweep)
+    return found
+
+
+def _fresh(seed: int, task: Task, metric: str) -> Fresh:
+    state = outcome.job_of(task.folder, task.overrides).state
+    return Fresh(
+        seed=seed,
+        folder=str(task.folder),
+        state=state,
+        eval=_score(task.folder, metric),
+        test=tested(task, state).get(metric),
+    )
+
+
+def _score(folder: Path, metric: str) -> float | None:
+    return runs.read(folder).score(metric) if (folder / runs.CONFIG).is_file() else None
+
+
+def tested(task: Task, state: outcome.State) -> dict[str, float]:
+    """What the test prompts say of a run, asked in a process of its own; {}: it has no weights.
+
+    Of one that died, of its newest checkpoint. It is asked once: what is there is read.
+    """
+    answer = task.folder / ANSWER
+    began = (task.folder / runs.CONFIG).is_file()
+    if began and not answer.is_file() and state in ("finished", "failed"):
+        words = ["evaluate=true", f"resume={quoted(task.folder)}", "evaluation.split=test"]
+        with (task.folder / SAID).open("w") as said:
+            subprocess.run(
+                [sys.executable, task.launch.program, *words],
+                cwd=task.launch.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+    return json.loads(answer.read_bytes()) if answer.is_file() else {}
+
+
+def keep(found: Selection, sweep: Path) -> None:
+    selection.write(sweep, found)
+    durable.replace(sweep / PAGE, f"{selection.table(found).markdown()}\n".encode())

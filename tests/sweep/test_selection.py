@@ -1,0 +1,172 @@
+"""The best of a sweep: chosen on eval, trained again, asked once on test, and told as that."""
+
+import json
+from pathlib import Path
+
+import pytest
+from compare.written_runs import write_run, write_sweep
+
+import tandem
+from tandem.compare import __main__ as compare
+from tandem.compare import runs, selection
+from tandem.compare.selection import Candidate, Fresh, Selection
+from tandem.select import main, select
+from tandem.sweep.selection import fresh_seeds, place_of, shared, unread
+
+PROGRAM = Path(__file__).with_name("toy_selected.py")
+TINY = (
+    "algorithm=grpo", "data=sort_letters", "data.lengths={shortest: 4, longest: 4, count: 50}",
+    "data.held_out=10",
+)  # fmt: skip
+METRIC = "eval/accuracy"
+
+
+def sweep(folder, finals):
+    """Seeds from 0; a run that died has the score it had."""
+    return write_sweep(folder / "sweep", finals)
+
+
+def test_the_best_is_the_one_with_the_best_mean_and_the_dead_count(tmp_path):
+    place = sweep(tmp_path, {"grpo": [0.6, 0.6], "rloo": [0.9, 0.24], "dapo": [0.5, 0.6]})
+    write_run(place / "ppo-0", [0.1], iterations=9, seed=0, algorithm="ppo")
+    every = [runs.read(folder) for folder in runs.find([place])]
+    ranked, silent = selection.ranked(every, METRIC)
+    assert [one.variant.name for one in ranked] == ["grpo", "rloo", "dapo", "ppo"]
+    assert silent == []
+
+
+def test_a_number_of_which_more_may_be_worse_chooses_nothing(tmp_path):
+    place = sweep(tmp_path, {"grpo": [0.5], "rloo": [0.6]})
+    every = [runs.read(folder) for folder in runs.find([place])]
+    with pytest.raises(ValueError, match="nobody knows whether more of it is better"):
+        selection.ranked(every, "actor/entropy")
+
+
+def test_a_run_gives_its_command_line_without_what_is_its_own(tmp_path):
+    typed = [
+        "algorithm=grpo",
+        "seed=3",
+        "run_dir='a'",
+        "sweep_dir='b'",
+        "hydra.mode=RUN",
+        "epochs=2",
+    ]
+    run = runs.read(write_run(tmp_path / "run", [0.1, 0.2], overrides=typed))
+    assert shared(run) == ["algorithm=grpo", "epochs=2"]
+
+
+def test_seeds_are_fresh_and_stay_the_same(tmp_path):
+    place = sweep(tmp_path, {"grpo": [0.1, 0.2, 0.3]})
+    assert fresh_seeds(place, 3, []) == [3, 4, 5]
+    assert fresh_seeds(place, 4, [3, 4]) == [3, 4, 5, 6]
+    assert fresh_seeds(place, 1, [3, 4]) == [3, 4]
+    with pytest.raises(ValueError, match="seed 2 was fresh"):
+        fresh_seeds(place, 2, [2])
+
+
+def test_the_winners_curse_stands_in_the_table():
+    found = Selection(
+        metric=METRIC,
+        candidates=[
+            Candidate(name="b", mean=0.9, seeds=[0, 1], without=[]),
+            Candidate(name="a", mean=0.7, seeds=[0, 1], without=[]),
+        ],
+        silent=["c"],
+        overrides=[],
+        fresh=[
+            Fresh(seed=2, folder="", state="finished", eval=0.8, test=0.6),
+            Fresh(seed=3, folder="", state="failed", eval=0.6, test=0.4),
+            Fresh(seed=4, folder="", state="failed", eval=None, test=None),
+        ],
+    )
+    table = selection.table(found)
+    assert table.title == "best of k = 3 by eval/accuracy: b"
+    assert [list(row[:3]) for row in table.rows] == [
+        ["eval/accuracy when it was chosen", "2", "0.900"],
+        ["eval/accuracy of fresh seeds", "2", "0.700"],
+        ["test/accuracy of fresh seeds", "2", "0.500"],
+    ]
+    said = " ".join(table.notes)
+    assert "Ahead of a by 0.200" in said and "did not finish: 3, 4" in said and "1 had none" in said
+
+
+def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
+    said = unread(TINY, 5, [0, 1])  # of 6561 strings each seed draws twenty for eval and test
+    assert said is None or "are eval prompts of seeds that were chosen by" in said
+    assert unread([*TINY, "data.seed=0"], 5, [0, 1]) is None
+    assert "the world has no others" in unread(["model=tiny_flow"], 5, [])
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("\n".join(json.dumps({"prompt": f"p{i}", "answer": "a"}) for i in range(40)))
+    of_rows = ["algorithm=grpo", "data=jsonl", f"data.path={rows}"]
+    with pytest.raises(ValueError, match="data=jsonl has no test prompts to report on: set data"):
+        unread(of_rows, 5, [])
+    with pytest.raises(ValueError, match="40 of 40 test prompts are trained on or evaluated"):
+        unread([*of_rows, f"data.test_path={rows}"], 5, [])
+
+
+def test_fresh_runs_are_trained_asked_once_and_what_failed_is_done_again(tmp_path, capsys):
+    place = tmp_path / "sweep"
+    for seed, score in enumerate((0.9, 0.7)):
+        write_run(place / f"a{seed}", [0.0, score], seed=seed, overrides=[*TINY, f"seed={seed}"])
+    found = select(place, None, 2, program=PROGRAM)
+    assert [(run.seed, run.state, run.eval, run.test) for run in found.fresh] == [
+        (2, "finished", 0.5, 0.4), (3, "failed", None, None),
+    ]  # fmt: skip
+    (place_of(place) / "mended").touch()
+    found = select(place, None, 2, program=PROGRAM)
+    assert [run.test for run in found.fresh] == [0.4, 0.4]
+    assert (place_of(place) / "asked").read_text().split() == ["seed=2", "seed=3"]
+    assert selection.read(place) == found
+    capsys.readouterr()
+    compare.main([str(place)])
+    said = capsys.readouterr().out
+    assert "best of k = 1 by eval/accuracy" in said and (place / "selection.md").read_text() in said
+
+
+def test_a_choice_that_would_be_another_now_is_not_overwritten(tmp_path):
+    place = sweep(tmp_path, {"grpo": [0.6, 0.5]})
+    before = Selection(
+        metric=METRIC,
+        candidates=[Candidate(name="rloo", mean=0.6, seeds=[0], without=[])],
+        silent=[],
+        overrides=[],
+        fresh=[],
+    )
+    selection.write(place, before)
+    with pytest.raises(ValueError, match="holds rloo, chosen by eval/accuracy, and now it would"):
+        select(place, None, 1, program=PROGRAM)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sweep", "metrik=x"], "unknown option 'metrik': did you mean 'metric'?"),
+        (["sweep", "seeds=0"], "seeds=0: give how many, at least 1"),
+        (["one", "two"], "give the folder of one sweep"),
+        (["sweep"], "there is no run in it"),
+    ],
+)
+def test_a_command_line_that_cannot_be_is_one_line(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_sweep_of_two_rates_is_selected_from_end_to_end(tmp_path, monkeypatch, capsys):
+    few = (
+        "data=sort_letters", "data.lengths={shortest: 2, longest: 4, count: 200}", "data.seed=0",
+        "data.held_out=10", "iterations=2", "warm_start=null", "prompts_per_step=4",
+        "evaluation.samples=1", "evaluation.pass_at=[]", "guards.no_signal=9", "threads=1",
+    )  # fmt: skip
+    place = tmp_path / "sweep"
+    for rate in ("1e-3", "1e-5"):
+        tandem.train(*few, f"optimizer.lr={rate}", f"run_dir={place}/{rate}")
+    with pytest.raises(SystemExit) as ended:
+        main([str(place), "seeds=1"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "best of k = 2 by eval/accuracy" in said and "test/accuracy of fresh seeds | 1 |" in said
+    assert (place_of(place) / "seed=1" / "evaluation_test.json").is_file()

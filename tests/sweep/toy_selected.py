@@ -1,0 +1,26 @@
+"""What train.py is to a selection: it leaves a finished run, and answers the test prompts."""
+
+import json
+import sys
+from pathlib import Path
+
+
+def main(words: list[str]) -> None:
+    given = {key: value.strip("'") for key, _, value in (word.partition("=") for word in words)}
+    if "evaluate" in given:
+        folder = Path(given["resume"])
+        answer = folder / f"evaluation_{given['evaluation.split']}.json"
+        answer.write_text(json.dumps({"eval/accuracy": 0.4}))
+        with (folder.parent / "asked").open("a") as file:
+            file.write(f"{folder.name}\n")
+        return
+    folder, seed = Path(given["run_dir"]), int(given["seed"])
+    if seed == 3 and not (folder.parent / "mended").exists():
+        raise ValueError("it broke")
+    (folder / "config.yaml").write_text(json.dumps({"seed": seed, "iterations": 1}))
+    (folder / "manifest.json").write_text(json.dumps({"starts": []}))
+    (folder / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "eval/accuracy": 0.5}) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
