@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -116,21 +117,25 @@ class Chromium:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
+# What begins the browser: the two ends that it is given become its descriptors 3 and 4.
+GIVE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 def start(home: str) -> tuple[subprocess.Popen, int, int]:
-    """The process, where it reads and where it writes: its descriptors 3 and 4."""
-    pipes = [high(end) for end in (*os.pipe(), *os.pipe())]
-    theirs_in, ours_out, ours_in, theirs_out = pipes
-
-    def give() -> None:
-        os.dup2(theirs_in, 3)
-        os.dup2(theirs_out, 4)
-
+    """The process, where it is written to and where it is read."""
+    theirs_in, ours_out = high(os.pipe())
+    ours_in, theirs_out = high(os.pipe())
+    given = [sys.executable, "-ESc", GIVE, str(theirs_in), str(theirs_out)]
     process = subprocess.Popen(
-        [PROGRAM, *FLAGS, f"--user-data-dir={home}"],
+        [*given, PROGRAM, *FLAGS, f"--user-data-dir={home}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=give,
-        pass_fds=(3, 4),
+        pass_fds=(theirs_in, theirs_out),
         start_new_session=True,
     )
     os.close(theirs_in)
@@ -138,8 +143,9 @@ def start(home: str) -> tuple[subprocess.Popen, int, int]:
     return process, ours_out, ours_in
 
 
-def high(descriptor: int) -> int:
-    """The same file under a number that is out of the way of 3 and 4."""
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
-    os.close(descriptor)
+def high(ends: tuple[int, int]) -> list[int]:
+    """The same pipe under numbers that are out of the way of 3 and 4."""
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
+    for end in ends:
+        os.close(end)
     return moved

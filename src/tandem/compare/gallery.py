@@ -46,13 +46,15 @@ def gallery(variants: Sequence[Variant]) -> dict[str, object]:
 
 def samples(run: Path) -> Seen:
     """Of some iterations, the first and the last too."""
-    from tandem.record.galleries import seen  # torch takes a second, and tables need none
-
     tables = sorted((run / "samples").glob("iteration_*.jsonl"))
     tables = [table for table in tables if f'"kind": "{KIND}"' in table.read_text()]
     if len(tables) > ITERATIONS:
         step = (len(tables) - 1) / (ITERATIONS - 1)
         tables = [tables[round(i * step)] for i in range(ITERATIONS)]
+    if not tables:
+        return {}
+    from tandem.record.galleries import seen  # torch takes a second, and most need none of it
+
     found: Seen = {}
     for table in tables:
         iteration = int(table.stem.rpartition("_")[2])

@@ -28,33 +28,30 @@ def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Lear
 
     A run without any number of the metric is left out: it has no score to go on with.
     """
-    values = [_by_iteration(run, metric) for run in runs]
-    places = [_by_iteration(run, metric, axis) for run in runs]
-    known = [(y, x) for y, x in zip(values, places, strict=True) if y and x]
+    known = [found for run in runs if (found := _known(run, metric, axis)) is not None]
     if not known:
         return None
-    shared = sorted(
-        i for i in {i for y, _ in known for i in y} if all(i in y or i > max(y) for y, _ in known)
-    )
-    grid = thinned(shared)
-    if not grid:
+    every = np.unique(np.concatenate([at for at, _, _ in known]))
+    shared = np.all([np.isin(every, at) | (every > at[-1]) for at, _, _ in known], axis=0)
+    grid = np.array(thinned(every[shared].tolist()), dtype=np.int64)
+    if not len(grid):
         return None
-    furthest = max(max(own) for own, _ in known)  # a mean over whoever lives would run backwards
-    x = [float(np.mean([at[i] for own, at in known if max(own) == furthest])) for i in grid]
-    y = [[own[i] if i in own else own[max(own)] for i in grid] for own, _ in known]
-    lived = [[i in own for i in grid] for own, _ in known]
-    return Learning(x=np.array(x), y=np.array(y), lived=np.array(lived))
+    # The last place of a run stands for all after it: its last score is carried on.
+    places = [np.searchsorted(at, np.minimum(grid, at[-1])) for at, _, _ in known]
+    furthest = max(at[-1] for at, _, _ in known)  # a mean over whoever lives would run backwards
+    x = [x[own] for (at, x, _), own in zip(known, places, strict=True) if at[-1] == furthest]
+    y = [y[own] for (_, _, y), own in zip(known, places, strict=True)]
+    lived = [grid <= at[-1] for at, _, _ in known]
+    return Learning(x=np.mean(x, axis=0), y=np.array(y), lived=np.array(lived))
 
 
-def _by_iteration(run: Run, metric: str, axis: str | None = None) -> dict[int, float]:
-    """The metric at each iteration, or, where an axis is named, the axis there."""
-    at = run.curve(metric, "iterations")
-    if axis is None:
-        return dict(zip(at.x.astype(int).tolist(), at.y.tolist(), strict=True))
-    along = run.curve(metric, axis)
-    if len(along.x) != len(at.x):  # some lines lack the axis: none is safer than a shifted one
-        return {}
-    return dict(zip(at.x.astype(int).tolist(), along.x.tolist(), strict=True))
+def _known(run: Run, metric: str, axis: str) -> tuple[NDArray, NDArray, NDArray] | None:
+    """Iterations, x and y of a run; None where it has no number, or some lines lack the axis: none
+    is safer than a shifted one."""
+    at, along = run.curve(metric), run.curve(metric, axis)
+    if not len(at.x) or len(along.x) != len(at.x):
+        return None
+    return at.x, along.x, at.y
 
 
 def thinned(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:

@@ -20,7 +20,7 @@ from tandem.compare.tables import interval, number
 if TYPE_CHECKING:
     from tandem.compare.report import Comparison
 
-BESIDE = ("eval/reward", "reward/mean", "actor/entropy", "response/length", "eval/diversity")
+BESIDE = ("eval/reward", "reward/mean", "actor/entropy", "response/length_mean", "eval/diversity")
 NAMED = 4  # variants in a sentence; more are counted
 
 

@@ -20,7 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from tandem.compare.runs import METRICS, whole_lines
+from tandem.compare.logs import whole_lines
+from tandem.compare.runs import METRICS
 from tandem.record import durable
 from tandem.record.manifest import scrub
 from tandem.stop import INTERRUPTED

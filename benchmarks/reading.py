@@ -1,0 +1,126 @@
+"""How long `python -m tandem.compare RUNS... out=FOLDER` takes on many long runs:
+`python benchmarks/reading.py [--save]`.
+
+20 and 200 runs of 1,000 iterations: four algorithms on the embedded task, 60 metrics a line, an
+evaluation with 40 more every twentieth, and the seconds beside. One process for each, as a user
+starts it: CPU-seconds with the imports and the report, and the most memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from tandem.config.composition import compose
+
+RUNS = (20, 200)
+ITERATIONS, EVERY = 1000, 20
+METRICS, EVALUATED = 60, 40  # numbers of a line, and how many more an evaluation adds
+ALGORITHMS = ("grpo", "rloo", "dapo", "gspo")
+AIM = 5.0  # CPU-seconds, of the larger
+NAMED = ("reward/mean", "actor/entropy", "response/length_mean", "samples", "tokens")
+TIMING = ("perf/peak_memory_gib", "perf/tokens_per_second", "time/cpu", "time/iteration")
+RESULT = Path(__file__).parent / "results" / "reading.md"
+
+
+def write(folder: Path, runs: int) -> None:
+    configs = {name: text_of(name) for name in ALGORITHMS}
+    for number in range(runs):
+        algorithm, seed = ALGORITHMS[number % len(ALGORITHMS)], number // len(ALGORITHMS)
+        place = folder / f"{algorithm}-{seed}"
+        place.mkdir(parents=True)
+        (place / "config.yaml").write_text(
+            configs[algorithm].replace("seed: 0\n", f"seed: {seed}\n")
+        )
+        start = {"code": {"commit": "0" * 40}}
+        (place / "manifest.json").write_text(json.dumps({"seed": seed, "starts": [start]}))
+        metrics, timing = lines(random.Random(number))
+        (place / "metrics.jsonl").write_text("".join(metrics))
+        (place / "timing.jsonl").write_text("".join(timing))
+
+
+def text_of(algorithm: str) -> str:
+    """The configuration of a run, resolved as its directory has it."""
+    return OmegaConf.to_yaml(
+        compose([f"algorithm={algorithm}", f"iterations={ITERATIONS}"]), resolve=True
+    )
+
+
+def lines(source: random.Random) -> tuple[list[str], list[str]]:
+    """Both logs. The digits of one line stand for those of all: their values are not what costs."""
+    others = {f"part_{i:02d}/of_the_loss": source.random() for i in range(METRICS - len(NAMED))}
+    held_out = {f"eval/accuracy/length_{i:02d}": source.random() for i in range(EVALUATED - 1)}
+    end = 0.7 + 0.1 * source.random()
+    metrics, timing = [], []
+    for i in range(ITERATIONS + 1):
+        now = {name: end - (end - 0.1) * 2 ** (-i / 200) + 0.01 * source.random() for name in NAMED}
+        now |= {"samples": 256 * i, "tokens": 8000 * i}
+        if i % EVERY == 0:
+            now |= held_out | {"eval/accuracy": now["reward/mean"]}
+        metrics.append(json.dumps({"iteration": i, **dict(sorted((others | now).items()))}) + "\n")
+        spent = dict.fromkeys(TIMING, 1.1234567 * (i + 1)) | {"time/total": 1.3 * (i + 1)}
+        timing.append(json.dumps({"iteration": i, **spent}) + "\n")
+    return metrics, timing
+
+
+def measured(folder: Path, out: Path) -> tuple[float, float, float]:
+    """CPU-seconds, wall seconds, MiB at the most."""
+    command = [sys.executable, "-m", "tandem.compare", str(folder), f"out={out}"]
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    assert status == 0, f"{command} ended with {status}"
+    return used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1024
+
+
+def report(found: dict[int, tuple[float, float, float]], sizes: dict[int, float]) -> str:
+    rows = [
+        f"| {runs} | {sizes[runs]:.0f} | {cpu:.2f} | {wall:.2f} | {memory:.0f} |"
+        for runs, (cpu, wall, memory) in found.items()
+    ]
+    few, many = (found[runs][0] for runs in RUNS)
+    each = (many - few) / (RUNS[1] - RUNS[0])
+    return "\n".join(
+        [
+            f"# Reading runs of {ITERATIONS:,} iterations into a report",
+            "",
+            "| runs | MiB of logs | CPU-s | wall s | peak MiB |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            f"{RUNS[1]} runs take {many / few:.1f} times as long as {RUNS[0]}: "
+            f"{1000 * each:.0f} ms for each more, {few - RUNS[0] * each:.2f} s for none. "
+            f"Aim for {RUNS[1]}: {AIM:g} s, {'met' if many < AIM else 'missed'}.",
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--save", action="store_true", help=f"into {RESULT.name}")
+    save = parser.parse_args().save
+    found, sizes = {}, {}
+    for runs in RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder, "runs")
+            write(place, runs)
+            sizes[runs] = sum(path.stat().st_size for path in place.rglob("*.jsonl")) / 2**20
+            found[runs] = measured(place, Path(folder, "report"))
+    text = report(found, sizes)
+    print(text)
+    if save:
+        RESULT.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
