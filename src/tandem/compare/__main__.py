@@ -12,6 +12,8 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
   out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF
   save_band=experiments/NAME   keep the mean curves there; with ten seeds a band for one new run
   band=experiments/NAME        which of these runs leave it, and where
+  serve=true      a page for this machine alone that follows runs while they go on; serve=8000: at
+                  this port
 
 It ends with 0; with 1 where a run leaves its band, ended before it did, or is of a configuration
 that the experiment does not have; with 2 where nothing could be compared.
@@ -32,6 +34,7 @@ from tandem.compare import (
     comparison,
     curve_tables,
     expectation,
+    live,
     noise_table,
     selection,
     tables,
@@ -43,7 +46,7 @@ from tandem.compare.report import Comparison, report
 from tandem.compare.runs import AXES, Run, find, read
 from tandem.compare.variants import grouped
 
-OPTIONS = ("by", "task", "metric", "x", "threshold", "out", "save_band", "band")
+OPTIONS = ("by", "task", "metric", "x", "threshold", "out", "save_band", "band", "serve")
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
 
 
@@ -53,9 +56,11 @@ def main(arguments: Sequence[str]) -> None:
         return
     try:
         places, options = parsed(arguments)
+        if "serve" in options:
+            follow(places, options)
+            return
         runs = [read(folder) for folder in find(places)]
-        found = compare(runs, asked_of(options))
-        found = replace(found, tables=[*found.tables, *selection.tables_of(places)])
+        found = with_selection(compare(runs, asked_of(options)), places)
         print("\n\n".join(table.markdown() for table in found.tables))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))
@@ -67,6 +72,24 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(2)
     if not all(one.holds for one in found.judged):
         sys.exit(1)
+
+
+def follow(places: Sequence[str], options: Mapping[str, str]) -> None:
+    """Until Ctrl-C, and whatever is not there yet."""
+    asked, port = asked_of(options), options["serve"]
+    if beside := {"out", "save_band"} & options.keys():
+        raise ValueError(
+            f"serve={port} shows runs that go on: leave {min(beside)} to a call of its own"
+        )
+    if port != "true" and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"serve={port}: give serve=true, or a port such as serve=8000")
+    watched = live.Watched(places, lambda runs: with_selection(compare(runs, asked), places))
+    live.serve(watched, 0 if port == "true" else int(port))
+
+
+def with_selection(found: Comparison, places: Sequence[str]) -> Comparison:
+    """With the tables of what was selected from sweeps at these places."""
+    return replace(found, tables=[*found.tables, *selection.tables_of(places)])
 
 
 def parsed(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:

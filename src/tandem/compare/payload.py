@@ -51,6 +51,16 @@ def payload(found: Comparison) -> dict[str, object]:
     }
 
 
+def empty(why: str) -> dict[str, object]:
+    """A page that has nothing to show yet, and says why."""
+    lists = ("metrics", "axes", "variants", "pairs", "profiles", "tables")
+    texts = {"metric": "", "axis": "", "headline": why, "meta": "", "provenance": ""}
+    nothing = {"prompts": [], "iterations": [], "columns": []}
+    return (
+        texts | {name: [] for name in lists} | {"caveat": None, "bands": None, "gallery": nothing}
+    )
+
+
 def measured(found: Comparison) -> list[str]:
     """The metric, and what people look at beside it where all runs have it."""
     names = [run.names() for run in found.runs]

@@ -1,0 +1,39 @@
+// Asks its own server for what is new, and keeps what is looked at where it is.
+const PAUSE = 3000; // milliseconds
+let waiting = null, held = false;
+addEventListener("pointerdown", () => { held = true; }, true);
+addEventListener("pointerup", () => { held = false; }, true);
+addEventListener("pointercancel", () => { held = false; }, true);
+
+// A list that is open, or a slider in the hand, would be pulled away.
+const busy = () => held || document.activeElement?.tagName === "SELECT";
+
+function take(found) {
+  const at = scrollY, focused = document.activeElement?.id;
+  data = found;
+  if (!data.metrics.includes(state.metric)) state.metric = data.metric;
+  if (!data.axes.includes(state.axis)) state.axis = data.axis;
+  render();
+  scrollTo(0, at);
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+async function refresh() {
+  const light = document.getElementById("live"), now = new Date().toLocaleTimeString();
+  try {
+    const answer = await fetch(`data.json?tag=${(waiting ?? data).tag}`, { cache: "no-store" });
+    if (answer.status === 200) waiting = await answer.json();
+    light.className = "";
+    light.textContent = `live, ${now}`;
+  } catch {
+    if (!light.className) light.textContent = `the server is gone since ${now}`;
+    light.className = "lost";
+  }
+  if (waiting && !busy()) {
+    take(waiting);
+    waiting = null;
+  }
+  setTimeout(refresh, PAUSE);
+}
+
+refresh();

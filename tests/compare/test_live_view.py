@@ -1,0 +1,149 @@
+"""The report while runs go on: what is new is there, and nothing half-written breaks it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.client import HTTPConnection
+
+import pytest
+from written_runs import write_run, write_sweep
+
+from tandem.compare import live
+from tandem.compare.__main__ import Asked, compare, main
+
+
+def watched(folder):
+    found = live.Watched([str(folder)], lambda runs: compare(runs, Asked()))
+    return found
+
+
+def seen(found):
+    found._rest = 0.0  # it may look again
+    return json.loads(found.latest()[1])
+
+
+@contextmanager
+def served(folder):
+    with live.Server(watched(folder), 0) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+def answer(server, path, host=None):
+    port = server.server_address[1]
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{port}"})
+    found = connection.getresponse()
+    return found.status, found.read().decode()
+
+
+def grow(run, iteration, value):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"iteration": iteration, "eval/accuracy": value}) + "\n")
+
+
+def test_new_lines_and_new_runs_appear(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5]}, iterations=9)
+    found = watched(tmp_path)
+    assert [len(v["scores"]) for v in seen(found)["variants"]] == [1]
+    grow(tmp_path / "grpo-0", 2, 0.7)
+    assert seen(found)["variants"][0]["mean"] == 0.7
+    write_run(tmp_path / "rloo-0", [0.0, 0.2], algorithm="rloo")
+    assert [v["name"] for v in seen(found)["variants"]] == ["grpo", "rloo"]
+
+
+def test_only_what_changed_is_read_again(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5, 0.6]})
+    found = watched(tmp_path)
+    seen(found)
+    before = dict(found._known)
+    grow(tmp_path / "grpo-1", 2, 0.7)
+    seen(found)
+    same = {place.name: found._known[place] is before[place] for place in before}
+    assert same == {"grpo-0": True, "grpo-1": False}
+
+
+@pytest.mark.parametrize("broken", ["config.yaml", "manifest.json", "metrics.jsonl"])
+def test_a_run_that_is_half_written_is_named_and_the_others_stay(tmp_path, broken):
+    write_sweep(tmp_path, {"grpo": [0.5, 0.6]})
+    (tmp_path / "grpo-1" / broken).write_text('{"seed": \n')
+    data = seen(watched(tmp_path))
+    assert [len(v["scores"]) for v in data["variants"]] == [1]
+    assert "grpo-1" in data["meta"]
+
+
+def test_a_torn_line_waits_for_its_end(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5]})
+    found = watched(tmp_path)
+    with (tmp_path / "grpo-0" / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 2, "eval/accu')
+        file.flush()
+        assert seen(found)["variants"][0]["mean"] == 0.5
+        file.write('racy": 0.9}\n')
+    assert seen(found)["variants"][0]["mean"] == 0.9
+
+
+def test_before_the_first_line_it_says_what_it_waits_for(tmp_path):
+    found = watched(tmp_path / "nothing yet")
+    assert "there is no run in it" in seen(found)["headline"]
+    write_run(tmp_path / "nothing yet" / "run", [0.0, 0.3])
+    assert seen(found)["variants"][0]["mean"] == 0.3
+
+
+def test_looking_takes_a_tenth_of_a_core_at_most(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5]})
+    found = watched(tmp_path)
+    found.latest()
+    grow(tmp_path / "grpo-0", 2, 0.7)
+    assert found._rest > 0 and json.loads(found.latest()[1])["variants"][0]["mean"] == 0.5
+
+
+def test_the_page_may_ask_its_own_server_and_nobody_else(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5]})
+    with served(tmp_path) as server:
+        status, page = answer(server, "/")
+        assert status == 200 and "connect-src 'self'" in page
+        status, body = answer(server, "/data.json")
+        assert status == 200
+        assert answer(server, f"/data.json?tag={json.loads(body)['tag']}") == (204, "")
+        assert answer(server, "/../../etc/passwd")[0] == 404
+        assert server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["evil.example:80", "evil.example", "127.0.0.1.evil.example:80"])
+def test_a_name_that_points_here_is_refused(tmp_path, host):
+    """Else any page that is open in the browser could read the runs."""
+    write_sweep(tmp_path, {"grpo": [0.5]})
+    with served(tmp_path) as server:
+        status, said = answer(server, "/data.json", host=host)
+        assert status == 403 and "eval/accuracy" not in said
+
+
+@pytest.mark.system
+def test_control_c_ends_it(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5]})
+    command = [sys.executable, "-m", "tandem.compare", str(tmp_path), "serve=true"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["serve=yes"], "serve=yes: give serve=true, or a port such as serve=8000"),
+        (["serve=true", "out=x"], "leave out to a call of its own"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(tmp_path, capsys, options, line):
+    with pytest.raises(SystemExit) as exit:
+        main([str(tmp_path), *options])
+    assert exit.value.code == 2 and line in capsys.readouterr().err
