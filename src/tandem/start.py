@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -139,7 +140,8 @@ def warm_start(cfg: DictConfig, train: Train) -> Path:
         print(f"warm start  {folder}, there already")
         return folder
     print(f"warm start  {' '.join(cfg.warm_start)}, kept for the next time in {folder}")
-    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+    # Runs of a sweep may begin together, and on several machines whose processes share numbers.
+    unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         train(start, unfinished, shared(cfg.overrides))

@@ -84,6 +84,24 @@ def test_an_experiment_sweeps_by_itself_but_a_run_of_it_does_not(tmp_path, monke
     assert configuration([*job, "hydra.mode=RUN"]).iterations == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("iterations: 3\n" + EXPERIMENT.partition("iterations: 3\n")[2], "sets iterations"),
+        ("hydra: {mode: MULTIRUN}", "sets none"),
+    ],
+)
+def test_an_option_of_sweep_says_what_is_swept_and_no_more(tmp_path, monkeypatch, text, answer):
+    package = f"wide_{answer.split()[1]}"  # a module is imported once in a process
+    (tmp_path / package / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / package / "conf" / "sweep" / "wide.yaml").write_text(f"# @package _global_\n{text}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=f"^sweep=wide: it may set .*, and {answer}; what runs"):
+        sweep_of([f"plugins=[{package}]", "sweep=wide"], multirun=False)
+
+
 def test_one_run_cannot_be_what_is_many():
     with pytest.raises(ConfigError, match=r"^sweep=seeds means many runs; python train.py sweep="):
         configuration(["sweep=seeds"])

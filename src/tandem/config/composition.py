@@ -68,6 +68,12 @@ def with_hydra(overrides: Sequence[str]) -> DictConfig:
     return cfg
 
 
+def option_file(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
+    """What the file of an option says by itself, in conf/ or beside the plugins of a command."""
+    source = loader(load_plugins(_plugins(parse(overrides))))
+    return source.repository.load_config(f"{group}/{option}").config
+
+
 def conf_folder() -> Path:
     """`conf/` of the checkout, or of an installed package."""
     package = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.composition import loader, with_hydra
+from tandem.config.composition import loader, option_file, with_hydra
 from tandem.config.names import ConfigError
 from tandem.config.overrides import menu, parse
 from tandem.config.swept_numbers import numbered
@@ -68,6 +68,7 @@ def sweep_of(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
     if not (multirun or "sweep" in _chosen(overrides) or whole.hydra.mode is RunMode.MULTIRUN):
         return None
     _refuse_what_a_run_has(overrides)
+    _refuse_more_than_a_sweep(overrides)
     parts = parse(_expanded(overrides, whole.hydra))
     swept = [part for part in parts if part.is_sweep_override()]
     shared = [p.input_line for p in parts if not (p.is_sweep_override() or _is_aside(p))]
@@ -197,3 +198,18 @@ def _refuse_what_a_run_has(overrides: Sequence[str]) -> None:
             f"-m where {started[0]} is set: each rank would start the whole sweep; start it by "
             "python train.py -m, each run starts its own ranks"
         )
+
+
+def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:
+    """What else an option of `sweep` set would be lost: a run gets what is swept and no more."""
+    chosen = [part.value() for part in parse(overrides) if part.key_or_group == "sweep"]
+    names = [name for value in chosen for name in (value if isinstance(value, list) else [value])]
+    for name in names:
+        node = option_file("sweep", name, overrides)
+        others = [key for key in node if key != "hydra"]
+        if others or not OmegaConf.select(node, "hydra.sweeper.params"):
+            found = f"sets {others[0]}" if others else "sets none"
+            raise ConfigError(
+                f"sweep={name}: it may set hydra.sweeper.params, what is swept, and {found}; what "
+                "runs share is an experiment"
+            )
