@@ -68,6 +68,7 @@ class Runs:
             shared=[],
             spelled=spelled,
             jobs=None,
+            gpus=None,
         )
 
     def __call__(self, rows, first):

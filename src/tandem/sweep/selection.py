@@ -145,6 +145,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
         shared=list(found.overrides),
         spelled={},
         jobs=len(seeds),
+        gpus=None,  # one run after the other
     )
     tasks = [Task(launch=order, number=i, own=[f"seed={s}"]) for i, s in enumerate(seeds)]
     command = f"python -m tandem.select {sweep}"
