@@ -28,6 +28,7 @@ SEEDS = (3, 5, 10)
 VARIANTS = (4, 20)
 POINTS = 10  # of a learning curve
 PROMPTS, SOURCES = 100, 4  # of an evaluation
+AGAIN = 5  # times as many experiments, where a figure is above what is promised
 RESULT = Path(__file__).parent / "results" / "coverage.md"
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray]
 Table = list[str]
@@ -66,12 +67,14 @@ def share(those: Iterable[bool]) -> float:
     return float(np.mean(list(those)))
 
 
-def false_claims(n: int, variants: int, experiments: int, *, shared: bool) -> float:
+def false_claims(
+    n: int, variants: int, experiments: int, *, shared: bool, stream: tuple[int, ...] = ()
+) -> float:
     """Share of reports on equal variants in which any "A beats B" stands.
 
     shared: a seed moves all variants alike, and the report pairs them.
     """
-    random = np.random.default_rng((n, variants))
+    random = np.random.default_rng((n, variants, *stream))
     test, wrong = paired if shared else welch, 0
     for _ in range(experiments):
         scores = normal(random, (variants, n))
@@ -169,15 +172,34 @@ def of_means(experiments: int) -> Table:
 
 
 def of_claims(experiments: int) -> Table:
-    rows = [
-        (
-            f"{variants}, {'paired t' if pairs else 'Welch'}",
-            [false_claims(n, variants, experiments, shared=pairs) for n in SEEDS],
-        )
-        for variants in VARIANTS
-        for pairs in (False, True)
-    ]
-    return ['## Reports on equal variants with any false "A beats B"', *per_seeds("variants", rows)]
+    rows, again = [], []
+    for variants in VARIANTS:
+        for pairs in (False, True):
+            name = f"{variants}, {'paired t' if pairs else 'Welch'}"
+            found = [false_claims(n, variants, experiments, shared=pairs) for n in SEEDS]
+            rows.append((name, found))
+            again += [
+                (name, n, more_claims(n, variants, experiments, shared=pairs))
+                for n, x in zip(SEEDS, found, strict=True)
+                if x > ALPHA
+            ]
+    title = '## Reports on equal variants with any false "A beats B"'
+    return [title, *per_seeds("variants", rows), *again_with_more(again, experiments * AGAIN)]
+
+
+def more_claims(n: int, variants: int, experiments: int, *, shared: bool) -> float:
+    return false_claims(n, variants, AGAIN * experiments, shared=shared, stream=(1,))
+
+
+def again_with_more(again: Sequence[tuple[str, int, float]], experiments: int) -> Table:
+    """Figures above what is promised, from other random numbers and more of them."""
+    said = [f"{name} at n = {n}: {x:.1%} ± {error(x, experiments)}" for name, n, x in again]
+    many = f"What is above {ALPHA:.0%} once more, with {experiments} experiments: "
+    return [f"{many}{'; '.join(said)}.", ""] if said else []
+
+
+def error(share: float, experiments: int) -> str:
+    return f"{math.sqrt(share * (1 - share) / experiments):.1%}"
 
 
 def of_bands(experiments: int) -> Table:
@@ -226,7 +248,13 @@ def of_noises(experiments: int) -> Table:
 
 
 def report(experiments: int) -> str:
-    lines = [f"# Statistics of a comparison, {experiments} simulated experiments per cell", ""]
+    lines = [
+        f"# Statistics of a comparison, {experiments} simulated experiments per cell",
+        "",
+        f"So many tell a share of 95 % or of 5 % to ± {error(ALPHA, experiments)} (one standard "
+        "error).",
+        "",
+    ]
     for part in (of_means, of_claims, of_bands, of_others, of_noises):
         start = time.process_time()
         lines += part(experiments)

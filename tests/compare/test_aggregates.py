@@ -65,11 +65,11 @@ def test_the_bootstrap_draws_within_tasks():
 
 
 def test_the_bootstrap_is_that_of_its_definition():
-    """Two scores in each of four tasks: all 4^4 resamples, each as likely as any other."""
-    tasks = {"a": [0.1, 0.3], "b": [0.2, 0.9], "c": [0.4, 0.5], "d": [0.0, 0.7]}
+    """Three scores in each of three tasks, two of them drawn: all 9^3 resamples, each as likely."""
+    tasks = {"a": [0.1, 0.3, 0.35], "b": [0.2, 0.9, 0.6], "c": [0.4, 0.5, 0.0]}
     every = []
     for drawn in itertools.product(*(itertools.product(x, repeat=2) for x in tasks.values())):
-        middle = sorted(x for pair in drawn for x in pair)[2:6]
+        middle = sorted(x for pair in drawn for x in pair)[1:5]
         every.append(sum(middle) / 4)
     every = np.array(every)
     found = interquartile_mean(tasks)
@@ -85,10 +85,17 @@ def test_the_bootstrap_is_that_of_its_definition():
 
 
 def test_a_profiles_band_is_the_middle_of_shares_that_are_drawn():
-    """Share above a threshold of five runs with three above it: binomial, and so its quantiles."""
-    found = performance_profile({"a": [0.1, 0.2, 0.6, 0.7, 0.8]}, [0.5])
-    assert found.low[0] == stats.binom.ppf(0.025, 5, 0.6) / 5
-    assert found.high[0] == stats.binom.ppf(0.975, 5, 0.6) / 5
+    """Eleven runs with six above a threshold, ten drawn: binomial, and so its quantiles."""
+    found = performance_profile({"a": [0.1] * 5 + [0.6] * 6}, [0.5])
+    assert found.low[0] == stats.binom.ppf(0.025, 10, 6 / 11) / 10
+    assert found.high[0] == stats.binom.ppf(0.975, 10, 6 / 11) / 10
+
+
+def test_what_is_drawn_spreads_as_runs_do():
+    """The mean of a task of three: s^2 / n, the unbiased one."""
+    tasks = {"a": [0.1, 0.4, 0.9]}
+    drawn = resampled(tasks, lambda scores: scores.mean(-1))
+    assert drawn.var() == pytest.approx(np.var(tasks["a"], ddof=1) / 3, rel=0.1)
 
 
 def test_the_interval_of_wins_is_that_of_its_definition():

@@ -105,11 +105,12 @@ def resampled(
 ) -> NDArray:
     """The statistic, [..., N] -> [..., any], of each resample: [RESAMPLES, any].
 
-    As many runs as a task has are drawn from it with replacement, task by task.
+    Of the n runs of a task n - 1 are drawn with replacement: n of them would spread less than runs
+    do, by (n - 1) / n, and be sure too soon (Rao and Wu, JASA 83:231, 1988).
     """
     random = np.random.default_rng(SEED)
     tasks = [np.asarray(scores, dtype=np.float64) for scores in by_task.values()]
-    drawn = [x[random.integers(len(x), size=(RESAMPLES, len(x)))] for x in tasks]
+    drawn = [x[random.integers(len(x), size=(RESAMPLES, max(1, len(x) - 1)))] for x in tasks]
     return statistic(np.concatenate(drawn, axis=1))
 
 
