@@ -135,8 +135,8 @@ class Handler(BaseHTTPRequestHandler):
 def serve(watched: Watched, port: int) -> None:
     """Until Ctrl-C. Raises OSError where the port is taken."""
     with Server(watched, port) as server:
-        print(f"{server.url} (Ctrl-C ends it)", flush=True)
         try:
+            print(f"{server.url} (Ctrl-C ends it)", flush=True)
             server.serve_forever()
         except KeyboardInterrupt:
             print()
