@@ -9,6 +9,7 @@ from pathlib import Path
 import chromium
 import pytest
 import showcase
+from written_runs import write_task
 
 from tandem.compare import expectation
 from tandem.compare.__main__ import Asked, compare
@@ -37,10 +38,16 @@ def page(folder, name, **asked):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Texts with a band that a run leaves, and pictures."""
+    """Texts with a band that a run leaves, pictures, and several tasks."""
     folder = tmp_path_factory.mktemp("pages")
     showcase.language(folder / "language", seeds=10)
     showcase.flows(folder / "flows", seeds=2)
+    for i in range(4):
+        finals = {
+            name: [0.2 * i + 0.03 * (seed + j) for seed in range(5)]
+            for j, name in enumerate(("grpo", "rloo"))
+        }
+        write_task(folder / "tasks", f"task{i}", finals)
     kept = grouped([read(path) for path in find([folder / "language"])])
     expectation.save(folder / "kept", kept, "eval/accuracy")
     showcase.newcomers(folder / "newcomers")
@@ -48,6 +55,7 @@ def pages(tmp_path_factory):
     return {
         "language": page(folder, "language"),
         "flows": page(folder, "flows"),
+        "tasks": page(folder, "tasks"),
         "newcomers": page(folder, "newcomers", **asked),
     }
 
@@ -76,7 +84,7 @@ def opened(browser, url):
     browser.open(url)
 
 
-@pytest.mark.parametrize("name", ["language", "flows", "newcomers"])
+@pytest.mark.parametrize("name", ["language", "flows", "newcomers", "tasks"])
 def test_it_looks_right_light_and_dark_wide_and_narrow(browser, pages, name):
     """Nothing reaches over the edge, no chart has a number that is none, nothing is asked for."""
     opened(browser, pages[name])
@@ -175,6 +183,13 @@ def test_runs_are_drawn_beside_their_band(browser, pages):
     said = browser.run("document.querySelector('#bands').innerText")
     assert "inside at all 13 points" in said and "outside from iteration" in said
     assert "another configuration: optimizer.lr is 0.0003, expected 0.0001" in said
+
+
+def test_profiles_over_many_tasks_are_drawn(browser, pages):
+    opened(browser, pages["tasks"])
+    assert browser.run("document.querySelectorAll('#profile path.mean').length") == 2
+    assert "rloo, n = 20 scores" in browser.run("document.querySelector('#tasks').textContent")
+    assert browser.run("document.querySelectorAll('#table-tasks').length") == 1
 
 
 def test_the_button_turns_the_light_on_and_off(browser, pages):

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from written_runs import write_run
+from written_runs import write_run, write_task
 
 from tandem.compare import aggregates
 from tandem.compare.__main__ import main
@@ -16,20 +16,6 @@ from tandem.compare.runs import find, read
 from tandem.compare.variants import Variant, grouped
 
 METRIC = "eval/accuracy"
-
-
-def write_task(folder, task, finals, *, reward="math_verify", **data):
-    """One run of each algorithm and seed."""
-    for algorithm, scores in finals.items():
-        for seed, score in enumerate(scores):
-            write_run(
-                folder / f"{task}-{algorithm}-{seed}",
-                [0.0, score],
-                seed=seed,
-                algorithm=algorithm,
-                data={"seed": seed, "task": task, **data},
-                choices={"algorithm": algorithm, "data": "reasoning_gym", "reward": reward},
-            )
 
 
 def many(tasks, seeds, algorithms=("grpo", "rloo")):

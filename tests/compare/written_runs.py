@@ -57,3 +57,17 @@ def write_sweep(folder: Path, finals: dict[str, list[float]], **common) -> Path:
             place = folder / f"{algorithm}-{seed}"
             write_run(place, [0.0, score], seed=seed, algorithm=algorithm, **common)
     return folder
+
+
+def write_task(folder, task, finals, *, reward="math_verify", **data):
+    """One run of each algorithm and seed."""
+    for algorithm, scores in finals.items():
+        for seed, score in enumerate(scores):
+            write_run(
+                folder / f"{task}-{algorithm}-{seed}",
+                [0.0, score],
+                seed=seed,
+                algorithm=algorithm,
+                data={"seed": seed, "task": task, **data},
+                choices={"algorithm": algorithm, "data": "reasoning_gym", "reward": reward},
+            )
