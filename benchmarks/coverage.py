@@ -12,11 +12,11 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from tandem.compare.aggregates import interquartile_mean, iqm
 from tandem.compare.comparison import ALPHA, CAVEAT
@@ -28,7 +28,7 @@ SEEDS = (3, 5, 10)
 VARIANTS = (4, 20)
 POINTS = 10  # of a learning curve
 PROMPTS, SOURCES = 100, 4  # of an evaluation
-AGAIN = 5  # times as many experiments, where a figure is above what is promised
+AGAIN = 10  # times as many experiments, where a figure is above what is promised
 RESULT = Path(__file__).parent / "results" / "coverage.md"
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray]
 Table = list[str]
@@ -75,14 +75,27 @@ def false_claims(
     shared: a seed moves all variants alike, and the report pairs them.
     """
     random = np.random.default_rng((n, variants, *stream))
-    test, wrong = paired if shared else welch, 0
+    one, other = np.triu_indices(variants, 1)
+    wrong = 0
     for _ in range(experiments):
         scores = normal(random, (variants, n))
         if shared:
             scores = scores + random.normal(0, 0.05, n)
-        p = holm([test(a, b).p for a, b in combinations(scores, 2)])
-        wrong += any(value < ALPHA for value in p)
+        wrong += claimed(scores[one], scores[other], shared=shared)
     return wrong / experiments
+
+
+def claimed(a: NDArray, b: NDArray, *, shared: bool) -> bool:
+    """Whether any claim stands in a table of these pairs, [pairs, n] on either side.
+
+    By Holm one does if that of the smallest p does. SciPy finds which pair this is, hundreds at a
+    time; the functions of a report judge it, among all the others.
+    """
+    every = stats.ttest_rel(a.T, b.T) if shared else stats.ttest_ind(a.T, b.T, equal_var=False)
+    least = int(every.pvalue.argmin())
+    p = (paired if shared else welch)(a[least], b[least]).p
+    assert math.isclose(p, every.pvalue[least], rel_tol=1e-6), "SciPy found another p"
+    return holm([p, *[None] * (len(a) - 1)])[0] < ALPHA
 
 
 def leaving(n: int, experiments: int) -> float:
