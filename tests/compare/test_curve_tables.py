@@ -96,6 +96,13 @@ def test_runs_without_tries_have_no_such_table(tmp_path):
     assert of_tries(variants_of(tmp_path)) is None
 
 
+def test_a_threshold_beyond_all_scores_is_refused(tmp_path):
+    write_run(tmp_path / "run", [0.0, 0.8])
+    with pytest.raises(ValueError, match="threshold=50: eval/accuracy lies between 0 and 1"):
+        of_curves(variants_of(tmp_path), METRIC, "iterations", 50)
+    assert threshold(variants_of(tmp_path), "eval/reward", 50).value == 50
+
+
 def test_a_threshold_that_is_no_number_is_one_line(tmp_path, capsys):
     write_run(tmp_path / "run", [0.0, 0.8])
     for text in ("half", "nan", ""):

@@ -38,7 +38,12 @@ class Threshold:
 
 
 def threshold(variants: Sequence[Scored], metric: str, asked: float | None) -> Threshold:
-    """What was asked for; else halfway from where runs start to the best variant's last mean."""
+    """What was asked for; else halfway from where runs start to the best variant's last mean.
+
+    Raises ValueError for one that no score can come to.
+    """
+    if asked is not None and is_share(metric) and not 0 <= asked <= 1:
+        raise ValueError(f"threshold={asked:g}: {metric} lies between 0 and 1")
     if asked is not None:
         return Threshold(value=asked, origin="as it was asked for")
     if not is_score(metric):
