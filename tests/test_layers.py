@@ -36,6 +36,7 @@ HOMES = {
     "peft": {"policies"},
     "diffusers": {"policies"},
     "wandb": {"record"},
+    "wandb_workspaces": {"compare"},
     "matplotlib": {"record", "compare"},
     "PIL": {"data", "record", "rewards", "compare"},
     "httpx": {"remote"},

@@ -1,37 +1,19 @@
 import os
 import signal
 import subprocess
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
 import wandb
 from wandb_files import inspected, of_type, tables
+from wandb_server import serving
 
 from tandem.record import jsonl
 from tandem.record.run_record import RunRecord
 from tandem.record.wandb_mirror import Wandb
 
 pytestmark = pytest.mark.system
-
-
-class Refuses(BaseHTTPRequestHandler):
-    """A server that is there and lets nobody in."""
-
-    def do_GET(self) -> None:
-        self.reply()
-
-    def do_POST(self) -> None:
-        self.reply()
-
-    def reply(self) -> None:
-        self.send_response(401)
-        self.end_headers()
-
-    def log_message(self, *args) -> None:
-        """Be quiet."""
 
 
 @pytest.fixture
@@ -98,12 +80,10 @@ def test_an_unreachable_server_costs_no_line_and_no_time(tmp_path, client, caplo
 
 
 def test_a_server_that_lets_nobody_in_leaves_the_run_offline(tmp_path, client, caplog):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    client.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
     client.setenv("WANDB_API_KEY", "0" * 40)
-    lines, _ = train(tmp_path / "run", Wandb(project="p"))
-    server.shutdown()
+    with serving(refuses=True) as server:
+        client.setenv("WANDB_BASE_URL", server.url)
+        lines, _ = train(tmp_path / "run", Wandb(project="p"))
     assert len(lines) == len(stored(tmp_path / "run")) == 3
     assert warnings(caplog)[0].startswith("W&B does not start a run (")
 

@@ -77,7 +77,9 @@ def test_one_command_finds_all_of_them(runs):
     command = line.replace("find runs", f"find {runs[0].parent}").replace(
         "wandb sync", f"{sys.executable} -m wandb sync --dry-run --verbose"
     )
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, check=True, cwd=runs[0].parent
+    )
     said = done.stdout + done.stderr
     assert "Would sync 2 run(s)" in said
     assert all(folder.name in said for folder in runs)

@@ -10,6 +10,7 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
   threshold=0.5   of the metric: how much of x seeds need to get there; left out: halfway from where
                   runs start to the best last mean
   out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF
+  wandb=true      a report on W&B too, where the runs are mirrored, or wandb=ENTITY/PROJECT
   save_band=experiments/NAME   keep the mean curves there; with ten seeds a band for one new run
   band=experiments/NAME        which of these runs leave it, and where
   serve=true      a page for this machine alone that follows runs while they go on; serve=8000: at
@@ -38,6 +39,7 @@ from tandem.compare import (
     noise_table,
     selection,
     tables,
+    wandb_report,
 )
 from tandem.compare.expectation import Experiment
 from tandem.compare.figures import plots
@@ -46,7 +48,7 @@ from tandem.compare.report import Comparison, report
 from tandem.compare.runs import AXES, Run, find, read
 from tandem.compare.variants import grouped
 
-OPTIONS = ("by", "task", "metric", "x", "threshold", "out", "save_band", "band", "serve")
+OPTIONS = ("by", "task", "metric", "x", "threshold", "out", "wandb", "save_band", "band", "serve")
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
 
 
@@ -64,6 +66,8 @@ def main(arguments: Sequence[str]) -> None:
         print("\n\n".join(table.markdown() for table in found.tables))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))
+        if "wandb" in options:
+            print(f"\n{wandb_report.save(found, options['wandb'])}")
         if "save_band" in options:
             every = [one.variant for one in found.variants]
             print(f"\n{expectation.save(Path(options['save_band']), every, found.metric)}")
@@ -77,7 +81,7 @@ def main(arguments: Sequence[str]) -> None:
 def follow(places: Sequence[str], options: Mapping[str, str]) -> None:
     """Until Ctrl-C, and whatever is not there yet."""
     asked, port = asked_of(options), options["serve"]
-    if beside := {"out", "save_band"} & options.keys():
+    if beside := {"out", "wandb", "save_band"} & options.keys():
         raise ValueError(
             f"serve={port} shows runs that go on: leave {min(beside)} to a call of its own"
         )

@@ -9,7 +9,6 @@ point is there twice, whoever was there in between.
 from __future__ import annotations
 
 import logging
-import netrc
 import os
 import shutil
 import urllib.error
@@ -18,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
 
 from tandem.record import galleries, labels, wandb_tables
 from tandem.record.manifest import scrub
 from tandem.record.mirrors import Rows, Run, lines
+from tandem.record.wandb_account import is_logged_in
 
 if TYPE_CHECKING:
     import wandb
@@ -65,7 +64,7 @@ class Wandb:
         self.run = self._online(run) if self._goes_online(wandb.setup().settings) else None
         if self.run is None:
             self.run = self._init(run, "offline")
-        self.known = self.run.step  # lines before it are there
+        self.known = self.run.starting_step  # lines before it are there
         for axis in AXES:
             self.run.define_metric(axis)  # any of them can be chosen as the x-axis
         self.run.define_metric("*", step_metric="iteration")
@@ -118,7 +117,7 @@ class Wandb:
             del os.environ[STAGING]
 
     def _goes_online(self, settings: wandb.Settings) -> bool:
-        if self.mode == "auto" and (settings.mode != "online" or not logged_in(settings)):
+        if self.mode == "auto" and (settings.mode != "online" or not is_logged_in(settings)):
             return False
         if self.mode == "offline":
             return False
@@ -172,17 +171,6 @@ class Wandb:
 
 def _clean(text: str) -> str:
     return scrub(text, os.environ)
-
-
-def logged_in(settings: wandb.Settings) -> bool:
-    """By variable, settings file or netrc; asking the client itself would ask the server."""
-    if settings.api_key or settings.identity_token_file:
-        return True
-    path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    try:
-        return netrc.netrc(path).authenticators(urlsplit(settings.base_url).hostname) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
 
 
 def _answers(server: str) -> bool:

@@ -1,0 +1,76 @@
+"""What a server has of a run that went on: every point once, however it came there."""
+
+import subprocess
+import sys
+
+import pytest
+import wandb
+from wandb_server import serving
+
+from tandem.record.run_record import RunRecord
+from tandem.record.wandb_mirror import Wandb
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    wandb.teardown()
+    with serving() as found:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("WANDB_BASE_URL", found.url)
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+        monkeypatch.delenv("WANDB_MODE", raising=False)
+        yield found
+        wandb.teardown()
+
+
+def start(folder, first: int, end: int, mode: str) -> None:
+    """A start of a run that went back to a checkpoint at `first`."""
+    record = RunRecord(folder, mirrors=[Wandb(project="p", mode=mode)])
+    record.begin("", seed=0, command=["train.py"])
+    record.cut(first)
+    record.open(first)
+    for i in range(first, end):
+        record.write(i, {"reward/mean": i / 8}, {"time/total": 2.0 * i})
+    record.close()
+
+
+def upload(folder) -> str:
+    """The one command of docs/wandb.md."""
+    sync = f"find {folder} -name '*.wandb' -exec {sys.executable} -m wandb sync {{}} +"
+    done = subprocess.run(
+        sync, shell=True, capture_output=True, text=True, timeout=120, cwd=folder.parent
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def points(server) -> list[tuple[int, float]]:
+    """Of the only run, in the order in which the server keeps them."""
+    (history,) = server.histories.values()
+    rows = [history[line] for line in sorted(history)]
+    assert [row["_step"] for row in rows] == [row["iteration"] for row in rows]
+    return [(row["iteration"], row["reward/mean"]) for row in rows]
+
+
+def test_what_was_kept_offline_is_uploaded_once_before_and_after_a_run_went_on(tmp_path, server):
+    folder = tmp_path / "run"
+    start(folder, 0, 4, "offline")
+    upload(folder)
+    assert points(server) == [(i, i / 8) for i in range(4)]
+    assert "Skipped 1 synced run(s)" in upload(folder)
+    start(folder, 2, 6, "offline")
+    assert "Syncing 1 run(s)" in upload(folder)
+    assert points(server) == [(i, i / 8) for i in range(6)]
+
+
+def test_a_run_that_goes_on_online_sends_what_the_server_lacks(tmp_path, server):
+    folder = tmp_path / "run"
+    start(folder, 0, 2, "offline")  # and never uploaded
+    start(folder, 2, 4, "online")
+    assert points(server) == [(i, i / 8) for i in range(4)]
+    wandb.teardown()
+    start(folder, 2, 6, "online")
+    assert points(server) == [(i, i / 8) for i in range(6)]
+    assert not [*folder.glob("wandb/offline-run-*")]
