@@ -19,10 +19,15 @@ def runs(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("sweeps") / "two_seeds"
     odd = f"rollout.stop=['{IN_VARIABLE}','https://me:{IN_URL}@example.org/x']"
     words = [
-        *("-m", "seed=0,1", f"sweep_dir={folder}", "algorithm=rloo", "warm_start=null", odd),
+        *("-m", "algorithm=rloo", "seed=0,1", f"sweep_dir={folder}", "warm_start=null", odd),
         *("iterations=1", "prompts_per_step=2", "num_minibatches=1", "evaluation.every=1"),
         *("evaluation.prompts=2", "evaluation.samples=2", "evaluation.pass_at=[1]"),
-        *("logger=wandb", "logger.wandb.mode=offline", f"logger.wandb.tags=[mine,{IN_VARIABLE}]"),
+        *(
+            "threads=1",
+            "logger=wandb",
+            "logger.wandb.mode=offline",
+            f"logger.wandb.tags=[mine,{IN_VARIABLE}]",
+        ),
     ]
     environment = {**os.environ, "SOME_API_KEY": IN_VARIABLE, "HOME": str(folder.parent)}
     subprocess.run(
@@ -31,27 +36,42 @@ def runs(tmp_path_factory) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/manifest.json"))
 
 
-def test_offline_runs_of_a_sweep_hold_group_tags_job_type_choices_axes_and_samples(runs):
-    found = [inspected(folder) for folder in runs]
-    begun = [of_type("run", records)[0] for records in found]
+@pytest.fixture(scope="module")
+def records(runs) -> list[list[dict]]:
+    return [inspected(folder) for folder in runs]
+
+
+@pytest.fixture(scope="module")
+def begun(records) -> list[dict]:
+    return [of_type("run", found)[0] for found in records]
+
+
+def test_seeds_share_a_group(begun):
     (group,) = {run["run_group"] for run in begun}
     assert group.startswith("two_seeds-tiny_lm-rloo ")
-    assert {run["job_type"] for run in begun} == {"train"}
-    for seed, (run, records) in enumerate(zip(begun, found, strict=True)):
+
+
+def test_they_hold_job_type_tags_and_choices(begun):
+    for seed, run in enumerate(begun):
         config = run["config"]["update"]
         assert {
-            **{"algorithm": "rloo", "model": "tiny_lm", "dynamics": "autoregressive"},
-            **{"data": "sort_ladder", "reward": "exact_match", "sweep": "two_seeds", "seed": seed},
+            **{"model": "tiny_lm", "dynamics": "autoregressive", "data": "sort_ladder"},
+            **{"algorithm": "rloo", "reward": "exact_match", "sweep": "two_seeds", "seed": seed},
         }.items() <= config.items()
         assert config["settings"]["prompts_per_step"] == 2
+        assert run["job_type"] == "train"
         assert {"rloo", "tiny_lm", "exact_match", "mine"} <= {*run["tags"]}
-        assert {one.get("name") for one in of_type("metric", records)} >= {
+
+
+def test_they_hold_every_axis_and_the_samples_of_every_evaluation(records):
+    for found in records:
+        assert {one.get("name") for one in of_type("metric", found)} >= {
             *("iteration", "samples", "tokens", "time/total", "time/cpu", "time/gpu")
         }
-        rows = [one["item"] for one in of_type("history", records)]
+        rows = [one["item"] for one in of_type("history", found)]
         assert [row["iteration"] for row in rows] == [0, 1]
         assert all({"samples", "tokens", "time/total", "time/cpu"} <= {*row} for row in rows)
-        seen = tables("samples/evaluation", records)
+        seen = tables("samples/evaluation", found)
         assert [{row["iteration"] for row in table} for table in seen] == [{0}, {1}]
 
 
