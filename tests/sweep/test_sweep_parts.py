@@ -11,6 +11,7 @@ from tandem.config import ConfigError, configuration
 from tandem.config.sweeps import job_name, jobs, sweep_of
 from tandem.sweep import gpus, outcome
 from tandem.sweep.job import of_slurm
+from tandem.sweep.launch import launch
 from tandem.sweep.reasons import reason_of
 from tandem.sweep.table import page
 
@@ -160,6 +161,22 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
         "| later | waiting |  |  |  |",
     ]
     assert "The same command runs what is missing (3):\n\n    python train.py -m x=1" in text
+
+
+def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys):
+    command = ["num_minibatches=1,64", "prompts_per_step=64,4", "dry_run=true"]
+    sweep = sweep_of([*command, f"sweep_dir={tmp_path}"], multirun=True)
+    done, begun, *_ = sweep.jobs
+    start(tmp_path / done, code=0, overrides=sweep.jobs[done])
+    start(tmp_path / begun, code=75, overrides=sweep.jobs[begun])
+    assert launch(sweep, ["train.py"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1 of 4  num_minibatches=1,prompts_per_step=64: there already"
+    assert lines[1].endswith(": would go on") and lines[2].endswith(": would start")
+    assert ": would be refused: num_minibatches=64 needs as many groups, but" in lines[3]
+    assert {path.name for path in tmp_path.iterdir()} == {done, begun}
+    assert not sweep_of(command[:2], multirun=True).dry_run
+    assert sweep_of(command, multirun=True).folder == sweep_of(command[:2], multirun=True).folder
 
 
 def test_runs_on_one_machine_take_gpus_of_their_own(monkeypatch, tmp_path):

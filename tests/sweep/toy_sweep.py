@@ -16,6 +16,7 @@ def main(folder: str, values: str, *hydra: str) -> int:
         space={"do": values},
         hydra=with_hydra(hydra).hydra,
         gpus=1,
+        dry_run=False,
     )
     return launch(sweep, [str(Path(__file__).with_name("toy_train.py")), "-m", f"do={values}"])
 

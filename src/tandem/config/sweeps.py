@@ -42,6 +42,7 @@ class Sweep:
     space: Mapping[str, str]  # the same key -> all of its values in Hydra's words, `range(0,3)`
     hydra: DictConfig  # launcher and sweeper, as command line and files want them
     gpus: int | None  # of each run; None: all that it finds
+    dry_run: bool  # only say what would run
 
     @property
     def searches(self) -> bool:
@@ -80,6 +81,7 @@ def sweep_of(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
         space=space,
         hydra=whole.hydra,
         gpus=_gpus(whole.trainer),
+        dry_run=bool(whole.dry_run),
     )
 
 
@@ -157,7 +159,7 @@ def _bare(key: str) -> str:
 
 def _is_aside(part: Override) -> bool:
     """What says how the runs are started, and nothing of any of them."""
-    return part.key_or_group in ("sweep", "sweep_dir") or part.is_hydra_override()
+    return part.key_or_group in ("sweep", "sweep_dir", "dry_run") or part.is_hydra_override()
 
 
 def _lines(part: Override) -> list[str]:

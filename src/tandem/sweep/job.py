@@ -151,7 +151,7 @@ def started(task: Task, lock: IO, before: Start | None) -> None:
     try:
         waited(process, task.launch)
     finally:
-        code = _code(process, task.launch)
+        code = _code(process)
         said = log.read_bytes()[said_before:].decode(errors="replace")
         seconds = start.seconds + time.monotonic() - began
         end = replace(start, seconds=seconds, code=code, reason=reason_of(code, said))
@@ -219,7 +219,6 @@ def passing_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _code(process: subprocess.Popen, launch: Launch) -> int:
-    """A run that was told to stop before it could listen lost nothing either."""
-    told = process.returncode == -signal.SIGTERM and launch.stop_file.exists()
-    return INTERRUPTED if told else process.returncode
+def _code(process: subprocess.Popen) -> int:
+    """A run that was told to end before it could listen lost nothing either."""
+    return INTERRUPTED if process.returncode == -signal.SIGTERM else process.returncode

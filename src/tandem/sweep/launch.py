@@ -27,6 +27,7 @@ from tandem.record import durable
 from tandem.stop import INTERRUPTED
 from tandem.sweep import outcome
 from tandem.sweep.job import LAUNCH, Launch, job, this_process
+from tandem.sweep.rehearsal import rehearse
 from tandem.sweep.table import page
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -38,6 +39,8 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
     """Run what is missing and say what became of all of it. The exit code of the command line."""
     refuse_what_cannot_be_searched(sweep)
     jobs = sweep.jobs
+    if sweep.dry_run:
+        return FAILED if rehearse(sweep.folder, jobs) else 0
     order = Launch(
         id=this_process(),
         folder=str(sweep.folder),
@@ -52,7 +55,8 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
     print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")
     with told_to_stop(order):
         broken = _handed_to_hydra(sweep, order)
-    return FAILED if broken else concluded(sweep.folder, order)
+    code = concluded(sweep.folder, order)
+    return FAILED if broken else code
 
 
 def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
