@@ -36,6 +36,7 @@ UNEQUAL = (
     "warm_start=null", "~recipe", "iterations=1", "prompts_per_step=3", "group_size=3",
     "num_minibatches=2", "evaluation.every=null", "guards.no_signal=9", "micro_batch_size=2",
     "max_tokens_per_microbatch=null", "trainer.accelerator=cpu", "schedule=constant",
+    "optimizer.lr=1e-6",  # Adam's first step is a sign: a larger one tells rounding apart
 )  # fmt: skip
 TOKENS = ("reward=target_length", "reward.target_length.function.target=5")
 PICTURES = (
