@@ -1,0 +1,49 @@
+"""An evaluation by itself: files beside the record, and a run of its own where it is mirrored."""
+
+import json
+
+import pytest
+import wandb
+from wandb_files import inspected, of_type, tables
+
+from tandem.record import jsonl
+from tandem.record.evaluation_record import EvaluationRecord
+from tandem.record.mirrors import Csv
+from tandem.record.wandb_mirror import Wandb
+
+CONFIG = "seed: 3\nchoices: {algorithm: grpo, model: tiny_lm}\njudge: {api_key: swordfish7}\n"
+ROW = {"kind": "eval", "source": "s", "prompt": "p", "output": "o", "answer": "a", "reward": 1.0}
+ROW |= {"length": 3}
+
+
+def test_its_numbers_and_rows_lie_beside_the_record(tmp_path):
+    found = EvaluationRecord(run_dir=tmp_path / "run", split="test", config=CONFIG)
+    found.write(40, {"eval/accuracy": 0.5}, [ROW])
+    kept = json.loads((tmp_path / "run" / "evaluation_test.json").read_text())
+    assert kept == {"eval/accuracy": 0.5}
+    assert jsonl.read(tmp_path / "run" / "evaluation_test.jsonl") == [ROW]
+    assert not (tmp_path / "run" / "evaluation_test").exists()
+
+
+@pytest.mark.system
+def test_elsewhere_it_is_a_run_of_its_own_in_the_group_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wandb.teardown()
+    table = tmp_path / "run" / "metrics.csv"  # of the training, which it leaves alone
+    table.parent.mkdir()
+    table.write_text("iteration\n0\n")
+    mirrors = [Wandb(project="p", mode="offline"), Csv()]
+    found = EvaluationRecord(run_dir=tmp_path / "run", split="test", config=CONFIG, mirrors=mirrors)
+    found.write(40, {"eval/accuracy": 0.5}, [ROW])
+    wandb.teardown()
+    own = tmp_path / "run" / "evaluation_test"
+    records = inspected(own)
+    (begun, *_) = of_type("run", records)
+    assert (begun["job_type"], begun["run_group"]) == ("evaluate", "tiny_lm-grpo")
+    assert begun["display_name"] == "run evaluation_test"
+    assert "swordfish7" not in json.dumps(records)
+    (row,) = [one["item"] for one in of_type("history", records)]
+    assert (row["iteration"], row["_step"], row["eval/accuracy"]) == (40, 40, 0.5)
+    assert [r["output"] for r in tables("samples/evaluation", records)[0]] == ["o"]
+    assert (own / "metrics.csv").read_text().split() == ["iteration,eval/accuracy", "40,0.5"]
+    assert table.read_text() == "iteration\n0\n"
