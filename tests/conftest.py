@@ -1,5 +1,7 @@
 """Of every test: nothing is fetched, threads do not spin, reference values are at hand."""
 
+import functools
+import operator
 import os
 import socket
 
@@ -8,6 +10,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
+
+from tandem.registry import options
 
 pytest_plugins = ["reference_values"]
 
@@ -31,3 +36,13 @@ def free_port() -> int:
 def unpainted(monkeypatch):
     """The pictures of a run are drawn up, but not painted, which takes longer than a short run."""
     monkeypatch.setattr("tandem.record.plots._saved", lambda figure, path, title: path)
+
+
+@pytest.fixture
+def unregistered(monkeypatch):
+    """Functions that were registered before are unknown to the test, and its own to later ones."""
+    monkeypatch.setattr(options, "REGISTERED", {})
+    yield
+    for group, name in options.REGISTERED:
+        folder = functools.reduce(operator.getitem, group.split("/"), ConfigStore.instance().repo)
+        del folder[f"{name}.yaml"]

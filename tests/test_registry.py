@@ -2,7 +2,6 @@
 
 import functools
 import json
-import operator
 import shlex
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from tandem.registry.options import register
 from tandem.rewards import Rewards, batched
 from tandem.types import Prompt
 
-pytestmark = pytest.mark.usefixtures("unpainted")
+pytestmark = pytest.mark.usefixtures("unpainted", "unregistered")
 
 PLUGIN = """
 from tandem.registry import register_reward
@@ -69,15 +68,6 @@ QUICK = (
     "guards.no_signal=9 reward=target_length reward.target_length.function.target=5 "
     "algorithm/advantage=from_rewards algorithm.advantage.baseline=0.1"
 )
-
-
-@pytest.fixture(autouse=True)
-def _forget(monkeypatch):
-    monkeypatch.setattr(options, "REGISTERED", {})
-    yield
-    for group, name in options.REGISTERED:
-        folder = functools.reduce(operator.getitem, group.split("/"), ConfigStore.instance().repo)
-        del folder[f"{name}.yaml"]
 
 
 def written(text, name, folder, monkeypatch):

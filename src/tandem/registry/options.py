@@ -12,8 +12,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import UnsupportedValueType
 
 from tandem.config.composition import conf_folder
+from tandem.config.plugins import ADMITTED
 
 Node = dict[str, Any]
+NOTEBOOK = "__main__"  # or a script: what it registers is the user's own, as that of a plugin is
 
 # (group, option) -> the function that was registered as it, in order.
 REGISTERED: dict[tuple[str, str], Callable] = {}
@@ -64,6 +66,8 @@ def _store(group: str, name: str, function: Callable, node: Callable) -> Callabl
     except UnsupportedValueType as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{_place(function)}: no YAML can hold a default: {reason}") from None
+    if function.__module__ == NOTEBOOK:
+        ADMITTED.add(NOTEBOOK)
     ConfigStore.instance().store(group=group, name=name, node=content)
     REGISTERED[group, name] = function
     return function
