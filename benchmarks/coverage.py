@@ -28,6 +28,7 @@ SEEDS = (3, 5, 10)
 VARIANTS = (4, 20)
 POINTS = 10  # of a learning curve
 PROMPTS, SOURCES = 100, 4  # of an evaluation
+TOGETHER = 500  # reports that are simulated at once
 AGAIN = 10  # times as many experiments, where a figure is above what is promised
 RESULT = Path(__file__).parent / "results" / "coverage.md"
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray]
@@ -77,25 +78,35 @@ def false_claims(
     random = np.random.default_rng((n, variants, *stream))
     one, other = np.triu_indices(variants, 1)
     wrong = 0
-    for _ in range(experiments):
-        scores = normal(random, (variants, n))
-        if shared:
-            scores = scores + random.normal(0, 0.05, n)
-        wrong += claimed(scores[one], scores[other], shared=shared)
+    for start in range(0, experiments, TOGETHER):
+        drawn = [equal(random, n, variants, shared) for _ in range(start, experiments)[:TOGETHER]]
+        scores = np.stack(drawn)  # [reports, variants, n]
+        wrong += claimed(scores[:, one], scores[:, other], shared=shared).sum()
     return wrong / experiments
 
 
-def claimed(a: NDArray, b: NDArray, *, shared: bool) -> bool:
-    """Whether any claim stands in a table of these pairs, [pairs, n] on either side.
+def equal(random: np.random.Generator, n: int, variants: int, shared: bool) -> NDArray:
+    scores = normal(random, (variants, n))
+    return scores + random.normal(0, 0.05, n) if shared else scores
 
-    By Holm one does if that of the smallest p does. SciPy finds which pair this is, hundreds at a
-    time; the functions of a report judge it, among all the others.
+
+def claimed(a: NDArray, b: NDArray, *, shared: bool) -> NDArray:
+    """[reports] bool: whether any claim stands among pairs, [reports, pairs, n] on either side.
+
+    By Holm one does if that of the smallest p does. SciPy finds which pair this is; the functions
+    of a report judge it, among all the others.
     """
-    every = stats.ttest_rel(a.T, b.T) if shared else stats.ttest_ind(a.T, b.T, equal_var=False)
-    least = int(every.pvalue.argmin())
-    p = (paired if shared else welch)(a[least], b[least]).p
-    assert math.isclose(p, every.pvalue[least], rel_tol=1e-6), "SciPy found another p"
-    return holm([p, *[None] * (len(a) - 1)])[0] < ALPHA
+    every = (
+        stats.ttest_rel(a, b, axis=-1)
+        if shared
+        else stats.ttest_ind(a, b, axis=-1, equal_var=False)
+    )
+    test, said = paired if shared else welch, []
+    for report, least in enumerate(every.pvalue.argmin(-1)):
+        p = test(a[report, least], b[report, least]).p
+        assert math.isclose(p, every.pvalue[report, least], rel_tol=1e-6), "SciPy found another p"
+        said.append(holm([p, *[None] * (a.shape[1] - 1)])[0] < ALPHA)
+    return np.array(said)
 
 
 def leaving(n: int, experiments: int) -> float:
