@@ -68,7 +68,7 @@ class Chromium:
 
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)
-        self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+        self.until(f"document.readyState === 'complete' && location.href === {json.dumps(url)}")
 
     def until(self, condition: str, seconds: float = 10.0) -> None:
         end = time.monotonic() + seconds

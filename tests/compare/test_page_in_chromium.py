@@ -4,14 +4,15 @@
 """
 
 import os
+import threading
 from pathlib import Path
 
 import chromium
 import pytest
 import showcase
-from written_runs import write_task
+from written_runs import write_run, write_task
 
-from tandem.compare import expectation
+from tandem.compare import expectation, live
 from tandem.compare.__main__ import Asked, compare
 from tandem.compare.report import report
 from tandem.compare.runs import find, read
@@ -198,3 +199,25 @@ def test_the_button_turns_the_light_on_and_off(browser, pages):
     light = browser.run(paper)
     browser.run("document.getElementById('theme').click()")
     assert browser.run(paper) != light
+
+
+def test_a_served_page_grows_and_keeps_what_is_looked_at(browser, tmp_path):
+    run = write_run(tmp_path / "grpo-0", [0.1, 0.5], iterations=9)
+    watched = live.Watched([str(tmp_path)], lambda runs: compare(runs, Asked()))
+    with live.Server(watched, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        opened(browser, server.url)
+        browser.run("document.querySelector('[data-choice=samples]').click()")
+        browser.run("document.querySelector('#legend button').click()")
+        browser.run("scrollTo(0, 300)")
+        write_run(tmp_path / "rloo-0", [0.1, 0.8], algorithm="rloo", iterations=9)
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write('{"iteration": 2, "eval/accuracy": 0.6, "samples": 128}\n')
+        browser.until("data.variants.length === 2", 40)
+        pressed = "[...document.querySelectorAll('#axes [aria-pressed=true]')]"
+        assert browser.run(f"{pressed}.map((one) => one.dataset.choice)") == ["samples"]
+        assert len(browser.run(PATHS)) == 1 and browser.run("scrollY") == 300
+        assert browser.run("document.getElementById('headline').textContent").startswith("rloo")
+        assert all(url.startswith(server.url) for url in complaints(browser))
+        server.shutdown()
+    browser.until("document.getElementById('live').className === 'lost'", 20)

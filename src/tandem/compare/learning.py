@@ -28,30 +28,32 @@ def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Lear
 
     A run without any number of the metric is left out: it has no score to go on with.
     """
-    known = [found for run in runs if (found := _known(run, metric, axis)) is not None]
-    if not known:
-        return None
-    every = np.unique(np.concatenate([at for at, _, _ in known]))
-    shared = np.all([np.isin(every, at) | (every > at[-1]) for at, _, _ in known], axis=0)
-    grid = np.array(thinned(every[shared].tolist()), dtype=np.int64)
+    known = [run for run in runs if len(run.where(metric))]
+    wheres = [run.where(metric) for run in known]
+    grid = shared(wheres)
     if not len(grid):
         return None
-    # The last place of a run stands for all after it: its last score is carried on.
-    places = [np.searchsorted(at, np.minimum(grid, at[-1])) for at, _, _ in known]
-    furthest = max(at[-1] for at, _, _ in known)  # a mean over whoever lives would run backwards
-    x = [x[own] for (at, x, _), own in zip(known, places, strict=True) if at[-1] == furthest]
-    y = [y[own] for (_, _, y), own in zip(known, places, strict=True)]
-    lived = [grid <= at[-1] for at, _, _ in known]
-    return Learning(x=np.mean(x, axis=0), y=np.array(y), lived=np.array(lived))
-
-
-def _known(run: Run, metric: str, axis: str) -> tuple[NDArray, NDArray, NDArray] | None:
-    """Iterations, x and y of a run; None where it has no number, or some lines lack the axis: none
-    is safer than a shifted one."""
-    at, along = run.curve(metric), run.curve(metric, axis)
-    if not len(at.x) or len(along.x) != len(at.x):
+    # Its last place stands for all after it: a run goes on with the score it had.
+    at = [np.minimum(grid, where[-1]) for where in wheres]
+    places = np.array([run.places(axis, own) for run, own in zip(known, at, strict=True)])
+    counted = np.isfinite(places).all(1)  # a run that lacks some of the axis is left out
+    if not counted.any():
         return None
-    return at.x, along.x, at.y
+    y = np.array([run.values(metric, own) for run, own in zip(known, at, strict=True)])
+    ends = np.array([where[-1] for where in wheres])
+    furthest = counted & (ends == ends[counted].max())  # the mean of whoever lives would run back
+    return Learning(
+        x=places[furthest].mean(0), y=y[counted], lived=(grid <= ends[:, None])[counted]
+    )
+
+
+def shared(wheres: Sequence[NDArray]) -> NDArray:
+    """The iterations that every one has that came so far, thinned."""
+    if not wheres:
+        return np.array([], dtype=np.int64)
+    every = np.unique(np.concatenate(wheres))
+    common = np.all([np.isin(every, at) | (every > at[-1]) for at in wheres], axis=0)
+    return np.array(thinned(every[common].tolist()), dtype=np.int64)
 
 
 def thinned(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 FIRST = b'{"iteration": '
 NEAR = 200  # bytes by which a name moves from a line to the next, as digits come and go
-Column = tuple[NDArray, NDArray]  # [P] iterations, int64; [P] numbers, float64 and finite
 
 
 class Log:
@@ -29,45 +28,54 @@ class Log:
         lines = whole_lines(path)
         ours = all(line.startswith(FIRST) and line.endswith(b"}\n") for line in lines)
         flat = sum(line.count(b"}") for line in lines) == len(lines)
-        self.lines: Sequence[bytes] = lines if ours and flat else [*map(self._as_ours, lines)]
-        self._columns: dict[str, Column] = {}
+        lines = lines if ours and flat else [*map(self._as_ours, lines)]
+        written = self._parsed(lines, FIRST).astype(np.int64)
+        # Of an iteration that is there twice the last line counts: the first one in reverse.
+        self.iterations, places = np.unique(written[::-1], return_index=True)
+        self.lines: Sequence[bytes] = [lines[len(lines) - 1 - i] for i in places.tolist()]
+        self._where: dict[str, NDArray] = {}
+        self._numbers: dict[tuple[str, bytes], NDArray] = {}  # the curves of a page share places
 
     def names(self) -> set[str]:
         """Of the numbers that the first two lines and the last one have: an evaluation is there."""
         ends = {*self.lines[:2], *self.lines[-1:]}
         return {name for line in ends for name in json.loads(line)}
 
-    def last(self) -> int:
-        """The iteration of the last line; 0 without one."""
-        return int(self._numbers(self.lines[-1:], FIRST)[0]) if self.lines else 0
+    def where(self, name: str) -> NDArray:
+        """[P] int64: the iterations that have a number of this name; null is none."""
+        if name not in self._where:
+            key = key_of(name)
+            null = key + b"null"
+            has = [key in line and null not in line for line in self.lines]
+            self._where[name] = self.iterations[np.array(has, dtype=bool)]
+        return self._where[name]
 
-    def column(self, name: str) -> Column:
-        """The number of this name wherever it is there, by iteration; null is none.
+    def numbers(self, name: str, iterations: NDArray) -> NDArray:
+        """[P] float64: the numbers of this name there; NaN where there is none."""
+        asked = name, iterations.tobytes()
+        if asked not in self._numbers:
+            known = np.isin(iterations, self.iterations)
+            places = np.searchsorted(self.iterations, iterations[known])
+            found = np.full(len(iterations), np.nan)
+            found[known] = self._parsed([self.lines[i] for i in places.tolist()], key_of(name))
+            self._numbers[asked] = found
+        return self._numbers[asked]
 
-        Of an iteration that is there twice the last line counts.
-        """
-        if name not in self._columns:
-            key = json.dumps(name).encode() + b": "
-            lines = [line for line in self.lines if key in line]
-            numbers = self._numbers(lines, key)
-            known = np.isfinite(numbers)
-            iterations = self._numbers(lines, FIRST).astype(np.int64)[known]
-            # The first in reverse is the last one.
-            at, places = np.unique(iterations[::-1], return_index=True)
-            self._columns[name] = at, numbers[known][::-1][places]
-        return self._columns[name]
-
-    def _numbers(self, lines: Sequence[bytes], key: bytes) -> NDArray:
-        """[lines], of those that have the key; NaN for null."""
+    def _parsed(self, lines: Sequence[bytes], key: bytes) -> NDArray:
+        """[lines]; NaN for null, and for a line without the key."""
         texts, near = [], 0
         for line in lines:
             start = line.find(key, near, near + 2 * NEAR)
-            start = (start if start >= 0 else line.index(key)) + len(key)
+            start = start if start >= 0 else line.find(key)
+            if start < 0:
+                texts.append(b"nan")
+                continue
             near = max(start - NEAR, 0)
-            texts.append(line[start : line.find(b",", start)].rstrip(b"}"))
+            start += len(key)
+            text = line[start : line.find(b",", start)].rstrip(b"}")
+            texts.append(b"nan" if text == b"null" else text)
         try:
-            known = [b"nan" if text == b"null" else text for text in texts]
-            return np.array(known, dtype="S").astype(np.float64)
+            return np.array(texts, dtype="S").astype(np.float64)
         except ValueError:
             raise ValueError(f"{self.path} has {key.decode()}that is no number") from None
 
@@ -79,6 +87,11 @@ class Log:
         except (ValueError, TypeError, LookupError):
             shown = line[:60].decode(errors="replace").strip()
             raise ValueError(f"{self.path} has a line that is none: {shown!r}") from None
+
+
+def key_of(name: str) -> bytes:
+    """As it stands before its number."""
+    return json.dumps(name).encode() + b": "
 
 
 def whole_lines(path: Path) -> list[bytes]:

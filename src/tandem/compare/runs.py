@@ -46,7 +46,8 @@ class Run:
     @property
     def iterations(self) -> int:
         """How far it came."""
-        return self.logs[METRICS].last()
+        lines = self.logs[METRICS].iterations
+        return int(lines[-1]) if len(lines) else 0
 
     @property
     def finished(self) -> bool:
@@ -55,21 +56,34 @@ class Run:
     def names(self) -> set[str]:
         return self.logs[METRICS].names()
 
+    def where(self, metric: str) -> NDArray:
+        """[P] int64: the iterations that have a number of it."""
+        return self.logs[METRICS].where(metric)
+
+    def values(self, metric: str, iterations: NDArray) -> NDArray:
+        """[P] float64; NaN where there is none."""
+        return self.logs[METRICS].numbers(metric, iterations)
+
+    def places(self, axis: str, iterations: NDArray) -> NDArray:
+        """[P] float64: where these iterations lie on an axis; NaN where nobody counted."""
+        log, names = AXES[axis]
+        found = np.full(len(iterations), np.nan)
+        for name in names:
+            if not np.isfinite(found).any():
+                found = self.logs[log].numbers(name, iterations)
+        return found
+
     def curve(self, metric: str, axis: str = "iterations") -> Curve:
         """Where both numbers are there, in the order of iterations."""
-        at, y = self.logs[METRICS].column(metric)
-        log, names = AXES[axis]
-        columns = (self.logs[log].column(name) for name in names)
-        places, x = next((found for found in columns if len(found[0])), (at[:0], y[:0]))
-        if np.array_equal(at, places):
-            return Curve(x=x, y=y)
-        _, own, theirs = np.intersect1d(at, places, assume_unique=True, return_indices=True)
-        return Curve(x=x[theirs], y=y[own])
+        at = self.where(metric)
+        x, y = self.places(axis, at), self.values(metric, at)
+        known = np.isfinite(x)
+        return Curve(x=x[known], y=y[known])
 
     def score(self, metric: str) -> float | None:
         """The last value: of a run that died, the one it had. None: it never had any."""
-        _, y = self.logs[METRICS].column(metric)
-        return float(y[-1]) if len(y) else None
+        last = self.where(metric)[-1:]
+        return float(self.values(metric, last)[0]) if len(last) else None
 
 
 def find(places: Iterable[str | Path]) -> list[Path]:
