@@ -209,14 +209,14 @@ def test_a_served_page_grows_and_keeps_what_is_looked_at(browser, tmp_path):
         opened(browser, server.url)
         browser.run("document.querySelector('[data-choice=samples]').click()")
         browser.run("document.querySelector('#legend button').click()")
-        browser.run("scrollTo(0, 300)")
+        browser.run("scrollTo(0, 200)")
         write_run(tmp_path / "rloo-0", [0.1, 0.8], algorithm="rloo", iterations=9)
         with (run / "metrics.jsonl").open("a") as file:
             file.write('{"iteration": 2, "eval/accuracy": 0.6, "samples": 128}\n')
         browser.until("data.variants.length === 2", 40)
         pressed = "[...document.querySelectorAll('#axes [aria-pressed=true]')]"
         assert browser.run(f"{pressed}.map((one) => one.dataset.choice)") == ["samples"]
-        assert len(browser.run(PATHS)) == 1 and browser.run("scrollY") == 300
+        assert len(browser.run(PATHS)) == 1 and browser.run("scrollY") == 200
         assert browser.run("document.getElementById('headline').textContent").startswith("rloo")
         assert all(url.startswith(server.url) for url in complaints(browser))
         server.shutdown()
