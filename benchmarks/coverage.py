@@ -244,7 +244,7 @@ def of_others(experiments: int) -> Table:
             f"n = {n} in each",
             middles(tasks, n, experiments),
         )
-        for tasks, n in ((4, 5), (4, 10), (10, 5))
+        for tasks, n in ((7, 3), (4, 5), (4, 10), (10, 5))
     ]
     held = [(of, seeds, f"{x:.1%}") for of, seeds, x in rows]
     title = "## Other 95 % intervals: share that holds the truth"

@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 from tandem.compare.aggregates import (
-    can_aggregate,
     interquartile_mean,
     iqm,
     performance_profile,
     resampled,
+    too_few,
     wins,
 )
 
@@ -58,7 +58,7 @@ def test_the_bootstrap_draws_within_tasks():
     """Tasks without any spread leave nothing to resample, however far apart they are."""
     fixed = {str(i): [float(i)] * 5 for i in range(4)}
     found = interquartile_mean(fixed)
-    assert (found.low, found.value, found.high) == (1.5, 1.5, 1.5)
+    assert (found.low, found.value, found.high) == (None, 1.5, None)  # no width is no certainty
     assert (found.tasks, found.scores) == (4, 20)
     own = interquartile_mean(TASKS)
     assert own.low < own.value < own.high
@@ -113,10 +113,15 @@ def test_the_interval_of_wins_is_that_of_its_definition():
         assert (found.low, found.high) == pytest.approx((kept[0], kept[-1]), abs=2e-4)
 
 
-def test_few_tasks_or_scores_are_not_aggregated():
-    assert can_aggregate(TASKS)
-    assert not can_aggregate({"one": [0.0] * 50})
-    assert not can_aggregate({str(i): [0.0] * 4 for i in range(4)})
+def test_few_tasks_scores_or_seeds_of_a_task_are_not_aggregated():
+    assert not too_few(TASKS)
+    assert too_few({"one": [0.0] * 50}) == "1 tasks and 50 scores of 4 and 20"
+    assert too_few({str(i): [0.0] * 4 for i in range(4)}) == "4 tasks and 16 scores of 4 and 20"
+    once = {str(i): [i / 20] for i in range(20)}  # of each the bootstrap would draw the same score
+    assert too_few(once) == "one seed of 0 shows no spread"
+    assert too_few(once | {str(i): [0.1, 0.2, 0.3] for i in range(19)}).startswith("one seed of 19")
+    twice = {str(i): [0.1, 0.5] for i in range(10)}
+    assert too_few(twice) == "2 seeds of 0 show too little of the spread: 3 do"
 
 
 def test_a_profile_counts_the_runs_above_each_threshold():

@@ -22,7 +22,7 @@ def many(tasks, seeds, algorithms=("grpo", "rloo")):
     """Variants and their scores on each task, without the runs."""
     random = np.random.default_rng(0)
     return [
-        variant(algorithm, f"task{i}", random.uniform(0.1 * i, 0.1 * i + 0.5, seeds).tolist())
+        variant(algorithm, f"task{i}", (0.1 * (i % 5) + random.uniform(0, 0.5, seeds)).tolist())
         for i in range(tasks)
         for algorithm in algorithms
     ]
@@ -107,7 +107,12 @@ def test_four_tasks_and_twenty_scores_are_aggregated():
 
 @pytest.mark.parametrize(
     ("tasks", "seeds", "why"),
-    [(3, 9, "3 tasks and 27 scores of 4 and 20"), (4, 4, "4 tasks and 16 scores of 4 and 20")],
+    [
+        (3, 9, "3 tasks and 27 scores of 4 and 20"),
+        (4, 4, "4 tasks and 16 scores of 4 and 20"),
+        (20, 1, "one seed of task0 shows no spread"),
+        (10, 2, "2 seeds of task0 show too little of the spread: 3 do"),
+    ],
 )
 def test_fewer_are_not(tasks, seeds, why):
     found = over_tasks(many(tasks, seeds, ["grpo"]), METRIC)

@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, stats
 
+from tandem.compare.intervals import is_rounding
+
 LEVEL = 0.95
 RESAMPLES = 2000
 FEWEST_TASKS, FEWEST_SCORES = 4, 20  # below them an interquartile mean says less than the scores
+FEWEST_OF_TASK = 3  # seeds: of one or two, what the bootstrap draws spreads too little
 FEWEST_SEEDS = 10  # below it no interval of a share of wins is worth its name
 NEXT = 1e-9  # of a share: beside it
 SEED = 0  # of the bootstrap: the same scores give the same report
@@ -37,8 +40,8 @@ class Wins:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
     value: float
-    low: float
-    high: float
+    low: float | None  # None: the middle half of every resample is the same, and shows no spread
+    high: float | None
     tasks: int
     scores: int
 
@@ -71,9 +74,17 @@ def _won(a: NDArray, b: NDArray) -> float:
     return float((a[:, None] > b).sum() + 0.5 * (a[:, None] == b).sum())
 
 
-def can_aggregate(by_task: Mapping[str, Sequence[float]]) -> bool:
-    """The scores of one variant: it is their middle half that is averaged."""
-    return len(by_task) >= FEWEST_TASKS and sum(map(len, by_task.values())) >= FEWEST_SCORES
+def too_few(by_task: Mapping[str, Sequence[float]]) -> str:
+    """Why the scores of one variant have no interquartile mean; "" where they have one."""
+    count = sum(map(len, by_task.values()))
+    if len(by_task) < FEWEST_TASKS or count < FEWEST_SCORES:
+        return f"{len(by_task)} tasks and {count} scores of {FEWEST_TASKS} and {FEWEST_SCORES}"
+    task, fewest = min(((task, len(own)) for task, own in by_task.items()), key=lambda x: x[1])
+    if fewest == 1:
+        return f"one seed of {task} shows no spread"
+    if fewest < FEWEST_OF_TASK:
+        return f"{fewest} seeds of {task} show too little of the spread: {FEWEST_OF_TASK} do"
+    return ""
 
 
 def interquartile_mean(
@@ -81,11 +92,13 @@ def interquartile_mean(
 ) -> Aggregate:
     """Mean of the middle half of all scores, with a bootstrap that draws seeds within each task."""
     scores = pooled(by_task)
-    low, high = _middle(resampled(by_task, iqm), level)
+    drawn = resampled(by_task, iqm)
+    low, high = _middle(drawn, level)
+    certain = is_rounding(float(drawn.std()), drawn)
     return Aggregate(
         value=float(iqm(scores)),
-        low=float(low),
-        high=float(high),
+        low=None if certain else float(low),
+        high=None if certain else float(high),
         tasks=len(by_task),
         scores=len(scores),
     )
@@ -106,11 +119,12 @@ def resampled(
     """The statistic, [..., N] -> [..., any], of each resample: [RESAMPLES, any].
 
     Of the n runs of a task n - 1 are drawn with replacement: n of them would spread less than runs
-    do, by (n - 1) / n, and be sure too soon (Rao and Wu, JASA 83:231, 1988).
+    do, by (n - 1) / n, and be sure too soon (Rao and Wu, JASA 83:231, 1988). So every task has
+    two runs or more.
     """
     random = np.random.default_rng(SEED)
     tasks = [np.asarray(scores, dtype=np.float64) for scores in by_task.values()]
-    drawn = [x[random.integers(len(x), size=(RESAMPLES, max(1, len(x) - 1)))] for x in tasks]
+    drawn = [x[random.integers(len(x), size=(RESAMPLES, len(x) - 1))] for x in tasks]
     return statistic(np.concatenate(drawn, axis=1))
 
 

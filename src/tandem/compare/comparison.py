@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -24,6 +25,14 @@ CAVEAT = (
     f"n <= {SMALL} cannot see a 1-in-10 collapse: an interval says where the mean of seeds like "
     "these lies, not that no other kind of seed exists"
 )
+# Names that training and evaluation write (tally.py, held_out_pairs.py, readings.py). Of a reward
+# /std, /missing or /frac_zero_std is no score, and /frac_all_wrong is the opposite of one.
+SHARES = (
+    r"(eval|test)/((greedy_)?accuracy(_sampled|_t[^/]+)?|pass@\d+|pair_accuracy)(/.+)?"
+    r"|reward/(pass@\d+|frac_all_right)"
+)
+REWARDS = r"(eval|test)/reward(_[^/]+)?(/.+)?|reward/([^/]+/)?mean"
+SHARE, SCORE = re.compile(SHARES), re.compile(f"{SHARES}|{REWARDS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +104,13 @@ def scored(variant: Variant, metric: str) -> Scored:
 
 
 def is_score(metric: str) -> bool:
-    """Whether more of it is better; of a length or a loss nobody knows."""
-    return any(word in metric for word in ("accuracy", "reward", "pass@", "score"))
+    """Whether more of it is better; of a length, a loss or a spread nobody knows."""
+    return SCORE.fullmatch(metric) is not None
 
 
 def is_share(metric: str) -> bool:
-    """Whether it lies between 0 and 1."""
-    return any(word in metric for word in ("accuracy", "pass@"))
+    """Whether it lies between 0 and 1, and more of it is better."""
+    return SHARE.fullmatch(metric) is not None
 
 
 def pairs(variants: Sequence[Scored], metric: str) -> list[Pair]:
