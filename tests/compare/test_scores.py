@@ -1,0 +1,90 @@
+"""Of which metrics more is better, over all names that training and evaluation write."""
+
+import pytest
+import torch
+from records import rollout, scores
+
+from tandem.compare.comparison import is_score, is_share
+from tandem.passes import Answers, Pictures
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.sampling import Sampling
+from tandem.readings import response_metrics, reward_metrics
+from tandem.tally import Columns, metrics_of
+from tandem.types import Prompt
+
+ANSWERS = Answers(every=1, prompts=None, samples=2, temperatures=(1.0, 0.3), pass_at=(1, 2))
+PICTURES = Pictures(
+    every=1, prompts=None, samples=2, pass_at=(2,), threshold=0.5, steps=2, guidance_scale=1.0
+)
+
+
+def evaluated(settings, own, parts):
+    """The names that such an evaluation writes."""
+    prompts = [Prompt(id=i, source=source, text="?") for i, source in enumerate(("std", "a/b"))]
+    sums = {name: torch.ones(2, dtype=torch.float64) for name in Columns(parts).names}
+    passes = settings.passes(own, full=True)
+    return {name for one in passes for name in metrics_of(sums, parts, prompts, one)}
+
+
+def trained():
+    """The names that an iteration writes of its rewards and responses."""
+    group = torch.tensor([0, 0, 1, 1])
+    sampled = rollout(torch.ones(4, 3, dtype=torch.bool), group)
+    rewards = reward_metrics(scores(torch.tensor([1.0, 0.0, 1.0, 1.0])), sampled)
+    return {*rewards, *response_metrics(sampled)}
+
+
+def test_of_an_evaluation_of_texts_accuracies_rewards_and_pass_at_k_are_scores():
+    names = evaluated(ANSWERS, Sampling(max_new_tokens=2), ("exact_match", "missing"))
+    assert {name for name in names if not is_score(name)} == {
+        "eval/length",
+        "eval/truncated",
+        "eval/missing",
+    }
+    assert {name for name in names if is_score(name) and not is_share(name)} == {
+        "eval/reward",
+        "eval/reward_exact_match",
+        "eval/reward_missing",  # a reward of that name
+    }
+    assert {"eval/greedy_accuracy", "eval/accuracy_t0.3", "eval/accuracy/a/b"} <= names
+    assert {"eval/pass@2", "eval/pass@2/std"} <= names
+
+
+def test_of_an_evaluation_of_pictures_too():
+    names = evaluated(PICTURES, FlowSampling(steps=2), ("sharp",))
+    found = {name for name in names if is_score(name)}
+    assert found == {
+        f"eval/{what}{at}"
+        for what in ("accuracy", "accuracy_sampled", "reward", "reward_sampled", "pass@2")
+        for at in ("", "/std", "/a/b")
+    }
+    assert {"eval/diversity", "eval/dark", "eval/missing_sampled"} <= names - found
+
+
+def test_of_an_iteration_means_are_and_spreads_and_what_is_missing_are_not():
+    names = trained()
+    found = {name for name in names if is_score(name)}
+    assert found == {
+        "reward/mean",
+        "reward/accuracy/mean",
+        "reward/pass@2",
+        "reward/frac_all_right",
+    }
+    assert {n for n in names - found if n.startswith("reward/")} == {
+        "reward/std",
+        "reward/accuracy/std",  # of a reward called accuracy
+        "reward/frac_zero_std",
+        "reward/frac_all_wrong",
+        "reward/missing",
+    }
+    assert not is_share("reward/accuracy/mean")  # whose scale nobody knows
+
+
+@pytest.mark.parametrize("name", ["eval/pair_accuracy", "test/accuracy", "test/greedy_accuracy"])
+def test_pairs_and_a_test_set_have_accuracies_too(name):
+    assert is_score(name) and is_share(name)
+
+
+@pytest.mark.parametrize("name", ["eval/pair_margin", "reward/faults", "loss/reward_model"])
+def test_what_only_sounds_like_a_score_is_none(name):
+    assert not is_score(name) and not is_share(name)
