@@ -1,9 +1,10 @@
-"""How long `python -m tandem.compare RUNS... out=FOLDER` takes on many long runs:
+"""How long `python -m tandem.compare RUNS... [out=FOLDER]` takes on many long runs:
 `python benchmarks/reading.py [--save]`.
 
 20 and 200 runs of 1,000 iterations: four algorithms on the embedded task, 60 metrics a line, an
-evaluation with 40 more every twentieth, and the seconds beside. One process for each, as a user
-starts it: CPU-seconds with the imports and the report, and the most memory.
+evaluation with 40 more and an answer to each of 300 prompts every twentieth, and the seconds
+beside. One process for each, as a user starts it: CPU-seconds with the imports, for the tables
+alone and with the report, its figures included, and the most memory.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from tandem.config.composition import compose
 RUNS = (20, 200)
 ITERATIONS, EVERY = 1000, 20
 METRICS, EVALUATED = 60, 40  # numbers of a line, and how many more an evaluation adds
+PROMPTS = 300  # that it asks
 ALGORITHMS = ("grpo", "rloo", "dapo", "gspo")
-AIM = 5.0  # CPU-seconds, of the larger
+AIM = 5.0  # CPU-seconds to read the larger
+WAYS = ("tables", "report")
 NAMED = ("reward/mean", "actor/entropy", "response/length_mean", "samples", "tokens")
 TIMING = ("perf/peak_memory_gib", "perf/tokens_per_second", "time/cpu", "time/iteration")
 RESULT = Path(__file__).parent / "results" / "reading.md"
@@ -46,6 +49,7 @@ def write(folder: Path, runs: int) -> None:
         metrics, timing = lines(random.Random(number))
         (place / "metrics.jsonl").write_text("".join(metrics))
         (place / "timing.jsonl").write_text("".join(timing))
+        (place / "evaluations.jsonl").write_text("".join(answers(random.Random(number))))
 
 
 def text_of(algorithm: str) -> str:
@@ -72,9 +76,26 @@ def lines(source: random.Random) -> tuple[list[str], list[str]]:
     return metrics, timing
 
 
-def measured(folder: Path, out: Path) -> tuple[float, float, float]:
+def answers(source: random.Random) -> list[str]:
+    asked = {
+        "prompts": [source.getrandbits(62) for _ in range(PROMPTS)],
+        "sources": [f"length_{i % 9:02d}" for i in range(PROMPTS)],
+    }
+    names = ("eval/accuracy", "eval/greedy_accuracy", "eval/reward")
+    return [
+        json.dumps({"iteration": i, **asked, **{x: shares(source) for x in names}}) + "\n"
+        for i in range(0, ITERATIONS + 1, EVERY)
+    ]
+
+
+def shares(source: random.Random) -> list[float]:
+    return [source.randrange(65) / 64 for _ in range(PROMPTS)]
+
+
+def measured(folder: Path, way: str) -> tuple[float, float, float]:
     """CPU-seconds, wall seconds, MiB at the most."""
-    command = [sys.executable, "-m", "tandem.compare", str(folder), f"out={out}"]
+    out = [f"out={folder.parent / 'report'}"] if way == "report" else []
+    command = [sys.executable, "-m", "tandem.compare", str(folder), *out]
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
@@ -82,24 +103,28 @@ def measured(folder: Path, out: Path) -> tuple[float, float, float]:
     return used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1024
 
 
-def report(found: dict[int, tuple[float, float, float]], sizes: dict[int, float]) -> str:
+Found = dict[tuple[int, str], tuple[float, float, float]]  # (runs, way) -> what `measured` says
+
+
+def report(found: Found, sizes: dict[int, float]) -> str:
     rows = [
-        f"| {runs} | {sizes[runs]:.0f} | {cpu:.2f} | {wall:.2f} | {memory:.0f} |"
-        for runs, (cpu, wall, memory) in found.items()
+        f"| {runs} | {sizes[runs]:.0f} | {way} | {cpu:.2f} | {wall:.2f} | {memory:.0f} |"
+        for (runs, way), (cpu, wall, memory) in found.items()
     ]
-    few, many = (found[runs][0] for runs in RUNS)
-    each = (many - few) / (RUNS[1] - RUNS[0])
+    few, many = RUNS
+    growth = {way: found[many, way][0] / found[few, way][0] for way in WAYS}
+    read = found[many, "tables"][0]
     return "\n".join(
         [
-            f"# Reading runs of {ITERATIONS:,} iterations into a report",
+            f"# Reading runs of {ITERATIONS:,} iterations",
             "",
-            "| runs | MiB of logs | CPU-s | wall s | peak MiB |",
-            "|---|---|---|---|---|",
+            "| runs | MiB of logs | asked for | CPU-s | wall s | peak MiB |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
-            f"{RUNS[1]} runs take {many / few:.1f} times as long as {RUNS[0]}: "
-            f"{1000 * each:.0f} ms for each more, {few - RUNS[0] * each:.2f} s for none. "
-            f"Aim for {RUNS[1]}: {AIM:g} s, {'met' if many < AIM else 'missed'}.",
+            f"From {few} to {many} runs the tables take {growth['tables']:.1f} times as long, "
+            f"with the report {growth['report']:.1f} times. "
+            f"Aim to read {many}: {AIM:g} CPU-s, {'met' if read < AIM else 'missed'}.",
             "",
         ]
     )
@@ -115,7 +140,7 @@ def main() -> None:
             place = Path(folder, "runs")
             write(place, runs)
             sizes[runs] = sum(path.stat().st_size for path in place.rglob("*.jsonl")) / 2**20
-            found[runs] = measured(place, Path(folder, "report"))
+            found |= {(runs, way): measured(place, way) for way in WAYS}
     text = report(found, sizes)
     print(text)
     if save:

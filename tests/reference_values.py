@@ -93,7 +93,8 @@ def of_session(folder: Path) -> list[str]:
 def is_whole(config: pytest.Config) -> bool:
     """All quick tests were asked for, by naming none."""
     chosen = config.option
-    narrowed = chosen.keyword or chosen.deselect or vars(chosen).get("lf")
+    narrowed = chosen.keyword or chosen.deselect or chosen.ignore or chosen.ignore_glob
+    narrowed = narrowed or chosen.collectonly or chosen.setupplan or vars(chosen).get("lf")
     all_paths = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     return all_paths and chosen.markexpr == "not slow" and not narrowed
 
