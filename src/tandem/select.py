@@ -1,9 +1,10 @@
 """`python -m tandem.select SWEEP [metric=eval/accuracy] [seeds=5]`: the best of a sweep, honestly.
 
 The configuration with the best mean over its seeds is trained again under as many fresh seeds, each
-in a process of its own beside the sweep (SWEEP-selected), and then answers the test prompts, which
-nothing has read. selection.json and selection.md in the sweep's folder say what came of it; so does
-`python -m tandem.compare SWEEP`. The same command again does what is missing.
+in a process of its own beside the sweep (SWEEP-selected-HASH), and then answers the test prompts,
+which nothing has read. selection.json and selection.md in the sweep's folder say what came of it;
+so does `python -m tandem.compare SWEEP`. The same command again does what is missing. It ends with
+0; with 1 where a fresh seed failed or gave no answer; with 75 where it was stopped.
 
   metric=NAME   of the choice: eval/accuracy, or eval/reward where there is none; of the report: the
                 same one on test prompts
@@ -22,6 +23,7 @@ from tandem.compare import runs, selection
 from tandem.compare.__main__ import chosen
 from tandem.compare.selection import Selection
 from tandem.config.composition import conf_folder
+from tandem.stop import INTERRUPTED
 from tandem.sweep.selection import carry_out, choose, fresh_seeds, keep, same_choice, unread
 
 OPTIONS = ("metric", "seeds")
@@ -40,7 +42,13 @@ def main(arguments: Sequence[str]) -> None:
         print(error, file=sys.stderr)
         sys.exit(2)
     print(f"\n{selection.table(found).markdown()}")
-    sys.exit(0 if all(run.state == "finished" for run in found.fresh) else FAILED)
+    sys.exit(exit_code(found, count))
+
+
+def exit_code(found: Selection, count: int) -> int:
+    if len(found.fresh) < count:
+        return INTERRUPTED
+    return 0 if found.complete else FAILED
 
 
 def parsed(arguments: Sequence[str]) -> tuple[Path, str | None, int]:

@@ -10,7 +10,8 @@ import tandem
 from tandem.compare import __main__ as compare
 from tandem.compare import runs, selection
 from tandem.compare.selection import Candidate, Fresh, Selection
-from tandem.select import main, select
+from tandem.select import exit_code, main, select
+from tandem.sweep import outcome
 from tandem.sweep.selection import fresh_seeds, place_of, shared, unread
 
 PROGRAM = Path(__file__).with_name("toy_selected.py")
@@ -77,6 +78,7 @@ def test_the_winners_curse_stands_in_the_table():
             Fresh(seed=2, folder="", state="finished", eval=0.8, test=0.6),
             Fresh(seed=3, folder="", state="failed", eval=0.6, test=0.4),
             Fresh(seed=4, folder="", state="failed", eval=None, test=None),
+            Fresh(seed=5, folder="at/5", state="running", eval=None, test=None),
         ],
     )
     table = selection.table(found)
@@ -87,7 +89,8 @@ def test_the_winners_curse_stands_in_the_table():
         ["test/accuracy of fresh seeds", "2", "0.500"],
     ]
     said = " ".join(table.notes)
-    assert "Ahead of a by 0.200" in said and "did not finish: 3, 4" in said and "1 had none" in said
+    assert "Ahead of a by 0.200" in said and "failed: 3, 4" in said and "1 had none" in said
+    assert "Seed 5 does not count, it is running: at/5" in said
 
 
 def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
@@ -112,15 +115,75 @@ def test_fresh_runs_are_trained_asked_once_and_what_failed_is_done_again(tmp_pat
     assert [(run.seed, run.state, run.eval, run.test) for run in found.fresh] == [
         (2, "finished", 0.5, 0.4), (3, "failed", None, None),
     ]  # fmt: skip
-    (place_of(place) / "mended").touch()
+    fresh = place_of(place, found.overrides)
+    (fresh / "mended").touch()
     found = select(place, None, 2, program=PROGRAM)
     assert [run.test for run in found.fresh] == [0.4, 0.4]
-    assert (place_of(place) / "asked").read_text().split() == ["seed=2", "seed=3"]
+    assert (fresh / "asked").read_text().split() == ["seed=2", "seed=3"]
     assert selection.read(place) == found
     capsys.readouterr()
     compare.main([str(place)])
     said = capsys.readouterr().out
     assert "best of k = 1 by eval/accuracy" in said and (place / "selection.md").read_text() in said
+
+
+def of_algorithm(place, algorithm, scores):
+    for seed, score in enumerate(scores):
+        typed = [f"algorithm={algorithm}", *TINY[1:], f"seed={seed}"]
+        folder = place / f"{algorithm}-{seed}"
+        write_run(folder, [0.0, score], seed=seed, algorithm=algorithm, overrides=typed)
+
+
+def test_another_choice_trains_runs_of_its_own_and_leaves_those_of_the_first(tmp_path):
+    place = tmp_path / "sweep"
+    of_algorithm(place, "grpo", (0.9, 0.7))
+    first = select(place, None, 1, program=PROGRAM)
+    of_algorithm(place, "rloo", (0.9, 0.95))
+    (place / selection.FILE).rename(tmp_path / "old.json")
+    second = select(place, None, 1, program=PROGRAM)
+    assert second.best.name == "rloo"
+    trained = [Path(run.folder) for one in (first, second) for run in one.fresh]
+    said = [json.loads((folder / "job.json").read_text())["overrides"][0] for folder in trained]
+    assert said == ["algorithm=grpo", "algorithm=rloo"]
+    assert all((folder / "evaluation_test.json").is_file() for folder in trained)
+
+
+def test_numbers_of_another_run_and_of_one_that_goes_on_are_not_those_of_the_choice(tmp_path):
+    place = tmp_path / "sweep"
+    of_algorithm(place, "grpo", (0.9,))
+    fresh = place_of(place, shared(runs.read(place / "grpo-0")))
+    for seed, typed in ((1, ["algorithm=rloo"]), (2, ["algorithm=grpo", *TINY[1:], "seed=2"])):
+        folder = write_run(fresh / f"seed={seed}", [0.0, 0.8], seed=seed)
+        (folder / "evaluation_test.json").write_text('{"eval/accuracy": 0.8}')
+        start = outcome.Start(
+            overrides=typed, launch="a", number=1, host="a", pid=1, seconds=1.0, code=None,
+            reason=None,
+        )  # fmt: skip
+        outcome.write_start(folder, start)
+    with outcome.locked(fresh / "seed=2") as lock:
+        assert lock is not None
+        found = select(place, None, 2, program=PROGRAM)
+    assert [(run.state, run.eval, run.test) for run in found.fresh] == [
+        ("taken", None, None), ("running", None, None),
+    ]  # fmt: skip
+    assert not found.complete
+    assert len(list(fresh.glob("*/evaluation_test.json"))) == 2
+
+
+def test_a_run_that_does_not_answer_is_named_and_the_exit_code_says_so(tmp_path):
+    place = tmp_path / "sweep"
+    of_algorithm(place, "grpo", (0.9,))
+    mute = place_of(place, shared(runs.read(place / "grpo-0"))) / "mute"
+    mute.parent.mkdir()
+    mute.touch()
+    found = select(place, None, 1, program=PROGRAM)
+    log = mute.parent / "seed=1" / selection.SAID
+    said = f"Seed 1 did not answer the test prompts: see {log}."
+    assert said in selection.table(found).notes and "out of memory" in log.read_text()
+    assert [exit_code(found, count) for count in (1, 2)] == [1, 75]
+    mute.unlink()
+    found = select(place, None, 1, program=PROGRAM)
+    assert said not in selection.table(found).notes and exit_code(found, 1) == 0
 
 
 def test_a_choice_that_would_be_another_now_is_not_overwritten(tmp_path):
@@ -169,4 +232,5 @@ def test_a_sweep_of_two_rates_is_selected_from_end_to_end(tmp_path, monkeypatch,
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert "best of k = 2 by eval/accuracy" in said and "test/accuracy of fresh seeds | 1 |" in said
-    assert (place_of(place) / "seed=1" / "evaluation_test.json").is_file()
+    (fresh,) = tmp_path.glob("sweep-selected-*")
+    assert (fresh / "seed=1" / "evaluation_test.json").is_file()

@@ -9,6 +9,8 @@ def main(words: list[str]) -> None:
     given = {key: value.strip("'") for key, _, value in (word.partition("=") for word in words)}
     if "evaluate" in given:
         folder = Path(given["resume"])
+        if (folder.parent / "mute").exists():
+            sys.exit("out of memory")
         answer = folder / f"evaluation_{given['evaluation.split']}.json"
         answer.write_text(json.dumps({"eval/accuracy": 0.4}))
         with (folder.parent / "asked").open("a") as file:

@@ -16,6 +16,8 @@ from tandem.compare.tables import interval, number
 from tandem.compare.variants import grouped
 
 FILE = "selection.json"  # in the sweep's folder
+SAID = "evaluation_test.log"  # in a run's directory: what it printed while it was asked
+ENDED = ("finished", "failed")  # states in which a run has the numbers that it will have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +37,13 @@ class Fresh:
     seed: int
     folder: str
     state: str  # as a sweep's table says it
-    eval: float | None  # the metric at the end of its training
-    test: float | None  # the metric on test prompts; None: it left no weights to ask
+    eval: float | None  # the metric at the end of its training; None: it did not come so far
+    test: float | None  # the metric on test prompts; None: nothing answered them
+
+    @property
+    def asked(self) -> bool:
+        """Whether it came to where an answer to the test prompts is to be expected."""
+        return self.state == "finished" or self.eval is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +58,11 @@ class Selection:
     @property
     def best(self) -> Candidate:
         return self.candidates[0]
+
+    @property
+    def complete(self) -> bool:
+        """Whether each fresh seed was trained to its end and answered the test prompts."""
+        return all(run.state == "finished" and run.test is not None for run in self.fresh)
 
     @property
     def count(self) -> int:
@@ -138,10 +150,15 @@ def _notes(found: Selection) -> Iterable[str | None]:
         second = found.candidates[1]
         ahead = number(found.best.mean - second.mean)
         yield f"Ahead of {second.name} by {ahead} when it was chosen, n = {len(second.seeds)}."
-    if died := [run.seed for run in found.fresh if run.state != "finished"]:
-        silent = sum(run.test is None for run in found.fresh)
+    if failed := [run for run in found.fresh if run.state == "failed"]:
+        silent = sum(run.eval is None for run in failed)
         yield (
-            f"Fresh seeds that did not finish: {', '.join(map(str, died))}; each counts with the "
-            f"score it had, {silent} had none."
+            f"Fresh seeds that failed: {', '.join(str(run.seed) for run in failed)}; each counts "
+            f"with the score it had, {silent} had none."
         )
+    for run in found.fresh:
+        if run.state not in ENDED:
+            yield f"Seed {run.seed} does not count, it is {run.state}: {run.folder}."
+        elif run.asked and run.test is None:
+            yield f"Seed {run.seed} did not answer the test prompts: see {run.folder}/{SAID}."
     yield found.asked_again

@@ -65,7 +65,7 @@ def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
             from tandem.sweep.search import check
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"hydra/sweeper=search needs {error.name}: pip install 'tandem[search]'"
+                f'hydra/sweeper=search needs {error.name}: pip install -e ".[search]"'
             ) from error
         return check(sweep.hydra.sweeper, told_to_hydra(sweep))
     for key, values in sweep.space.items():

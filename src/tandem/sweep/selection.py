@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from omegaconf import DictConfig
 
 from tandem.compare import runs, selection
 from tandem.compare.runs import Run
-from tandem.compare.selection import Fresh, Selection
+from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build, check, compose
 from tandem.config.command_line import quoted
 from tandem.config.overrides import parse
@@ -23,10 +24,10 @@ from tandem.record import durable
 from tandem.sweep import outcome
 from tandem.sweep.job import Launch, Task, carried_out, this_process
 from tandem.sweep.launch import told_to_stop
+from tandem.sweep.table import OPEN
 from tandem.types import Prompt
 
 ANSWER = "evaluation_test.json"  # in a run's directory
-SAID = "evaluation_test.log"
 PAGE = "selection.md"
 OWN = ("seed", "run_dir", "sweep_dir", "sweep", "resume")  # what a run has of its own
 SPLIT = {  # option of data -> what gives it a third split
@@ -64,7 +65,7 @@ def same_choice(before: Selection | None, now: Selection, sweep: Path) -> Select
     """What was chosen stays chosen: fresh seeds that are looked at choose nothing."""
     if before is None:
         return now
-    if (before.metric, before.best.name) == (now.metric, now.best.name):
+    if before.metric == now.metric and sorted(before.overrides) == sorted(now.overrides):
         return replace(now, asked_again=before.asked_again, fresh=before.fresh)
     raise ValueError(
         f"{sweep / selection.FILE} holds {before.best.name}, chosen by {before.metric}, and now it "
@@ -84,9 +85,13 @@ def fresh_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
     return [*before, *range(first, first + count)][: max(count, len(before))]
 
 
-def place_of(sweep: Path) -> Path:
-    """Beside the sweep: in it, fresh seeds would count among those that were chosen from."""
-    return sweep.with_name(f"{sweep.name}-selected")
+def place_of(sweep: Path, overrides: Sequence[str]) -> Path:
+    """Beside the sweep: in it, fresh seeds would count among those that were chosen from.
+
+    Of each choice its own, so that what another one trained and asked stays as it is.
+    """
+    name = hashlib.sha256("\n".join(sorted(overrides)).encode()).hexdigest()[:8]
+    return sweep.with_name(f"{sweep.name}-selected-{name}")
 
 
 def unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str | None:
@@ -139,7 +144,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
     """Train what is missing, ask what was not asked yet, and keep both files up to date."""
     order = Launch(
         id=this_process(),
-        folder=str(place_of(sweep).absolute()),
+        folder=str(place_of(sweep, found.overrides).absolute()),
         cwd=os.getcwd(),
         program=str(program),
         shared=list(found.overrides),
@@ -153,7 +158,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
     done = {run.seed: run for run in found.fresh}
     with told_to_stop(order):
         for seed, task in zip(seeds, tasks, strict=True):
-            if outcome.job_of(task.folder, task.overrides).state != "finished":
+            if outcome.job_of(task.folder, task.overrides).state in OPEN:
                 (task.folder / ANSWER).unlink(missing_ok=True)  # it was not asked at the end
             carried_out(task)
             if order.stop_file.exists():
@@ -165,28 +170,22 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
 
 
 def _fresh(seed: int, task: Task, metric: str) -> Fresh:
+    """Numbers are those of a run that has ended, and is the one that was meant."""
     state = outcome.job_of(task.folder, task.overrides).state
-    return Fresh(
-        seed=seed,
-        folder=str(task.folder),
-        state=state,
-        eval=_score(task.folder, metric),
-        test=tested(task, state).get(metric),
-    )
+    found = Fresh(seed=seed, folder=str(task.folder), state=state, eval=None, test=None)
+    if state not in ENDED or not (task.folder / runs.CONFIG).is_file():
+        return found
+    on_eval = runs.read(task.folder).score(metric)
+    return replace(found, eval=on_eval, test=tested(task).get(metric))
 
 
-def _score(folder: Path, metric: str) -> float | None:
-    return runs.read(folder).score(metric) if (folder / runs.CONFIG).is_file() else None
-
-
-def tested(task: Task, state: outcome.State) -> dict[str, float]:
-    """What the test prompts say of a run, asked in a process of its own; {}: it has no weights.
+def tested(task: Task) -> dict[str, float]:
+    """What the test prompts say of a run, asked in a process of its own; {}: it did not answer.
 
     Of one that died, of its newest checkpoint. It is asked once: what is there is read.
     """
     answer = task.folder / ANSWER
-    began = (task.folder / runs.CONFIG).is_file()
-    if began and not answer.is_file() and state in ("finished", "failed"):
+    if not answer.is_file():
         words = ["evaluate=true", f"resume={quoted(task.folder)}", "evaluation.split=test"]
         with (task.folder / SAID).open("w") as said:
             subprocess.run(
