@@ -1,7 +1,7 @@
 """The table of curves and that of pass@k, on runs whose numbers are known."""
 
 import pytest
-from written_runs import write_run
+from written_runs import wordy, write_run
 
 from tandem.compare.__main__ import main
 from tandem.compare.comparison import scored
@@ -54,6 +54,14 @@ def test_areas_end_where_the_shortest_variant_does(tmp_path):
     write_run(tmp_path / "b", [0.0, 0.4, 0.4], algorithm="rloo")
     table = of_curves(variants_of(tmp_path), METRIC, "iterations")
     assert [cells(table, i)["area"] for i in (0, 1)] == ["0.300", "0.300"]
+
+
+def test_an_area_is_of_each_seed_on_its_own_places_up_to_where_the_first_one_ends(tmp_path):
+    """At 1,280 tokens one seed has .4, and the one that writes ten times as much .12."""
+    write_run(tmp_path / "0", [0.0, 0.2, 0.4], seed=0)
+    wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8], seed=1), 10)
+    found = cells(of_curves(variants_of(tmp_path), METRIC, "tokens"))
+    assert found["area"] == f"{(0.2 + 0.06) / 2:.3f}"
 
 
 def test_a_variant_that_died_goes_on_and_does_not_cut_the_others(tmp_path):

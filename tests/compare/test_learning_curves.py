@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from written_runs import write_run
+from written_runs import wordy, write_run
 
 from tandem.compare.learning import learning, mean_line, thinned
 from tandem.compare.runs import read
@@ -17,15 +17,42 @@ def test_a_run_that_died_goes_on_with_the_score_it_had(tmp_path):
     found = learning(
         of(tmp_path, [0.0, 0.4, 0.8], [0.2, 0.3], every=5, iterations=10), "eval/accuracy"
     )
-    assert found.x.tolist() == [0, 5, 10]
+    assert found.x.tolist() == [[0, 5, 10]] * 2
     assert found.y.tolist() == [[0.0, 0.4, 0.8], [0.2, 0.3, 0.3]]
     assert found.lived.tolist() == [[True] * 3, [True, True, False]]
 
 
-def test_another_axis_is_the_mean_of_those_that_came_so_far(tmp_path):
-    runs = of(tmp_path, [0.0, 0.4], [0.2, 0.3], every=5)
-    assert learning(runs, "eval/accuracy", "samples").x.tolist() == [0, 320]
+def test_on_another_axis_each_seed_is_where_it_was_and_the_mean_is_between_them(tmp_path):
+    """Answers of other lengths: seeds end at 1,280 and at 12,800 tokens."""
+    write_run(tmp_path / "0", [0.0, 0.2, 0.4], seed=0)
+    wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8], seed=1), 10)
+    runs = [read(tmp_path / name) for name in "01"]
+    found = learning(runs, "eval/accuracy", "tokens")
+    assert found.x.tolist() == [[0, 640, 1280], [0, 6400, 12800]]
+    x, mean, _, _ = zip(*mean_line(found), strict=True)
+    assert x == (0, 3520, 7040) and mean == pytest.approx((0, 0.4, 0.6))
     assert learning(runs, "eval/accuracy", "gpu_seconds") is None
+
+
+def test_a_run_that_goes_on_moves_no_seed(tmp_path):
+    """What was drawn of the others stays where it was when one of them has written more."""
+    short = write_run(tmp_path / "0", [0.0, 0.2], seed=0, iterations=3)
+    wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8, 0.9], seed=1), 10)
+    read_all = lambda: [read(tmp_path / name) for name in "01"]  # noqa: E731
+    before = learning(read_all(), "eval/accuracy", "tokens")
+    with (short / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 2, "eval/accuracy": 0.3, "tokens": 1300}\n')
+    after = learning(read_all(), "eval/accuracy", "tokens")
+    assert after.x[before.lived].tolist() == before.x[before.lived].tolist()
+    assert after.middle[:2].tolist() == before.middle[:2].tolist() == [0, 3520]
+
+
+def test_a_seed_that_died_between_two_points_goes_on_at_the_others_pace(tmp_path):
+    died = write_run(tmp_path / "died", [0.0, 0.1, 0.2, 0.3], seed=0, iterations=8)
+    went = write_run(tmp_path / "went", [0.0, 0.1, 0.2, 0.3, 0.4], seed=1, every=2)
+    found = learning([read(died), read(went)], "eval/accuracy")
+    assert found.x.tolist() == [[0, 2, 4, 6, 8]] * 2
+    assert found.y[0].tolist() == [0.0, 0.2, 0.3, 0.3, 0.3]
 
 
 def test_an_axis_does_not_run_backwards_where_a_slow_run_died(tmp_path):
@@ -34,13 +61,14 @@ def test_an_axis_does_not_run_backwards_where_a_slow_run_died(tmp_path):
     (slow / "timing.jsonl").write_text(text)
     fast = write_run(tmp_path / "fast", [0.0, 0.1, 0.2, 0.3], seed=1)
     found = learning([read(slow), read(fast)], "eval/accuracy", "seconds")
-    assert found.x.tolist() == [0, 2, 4, 6]
+    assert found.x.tolist() == [[0, 999, 1001, 1003], [0, 2, 4, 6]]
+    assert found.middle.tolist() == [0, 500.5, 502.5, 504.5]
 
 
 def test_runs_evaluated_at_other_iterations_meet_where_both_were(tmp_path):
     often = read(write_run(tmp_path / "often", [0.0, 0.1, 0.2, 0.3, 0.4], every=5))
     seldom = read(write_run(tmp_path / "seldom", [0.0, 0.5, 0.6], every=10))
-    assert learning([often, seldom], "eval/accuracy").x.tolist() == [0, 10, 20]
+    assert learning([often, seldom], "eval/accuracy").middle.tolist() == [0, 10, 20]
 
 
 def test_the_mean_line_is_the_mean_and_its_interval_at_every_point(tmp_path):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from written_runs import write_run, write_sweep
+from written_runs import wordy, write_run, write_sweep
 
 from tandem.compare import expectation
 from tandem.compare.__main__ import Asked, compare, main
@@ -44,7 +44,7 @@ def test_the_page_holds_curves_scores_and_claims(sweep):
     assert grpo["name"] == "grpo" and [s["score"] for s in grpo["scores"]] == [0.8, 0.82, 0.81]
     curve = rloo["curves"]["eval/accuracy"]
     assert curve["x"]["samples"] == [0, 64]
-    assert curve["seeds"] == [{"y": [0, y], "died": False} for y in (0.5, 0.53, 0.51)]
+    assert curve["seeds"] == [{"x": {}, "y": [0, y], "died": False} for y in (0.5, 0.53, 0.51)]
     assert data["pairs"][0]["text"] == "grpo beats rloo" and data["pairs"][0]["claim"]
     assert data["axes"] == ["iterations", "samples", "tokens", "seconds", "cpu_seconds"]
 
@@ -71,6 +71,15 @@ def test_an_axis_that_one_seed_lacks_is_not_drawn(tmp_path):
     (variant,) = data_of(page_of(tmp_path))["variants"]
     x = variant["curves"]["eval/accuracy"]["x"]
     assert x["seconds"] is None and x["iterations"] == [0, 1]
+
+
+def test_a_seed_has_places_of_its_own_where_they_are_not_those_of_the_mean(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.8, 0.6]})
+    wordy(tmp_path / "grpo-1", 10)
+    (variant,) = data_of(page_of(tmp_path))["variants"]
+    curve = variant["curves"]["eval/accuracy"]
+    assert [seed["x"] for seed in curve["seeds"]] == [{"tokens": [0, 640]}, {"tokens": [0, 6400]}]
+    assert curve["x"]["tokens"] == [0, 3520] and curve["x"]["samples"] == [0, 64]
 
 
 def test_judged_runs_are_drawn_beside_their_band(tmp_path):

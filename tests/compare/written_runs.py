@@ -1,5 +1,6 @@
 """Run directories as training writes them, without the training."""
 
+import json
 from pathlib import Path
 
 import yaml
@@ -40,6 +41,14 @@ def write_run(
         record.write(iteration, metrics, {"time/total": 2.0 * iteration, "time/cpu": iteration})
     record.close()
     return folder
+
+
+def wordy(run: Path, times: int) -> Path:
+    """The run with so many times the tokens."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    grown = [line | {"tokens": times * line["tokens"]} for line in lines]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in grown))
+    return run
 
 
 def write_prompts(folder: Path, values, *, iteration=1, ids=None, sources=None) -> None:

@@ -115,10 +115,11 @@ def _courses(
 
 
 def _shortest(variants: Sequence[Scored], curves: Sequence[Learning | None]) -> float:
-    """Where the first variant ends. One of which all runs died would end the others with it, so it
-    counts only among its like."""
+    """Where the first run ends, of those that came as far as their variant did: all have numbers up
+    to there. A variant of which all runs died would end the others with it, so it counts only among
+    its like."""
     ends = [
-        (len(one.died) == len(one.variant.runs), found.x[-1])
+        (len(one.died) == len(one.variant.runs), found.x[found.lived[:, -1], -1].min())
         for one, found in zip(variants, curves, strict=True)
         if found is not None
     ]
@@ -128,7 +129,7 @@ def _shortest(variants: Sequence[Scored], curves: Sequence[Learning | None]) -> 
 def _area(curves: Learning | None, end: float) -> Estimate | None:
     if curves is None:
         return None
-    return estimate([area(*cut(curves.x, y, end)) for y in curves.y])
+    return estimate([area(*cut(x, y, end)) for x, y in zip(curves.x, curves.y, strict=True)])
 
 
 def _reaching(runs: Sequence[Run], metric: str, axis: str, at: Threshold) -> Reaching | None:
@@ -142,7 +143,7 @@ def _reaching(runs: Sequence[Run], metric: str, axis: str, at: Threshold) -> Rea
 def _fit(curves: Learning | None, within: tuple[float, float]) -> Saturation | Unfit:
     if curves is None:
         return Unfit(why="nothing was recorded on this axis")
-    return saturation(curves.x, curves.y.mean(0), within=within)
+    return saturation(curves.middle, curves.y.mean(0), within=within)
 
 
 def _row(one: Course) -> tuple[str, ...]:
@@ -172,11 +173,12 @@ def place(value: float) -> str:
 def _notes(courses: Sequence[Course], axis: str) -> list[str]:
     origins = dict.fromkeys(one.threshold.origin for one in courses)
     notes = [
-        f"Area: mean height over {axis} up to where the shortest variant ends; a run that died "
-        "before goes on with the score it had.",
+        f"Area: mean height over {axis}, each seed on its own, up to where the shortest run ends; "
+        "one that died before goes on with the score it had.",
         f"Threshold: {'; '.join(origins)}. {axis} to it: median over seeds; one that never gets "
         f"there counts as the last. Its interval needs {FEWEST_FOR_MEDIAN} seeds.",
-        "End and half time: end - (end - start) 2^(-x / half), fitted to the mean curve.",
+        "End and half time: end - (end - start) 2^(-x / half), fitted to the mean curve, "
+        f"which stands at the mean {axis} of the seeds.",
     ]
     unfit = [f"{one.name}: {one.fit.why}" for one in courses if isinstance(one.fit, Unfit)]
     return [*notes, f"No fit: {'; '.join(unfit)}."] if unfit else notes

@@ -79,8 +79,8 @@ def as_json(one: Variant, metric: str) -> dict[str, object]:
     curves = learning(one.runs, metric, AXIS)
     if curves is None:
         raise ValueError(f"{one.name}: its runs share no iteration with {metric}: no curve to save")
-    places = thinned(range(len(curves.x)), MOST_POINTS)
-    band = band_of(curves.x[places], curves.y[:, places], metric)
+    places = thinned(range(curves.y.shape[1]), MOST_POINTS)
+    band = band_of(curves.middle[places], curves.y[:, places], metric)
     return {
         "name": one.name,
         "n": band.n,

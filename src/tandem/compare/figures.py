@@ -50,8 +50,8 @@ def _curves(axes: Axes, found: Comparison) -> None:
         if curves is None:
             continue
         own = style(place)
-        for seed in curves.y:
-            axes.plot(curves.x, seed, alpha=0.3, linewidth=0.6, **own)
+        for x, seed, lived in zip(curves.x, curves.y, curves.lived, strict=True):
+            axes.plot(x[lived], seed[lived], alpha=0.3, linewidth=0.6, **own)
         # None, where there is no interval, is NaN, and leaves a gap.
         x, mean, low, high = np.array(mean_line(curves), dtype=np.float64).T
         name = f"{one.variant.name} (n = {len(curves.y)})"

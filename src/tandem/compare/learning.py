@@ -1,4 +1,8 @@
-"""Learning curves of all seeds of a variant on one axis, and their mean with its interval."""
+"""Learning curves of all seeds of a variant on one axis, and their mean with its interval.
+
+The mean is taken iteration by iteration, whatever the axis. On tokens or seconds seeds are at
+different places at an iteration, and the mean stands at the mean of them.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,17 @@ MOST_POINTS = 200  # of a curve that is drawn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """Seeds at the same iterations. A run that died goes on with the score it had."""
+    """Seeds at the same iterations. One that ended before others goes on with the score it had, and
+    at their pace, so that the mean place never runs back."""
 
-    x: NDArray  # [P] on the axis, the mean over the runs that came furthest
+    x: NDArray  # [n, P] on the axis
     y: NDArray  # [n, P]
     lived: NDArray  # [n, P] bool: False where a score is carried on
+
+    @property
+    def middle(self) -> NDArray:
+        """[P] on the axis: where the mean stands."""
+        return self.x.mean(0)
 
 
 def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Learning | None:
@@ -39,12 +49,18 @@ def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Lear
     counted = np.isfinite(places).all(1)  # a run that lacks some of the axis is left out
     if not counted.any():
         return None
-    y = np.array([run.values(metric, own) for run, own in zip(known, at, strict=True)])
-    ends = np.array([where[-1] for where in wheres])
-    furthest = counted & (ends == ends[counted].max())  # the mean of whoever lives would run back
-    return Learning(
-        x=places[furthest].mean(0), y=y[counted], lived=(grid <= ends[:, None])[counted]
-    )
+    y = np.array([run.values(metric, own) for run, own in zip(known, at, strict=True)])[counted]
+    lived = np.array([grid <= where[-1] for where in wheres])[counted]
+    came = lived.any(0)  # where only runs were that are left out, there is no curve
+    y, lived = y[:, came], lived[:, came]
+    return Learning(x=carried_on(places[counted][:, came], lived), y=y, lived=lived)
+
+
+def carried_on(places: NDArray, lived: NDArray) -> NDArray:
+    """[n, P]: after its end a seed moves by the mean step of those that live."""
+    steps = np.diff(places, axis=1, prepend=0)  # the first one is the first place
+    pace = np.where(lived, steps, 0).sum(0) / lived.sum(0)
+    return np.where(lived, places, np.cumsum(np.where(lived, steps, pace), axis=1))
 
 
 def shared(wheres: Sequence[NDArray]) -> NDArray:
@@ -67,4 +83,5 @@ def thinned(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:
 def mean_line(curves: Learning) -> list[tuple[float, float, float | None, float | None]]:
     """(x, mean, low, high) at every point: Student's interval over seeds."""
     found = [estimate(column) for column in curves.y.T]
-    return [(x, e.mean, e.low, e.high) for x, e in zip(curves.x.tolist(), found, strict=True)]
+    places = curves.middle.tolist()
+    return [(x, e.mean, e.low, e.high) for x, e in zip(places, found, strict=True)]

@@ -144,7 +144,7 @@ def of_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -> dict
 
 
 def of_curves(runs: Sequence[Run], metric: str, axes: Sequence[str]) -> Mapping[str, object] | None:
-    """The mean with its interval, and each seed as far as it lived, on the x of every axis.
+    """The mean with its interval, and each seed as far as it lived, both with an x for every axis.
 
     An axis that not all of these runs recorded has None: on it the mean would be another one.
     """
@@ -152,21 +152,31 @@ def of_curves(runs: Sequence[Run], metric: str, axes: Sequence[str]) -> Mapping[
     if curves is None:
         return None
     _, mean, low, high = zip(*mean_line(curves), strict=True)
+    along = {axis: same_runs(curves, learning(runs, metric, axis)) for axis in axes}
     return {
-        "x": {axis: places(curves, learning(runs, metric, axis)) for axis in axes},
+        "x": {axis: numbers(own.middle) if own else None for axis, own in along.items()},
         "mean": numbers(mean),
         "low": numbers(low),
         "high": numbers(high),
         "seeds": [
-            {"y": numbers(y[own]), "died": not bool(own[-1])}
-            for y, own in zip(curves.y, curves.lived, strict=True)
+            {"x": of_seed(along, i), "y": numbers(y[own]), "died": not bool(own[-1])}
+            for i, (y, own) in enumerate(zip(curves.y, curves.lived, strict=True))
         ],
     }
 
 
-def places(curves: Learning, along: Learning | None) -> list[float | None] | None:
-    same = along is not None and np.array_equal(curves.y, along.y)
-    return numbers(along.x) if same else None
+def same_runs(curves: Learning, along: Learning | None) -> Learning | None:
+    return along if along is not None and np.array_equal(curves.y, along.y) else None
+
+
+def of_seed(along: Mapping[str, Learning | None], i: int) -> Mapping[str, Sequence[float | None]]:
+    """Its places on each axis on which they are not those of the mean."""
+    known = {
+        axis: (own.x[i][own.lived[i]], own.middle[own.lived[i]])
+        for axis, own in along.items()
+        if own is not None
+    }
+    return {axis: numbers(x) for axis, (x, middle) in known.items() if not np.allclose(x, middle)}
 
 
 def by_claim(pairs: Sequence[Pair]) -> list[Pair]:

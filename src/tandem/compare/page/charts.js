@@ -1,7 +1,9 @@
-// The curves that are shown on this axis: x, mean, low, high and seeds of each variant.
+// The curves that are shown on this axis: x, mean, low, high and seeds of each variant. A seed
+// without an x of its own is where the mean is.
 function seenCurves() {
   return data.variants.map((variant, i) => ({ name: variant.name, i, ...variant.curves[state.metric], x: variant.curves[state.metric]?.x[state.axis] }))
-    .filter((variant) => variant.x && !state.hidden.has(variant.name));
+    .filter((variant) => variant.x && !state.hidden.has(variant.name))
+    .map((variant) => ({ ...variant, seeds: variant.seeds.map((seed) => ({ ...seed, x: seed.x[state.axis] ?? variant.x })) }));
 }
 
 function curves(place) {
@@ -15,7 +17,7 @@ function curves(place) {
   const edges = state.intervals ? shown.flatMap((v) => [...v.low, ...v.high]).filter((value) => value !== null).map(clamp) : [];
   const named = place.clientWidth >= 700 && shown.length <= 12;
   const right = named ? 24 + 7 * Math.max(...shown.map((v) => clipped(v.name, 20).length)) : 14;
-  const f = frame(place, shown.flatMap((v) => v.x), [...seen, ...edges], [state.metric, state.axis.replace("_", " ")], right);
+  const f = frame(place, shown.flatMap((v) => [...v.x, ...(state.seeds ? v.seeds.flatMap((s) => s.x) : [])]), [...seen, ...edges], [state.metric, state.axis.replace("_", " ")], right);
   for (const v of shown) variant(f, v, clamp);
   if (named) names(f, shown);
   place.append(f.svg);
@@ -29,7 +31,7 @@ function variant(f, v, clamp) {
     f.svg.append(drawn("path", { class: "interval", d: `${line(edge, f.x, f.y)}Z`, style: `fill:${colour(v.i)}` }));
   }
   for (const seed of state.seeds ? v.seeds : []) {
-    const own = seed.y.map((y, i) => [v.x[i], y]), last = own[own.length - 1];
+    const own = seed.y.map((y, i) => [seed.x[i], y]), last = own[own.length - 1];
     f.svg.append(drawn("path", { class: "seed", d: line(own, f.x, f.y), style: `stroke:${colour(v.i)}` }));
     if (seed.died && last) f.svg.append(drawn("text", { class: "cross", x: f.x(last[0]), y: f.y(last[1]) + 5, style: `fill:${colour(v.i)}`, "text-anchor": "middle" }, "✕"));
   }
