@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tandem.sweep.outcome import read_plan
 from tandem.sweep.table import page
 
 
@@ -14,7 +15,8 @@ def main(arguments: Sequence[str]) -> None:
         print(__doc__)
         return
     try:
-        print(page(Path(arguments[0])))
+        folder = Path(arguments[0])
+        print(page(folder, read_plan(folder)))
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -27,6 +27,7 @@ from tandem.record import durable
 from tandem.stop import INTERRUPTED
 from tandem.sweep import outcome
 from tandem.sweep.job import LAUNCH, Launch, job, this_process
+from tandem.sweep.outcome import Plan
 from tandem.sweep.rehearsal import rehearse
 from tandem.sweep.table import page
 
@@ -51,11 +52,11 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
         jobs=None if jobs is None else len(jobs),
         gpus=sweep.gpus,
     )
-    outcome.write_plan(sweep.folder, shlex.join(["python", *argv]), jobs)
+    plan = outcome.write_plan(sweep.folder, shlex.join(["python", *argv]), jobs)
     print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")
     with told_to_stop(order):
         broken = _handed_to_hydra(sweep, order)
-    code = concluded(sweep.folder, order)
+    code = concluded(sweep.folder, plan, order.id)
     return FAILED if broken else code
 
 
@@ -73,12 +74,12 @@ def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
             raise ConfigError(f"{key}={values}: only hydra/sweeper=search takes interval()")
 
 
-def concluded(folder: Path, order: Launch) -> int:
-    """Print the table and keep it."""
-    table = page(folder, order.id)
+def concluded(folder: Path, plan: Plan, launch: str) -> int:
+    """Print the table of what was asked for and keep it, whoever else works in the folder."""
+    table = page(folder, plan, launch)
     durable.replace(folder / TABLE, f"{table}\n".encode())
     print(f"\n{table}", flush=True)
-    states = {one.state for one in outcome.jobs_of(folder)}
+    states = {one.state for one in outcome.jobs_of(folder, plan)}
     if states & {"failed", "taken"}:
         return FAILED
     return 0 if states <= {"finished"} else INTERRUPTED

@@ -1,6 +1,7 @@
 """What became of each run of a sweep, read from the sweep's folder alone.
 
-sweep.json              the command, and the runs that it means
+sweep.json              every command that was launched here, and the runs that it means
+sweep.lock              held while that is written
 sweep.md                the table of them, as it was when a launch ended
 seed=0/job.json         the last start of a run: its command line, its process, how it ended
 seed=0/job.lock         held for as long as a process works in the folder
@@ -15,18 +16,20 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Literal
 
 from tandem.compare.logs import whole_lines
-from tandem.compare.runs import METRICS
+from tandem.compare.runs import METRICS, read
 from tandem.record import durable
 from tandem.record.manifest import scrub
 from tandem.stop import INTERRUPTED
 
-PLAN, JOB, LOCK, LOG = "sweep.json", "job.json", "job.lock", "output.log"
+PLAN, PLAN_LOCK = "sweep.json", "sweep.lock"
+JOB, LOCK, LOG = "job.json", "job.lock", "output.log"
+MODEL = "model"  # what a run saves last, once it is through
 HEADLINES = ("eval/accuracy", "eval/reward")  # the first one that a run has
 GLANCE = 0.5  # seconds, far more than it takes to look whether a folder is locked
 # taken: its folder holds a run of another command line.
@@ -58,18 +61,44 @@ class Job:
     reason: str | None
 
 
-def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | None) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one command means, or all that were launched in a folder."""
+
+    commands: Mapping[str, Sequence[str] | None]  # -> its runs; None: a search's are those started
+    jobs: Mapping[str, Sequence[str]]  # name of a run's folder -> its overrides
+
+    @property
+    def searches(self) -> bool:
+        return None in self.commands.values()
+
+
+def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | None) -> Plan:
+    """Add a command to those that were launched in this folder. What it alone means."""
     folder.mkdir(parents=True, exist_ok=True)
-    plain = None if jobs is None else {name: _scrubbed(job) for name, job in jobs.items()}
-    plan = {"command": scrub(command, os.environ), "jobs": plain}
-    durable.replace(folder / PLAN, json.dumps(plan, indent=1).encode())
+    own = Plan(
+        commands={scrub(command, os.environ): None if jobs is None else list(jobs)},
+        jobs={name: _scrubbed(job) for name, job in (jobs or {}).items()},
+    )
+    with (folder / PLAN_LOCK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        whole = own if not (folder / PLAN).exists() else _beside(folder, read_plan(folder), own)
+        durable.replace(folder / PLAN, json.dumps(asdict(whole), indent=1).encode())
+    return own
 
 
-def read_plan(folder: Path) -> dict:
-    """Raises ValueError for a folder that is none of a sweep."""
+def _beside(folder: Path, before: Plan, own: Plan) -> Plan:
+    """A run that began stays the one that it was planned as."""
+    begun = {name for name in before.jobs if (folder / name / JOB).exists()}
+    new = {name: job for name, job in own.jobs.items() if name not in begun}
+    return Plan(commands={**before.commands, **own.commands}, jobs={**before.jobs, **new})
+
+
+def read_plan(folder: Path) -> Plan:
+    """Of every command so far. Raises ValueError for a folder that is none of a sweep."""
     try:
-        return json.loads((folder / PLAN).read_bytes())
-    except (OSError, ValueError) as error:
+        return Plan(**json.loads((folder / PLAN).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
         raise ValueError(
             f"{folder}: there is no {PLAN} in it; give the folder of a sweep"
         ) from error
@@ -122,13 +151,13 @@ def taken(file: IO) -> bool:
     return True
 
 
-def jobs_of(folder: Path) -> list[Job]:
-    """Those that the last command meant, in its order; of a search, those that were started."""
-    planned = read_plan(folder)["jobs"]
-    if planned is not None:
-        return [job_of(folder / name, overrides) for name, overrides in planned.items()]
+def jobs_of(folder: Path, plan: Plan) -> list[Job]:
+    """Those that are planned, in that order; of a search, those that were started."""
+    planned = [job_of(folder / name, overrides) for name, overrides in plan.jobs.items()]
+    if not plan.searches:
+        return planned
     started = sorted(folder.glob(f"*/{JOB}"), key=lambda path: path.stat().st_ctime)
-    return [job_of(path.parent) for path in started]
+    return planned + [job_of(p.parent) for p in started if p.parent.name not in plan.jobs]
 
 
 def job_of(folder: Path, overrides: Sequence[str] | None = None) -> Job:
@@ -139,19 +168,30 @@ def job_of(folder: Path, overrides: Sequence[str] | None = None) -> Job:
 def job_as(folder: Path, overrides: Sequence[str] | None, *, running: bool) -> Job:
     """The same for who knows by himself whether somebody works there."""
     start = read_start(folder)
-    state = _state(start, overrides, running)
+    state = _state(folder, start, overrides, running)
     reason = None if start is None else _reason(start, state)
     return Job(name=folder.name, state=state, start=start, score=score_of(folder), reason=reason)
 
 
-def _state(start: Start | None, overrides: Sequence[str] | None, running: bool) -> State:
+def _state(
+    folder: Path, start: Start | None, overrides: Sequence[str] | None, running: bool
+) -> State:
     if start is not None and overrides is not None and not same_command(start, overrides):
         return "taken"
     if running:
         return "running"
     if start is None:
         return "waiting"
+    if start.code is None and _is_through(folder):
+        return "finished"  # it outlived the sweep that would have written it down
     return {0: "finished", INTERRUPTED: "stopped", None: "stopped"}.get(start.code, "failed")
+
+
+def _is_through(folder: Path) -> bool:
+    """What the record says of a run whose end nobody saw."""
+    with suppress(ValueError):  # a folder without a record
+        return read(folder).finished and (folder / MODEL).is_dir()
+    return False
 
 
 def _reason(start: Start, state: State) -> str | None:

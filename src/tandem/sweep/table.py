@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.compare.table import Table
-from tandem.sweep.outcome import Job, jobs_of, read_plan
+from tandem.sweep.outcome import Job, Plan, jobs_of
 
 SAID = {
     "finished": "finished",
@@ -21,19 +21,19 @@ SAID = {
 OPEN = ("failed", "stopped", "waiting")  # what the same command runs
 
 
-def page(folder: Path, launch: str | None = None) -> str:
+def page(folder: Path, plan: Plan, launch: str | None = None) -> str:
     """Markdown. `launch`: by which one to tell what ran from what was there already."""
-    jobs = jobs_of(folder)
+    jobs = jobs_of(folder, plan)
     words = [_word(job, launch) for job in jobs]
     counts = Counter(words)
     counted = ", ".join(f"{counts[word]} {SAID[word]}" for word in SAID if counts[word])
-    metric = next((job.score[0] for job in jobs if job.score is not None), "score")
+    metrics = list(dict.fromkeys(job.score[0] for job in jobs if job.score)) or ["score"]
     table = Table(
         name="sweep",
         title=f"{folder.name}: {counted or 'nothing yet'}, of {len(jobs)} runs",
-        columns=("run", "state", "seconds", metric, "why"),
-        rows=[_row(job, SAID[word]) for job, word in zip(jobs, words, strict=True)],
-        notes=_notes(folder, jobs),
+        columns=("run", "state", "seconds", *metrics, "why"),
+        rows=[_row(job, SAID[word], metrics) for job, word in zip(jobs, words, strict=True)],
+        notes=_notes(folder, plan, jobs),
     )
     return table.markdown()
 
@@ -43,18 +43,20 @@ def _word(job: Job, launch: str | None) -> str:
     return "there already" if job.state == "finished" and before else job.state
 
 
-def _row(job: Job, said: str) -> Sequence[str]:
+def _row(job: Job, said: str, metrics: Sequence[str]) -> Sequence[str]:
     seconds = "" if job.start is None else f"{job.start.seconds:.0f}"
-    score = "" if job.score is None else f"{job.score[1]:.3f}"
-    return job.name, said, seconds, score, job.reason or ""
+    scores = {} if job.score is None else {job.score[0]: f"{job.score[1]:.3f}"}
+    return job.name, said, seconds, *(scores.get(x, "") for x in metrics), job.reason or ""
 
 
-def _notes(folder: Path, jobs: Sequence[Job]) -> list[str]:
-    left = [job for job in jobs if job.state in OPEN]
+def _notes(folder: Path, plan: Plan, jobs: Sequence[Job]) -> list[str]:
+    left = {job.name for job in jobs if job.state in OPEN}
     notes = [f"What a run printed is in {folder}/RUN/output.log."] if left else []
-    if left:
-        command = read_plan(folder)["command"]
-        notes.append(f"The same command runs what is missing ({len(left)}):\n\n    {command}")
+    for command, names in plan.commands.items():
+        missing = left - {*plan.jobs} if names is None else left & {*names}
+        if missing:
+            runs = f"The same command runs what is missing ({len(missing)})"
+            notes.append(f"{runs}:\n\n    {command}")
     if any(job.score is not None for job in jobs):
         notes.append(f"Which is better:\n\n    python -m tandem.compare {folder}")
     return notes
