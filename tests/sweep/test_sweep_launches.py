@@ -19,16 +19,17 @@ LAUNCHERS = {
 pytestmark = pytest.mark.system
 
 
-def begin(cwd: Path, values: str, launcher: str = "basic") -> subprocess.Popen:
-    command = [sys.executable, str(HERE / "toy_sweep.py"), "sweep", values, *LAUNCHERS[launcher]]
+def begin(cwd: Path, values: str, launcher: str = "basic", *hydra: str) -> subprocess.Popen:
+    toy = [sys.executable, str(HERE / "toy_sweep.py"), "sweep", values]
+    command = [*toy, *LAUNCHERS[launcher], *hydra]
     return subprocess.Popen(
         command, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True,
     )  # fmt: skip
 
 
-def sweep(cwd: Path, values: str, launcher: str = "basic") -> tuple[int, str]:
-    process = begin(cwd, values, launcher)
+def sweep(cwd: Path, values: str, launcher: str = "basic", *hydra: str) -> tuple[int, str]:
+    process = begin(cwd, values, launcher, *hydra)
     said, _ = process.communicate(timeout=120)
     return process.returncode, said
 
@@ -48,8 +49,11 @@ def starts(cwd: Path, name: str) -> list[str]:
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_run_ends_alone_and_the_table_says_how(tmp_path, launcher):
-    code, said = sweep(tmp_path, "finish,crash,guard,die,refuse", launcher)
+    code, said = sweep(
+        tmp_path, "finish,crash,guard,die,refuse", launcher, "+hydra.job.env_set.TOLD=it"
+    )
     assert code == 1, said
+    assert (tmp_path / "sweep" / "do=finish" / "output.log").read_text() == "as finish, told it\n"
     table = rows(tmp_path)
     assert [table[f"do={x}"][0] for x in ("finish", "crash", "guard", "die", "refuse")] == [
         "finished", *(["failed"] * 4),

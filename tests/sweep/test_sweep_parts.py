@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from compare.written_runs import write_run
+from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, configuration
 from tandem.config.sweeps import job_name, jobs, sweep_of
 from tandem.sweep import gpus, outcome
-from tandem.sweep.job import of_slurm
-from tandem.sweep.launch import concluded, launch
+from tandem.sweep.job import Launch, of_slurm
+from tandem.sweep.launch import concluded, environment, launch
+from tandem.sweep.launch import configuration as told_of
 from tandem.sweep.reasons import reason_of
 from tandem.sweep.table import page
 
@@ -184,6 +186,21 @@ def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_pla
     text = page(tmp_path, whole)
     assert "2 finished, 1 failed, of 3 runs" in text
     assert "\n    mine" in text and "yours" not in text  # which has nothing left to run
+
+
+def test_what_hydra_writes_of_a_sweep_holds_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("COPIED_TOKEN", "copied-secret")
+    words = ["seed=0,1", "hydra.job.env_copy=[COPIED_TOKEN]", "+hydra.job.env_set.KEY=set-secret"]
+    sweep = sweep_of([*words, f"sweep_dir={tmp_path}"], multirun=True)
+    shared = ["rollout.api_key=typed-secret", "iterations=3"]
+    told = environment(sweep)
+    assert told == {"COPIED_TOKEN": "copied-secret", "KEY": "set-secret"}
+    order = Launch(
+        id="a", folder=str(tmp_path), cwd="", program="", shared=shared, spelled={}, jobs=2,
+        gpus=0, environment=told,
+    )  # fmt: skip
+    written = OmegaConf.to_yaml(told_of(sweep, order))
+    assert "iterations=3" in written and "secret" not in written
 
 
 def test_each_metric_has_a_column_of_its_own(tmp_path):

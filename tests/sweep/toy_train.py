@@ -17,7 +17,7 @@ def main(words: list[str]) -> None:
     with (folder / "starts").open("a") as file:
         file.write(f"{' '.join(words)}\n")
     what = given.get("do") or (folder / "config.yaml").read_text().strip()
-    print(f"as {what}", flush=True)
+    print(f"as {what}, told {os.environ.get('TOLD')}", flush=True)
     if what == "refuse":
         print("unknown key 'lr': did you mean 'optimizer.lr'?", file=sys.stderr)
         sys.exit(2)

@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
 
 from tandem.compare.runs import CONFIG, MANIFEST
 from tandem.config.command_line import quoted
@@ -50,6 +49,7 @@ class Launch:
     spelled: dict[str, str]  # key as Hydra is told it -> as it was typed
     jobs: int | None  # how many there are; None: nobody knows yet
     gpus: int | None  # of each run; None: all that it finds
+    environment: dict[str, str] = field(default_factory=dict)  # what each run is told beside it
 
     @property
     def stop_file(self) -> Path:
@@ -85,9 +85,8 @@ def this_process() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-def job(cfg: DictConfig) -> float | None:
-    """Hydra's task: do what is left to do of one run. Its score, if it has one by then."""
-    launch = Launch(**OmegaConf.to_container(cfg[LAUNCH]))
+def job(launch: Launch) -> float | None:
+    """Do what is left to do of the run that Hydra is at. Its score, if it has one by then."""
     hydra = HydraConfig.get()
     done = carried_out(task_of(hydra.overrides.task, int(hydra.job.num), launch))
     return None if done is None or done.score is None else done.score[1]
@@ -164,13 +163,18 @@ def process_of(task: Task, share: Share, lock: IO) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, task.launch.program, *words_of(task)],
             cwd=task.launch.cwd,
-            env=os.environ | TOLD | of_slurm(os.environ) | share.environment,
+            env=environment_of(task, share),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=[file.fileno() for file in (lock, *share.held)],
         )
+
+
+def environment_of(task: Task, share: Share) -> dict[str, str]:
+    own = task.launch.environment
+    return os.environ | own | TOLD | of_slurm(os.environ) | share.environment
 
 
 def of_slurm(environment: Mapping[str, str]) -> dict[str, str]:

@@ -11,9 +11,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 
@@ -51,6 +51,7 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
         spelled={_hydra_key(key): key for key in sweep.swept},
         jobs=None if jobs is None else len(jobs),
         gpus=sweep.gpus,
+        environment=environment(sweep),
     )
     plan = outcome.write_plan(sweep.folder, shlex.join(["python", *argv]), jobs)
     print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")
@@ -96,7 +97,7 @@ def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
         )
     sys.argv = [sys.argv[0], *told_to_hydra(sweep), "--multirun"]
     try:
-        hydra.main(version_base="1.3", config_path=None, config_name="sweep")(job)()
+        hydra.main(version_base="1.3", config_path=None, config_name="sweep")(task(order))()
     except SystemExit as ended:
         return bool(ended.code)
     except KeyboardInterrupt:
@@ -104,6 +105,22 @@ def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
     finally:
         (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # sweep.json says it all
     return False
+
+
+def task(order: Launch) -> Callable[[DictConfig], float | None]:
+    """What Hydra calls for each run: it carries what Hydra's configuration must not hold."""
+
+    def run(_: DictConfig) -> float | None:
+        return job(order)
+
+    return run
+
+
+def environment(sweep: Sweep) -> dict[str, str]:
+    """What `hydra.job.env_set` and `env_copy` ask for, of which Hydra would keep the values."""
+    said = OmegaConf.to_container(sweep.hydra.job, resolve=True)
+    copied = {name: os.environ[name] for name in said["env_copy"] if name in os.environ}
+    return copied | {name: str(value) for name, value in said["env_set"].items()}
 
 
 def told_to_hydra(sweep: Sweep) -> list[str]:
@@ -117,7 +134,9 @@ def _hydra_key(key: str) -> str:
 
 
 def configuration(sweep: Sweep, order: Launch) -> DictConfig:
-    """What Hydra reads for a sweep: who launches and who sweeps, and the Launch for the runs."""
+    """What Hydra reads for a sweep, and writes to the sweep's folder: who launches and who sweeps,
+    and of the Launch what is no secret.
+    """
     chosen = {
         group: option
         for group, option in sweep.hydra.runtime.choices.items()
@@ -129,9 +148,9 @@ def configuration(sweep: Sweep, order: Launch) -> DictConfig:
     told = {key: said[key] for key in ("launcher", "sweeper")}
     told["sweeper"]["params"] = None
     told |= {"sweep": {"dir": order.folder, "subdir": "."}, "output_subdir": None}
-    told["job"] = {key: said["job"][key] for key in ("env_set", "env_copy")}
+    shown = replace(order, shared=outcome.scrubbed(order.shared), environment={})
     return OmegaConf.create(
-        {"defaults": ["_self_", *overrides], LAUNCH: asdict(order), "hydra": told}
+        {"defaults": ["_self_", *overrides], LAUNCH: asdict(shown), "hydra": told}
     )
 
 

@@ -78,7 +78,7 @@ def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | N
     folder.mkdir(parents=True, exist_ok=True)
     own = Plan(
         commands={scrub(command, os.environ): None if jobs is None else list(jobs)},
-        jobs={name: _scrubbed(job) for name, job in (jobs or {}).items()},
+        jobs={name: scrubbed(job) for name, job in (jobs or {}).items()},
     )
     with (folder / PLAN_LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -105,7 +105,7 @@ def read_plan(folder: Path) -> Plan:
 
 
 def write_start(folder: Path, start: Start) -> None:
-    plain = asdict(start) | {"overrides": _scrubbed(start.overrides)}
+    plain = asdict(start) | {"overrides": scrubbed(start.overrides)}
     durable.replace(folder / JOB, json.dumps(plain, indent=1).encode())
 
 
@@ -115,10 +115,10 @@ def read_start(folder: Path) -> Start | None:
 
 
 def same_command(start: Start, overrides: Sequence[str]) -> bool:
-    return sorted(start.overrides) == sorted(_scrubbed(overrides))
+    return sorted(start.overrides) == sorted(scrubbed(overrides))
 
 
-def _scrubbed(overrides: Sequence[str]) -> list[str]:
+def scrubbed(overrides: Sequence[str]) -> list[str]:
     return [scrub(line, os.environ) for line in overrides]
 
 
