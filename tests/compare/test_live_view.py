@@ -10,25 +10,24 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 
 import pytest
-from written_runs import write_run, write_sweep
+from written_runs import write_prompts, write_run, write_sweep
 
 from tandem.compare import live
 from tandem.compare.__main__ import Asked, compare, main
 
 
-def watched(folder):
-    found = live.Watched([str(folder)], lambda runs: compare(runs, Asked()))
-    return found
+def watched(*places):
+    return live.Watched(list(map(str, places)), lambda runs: compare(runs, Asked()))
 
 
 def seen(found):
     found._rest = 0.0  # it may look again
-    return json.loads(found.latest()[1])
+    return json.loads(found.latest().body)
 
 
 @contextmanager
-def served(folder):
-    with live.Server(watched(folder), 0) as server:
+def served(found):
+    with live.Server(found, 0) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -101,12 +100,12 @@ def test_looking_takes_a_tenth_of_a_core_at_most(tmp_path):
     found = watched(tmp_path)
     found.latest()
     grow(tmp_path / "grpo-0", 2, 0.7)
-    assert found._rest > 0 and json.loads(found.latest()[1])["variants"][0]["mean"] == 0.5
+    assert found._rest > 0 and json.loads(found.latest().body)["variants"][0]["mean"] == 0.5
 
 
 def test_the_page_may_ask_its_own_server_and_nobody_else(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]})
-    with served(tmp_path) as server:
+    with served(watched(tmp_path)) as server:
         status, page = answer(server, "/")
         assert status == 200 and "connect-src 'self'" in page
         status, body = answer(server, "/data.json")
@@ -116,11 +115,66 @@ def test_the_page_may_ask_its_own_server_and_nobody_else(tmp_path):
         assert server.server_address[0] == "127.0.0.1"
 
 
+def test_a_place_without_runs_hides_no_other(tmp_path):
+    write_sweep(tmp_path / "here", {"grpo": [0.5]})
+    found = watched(tmp_path / "here", tmp_path / "not yet")
+    data = seen(found)
+    assert [v["name"] for v in data["variants"]] == ["grpo"]
+    assert f"{tmp_path / 'not yet'}: there is no run in it" in data["meta"]
+    write_run(tmp_path / "not yet" / "run", [0.0, 0.3], algorithm="rloo")
+    data = seen(found)
+    assert [v["name"] for v in data["variants"]] == ["grpo", "rloo"]
+    assert "there is no run" not in data["meta"]
+
+
+def test_prompts_of_an_evaluation_and_a_selection_are_news(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5]})
+    found = watched(tmp_path)
+    tags = [seen(found)["tag"]]
+    write_prompts(tmp_path / "grpo-0", [0.0, 1.0])
+    tags.append(seen(found)["tag"])
+    (tmp_path / "selection.json").write_text("{}")
+    tags.append(seen(found)["tag"])
+    assert len(set(tags)) == 3 and seen(found)["tag"] == tags[-1]
+
+
+def test_a_bug_is_told_to_whoever_looks_and_printed_once(tmp_path, capsys):
+    """It is no reader's affair, and the next line may end it."""
+    write_sweep(tmp_path, {"grpo": [0.5]}, iterations=9)
+
+    def broken(runs):
+        if runs[0].iterations < 2:
+            raise KeyError("nobody knows")
+        return compare(runs, Asked())
+
+    found = live.Watched([str(tmp_path)], broken)
+    with served(found) as server:
+        for path in ("/data.json", "/"):
+            found._rest = 0.0
+            assert answer(server, path) == (500, "KeyError: 'nobody knows'")
+        said = capsys.readouterr().err
+        assert said.count("Traceback") == 1 and "in broken" in said
+        grow(tmp_path / "grpo-0", 2, 0.7)
+        found._rest = 0.0
+        assert answer(server, "/data.json")[0] == 200
+
+
+def test_a_reader_that_leaves_is_no_error_and_all_else_is_printed(tmp_path, capsys):
+    with live.Server(watched(tmp_path), 0) as server:
+        for error in (BrokenPipeError(), ConnectionResetError(), RuntimeError("of ours")):
+            try:
+                raise error
+            except (OSError, RuntimeError):
+                server.handle_error(None, ("127.0.0.1", 1))
+    said = capsys.readouterr().err
+    assert said.count("Traceback") == 1 and "RuntimeError: of ours" in said
+
+
 @pytest.mark.parametrize("host", ["evil.example:80", "evil.example", "127.0.0.1.evil.example:80"])
 def test_a_name_that_points_here_is_refused(tmp_path, host):
     """Else any page that is open in the browser could read the runs."""
     write_sweep(tmp_path, {"grpo": [0.5]})
-    with served(tmp_path) as server:
+    with served(watched(tmp_path)) as server:
         status, said = answer(server, "/data.json", host=host)
         assert status == 403 and "eval/accuracy" not in said
 

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import socket
 from urllib.parse import parse_qs, urlsplit
 
+from tandem.compare import selection
+from tandem.compare.evaluations import EVALUATIONS
 from tandem.compare.payload import empty, payload
 from tandem.compare.report import Comparison, page
 from tandem.compare.runs import CONFIG, MANIFEST, METRICS, TIMING, Run, find, read
@@ -21,7 +27,17 @@ from tandem.compare.runs import CONFIG, MANIFEST, METRICS, TIMING, Run, find, re
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")  # any other is a page elsewhere that had its name point here
 SHARE = 0.1  # of one core, at most
-Signature = tuple[tuple[int, int], ...]  # size and time of what a run writes
+WRITES = (CONFIG, MANIFEST, METRICS, TIMING, EVALUATIONS, "samples")  # what a run's page is made of
+Signature = tuple[tuple[int, int], ...]  # size and time of files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What can be said of what lies on disk."""
+
+    tag: str  # of what lies there
+    body: bytes  # the numbers of the page as JSON
+    fault: str = ""  # a bug of ours, in a line: there are no numbers
 
 
 class Watched:
@@ -31,35 +47,61 @@ class Watched:
         self.places = places
         self.compare = compare
         self._known: dict[Path, tuple[Signature, Run | ValueError]] = {}
-        self._body, self._tag, self._rest = b"", "", 0.0
+        self._shown, self._rest = Shown(tag="", body=b""), 0.0
         self._turn = threading.Lock()
 
     @property
     def title(self) -> str:
         return " ".join(self.places)
 
-    def latest(self) -> tuple[str, bytes]:
-        """A tag of what lies on disk, and the numbers of the page as JSON."""
+    def latest(self) -> Shown:
         with self._turn:
             if time.monotonic() >= self._rest:
+                start = time.process_time()
                 self._refresh()
-            return self._tag, self._body
+                self._rest = time.monotonic() + (time.process_time() - start) / SHARE
+            return self._shown
 
     def _refresh(self) -> None:
-        start = time.process_time()
         try:
-            folders = find(self.places)
-            signatures = {folder: signature(folder) for folder in folders}
-            tag = hashlib.sha256(repr(sorted(signatures.items())).encode()).hexdigest()[:16]
-            if tag != self._tag:
-                data = self._data(signatures)
-                self._body, self._tag = json.dumps({**data, "tag": tag}).encode(), tag
+            folders, waiting = self._found()
+            signatures = {folder: signature(folder, WRITES) for folder in folders}
+            chosen = [signature(Path(place), (selection.FILE,)) for place in self.places]
+            tag = tag_of(repr((sorted(signatures.items()), chosen, waiting)))
         except (ValueError, OSError) as error:  # what cannot be shown now may be shown soon
-            tag = hashlib.sha256(str(error).encode()).hexdigest()[:16]
-            self._body, self._tag = json.dumps({**empty(str(error)), "tag": tag}).encode(), tag
-        self._rest = time.monotonic() + (time.process_time() - start) / SHARE
+            self._shown = nothing(error, tag_of(str(error)))
+            return
+        if tag != self._shown.tag:
+            self._shown = self._made(signatures, waiting, tag)
 
-    def _data(self, signatures: dict[Path, Signature]) -> dict[str, object]:
+    def _found(self) -> tuple[list[Path], list[str]]:
+        """The runs, and the places that have none yet, each as a sentence."""
+        folders: dict[Path, None] = {}
+        waiting = []
+        for place in self.places:
+            try:
+                folders |= dict.fromkeys(find([place]))
+            except ValueError as why:
+                waiting.append(str(why))
+        if not folders:
+            raise ValueError("; ".join(waiting))
+        return list(folders), waiting
+
+    def _made(
+        self, signatures: Mapping[Path, Signature], waiting: Sequence[str], tag: str
+    ) -> Shown:
+        try:
+            data = self._data(signatures, waiting)
+        except (ValueError, OSError) as error:
+            return nothing(error, tag)
+        except Exception as error:  # ours: whoever looks is told, and it serves on
+            traceback.print_exc()
+            return Shown(tag=tag, body=b"", fault=traceback.format_exception_only(error)[0].strip())
+        return Shown(tag=tag, body=json.dumps({**data, "tag": tag}).encode())
+
+    def _data(
+        self, signatures: Mapping[Path, Signature], waiting: Sequence[str]
+    ) -> dict[str, object]:
         for folder in self._known.keys() - signatures.keys():
             del self._known[folder]
         for folder, now in signatures.items():
@@ -68,13 +110,20 @@ class Watched:
         found = [run for _, run in self._known.values()]
         data = payload(self.compare([run for run in found if isinstance(run, Run)]))
         unread = [str(why) for why in found if isinstance(why, ValueError)]
-        return data | {"meta": " · ".join([str(data["meta"]), *unread])}
+        return data | {"meta": " · ".join([str(data["meta"]), *unread, *waiting])}
 
 
-def signature(folder: Path) -> Signature:
+def nothing(why: Exception, tag: str) -> Shown:
+    return Shown(tag=tag, body=json.dumps({**empty(str(why)), "tag": tag}).encode())
+
+
+def tag_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def signature(folder: Path, names: Sequence[str]) -> Signature:
     """It changes with every line and every table of samples."""
-    files = (folder / name for name in (CONFIG, MANIFEST, METRICS, TIMING, "samples"))
-    stats = (file.stat() for file in files if file.exists())
+    stats = ((folder / name).stat() for name in names if (folder / name).exists())
     return tuple((stat.st_size, stat.st_mtime_ns) for stat in stats)
 
 
@@ -96,8 +145,10 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://{HOST}:{self.server_address[1]}/"
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that breaks is the reader's affair."""
+    def handle_error(self, request: socket, client_address: tuple[str, int]) -> None:
+        # A connection that breaks is the reader's affair.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -109,15 +160,18 @@ class Handler(BaseHTTPRequestHandler):
             self._send(403, "text/plain", b"this page is for the machine that it runs on")
             return
         asked = urlsplit(self.path)
-        tag, body = self.server.watched.latest()
-        if asked.path == "/":
-            text = page(json.loads(body), self.server.watched.title, live=True)
-            self._send(200, "text/html", text.encode())
-        elif asked.path == "/data.json":
-            same = parse_qs(asked.query).get("tag") == [tag]
-            self._send(204 if same else 200, "application/json", b"" if same else body)
-        else:
+        if asked.path not in ("/", "/data.json"):
             self._send(404, "text/plain", b"there are / and /data.json")
+            return
+        now = self.server.watched.latest()
+        if now.fault:
+            self._send(500, "text/plain", now.fault.encode())
+        elif asked.path == "/":
+            text = page(json.loads(now.body), self.server.watched.title, live=True)
+            self._send(200, "text/html", text.encode())
+        else:
+            same = parse_qs(asked.query).get("tag") == [now.tag]
+            self._send(204 if same else 200, "application/json", b"" if same else now.body)
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -52,6 +52,16 @@ const exact = (value) => (value !== 0 && (Math.abs(value) < 0.001 || Math.abs(va
 const interval = (low, high) => (low === null ? "" : ` [${exact(low)}, ${exact(high)}]`);
 const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
+// The least and the most. Math.min(...values) breaks where there are a hundred thousand.
+function extent(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
 function ticks(low, high, count) {
   const rough = (high - low) / count || 1, unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((n) => n * unit).find((n) => n >= 0.75 * rough);
@@ -64,9 +74,9 @@ const line = (points, fx, fy) => points.map(([a, b], i) => `${i ? "L" : "M"}${fx
 // A frame with axes: maps numbers to pixels, and draws the grid that they are read by.
 function frame(place, xs, ys, labels, right = 14) {
   const width = Math.max(place.clientWidth, 260), height = Math.round(Math.min(440, Math.max(250, width * 0.5)));
-  const [x0, x1] = [Math.min(...xs), Math.max(...xs)], low = Math.min(...ys), high = Math.max(...ys);
+  const [x0, x1] = extent(xs), [low, high] = extent(ys);
   const room = (high - low || 1) * 0.05, [y0, y1] = [low - room, high + room];
-  const marks = ticks(y0, y1, 5), left = 16 + 7 * Math.max(...marks.map((at) => short(at).length));
+  const marks = ticks(y0, y1, 5), left = 16 + 7 * extent(marks.map((at) => short(at).length))[1];
   const top = 24, bottom = 42;
   const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - y0) / (y1 - y0)) * (height - top - bottom);

@@ -12,11 +12,11 @@ function curves(place) {
   if (!shown.length) { place.append(element("p", { class: "note" }, "Nothing to draw: no variant is chosen, or not all runs recorded this axis.")); return; }
   const seen = shown.flatMap((v) => [...v.mean, ...(state.seeds ? v.seeds.flatMap((s) => s.y) : [])]);
   // An interval of two seeds may be far wider than what was seen; it is cut at the frame's edge.
-  const [least, most] = [Math.min(...seen), Math.max(...seen)], reach = (most - least || 1) * 0.5;
+  const [least, most] = extent(seen), reach = (most - least || 1) * 0.5;
   const clamp = (value) => Math.max(least - reach, Math.min(most + reach, value));
   const edges = state.intervals ? shown.flatMap((v) => [...v.low, ...v.high]).filter((value) => value !== null).map(clamp) : [];
   const named = place.clientWidth >= 700 && shown.length <= 12;
-  const right = named ? 24 + 7 * Math.max(...shown.map((v) => clipped(v.name, 20).length)) : 14;
+  const right = named ? 24 + 7 * extent(shown.map((v) => clipped(v.name, 20).length))[1] : 14;
   const f = frame(place, shown.flatMap((v) => [...v.x, ...(state.seeds ? v.seeds.flatMap((s) => s.x) : [])]), [...seen, ...edges], [state.metric, state.axis.replace("_", " ")], right);
   for (const v of shown) variant(f, v, clamp);
   if (named) names(f, shown);
@@ -90,7 +90,7 @@ function finals(place) {
   const rows = data.variants.map((v, i) => ({ ...v, i })).sort((a, b) => b.mean - a.mean);
   const width = Math.max(place.clientWidth, 260), step = 46, pad = 12, height = rows.length * step + 24;
   const inside = rows.flatMap((v) => v.scores.map((s) => s.score));
-  const [least, most] = [Math.min(...inside), Math.max(...inside)], room = (most - least || Math.abs(most) || 1) * 0.12;
+  const [least, most] = extent(inside), room = (most - least || Math.abs(most) || 1) * 0.12;
   const [low, high] = [least - room, most + room];
   const x = (value) => pad + ((Math.max(low, Math.min(high, value)) - low) / (high - low)) * (width - 2 * pad);
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `last ${data.metric} of every seed` });
@@ -128,9 +128,9 @@ function difference(pair, [least, most]) {
 // From the lowest end of an interval to the highest; that of two seeds, which may be far wider
 // than any difference, is cut.
 function reachOfPairs() {
-  const most = Math.max(...data.pairs.map((pair) => pair.mean), 1e-12);
-  const ends = data.pairs.flatMap((pair) => [pair.low ?? 0, pair.high ?? 0]);
-  return [Math.max(Math.min(0, ...ends), -2 * most), Math.min(Math.max(most, ...ends), 3 * most)];
+  const [, most] = extent([...data.pairs.map((pair) => pair.mean), 1e-12]);
+  const [low, high] = extent([0, most, ...data.pairs.flatMap((pair) => [pair.low ?? 0, pair.high ?? 0])]);
+  return [Math.max(low, -2 * most), Math.min(high, 3 * most)];
 }
 
 // Over many tasks: the share of runs that score above each threshold, and its interval.

@@ -22,11 +22,12 @@ async function refresh() {
   const light = document.getElementById("live"), now = new Date().toLocaleTimeString();
   try {
     const answer = await fetch(`data.json?tag=${(waiting ?? data).tag}`, { cache: "no-store" });
+    const fault = answer.ok ? "" : await answer.text();
     if (answer.status === 200) waiting = await answer.json();
-    light.className = "";
-    light.textContent = `live, ${now}`;
+    light.className = fault ? "lost fault" : "";
+    light.textContent = fault || `live, ${now}`;
   } catch {
-    if (!light.className) light.textContent = `the server is gone since ${now}`;
+    if (light.className !== "lost") light.textContent = `the server is gone since ${now}`;
     light.className = "lost";
   }
   if (waiting && !busy()) {
