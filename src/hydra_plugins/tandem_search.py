@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,10 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
+
+from tandem.config.names import ConfigError
+
+REFUSED = 2
 
 
 class Search(Sweeper):
@@ -42,9 +47,14 @@ class Search(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        from tandem.sweep.search import Asked, search  # imports optuna
+        from tandem.sweep.search import search  # imports optuna
+        from tandem.sweep.trials import Asked
 
         def launch(rows: Sequence[Sequence[str]], first: int) -> None:
             self.launcher.launch(rows, initial_job_idx=first)
 
-        search(arguments, Asked(**self.numbers), self.config, launch)
+        try:
+            search(arguments, Asked(**self.numbers), self.config, launch)
+        except ConfigError as error:  # Hydra would show where it was raised
+            print(error, file=sys.stderr)
+            sys.exit(REFUSED)

@@ -1,20 +1,17 @@
 """A search that is cut short, fails and goes on, on runs written to disk."""
 
-import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from sweep.written_trials import SPACE, Runs, go, near_1e_4
 
 from tandem.config import ConfigError
-from tandem.sweep import outcome, space
-from tandem.sweep.job import LAUNCH, Launch, task_of
-from tandem.sweep.search import JOURNAL, Asked, search
+from tandem.sweep import space
+from tandem.sweep.search import JOURNAL
 
 DISTRIBUTIONS = {
     "interval(0.1,0.5)": FloatDistribution(0.1, 0.5),
@@ -25,7 +22,6 @@ DISTRIBUTIONS = {
     "grpo,rloo": CategoricalDistribution(["grpo", "rloo"]),
     "choice(4,8)": CategoricalDistribution(["4", "8"]),
 }
-SPACE = ["++optimizer.lr=tag(log,interval(1e-6,1e-2))"]
 
 
 @pytest.mark.parametrize(("written", "meant"), DISTRIBUTIONS.items())
@@ -52,57 +48,6 @@ def test_a_space_that_is_none_is_one_line(arguments, said):
     with pytest.raises(ConfigError) as refused:
         space.read(arguments)
     assert said in str(refused.value)
-
-
-class Runs:
-    """In place of a launcher: a run's score is written down at once."""
-
-    def __init__(self, folder, score, fails=frozenset()):
-        self.score, self.fails, self.rows = score, set(fails), []
-        spelled = {"optimizer.lr": "optimizer.lr", "seed": "seed"}
-        self.launch = Launch(
-            id="here-1",
-            folder=str(folder),
-            cwd="",
-            program="",
-            shared=[],
-            spelled=spelled,
-            jobs=None,
-            gpus=None,
-        )
-
-    def __call__(self, rows, first):
-        assert first == len(self.rows)
-        for row in rows:
-            self.rows.append(row)
-            task, given = task_of(row, 0, self.launch), dict(x.lstrip("+").split("=") for x in row)
-            task.folder.mkdir(exist_ok=True)
-            line = {"iteration": 1, "eval/accuracy": self.score(given)}
-            (task.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-            failed = len(self.rows) in self.fails
-            self.ended(task, 1 if failed else 0)
-
-    def ended(self, task, code):
-        start = outcome.Start(
-            overrides=task.overrides, launch="here-1", number=1, host="here", pid=1, seconds=1.0,
-            code=code, reason="it broke" if code else None,
-        )  # fmt: skip
-        outcome.write_start(task.folder, start)
-
-
-def asked(**changes):
-    return Asked(**{"n_trials": 12, "at_once": 1, "seed": 0, "direction": "maximize",
-                    "metric": None} | changes)  # fmt: skip
-
-
-def go(runs, arguments=SPACE, **changes):
-    search(arguments, asked(**changes), OmegaConf.create({LAUNCH: asdict(runs.launch)}), runs)
-
-
-def near_1e_4(given):
-    from math import log10
-
-    return -abs(log10(float(given["optimizer.lr"])) + 4)
 
 
 def test_it_finds_what_is_best_and_says_of_how_many(tmp_path, capsys):
@@ -135,7 +80,8 @@ def test_a_failed_trial_ends_nothing_is_tried_again_and_counts_once(tmp_path, ca
     go(runs, n_trials=3)
     assert len(runs.rows) == 3
     said = capsys.readouterr().out
-    assert "trial 1 failed: its runs are failed" in said and "best of k = 2 trials" in said
+    assert "trial 1 failed: optimizer.lr=" in said and "failed (it broke)" in said
+    assert "best of k = 2 trials" in said
     again = Runs(tmp_path, near_1e_4)
     go(again, n_trials=3)
     assert again.rows == [runs.rows[1]]

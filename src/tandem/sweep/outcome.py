@@ -34,6 +34,7 @@ HEADLINES = ("eval/accuracy", "eval/reward")  # the first one that a run has
 GLANCE = 0.5  # seconds, far more than it takes to look whether a folder is locked
 # taken: its folder holds a run of another command line.
 State = Literal["waiting", "running", "finished", "stopped", "failed", "taken"]
+TO_COME = ("waiting", "running", "stopped")  # of such a run there is more to come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,16 @@
 """A search: which runs there will be is decided by what came of those before (Optuna's TPE).
 
-search.journal in the sweep's folder is Optuna's own record of it. The same command again first
-finishes trials that were cut short or failed, then goes on until there are `n_trials`.
+search.journal in the sweep's folder is Optuna's own record of it, and search.lock is held by the
+one launch that searches. The same command again first finishes trials that were cut short or
+failed, then goes on until there are `n_trials`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -17,34 +20,15 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import Trial, TrialState
 
-from tandem.compare import runs
 from tandem.config.names import ConfigError
+from tandem.record.manifest import scrub
 from tandem.sweep import outcome, space
-from tandem.sweep.job import LAUNCH, Launch, Task, task_of
+from tandem.sweep.job import LAUNCH, Launch, task_of
+from tandem.sweep.trials import Asked, best, complete, tell
 
-JOURNAL = "search.journal"
-DIRECTIONS = ("maximize", "minimize")
+JOURNAL, LOCK = "search.journal", "search.lock"
 AGAIN = "again"  # of a trial: the number of the failed one whose parameters it tries once more
 LaunchRows = Callable[[Sequence[Sequence[str]], int], None]  # overrides of each run, first number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The numbers of a search."""
-
-    n_trials: int
-    at_once: int
-    seed: int
-    direction: str
-    metric: str | None  # None: the headline of a run
-
-    def __post_init__(self) -> None:
-        for name, number in (("n_trials", self.n_trials), ("at_once", self.at_once)):
-            if number < 1:
-                raise ConfigError(f"hydra.sweeper.{name}={number}: must be positive")
-        if self.direction not in DIRECTIONS:
-            either = " or ".join(DIRECTIONS)
-            raise ConfigError(f"hydra.sweeper.direction={self.direction}: write {either}")
 
 
 def check(numbers: DictConfig, arguments: Sequence[str]) -> None:
@@ -56,10 +40,33 @@ def check(numbers: DictConfig, arguments: Sequence[str]) -> None:
 def search(
     arguments: Sequence[str], asked: Asked, config: DictConfig, launch_rows: LaunchRows
 ) -> None:
-    """Run trials until there are enough, or the sweep is told to stop."""
+    """Run trials until there are enough, or the sweep is told to stop.
+
+    Raises ConfigError where another launch searches, or another search lies there.
+    """
     launch = Launch(**OmegaConf.to_container(config[LAUNCH]))
+    with alone(Path(launch.folder)):
+        study = opened(launch, arguments, asked)
+        searched_on(study, arguments, asked, launch, launch_rows)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """What is open in the journal is then of a launch that has ended."""
+    with (folder / LOCK).open("a") as file:
+        if not outcome.taken(file):
+            raise ConfigError(f"another launch searches {folder}; start this one when it has ended")
+        yield
+
+
+def searched_on(
+    study: optuna.Study,
+    arguments: Sequence[str],
+    asked: Asked,
+    launch: Launch,
+    launch_rows: LaunchRows,
+) -> None:
     searched, seeds = space.read(arguments)
-    study = opened(Path(launch.folder), arguments, asked)
     number = 0
     for trials in rounds(study, searched, asked):
         rows = {trial.number: rows_of(trial.params, seeds) for trial in trials}
@@ -77,8 +84,9 @@ def rows_of(params: Mapping[str, object], seeds: Sequence[str]) -> list[list[str
     return [[*space.lines(params), *([seed] if seed else [])] for seed in seeds]
 
 
-def opened(folder: Path, arguments: Sequence[str], asked: Asked) -> optuna.Study:
+def opened(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Study:
     """The search of this folder, as far as it came. Raises ConfigError if it is another one."""
+    folder = Path(launch.folder)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
         storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
@@ -86,11 +94,18 @@ def opened(folder: Path, arguments: Sequence[str], asked: Asked) -> optuna.Study
         direction=asked.direction,
         load_if_exists=True,
     )
-    meant = {"space": sorted(arguments), "metric": asked.metric, "direction": asked.direction}
+    meant = {
+        "space": " ".join(sorted(arguments)),
+        "direction": asked.direction,
+        "metric": asked.metric,
+        "rest of the command line": " ".join(scrub(x, os.environ) for x in sorted(launch.shared)),
+    }
     before = study.user_attrs.get("meant", meant)
-    if differing := [name for name, value in meant.items() if before[name] != value]:
+    if not complete(study):
+        before = before | {"metric": asked.metric}  # nothing was measured by it yet
+    if differing := [name for name, value in meant.items() if before.get(name) != value]:
         raise ConfigError(
-            f"{folder} holds a search of another {differing[0]}, {before[differing[0]]}; give "
+            f"{folder} holds a search of another {differing[0]}, {before.get(differing[0])}; give "
             "another sweep_dir"
         )
     study.set_user_attr("meant", meant)
@@ -130,36 +145,3 @@ def chosen(study: optuna.Study, searched: space.Space, seed: int) -> Trial:
     (key,) = np.random.SeedSequence([seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
     study.sampler = optuna.samplers.TPESampler(seed=int(key), constant_liar=True)
     return study.ask(dict(searched))
-
-
-def tell(study: optuna.Study, trial: Trial, tasks: Sequence[Task], asked: Asked) -> None:
-    """The mean over its runs; a trial one of whose runs has not finished has failed."""
-    states = [outcome.job_of(task.folder, task.overrides).state for task in tasks]
-    scores = [score_of(task.folder, asked.metric) for task in tasks]
-    if set(states) != {"finished"} or None in scores:
-        study.tell(trial, state=TrialState.FAIL)
-        print(f"trial {trial.number} failed: its runs are {', '.join(states)}", flush=True)
-        return
-    study.tell(trial, float(np.mean(scores)))
-
-
-def score_of(folder: Path, metric: str | None) -> float | None:
-    if metric is None:
-        found = outcome.score_of(folder)
-        return None if found is None else found[1]
-    return runs.read(folder).score(metric)
-
-
-def best(study: optuna.Study, asked: Asked, folder: str, seeds: int) -> str:
-    """What was found, and that it was found by looking."""
-    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if not done:
-        return "no trial came to an end"
-    top = study.best_trial
-    where = " ".join(line.lstrip("+") for line in space.lines(top.params))
-    found = f"{asked.metric or 'score'} {top.value:.4g} (n = {seeds})"
-    return (
-        f"\nbest of k = {len(done)} trials: {where}, {found}\n"
-        f"It was chosen by looking; fresh seeds say how good it is:\n\n    "
-        f"python -m tandem.select {folder}"
-    )

@@ -1,0 +1,122 @@
+"""What a search is asked for, and what each of its trials came to."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from tandem.compare import runs
+from tandem.compare.comparison import is_score
+from tandem.config.names import ConfigError, nearest
+from tandem.sweep import outcome, space
+from tandem.sweep.job import Task
+from tandem.sweep.outcome import Job
+
+DIRECTIONS = ("maximize", "minimize")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The numbers of a search."""
+
+    n_trials: int
+    at_once: int
+    seed: int
+    direction: str
+    metric: str | None  # None: the headline of a run
+
+    def __post_init__(self) -> None:
+        for name, number in (("n_trials", self.n_trials), ("at_once", self.at_once)):
+            if number < 1:
+                raise ConfigError(f"hydra.sweeper.{name}={number}: must be positive")
+        if self.direction not in DIRECTIONS:
+            either = " or ".join(DIRECTIONS)
+            raise ConfigError(f"hydra.sweeper.direction={self.direction}: write {either}")
+
+
+def complete(study: optuna.Study) -> list[FrozenTrial]:
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+
+
+def tell(study: optuna.Study, trial: Trial, tasks: Sequence[Task], asked: Asked) -> None:
+    """The mean over its runs; it stays open while there is more of one to come.
+
+    Raises ConfigError, and leaves it open, where the metric is none that runs of this search have.
+    """
+    jobs = {task.folder: outcome.job_of(task.folder, task.overrides) for task in tasks}
+    if left := [job for job in jobs.values() if job.state in outcome.TO_COME]:
+        print(f"trial {trial.number} stays open: {left[0].name} is {left[0].state}", flush=True)
+        return
+    ended = [folder for folder, job in jobs.items() if job.state == "finished"]
+    scores = {folder: score_of(folder, asked.metric) for folder in ended}
+    if not complete(study):
+        for folder in (folder for folder, score in scores.items() if score is None):
+            refuse_unknown(asked.metric, folder)
+    without = [folder for folder in jobs if scores.get(folder) is None]
+    if without:
+        study.tell(trial, state=TrialState.FAIL)
+        why = "; ".join(missing(jobs[folder], asked) for folder in without)
+        print(f"trial {trial.number} failed: {why}", flush=True)
+        return
+    study.tell(trial, float(np.mean(list(scores.values()))))
+
+
+def score_of(folder: Path, metric: str | None) -> float | None:
+    """Of a finished run."""
+    if metric is None:
+        found = outcome.score_of(folder)
+        return None if found is None else found[1]
+    return runs.read(folder).score(metric)
+
+
+def refuse_unknown(metric: str | None, folder: Path) -> None:
+    """Raises ConfigError where this finished run, without a number of it, has no such name."""
+    names = runs.read(folder).names()
+    if names & {*([metric] if metric else outcome.HEADLINES)}:
+        return
+    if metric is None:
+        wanted = " or ".join(outcome.HEADLINES)
+        raise ConfigError(f"{folder} has no {wanted}: set hydra.sweeper.metric")
+    near = nearest(metric, sorted(names))
+    there = ", ".join(sorted(name for name in names if name.startswith("eval/"))) or "no eval/"
+    hint = f"there is {there}" if near is None else f"did you mean {near!r}?"
+    raise ConfigError(f"hydra.sweeper.metric={metric}: {folder} ended without it; {hint}")
+
+
+def missing(job: Job, asked: Asked) -> str:
+    if job.state == "finished":
+        return f"{job.name} has no number as {asked.metric or ' or '.join(outcome.HEADLINES)}"
+    return f"{job.name} {job.state}" + (f" ({job.reason})" if job.reason else "")
+
+
+def best(study: optuna.Study, asked: Asked, folder: str, seeds: int) -> str:
+    """What was found, and that it was found by looking."""
+    done = complete(study)
+    if not done:
+        return "no trial came to an end"
+    top = study.best_trial
+    where = " ".join(line.lstrip("+") for line in space.lines(top.params))
+    found = f"{asked.metric or 'score'} {top.value:.4g} (n = {seeds})"
+    return (
+        f"\nbest of k = {len(done)} trials: {where}, {found}\n"
+        f"It was chosen by looking; fresh seeds say how good it is: {next_step(asked, folder)}"
+    )
+
+
+def next_step(asked: Asked, folder: str) -> str:
+    """How to train them: a selection takes the highest score of a sweep and nothing else."""
+    highest = asked.direction == "maximize"
+    if highest and (asked.metric is None or is_score(asked.metric)):
+        metric = [] if asked.metric is None else [f"metric={asked.metric}"]
+        return f"\n\n    {shlex.join(['python', '-m', 'tandem.select', folder, *metric])}"
+    which = "highest" if highest else "lowest"
+    return (
+        f"train them by hand. tandem.select would choose the highest score, not the {which} "
+        f"{asked.metric or 'score'}."
+    )
