@@ -116,6 +116,17 @@ def test_a_long_curve_is_judged_at_few_points(tmp_path):
     assert len(kept) == 20 and (kept[0], kept[-1]) == (0, 100)
 
 
+def test_of_a_run_that_goes_on_no_band_is_kept(tmp_path):
+    """What it shows would be expected of all that come after it."""
+    for seed in range(3):
+        own = curve(seed)[: 6 - (seed == 2)]
+        write_run(tmp_path / str(seed), own, seed=seed, iterations=5, going=True)
+    variants = grouped([read(path) for path in find([tmp_path])])
+    with pytest.raises(ValueError, match="1 of 3 runs goes on, such as 2; keep a band of runs"):
+        expectation.save(tmp_path / "kept", variants, METRIC)
+    assert not (tmp_path / "kept").exists()
+
+
 def test_the_command_keeps_a_band_and_judges_by_it(tmp_path, capsys):
     for seed in range(10):
         write_run(tmp_path / "runs" / str(seed), curve(seed), seed=seed, every=10)

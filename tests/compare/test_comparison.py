@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from written_runs import write_run, write_sweep
+from written_runs import die, write_run, write_sweep
 
 from tandem.compare.__main__ import main
 from tandem.compare.comparison import pairs, scored
@@ -65,7 +65,20 @@ def test_a_run_that_died_counts_with_the_score_it_had(tmp_path):
     write_run(tmp_path / "whole", [0.0, 0.9], seed=1, iterations=1)
     found = scored(grouped([read(p) for p in find([tmp_path])], ["algorithm"])[0], "eval/accuracy")
     assert found.estimate.mean == pytest.approx(0.5)
-    assert (found.died, found.without, found.worst) == ([0], [], (0, 0.1))
+    assert (found.seeds_that("died"), found.without, found.worst) == ([0], [], (0, 0.1))
+
+
+def test_while_a_run_goes_on_nothing_is_claimed(tmp_path, monkeypatch, capsys):
+    """Neither in the table nor on the page, and the pairs of whole runs keep theirs."""
+    write_sweep(tmp_path, FAR | {"ppo": [0.1, 0.11, 0.12]}, every=9)
+    write_run(tmp_path / "ppo-3", [0.1], seed=3, algorithm="ppo", iterations=9, going=True)
+    run_command(monkeypatch, tmp_path, f"out={tmp_path / 'out'}")
+    printed = capsys.readouterr().out
+    assert "grpo beats rloo" in printed
+    assert printed.count("not yet: 1 of 8 runs goes on") == 2 and "beats ppo" not in printed
+    assert "ppo: seed 3 goes on" in printed and "seed 3 died" not in printed
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "So far: 1 of 12 runs goes on." in page and "beats ppo" not in page
 
 
 def run_command(monkeypatch, *arguments):
@@ -120,10 +133,11 @@ def test_a_variant_whose_runs_all_died_at_once_stays_in_the_table(tmp_path, monk
     for seed in (0, 1):
         place = write_run(tmp_path / f"ppo-{seed}", [0.0, 0.1], seed=seed, algorithm="ppo")
         (place / "metrics.jsonl").unlink()
+        die(place)
     run_command(monkeypatch, tmp_path)
     printed = capsys.readouterr().out
     assert "| ppo | 0 | - | - | - | - |" in printed
-    assert "ppo: all 2 died without any score" in printed
+    assert "ppo: no run has a score, 2 died" in printed
     assert "grpo beats rloo" in printed
 
 

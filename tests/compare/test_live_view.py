@@ -14,6 +14,7 @@ from written_runs import write_prompts, write_run, write_sweep
 
 from tandem.compare import live
 from tandem.compare.__main__ import Asked, compare, main
+from tandem.sweep import outcome
 
 
 def watched(*places):
@@ -55,6 +56,16 @@ def test_new_lines_and_new_runs_appear(tmp_path):
     assert seen(found)["variants"][0]["mean"] == 0.7
     write_run(tmp_path / "rloo-0", [0.0, 0.2], algorithm="rloo")
     assert [v["name"] for v in seen(found)["variants"]] == ["grpo", "rloo"]
+
+
+def test_a_run_goes_on_until_its_lock_is_free_though_it_writes_nothing(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5]}, iterations=9)
+    found, run = watched(tmp_path), tmp_path / "grpo-0"
+    with outcome.locked(run):
+        (score,) = seen(found)["variants"][0]["scores"]
+        assert (score["goes_on"], score["died"]) == (True, False)
+    (score,) = seen(found)["variants"][0]["scores"]
+    assert (score["goes_on"], score["died"]) == (False, True)
 
 
 def test_only_what_changed_is_read_again(tmp_path):

@@ -1,11 +1,14 @@
 """Runs are read from their directories alone, torn lines and dead runs too."""
 
 import json
+import os
+import time
 
 import pytest
 from written_runs import write_run
 
 from tandem.compare.runs import find, read
+from tandem.sweep import outcome
 
 
 def test_every_axis_of_a_curve(tmp_path):
@@ -24,6 +27,41 @@ def test_a_run_that_died_has_the_score_it_had(tmp_path):
     assert dead.score("eval/accuracy") == 0.3
     assert dead.score("eval/reward") is None
     assert read(write_run(tmp_path / "whole", [0.1, 0.3])).finished
+
+
+def states(folder):
+    """As the folder is now, and an hour after its last line."""
+    now = read(folder).state
+    for file in folder.iterdir():
+        os.utime(file, (time.time() - 3600,) * 2)
+    return now, read(folder).state
+
+
+def test_a_run_goes_on_as_long_as_its_lock_is_held_and_died_when_it_is_free(tmp_path):
+    folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
+    with outcome.locked(folder):
+        assert states(folder) == ("goes on", "goes on")
+    assert read(folder).state == "died"
+
+
+def test_a_process_that_the_sweep_saw_end_died_at_once(tmp_path):
+    folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
+    (folder / "job.json").write_text('{"code": -9}')
+    assert states(folder) == ("died", "died")
+
+
+def test_of_a_run_without_a_sweep_nobody_knows_once_it_is_quiet(tmp_path):
+    folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
+    assert states(folder) == ("goes on", "not finished")
+    assert states(write_run(tmp_path / "whole", [0.1, 0.3])) == ("finished", "finished")
+
+
+def test_to_look_at_a_run_writes_nothing(tmp_path):
+    folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50)
+    before = {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())}
+    folder.chmod(0o555)
+    assert read(folder).state == "died"
+    assert {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())} == before
 
 
 def test_a_torn_line_is_left_out_and_null_is_no_number(tmp_path):

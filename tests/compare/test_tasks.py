@@ -30,7 +30,7 @@ def many(tasks, seeds, algorithms=("grpo", "rloo")):
 
 def variant(name, task, scores):
     own = Variant(name=f"{name}, {task}", runs=[], task=task, everywhere=name)
-    return Scored(variant=own, scores=scores, without=[], died=[], estimate=estimate(scores))
+    return Scored(variant=own, scores=scores, without=[], estimate=estimate(scores))
 
 
 def runs_of(folder):

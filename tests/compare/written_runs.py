@@ -1,21 +1,34 @@
 """Run directories as training writes them, without the training."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import yaml
 
+from tandem.compare.states import LOCK
 from tandem.record.run_record import RunRecord
 from tandem.types import Prompt
 
 
 def write_run(
-    folder: Path, curve, *, seed=0, algorithm="grpo", iterations=None, every=1, also=None, **changes
+    folder: Path,
+    curve,
+    *,
+    seed=0,
+    algorithm="grpo",
+    iterations=None,
+    every=1,
+    also=None,
+    going=False,
+    **changes,
 ) -> Path:
     """A run whose eval/accuracy is `curve`, one value every so many iterations.
 
     `also`: other metrics of its evaluations, a number or None at each. `changes`: top-level keys
-    of its configuration. A curve that ends before `iterations` is of a run that died.
+    of its configuration. A curve that ends before `iterations` is of a run that died, `going`
+    of one that somebody works on.
     """
     last = (len(curve) - 1) * every
     config = {
@@ -40,6 +53,8 @@ def write_run(
             metrics |= {name: y[place] for name, y in (also or {}).items() if y[place] is not None}
         record.write(iteration, metrics, {"time/total": 2.0 * iteration, "time/cpu": iteration})
     record.close()
+    if not (going or config["iterations"] <= last):
+        die(folder)
     return folder
 
 
@@ -49,6 +64,13 @@ def wordy(run: Path, times: int) -> Path:
     grown = [line | {"tokens": times * line["tokens"]} for line in lines]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in grown))
     return run
+
+
+def die(folder: Path) -> None:
+    """As a run of a sweep does: nobody holds its lock, and it wrote its last line an hour ago."""
+    (folder / LOCK).touch()
+    for file in folder.iterdir():
+        os.utime(file, (time.time() - 3600,) * 2)
 
 
 def write_prompts(folder: Path, values, *, iteration=1, ids=None, sources=None) -> None:

@@ -73,7 +73,8 @@ def verdict(judged: Judged) -> str:
     if not judged.comes:
         return "it has no value at any of these iterations"
     if judged.comes < len(band.x):
-        return f"inside at the {judged.comes} of {len(band.x)} points that it came to"
+        yet = "; it goes on" if judged.run.state == "goes on" else ""
+        return f"inside at the {judged.comes} of {len(band.x)} points that it came to{yet}"
     known = int((~np.isnan(band.low)).sum())
     return f"inside at all {known} points" if known else "all seeds agree: no band"
 

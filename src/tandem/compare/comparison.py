@@ -17,6 +17,7 @@ from tandem.compare.intervals import (
     seeds_needed,
     welch,
 )
+from tandem.compare.states import State, said_of
 from tandem.compare.variants import Variant, shared_seeds
 
 ALPHA = 0.05
@@ -37,13 +38,16 @@ SHARE, SCORE = re.compile(SHARES), re.compile(f"{SHARES}|{REWARDS}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One variant: the last value of the metric in each run, also in one that died."""
+    """One variant: the last value of the metric in each run, whatever became of it."""
 
     variant: Variant
     scores: Sequence[float]  # by seed, of the runs that have one
-    without: Sequence[int]  # seeds of runs that died before they had any
-    died: Sequence[int]  # seeds of runs that died, with or without a score
+    without: Sequence[int]  # seeds of runs that have none
     estimate: Estimate
+
+    def seeds_that(self, state: State) -> list[int]:
+        """Of its runs of this state, with or without a score."""
+        return [run.seed for run in self.variant.runs if run.state == state]
 
     @property
     def worst(self) -> tuple[int, float]:
@@ -65,11 +69,19 @@ class Pair:
     better_is: str = "beats"  # what the higher mean does to the other
 
     @property
+    def going(self) -> int:
+        """Runs of both that go on: a score of the moment is none to claim anything by."""
+        return sum(len(side.seeds_that("goes on")) for side in (self.better, self.other))
+
+    @property
     def distinct(self) -> bool:
-        return self.adjusted is not None and self.adjusted < ALPHA
+        return not self.going and self.adjusted is not None and self.adjusted < ALPHA
 
     @property
     def verdict(self) -> str:
+        if self.going:
+            runs = sum(len(side.variant.runs) for side in (self.better, self.other))
+            return f"not yet: {self.going} of {runs} runs {said_of('goes on', self.going)}"
         n = " and ".join(dict.fromkeys(str(len(side.scores)) for side in (self.better, self.other)))
         if self.distinct:
             return f"{self.better.variant.name} {self.better_is} {self.other.variant.name}"
@@ -98,7 +110,6 @@ def scored(variant: Variant, metric: str) -> Scored:
         variant=variant,
         scores=scores,
         without=[seed for seed, score in known.items() if score is None],
-        died=[run.seed for run in variant.runs if not run.finished],
         estimate=estimate(scores),
     )
 

@@ -116,10 +116,10 @@ def _courses(
 
 def _shortest(variants: Sequence[Scored], curves: Sequence[Learning | None]) -> float:
     """Where the first run ends, of those that came as far as their variant did: all have numbers up
-    to there. A variant of which all runs died would end the others with it, so it counts only among
-    its like."""
+    to there. A variant of which no run is whole would end the others with it, so it counts only
+    among its like."""
     ends = [
-        (len(one.died) == len(one.variant.runs), found.x[found.lived[:, -1], -1].min())
+        (not any(run.finished for run in one.variant.runs), found.x[found.lived[:, -1], -1].min())
         for one, found in zip(variants, curves, strict=True)
         if found is not None
     ]

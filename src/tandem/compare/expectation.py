@@ -20,6 +20,7 @@ from tandem.compare.comparison import is_share
 from tandem.compare.curves import LEVEL, Band, prediction_band
 from tandem.compare.learning import learning, thinned
 from tandem.compare.provenance import code_of, fingerprint, provenance
+from tandem.compare.states import said_of
 from tandem.compare.variants import Variant, differing, facts_of
 
 FILE = "expected.json"
@@ -46,11 +47,20 @@ class Experiment:
 
 
 def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
-    """Write the mean curves of all variants, with a band where there are ten seeds."""
+    """Write the mean curves of all variants, with a band where there are ten seeds.
+
+    Raises ValueError where a run goes on: what is kept is what whole runs showed.
+    """
+    runs = [run for one in variants for run in one.runs]
+    going = [run.folder.name for run in runs if run.state == "goes on"]
+    if going:
+        many = f"{len(going)} of {len(runs)} runs {said_of('goes on', len(going))}"
+        raise ValueError(
+            f"save_band={folder}: {many}, such as {going[0]}; keep a band of runs that have ended"
+        )
     kept = [as_json(one, metric) for one in variants]
     facts = [one["configuration"] for one in kept]
     apart = differing(facts)
-    runs = [run for one in variants for run in one.runs]
     content = {
         "metric": metric,
         "axis": AXIS,
@@ -85,7 +95,7 @@ def as_json(one: Variant, metric: str) -> dict[str, object]:
         "name": one.name,
         "n": band.n,
         "seeds": one.seeds,
-        "died": [run.seed for run in one.runs if not run.finished],
+        "unfinished": [run.seed for run in one.runs if not run.finished],
         "code": code_of(one.runs),
         "fingerprint": fingerprint(one.runs),
         "configuration": plain(facts_of(one.runs[0])),

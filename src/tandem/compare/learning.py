@@ -23,6 +23,7 @@ class Learning:
     """Seeds at the same iterations. One that ended before others goes on with the score it had, and
     at their pace, so that the mean place never runs back."""
 
+    runs: Sequence[Run]  # [n]
     x: NDArray  # [n, P] on the axis
     y: NDArray  # [n, P]
     lived: NDArray  # [n, P] bool: False where a score is carried on
@@ -53,7 +54,9 @@ def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Lear
     lived = np.array([grid <= where[-1] for where in wheres])[counted]
     came = lived.any(0)  # where only runs were that are left out, there is no curve
     y, lived = y[:, came], lived[:, came]
-    return Learning(x=carried_on(places[counted][:, came], lived), y=y, lived=lived)
+    x = carried_on(places[counted][:, came], lived)
+    own = [run for run, has in zip(known, counted, strict=True) if has]
+    return Learning(runs=own, x=x, y=y, lived=lived)
 
 
 def carried_on(places: NDArray, lived: NDArray) -> NDArray:

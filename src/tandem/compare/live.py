@@ -23,12 +23,13 @@ from tandem.compare.evaluations import EVALUATIONS
 from tandem.compare.payload import empty, payload
 from tandem.compare.report import Comparison, page
 from tandem.compare.runs import CONFIG, MANIFEST, METRICS, TIMING, Run, find, read
+from tandem.compare.states import works
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")  # any other is a page elsewhere that had its name point here
 SHARE = 0.1  # of one core, at most
 WRITES = (CONFIG, MANIFEST, METRICS, TIMING, EVALUATIONS, "samples")  # what a run's page is made of
-Signature = tuple[tuple[int, int], ...]  # size and time of files
+Signature = tuple[object, ...]  # size and time of files; of a run whether it goes on, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Watched:
     def _refresh(self) -> None:
         try:
             folders, waiting = self._found()
-            signatures = {folder: signature(folder, WRITES) for folder in folders}
+            signatures = {one: (works(one), *signature(one, WRITES)) for one in folders}
             chosen = [signature(Path(place), (selection.FILE,)) for place in self.places]
             tag = tag_of(repr((sorted(signatures.items()), chosen, waiting)))
         except (ValueError, OSError) as error:  # what cannot be shown now may be shown soon

@@ -15,6 +15,7 @@ from tandem.compare.gallery import gallery
 from tandem.compare.learning import Learning, learning, mean_line
 from tandem.compare.provenance import provenance
 from tandem.compare.runs import AXES, Run
+from tandem.compare.states import counted, said_of
 from tandem.compare.tables import interval, number
 
 if TYPE_CHECKING:
@@ -81,9 +82,17 @@ def of_profile(one: Across) -> dict[str, object]:
 
 
 def headline(found: Comparison) -> str:
+    """What is seen, and how many runs have not shown all of theirs."""
+    tasks = {one.variant.task for one in found.variants}
+    said = over_tasks(found) if len(tasks) > 1 else of_task(found)
+    going = sum(run.state == "goes on" for run in found.runs)
+    if not going:
+        return said
+    return f"{said} So far: {going} of {len(found.runs)} runs {said_of('goes on', going)}."
+
+
+def of_task(found: Comparison) -> str:
     """The highest mean, and which of the others are known to be lower."""
-    if len({one.variant.task for one in found.variants}) > 1:
-        return over_tasks(found)
     best = max(found.variants, key=lambda one: one.estimate.mean)
     reach = (
         "" if best.estimate.low is None else f" {interval(best.estimate.low, best.estimate.high)}"
@@ -93,7 +102,7 @@ def headline(found: Comparison) -> str:
     said = f"{best.variant.name} {has} {found.metric}: {mean}, n = {best.estimate.n}."
     own = [pair for pair in found.pairs if pair.better is best]
     lower = [pair.other.variant.name for pair in own if pair.distinct]
-    open_ = [pair.other.variant.name for pair in own if not pair.distinct]
+    open_ = [pair.other.variant.name for pair in own if not (pair.distinct or pair.going)]
     if lower:
         said += f" It {own[0].better_is} {listed(lower, len(own))}."
     if open_:
@@ -124,23 +133,28 @@ def meta(found: Comparison) -> str:
     many = f"{len(found.variants)} variants" if len(found.variants) > 1 else "1 variant"
     each = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     said = [many, f"{len(found.runs)} runs", f"n = {each} seeds each"]
-    unfinished = sum(len(one.died) for one in found.variants)
-    return " · ".join([*said, *([f"{unfinished} not finished"] if unfinished else [])])
+    unfinished = counted([run.state for run in found.runs])
+    return " · ".join([*said, *([unfinished] if unfinished else [])])
 
 
 def of_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -> dict[str, object]:
-    seeds = [seed for seed in one.variant.seeds if seed not in one.without]
+    runs = [run for run in one.variant.runs if run.seed not in one.without]
     return {
         "name": one.variant.name,
         "mean": one.estimate.mean,
         "low": one.estimate.low,
         "high": one.estimate.high,
         "scores": [
-            {"seed": seed, "score": score, "died": seed in one.died}
-            for seed, score in zip(seeds, one.scores, strict=True)
+            {"seed": run.seed, "score": score, "finished": run.finished, **became(run)}
+            for run, score in zip(runs, one.scores, strict=True)
         ],
         "curves": {metric: of_curves(one.variant.runs, metric, axes) for metric in metrics},
     }
+
+
+def became(run: Run) -> dict[str, bool]:
+    """Neither: it is finished, or nobody knows."""
+    return {"died": run.state == "died", "goes_on": run.state == "goes on"}
 
 
 def of_curves(runs: Sequence[Run], metric: str, axes: Sequence[str]) -> Mapping[str, object] | None:
@@ -153,14 +167,15 @@ def of_curves(runs: Sequence[Run], metric: str, axes: Sequence[str]) -> Mapping[
         return None
     _, mean, low, high = zip(*mean_line(curves), strict=True)
     along = {axis: same_runs(curves, learning(runs, metric, axis)) for axis in axes}
+    rows = zip(curves.runs, curves.y, curves.lived, strict=True)
     return {
         "x": {axis: numbers(own.middle) if own else None for axis, own in along.items()},
         "mean": numbers(mean),
         "low": numbers(low),
         "high": numbers(high),
         "seeds": [
-            {"x": of_seed(along, i), "y": numbers(y[own]), "died": not bool(own[-1])}
-            for i, (y, own) in enumerate(zip(curves.y, curves.lived, strict=True))
+            {"x": of_seed(along, i), "y": numbers(y[own]), **became(run)}
+            for i, (run, y, own) in enumerate(rows)
         ],
     }
 

@@ -12,6 +12,7 @@ import yaml
 from numpy.typing import NDArray
 
 from tandem.compare.logs import Log
+from tandem.compare.states import State, works
 
 # libyaml's loader knows no tags either, and is ten times as fast where it was built.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -41,6 +42,7 @@ class Run:
     config: Mapping[str, object]
     seed: int
     commit: str | None  # of the code that began it; None: unknown
+    works: bool | None  # whether a process did when it was read; None: nobody knows
     logs: Mapping[str, Log]
 
     @property
@@ -52,6 +54,12 @@ class Run:
     @property
     def finished(self) -> bool:
         return bool(self.logs[METRICS].lines) and self.iterations >= int(self.config["iterations"])
+
+    @property
+    def state(self) -> State:
+        if self.finished:
+            return "finished"
+        return {True: "goes on", False: "died", None: "not finished"}[self.works]
 
     def names(self) -> set[str]:
         return self.logs[METRICS].names()
@@ -115,6 +123,7 @@ def read(folder: Path) -> Run:
             config=config,
             seed=int(config["seed"]),
             commit=starts[0]["code"]["commit"] if starts else None,
+            works=works(folder),  # before its logs: what ends meanwhile is found whole
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )
     except (OSError, yaml.YAMLError, ValueError, TypeError, LookupError) as error:

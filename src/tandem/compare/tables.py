@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.compare.comparison import Pair, Scored, is_score
+from tandem.compare.states import UNFINISHED, counted, said_of
 from tandem.compare.table import Table
 from tandem.compare.variants import Variant, differing, facts_of
 
@@ -15,13 +16,6 @@ def of_variants(variants: Sequence[Scored], metric: str, silent: Sequence[Varian
     `silent`: variants of which no run came to a score.
     """
     ordered = sorted(variants, key=lambda one: (one.variant.task, -one.estimate.mean))
-    died = [
-        f"{one.variant.name}: seed {', '.join(map(str, one.died))} died"
-        + (f" ({len(one.without)} without any score)" if one.without else "")
-        for one in ordered
-        if one.died
-    ]
-    died += [f"{one.name}: all {len(one.runs)} died without any score" for one in silent]
     return Table(
         name="scores",
         title=f"{metric}: mean over seeds, Student's 95 % interval",
@@ -42,8 +36,30 @@ def of_variants(variants: Sequence[Scored], metric: str, silent: Sequence[Varian
             for one in ordered
         ]
         + [(one.name, "0", "-", "-", "-", "-") for one in silent],
-        notes=["A run that died counts with the score it had. " + "; ".join(died)] if died else (),
+        notes=_unfinished(ordered, silent),
     )
+
+
+def _unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> list[str]:
+    """What became of the runs that are not whole; [] where all are."""
+    found = [said for one in variants if (said := _of_seeds(one))]
+    for one in silent:
+        found.append(f"{one.name}: no run has a score, {counted([run.state for run in one.runs])}")
+    if not found:
+        return []
+    return [f"A run that is not whole counts with the last score it has. {'; '.join(found)}"]
+
+
+def _of_seeds(one: Scored) -> str:
+    """As in "grpo: seed 1, 2 died, seed 3 goes on"; "" where all are whole."""
+    which = {state: one.seeds_that(state) for state in UNFINISHED}
+    said = [
+        f"seed {', '.join(map(str, seeds))} {said_of(state, len(seeds))}"
+        for state, seeds in which.items()
+        if seeds
+    ]
+    without = f" ({len(one.without)} without any score)" if one.without else ""
+    return f"{one.variant.name}: {', '.join(said)}{without}" if said else ""
 
 
 def of_pairs(pairs: Sequence[Pair], metric: str) -> Table:

@@ -23,12 +23,13 @@ from typing import IO, Literal
 
 from tandem.compare.logs import whole_lines
 from tandem.compare.runs import METRICS, read
+from tandem.compare.states import JOB, LOCK, is_locked
 from tandem.record import durable
 from tandem.record.manifest import scrub
 from tandem.stop import INTERRUPTED
 
 PLAN, PLAN_LOCK = "sweep.json", "sweep.lock"
-JOB, LOCK, LOG = "job.json", "job.lock", "output.log"
+LOG = "output.log"
 MODEL = "model"  # what a run saves last, once it is through
 HEADLINES = ("eval/accuracy", "eval/reward")  # the first one that a run has
 GLANCE = 0.5  # seconds, far more than it takes to look whether a folder is locked
@@ -134,13 +135,6 @@ def locked(folder: Path) -> Iterator[IO | None]:
         if not taken(file):
             time.sleep(GLANCE)  # it may be somebody who only looked
         yield file if taken(file) else None
-
-
-def is_locked(folder: Path) -> bool:
-    if not (folder / LOCK).exists():
-        return False
-    with (folder / LOCK).open("a") as file:
-        return not taken(file)
 
 
 def taken(file: IO) -> bool:

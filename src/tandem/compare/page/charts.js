@@ -105,8 +105,8 @@ function finals(place) {
     svg.append(drawn("text", { x: width - pad, y: y - 15, "text-anchor": "end" }, said));
     if (v.low !== null) svg.append(drawn("line", { class: "reach", x1: x(v.low), x2: x(v.high), y1: y, y2: y, style: `stroke:${colour(v.i)}` }));
     for (const s of v.scores) {
-      const dot = drawn("circle", { class: s.died ? "dot died" : "dot", cx: x(s.score), cy: y, r: 4, style: `--own:${colour(v.i)}` });
-      dot.append(drawn("title", {}, `seed ${s.seed}: ${exact(s.score)}${s.died ? ", died" : ""}`));
+      const dot = drawn("circle", { class: s.finished ? "dot" : "dot open", cx: x(s.score), cy: y, r: 4, style: `--own:${colour(v.i)}` });
+      dot.append(drawn("title", {}, `seed ${s.seed}: ${exact(s.score)}${s.died ? ", died" : s.goes_on ? ", goes on" : s.finished ? "" : ", not finished"}`));
       svg.append(dot);
     }
     svg.append(drawn("line", { class: "middle", x1: x(v.mean), x2: x(v.mean), y1: y - 9, y2: y + 9 }));

@@ -133,7 +133,7 @@ function learning() {
   axes.id = "axes";
   later.push(draw);
   return [element("div", { class: "controls" }, metrics, axes, element("div", { class: "group" }, ...switches(draw))), legend(draw), chart,
-    element("p", { class: "note" }, "Mean over seeds at each iteration, drawn at the mean place of the seeds, with Student's 95 % interval. A cross is where a seed died; it goes on with the score it had.")];
+    element("p", { class: "note" }, "Mean over seeds at each iteration, drawn at the mean place of the seeds, with Student's 95 % interval. A cross is where a seed died. A seed that ends before the others counts with the last score it has.")];
 }
 
 function render() {

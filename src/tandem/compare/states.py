@@ -1,0 +1,66 @@
+"""Whether somebody works on a run, told from its folder alone, and without writing there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+# not finished: it is not whole, and nobody knows whether it goes on.
+State = Literal["finished", "goes on", "died", "not finished"]
+UNFINISHED: Sequence[State] = ("died", "goes on", "not finished")
+JOB, LOCK = "job.json", "job.lock"  # of a run that a sweep started
+WRITTEN = ("manifest.json", "metrics.jsonl", "timing.jsonl")
+RECENT = 300.0  # seconds: a run that wrote since then is taken to go on
+
+
+def works(folder: Path) -> bool | None:
+    """Whether a process works there; None: it is no run of a sweep, and has written nothing lately.
+
+    A lock that is free says nothing where it is held on another machine, and files are shared
+    without their locks: then the sweep's own word counts, or else when the run last wrote.
+    """
+    if is_locked(folder):
+        return True
+    if _ended(folder):
+        return False
+    if time.time() - _last_written(folder) < RECENT:
+        return True
+    return False if (folder / LOCK).exists() else None
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether somebody holds the lock of this folder."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _ended(folder: Path) -> bool:
+    """Whether the sweep saw its process end."""
+    path = folder / JOB
+    return path.exists() and json.loads(path.read_bytes())["code"] is not None
+
+
+def _last_written(folder: Path) -> float:
+    files = (folder / name for name in WRITTEN)
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
+
+def said_of(state: State, runs: int) -> str:
+    """As a verb for so many runs."""
+    return "go on" if state == "goes on" and runs > 1 else state
+
+
+def counted(states: Sequence[State]) -> str:
+    """Of those that are not finished how many there are of each: "2 died, 1 goes on"."""
+    many = {state: states.count(state) for state in UNFINISHED}
+    return ", ".join(f"{n} {said_of(state, n)}" for state, n in many.items() if n)
