@@ -10,7 +10,7 @@ from pathlib import Path
 import chromium
 import pytest
 import showcase
-from written_runs import write_run, write_task
+from written_runs import wordy, write_run, write_task
 
 from tandem.compare import expectation, live
 from tandem.compare.__main__ import Asked, compare
@@ -118,6 +118,28 @@ def test_another_axis_and_metric_draw_another_chart(browser, pages):
     assert not complaints(browser)
 
 
+def test_seeds_end_at_their_own_tokens_and_the_mean_between_them(browser, tmp_path):
+    for seed, times in ((0, 1), (1, 10)):
+        wordy(write_run(tmp_path / "runs" / str(seed), [0.0, 0.2, 0.4], seed=seed), times)
+    opened(browser, page(tmp_path, "runs"))
+    browser.run("document.querySelector('[data-choice=tokens]').click()")
+    ends = "[...document.querySelectorAll('#curve path.seed, #curve path.mean')]"
+    last = f"{ends}.map((p) => parseFloat(p.getAttribute('d').split('L').pop()))"
+    start = f"parseFloat({ends}[0].getAttribute('d').slice(1))"
+    zero, (few, many, mean) = browser.run(start), browser.run(last)
+    assert (many - zero) / (few - zero) == pytest.approx(10, rel=0.02)
+    assert mean == pytest.approx((few + many) / 2, abs=0.2)
+
+
+def test_a_chart_of_very_many_points_is_drawn(browser, pages):
+    """Handed over as arguments of one call they would be too many."""
+    opened(browser, pages["language"])
+    many = "Array.from({ length: 300000 }, (_, i) => i)"
+    place = "document.getElementById('curve')"
+    ends = "((f) => [f.x0, f.x1])"
+    assert browser.run(f"{ends}(frame({place}, {many}, {many}, ['a', 'b']))") == [0, 299999]
+
+
 def test_a_variant_is_hidden_and_comes_back(browser, pages):
     opened(browser, pages["language"])
     for left in (3, 4):
@@ -221,3 +243,22 @@ def test_a_served_page_grows_and_keeps_what_is_looked_at(browser, tmp_path):
         assert all(url.startswith(server.url) for url in complaints(browser))
         server.shutdown()
     browser.until("document.getElementById('live').className === 'lost'", 20)
+
+
+def test_a_served_page_tells_of_a_bug_and_goes_on(browser, tmp_path):
+    run = write_run(tmp_path / "grpo-0", [0.1, 0.5], iterations=9)
+
+    def broken(runs):
+        if runs[0].iterations == 2:
+            raise KeyError("nobody knows")
+        return compare(runs, Asked())
+
+    with live.Server(live.Watched([str(tmp_path)], broken), 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        opened(browser, server.url)
+        said = "document.getElementById('live').textContent"
+        for iteration, text in ((2, "KeyError"), (3, "live")):
+            with (run / "metrics.jsonl").open("a") as file:
+                file.write(f'{{"iteration": {iteration}, "eval/accuracy": 0.6}}\n')
+            browser.until(f"{said}.startsWith('{text}')", 40)
+        server.shutdown()
