@@ -24,7 +24,8 @@ from tandem.compare.__main__ import chosen
 from tandem.compare.selection import Selection
 from tandem.config.composition import conf_folder
 from tandem.stop import INTERRUPTED
-from tandem.sweep.selection import carry_out, choose, fresh_seeds, keep, same_choice, unread
+from tandem.sweep.choice import choose, same_choice, whole
+from tandem.sweep.selection import carry_out, fresh_seeds, keep, unread
 
 OPTIONS = ("metric", "seeds")
 SEEDS = 5
@@ -70,8 +71,9 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
     """Raises ValueError before any training where there is nothing to choose or to report on."""
     if not program.is_file():
         raise ValueError(f"{program} is not there: select from a checkout, which has train.py")
+    jobs = whole(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
-    now = choose(sweep, chosen(every, metric))
+    now = choose(sweep, jobs, every, chosen(every, metric))
     found = same_choice(selection.read(sweep), now, sweep)
     seeds = fresh_seeds(sweep, count, [run.seed for run in found.fresh])
     shared_prompts = unread(found.overrides, seeds[0], found.best.seeds)

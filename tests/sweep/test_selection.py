@@ -12,7 +12,8 @@ from tandem.compare import runs, selection
 from tandem.compare.selection import Candidate, Fresh, Selection
 from tandem.select import exit_code, main, select
 from tandem.sweep import outcome
-from tandem.sweep.selection import fresh_seeds, place_of, shared, unread
+from tandem.sweep.choice import shared
+from tandem.sweep.selection import fresh_seeds, place_of, unread
 
 PROGRAM = Path(__file__).with_name("toy_selected.py")
 TINY = (

@@ -7,7 +7,6 @@ failed, then goes on until there are `n_trials`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -21,7 +20,6 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import Trial, TrialState
 
 from tandem.config.names import ConfigError
-from tandem.record.manifest import scrub
 from tandem.sweep import outcome, space
 from tandem.sweep.job import LAUNCH, Launch, task_of
 from tandem.sweep.trials import Asked, best, complete, tell
@@ -98,7 +96,7 @@ def opened(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Stu
         "space": " ".join(sorted(arguments)),
         "direction": asked.direction,
         "metric": asked.metric,
-        "rest of the command line": " ".join(scrub(x, os.environ) for x in sorted(launch.shared)),
+        "rest of the command line": " ".join(outcome.scrubbed(sorted(launch.shared))),
     }
     before = study.user_attrs.get("meant", meant)
     if not complete(study):

@@ -1,4 +1,4 @@
-"""Choose a sweep's best on eval prompts, train it on fresh seeds, ask test prompts once."""
+"""Train the best of a sweep on fresh seeds, and ask the test prompts once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from tandem.compare import runs, selection
-from tandem.compare.runs import Run
 from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build, check, compose
 from tandem.config.command_line import quoted
-from tandem.config.overrides import parse
 from tandem.data import Data
 from tandem.record import durable
 from tandem.sweep import outcome
@@ -29,7 +27,6 @@ from tandem.types import Prompt
 
 ANSWER = "evaluation_test.json"  # in a run's directory
 PAGE = "selection.md"
-OWN = ("seed", "run_dir", "sweep_dir", "sweep", "resume")  # what a run has of its own
 SPLIT = {  # option of data -> what gives it a third split
     "hub": "set data.split.test to the name of a split",
     "jsonl": "set data.test_path to a file",
@@ -37,40 +34,6 @@ SPLIT = {  # option of data -> what gives it a third split
     "folder": "put a test.jsonl or a test.txt into the folder",
     "reasoning_gym": "set data.held_out above 0",
 }
-
-
-def choose(sweep: Path, metric: str) -> Selection:
-    """The best of a sweep as its runs lie there; no seed is fresh yet."""
-    found = [runs.read(folder) for folder in runs.find([sweep])]
-    scored, silent = selection.ranked(found, metric)
-    return Selection(
-        metric=metric,
-        candidates=[selection.candidate(one) for one in scored],
-        silent=silent,
-        overrides=shared(scored[0].variant.runs[0]),
-        fresh=[],
-    )
-
-
-def shared(run: Run) -> list[str]:
-    """The command line of a run without what is its own."""
-    return [
-        part.input_line
-        for part in parse([str(line) for line in run.config["overrides"]])
-        if part.key_or_group not in OWN and not part.is_hydra_override()
-    ]
-
-
-def same_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:
-    """What was chosen stays chosen: fresh seeds that are looked at choose nothing."""
-    if before is None:
-        return now
-    if before.metric == now.metric and sorted(before.overrides) == sorted(now.overrides):
-        return replace(now, asked_again=before.asked_again, fresh=before.fresh)
-    raise ValueError(
-        f"{sweep / selection.FILE} holds {before.best.name}, chosen by {before.metric}, and now it "
-        f"would be {now.best.name} by {now.metric}; move it away to choose anew"
-    )
 
 
 def fresh_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
