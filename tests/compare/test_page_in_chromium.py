@@ -17,6 +17,7 @@ from tandem.compare.__main__ import Asked, compare
 from tandem.compare.report import report
 from tandem.compare.runs import find, read
 from tandem.compare.variants import grouped
+from tandem.record.run_record import RunRecord
 
 pytestmark = [
     pytest.mark.system,
@@ -177,6 +178,17 @@ def test_the_slider_goes_through_training(browser, pages, name, shown, moments):
     assert browser.run(shown) == last
     browser.run("document.getElementById('timeline').click()")
     assert browser.run("document.querySelectorAll('#shown tbody tr').length") == moments
+    assert not complaints(browser)
+
+
+def test_where_no_prompt_is_shared_the_samples_say_so(browser, tmp_path):
+    for name in ("grpo", "rloo"):
+        place = write_run(tmp_path / "runs" / name, [0.0, 0.2], algorithm=name)
+        row = {"kind": "eval", "prompt": f"of {name}", "output": "?", "reward": 0.5}
+        RunRecord(place).samples(0, [row])
+    opened(browser, page(tmp_path, "runs"))
+    said = browser.run("document.querySelector('#samples').innerText")
+    assert "no prompt was asked of all variants" in said
     assert not complaints(browser)
 
 

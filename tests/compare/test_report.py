@@ -57,6 +57,46 @@ def test_completions_lie_beside_each_other_by_prompt_and_iteration(sweep):
     assert gallery["columns"][0]["cells"][0]["1"] == [{"text": EVIL, "reward": 0.5}]
 
 
+def asked(place, prompt):
+    row = {"kind": "eval", "prompt": prompt, "output": "?", "reward": 0.5}
+    RunRecord(place).samples(0, [row])
+
+
+def gallery_of(folder):
+    found = data_of(page_of(folder))["gallery"]
+    return [column["name"] for column in found["columns"]], found["prompts"], found["note"]
+
+
+def test_samples_are_of_the_smallest_seed_of_which_all_variants_have_some(tmp_path):
+    """Data that draw prompts by seed ask each seed another one, and one run kept none."""
+    write_sweep(tmp_path, {"grpo": [0.5, 0.6, 0.7], "rloo": [0.5, 0.6, 0.7]})
+    for seed in range(3):
+        asked(tmp_path / f"grpo-{seed}", f"prompt of {seed}")
+    for seed in (1, 2):
+        asked(tmp_path / f"rloo-{seed}", f"prompt of {seed}")
+    assert gallery_of(tmp_path) == (["grpo, seed 1", "rloo, seed 1"], ["prompt of 1"], "")
+
+
+def test_without_a_shared_seed_prompts_may_be_shared_all_the_same(tmp_path):
+    write_run(tmp_path / "a", [0.0, 0.5], seed=3)
+    write_run(tmp_path / "b", [0.0, 0.5], seed=7, algorithm="rloo")
+    for name in "ab":
+        asked(tmp_path / name, "the same")
+    assert gallery_of(tmp_path) == (["grpo, seed 3", "rloo, seed 7"], ["the same"], "")
+
+
+def test_where_no_prompt_is_shared_or_a_variant_has_none_the_section_says_so(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.5], "rloo": [0.6], "dapo": [0.7]})
+    assert gallery_of(tmp_path) == ([], [], "")
+    asked(tmp_path / "grpo-0", "one")
+    assert gallery_of(tmp_path) == (["grpo, seed 0"], ["one"], "no samples of dapo, rloo")
+    asked(tmp_path / "rloo-0", "another")
+    assert gallery_of(tmp_path)[1:] == (
+        [],
+        "no prompt was asked of all variants; no samples of dapo",
+    )
+
+
 def test_the_headline_claims_what_the_pairs_do(sweep, tmp_path):
     said = data_of(page_of(sweep))["headline"]
     assert said == "grpo has the highest eval/accuracy: 0.810 [0.785, 0.835], n = 3. It beats rloo."

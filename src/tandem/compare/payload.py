@@ -56,7 +56,7 @@ def empty(why: str) -> dict[str, object]:
     """A page that has nothing to show yet, and says why."""
     lists = ("metrics", "axes", "variants", "pairs", "profiles", "tables")
     texts = {"metric": "", "axis": "", "headline": why, "meta": "", "provenance": ""}
-    nothing = {"prompts": [], "iterations": [], "columns": []}
+    nothing = {"prompts": [], "iterations": [], "columns": [], "note": ""}
     return (
         texts | {name: [] for name in lists} | {"caveat": None, "bands": None, "gallery": nothing}
     )

@@ -28,7 +28,8 @@ function timeline(prompt) {
 }
 
 function gallery() {
-  const { prompts, iterations } = data.gallery;
+  const { prompts, iterations } = data.gallery, notes = data.gallery.note ? [element("p", { class: "note" }, data.gallery.note)] : [];
+  if (!iterations.length) return notes;
   if (!prompts.includes(state.prompt)) state.prompt = prompts[0];
   const select = element("select", { id: "prompt", "aria-label": "prompt" }, ...prompts.map((text, i) => element("option", { value: i }, clipped(text, 90))));
   const slider = element("input", { id: "slider", type: "range", min: 0, max: iterations.length - 1, "aria-label": "iteration" });
@@ -55,6 +56,6 @@ function gallery() {
   show();
   return [
     element("div", { class: "controls" }, button("‹", { "aria-label": "previous prompt" }, () => step(-1)), select, button("›", { "aria-label": "next prompt" }, () => step(1)), whole),
-    element("div", { class: "controls" }, slider, said), full, shown,
+    element("div", { class: "controls" }, slider, said), full, shown, ...notes,
   ];
 }
