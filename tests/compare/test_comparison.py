@@ -44,9 +44,39 @@ def test_one_seed_claims_nothing(tmp_path):
 def test_the_design_decides_what_is_paired(tmp_path):
     (pair,) = pairs(table(tmp_path / "same", NEAR), METRIC)
     assert pair.difference == paired(NEAR["grpo"], NEAR["rloo"])
-    other = {"grpo": NEAR["grpo"], "rloo": NEAR["rloo"][:3]}
+    assert pair.test == "paired t"
+    other = {"grpo": NEAR["grpo"], "rloo": NEAR["rloo"][:1]}
     (pair,) = pairs(table(tmp_path / "other", other), METRIC)
     assert pair.difference == welch(other["grpo"], other["rloo"])
+    assert pair.test == "Welch"
+
+
+def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
+    """The verdict is that of the pairs that are left, though seeds differ more than variants."""
+    rloo = [0.80, 0.20, 0.50, 0.35, 0.65, 0.40]
+    gaps = [0.02, 0.03, 0.025, 0.02, 0.03, 0.02]
+    grpo = [score + gap for score, gap in zip(rloo, gaps, strict=True)]
+    (pair,) = pairs(table(tmp_path, {"grpo": grpo, "rloo": rloo[:5]}), METRIC)
+    assert pair.difference == paired(grpo[:5], rloo[:5])
+    assert pair.test == "paired t on 5 of 6 and 5 seeds"
+    assert pair.verdict == "grpo beats rloo"
+
+
+def test_what_the_pairs_say_is_said_of_the_right_one(tmp_path):
+    """The mean over all seeds may say the opposite: one side was lucky in the seed it has alone."""
+    grpo, rloo = [0.51, 0.41, 0.61, 0.31], [0.50, 0.401, 0.60, 0.301, 0.99]
+    (pair,) = pairs(table(tmp_path, {"rloo": rloo, "grpo": grpo}), METRIC)
+    assert pair.verdict == "grpo beats rloo" and pair.difference.mean > 0
+    assert pair.wins.games == 20 and pair.seeds == (4, 5)
+
+
+def test_a_partner_that_died_without_a_score_leaves_no_pairs(tmp_path):
+    write_sweep(tmp_path, NEAR)
+    (tmp_path / "rloo-3" / "metrics.jsonl").unlink()
+    die(tmp_path / "rloo-3")
+    runs = [read(path) for path in find([tmp_path])]
+    (pair,) = pairs([scored(one, METRIC) for one in grouped(runs)], METRIC)
+    assert pair.difference == welch(NEAR["grpo"], NEAR["rloo"][:3])
 
 
 def test_p_values_hold_for_the_whole_table(tmp_path):
@@ -61,8 +91,8 @@ def test_p_values_hold_for_the_whole_table(tmp_path):
 
 
 def test_a_run_that_died_counts_with_the_score_it_had(tmp_path):
-    write_run(tmp_path / "dead", [0.0, 0.1], seed=0, iterations=9)
-    write_run(tmp_path / "whole", [0.0, 0.9], seed=1, iterations=1)
+    write_run(tmp_path / "dead", [0.1], seed=0, iterations=9)
+    write_run(tmp_path / "whole", [0.0, 0.9], seed=1, every=9)
     found = scored(grouped([read(p) for p in find([tmp_path])], ["algorithm"])[0], "eval/accuracy")
     assert found.estimate.mean == pytest.approx(0.5)
     assert (found.seeds_that("died"), found.without, found.worst) == ([0], [], (0, 0.1))

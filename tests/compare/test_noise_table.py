@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from written_runs import write_prompts, write_run
+from written_runs import die, write_prompts, write_run
 
 from tandem.compare.comparison import pairs, scored
 from tandem.compare.evaluations import last_evaluation
@@ -70,9 +70,37 @@ def test_a_difference_is_decomposed_itself(tmp_path):
 def test_without_pairs_prompts_are_still_shared(tmp_path):
     a = answers(4, 10, seed=0.05, prompt=0.3)
     written(tmp_path, "grpo", a)
-    written(tmp_path, "rloo", a[:3] - 0.1)
+    written(tmp_path, "rloo", a[:3] - 0.1, warm_start=None)
     gap = cells(table_of(tmp_path), "grpo - rloo")
     assert gap["n"] == "4, 3" and float(gap["another set adds"]) < 0.01
+
+
+def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
+    """Each seed draws prompts of its own, and both variants find the same ones hard: apart they
+    seem to need more prompts; pair by pair seeds are what differs."""
+    a = np.stack([answers(1, 20, seed=0, prompt=0.3, stream=s)[0] for s in range(6)])
+    b = a - 0.1 + np.array([0.05, -0.04, 0.06, -0.05, 0.03, -0.05])[:, None]
+    ids = [range(20 * s, 20 * s + 20) for s in range(6)]
+    written(tmp_path, "grpo", a, ids=ids)
+    written(tmp_path, "rloo", b[:5], ids=ids)
+    table = table_of(tmp_path)
+    gap = cells(table, "grpo - rloo")
+    assert (gap["n"], gap["larger"]) == ("5, 5", "seeds")
+    assert gap["mean"] == f"{(a - b)[:5].mean():.3f}"
+    assert table.notes[-1].startswith("Seeds are the larger noise in the one difference")
+
+
+def test_prompts_that_are_shared_without_pairs_are_not_counted_twice(tmp_path):
+    """One run of the pairs died before its score, and each seed has prompts of its own."""
+    ids = [range(10 * s, 10 * s + 10) for s in range(3)]
+    y = answers(3, 10, seed=0.05, prompt=0.3)
+    written(tmp_path, "grpo", y, ids=ids)
+    written(tmp_path, "rloo", y[:2] - 0.1, ids=ids)
+    die(write_run(tmp_path / "rloo-2", [None, None], seed=2, algorithm="rloo"))
+    table = table_of(tmp_path)
+    assert set(cells(table, "grpo - rloo").values()) == {"grpo - rloo", "3, 2", "-"}
+    why = "Not told apart: grpo - rloo: its sides share prompts, but no pairs of runs."
+    assert why in table.notes
 
 
 def test_seeds_that_were_asked_other_prompts_count_them_already(tmp_path):

@@ -1,5 +1,7 @@
 """Which runs are seeds of one another, and which pairs the design makes."""
 
+from dataclasses import replace
+
 import pytest
 from written_runs import write_run, write_sweep
 
@@ -68,10 +70,27 @@ def test_the_same_seed_twice_is_no_replicate(tmp_path):
 
 def test_by_groups_by_what_is_named(tmp_path):
     write_run(tmp_path / "a", [0, 1], optimizer={"lr": 1e-4})
-    write_run(tmp_path / "b", [0, 1], optimizer={"lr": 2e-4}, seed=1)
-    assert [v.seeds for v in grouped(runs_of(tmp_path), ["algorithm"])] == [[0, 1]]
+    write_run(tmp_path / "b", [0, 1], algorithm="rloo", optimizer={"lr": 2e-4}, seed=1)
+    assert [v.name for v in grouped(runs_of(tmp_path), ["algorithm"])] == ["grpo", "rloo"]
     with pytest.raises(ValueError, match="by=algoritm: no run has such a choice or key"):
         grouped(runs_of(tmp_path), ["algoritm"])
+
+
+def test_what_by_leaves_together_is_one_configuration(tmp_path):
+    """Three seeds at one rate and three at another are no six seeds of their algorithm."""
+    for seed in range(6):
+        lr = 1e-4 if seed < 3 else 1e-2
+        typed = ["algorithm=grpo", f"optimizer.lr={lr}"]
+        adam = {"lr": lr, "eps": lr / 100}
+        write_run(tmp_path / str(seed), [0, 1], seed=seed, optimizer=adam, overrides=typed)
+    said = (
+        r"by=algorithm: runs of grpo are no seeds of one another, they differ in optimizer.lr "
+        r"\(0.0001 and 0.01\): by=algorithm,optimizer.lr tells them apart"
+    )
+    with pytest.raises(ValueError, match=said):
+        grouped(runs_of(tmp_path), ["algorithm"])
+    apart = grouped(runs_of(tmp_path), ["algorithm", "optimizer.lr"])
+    assert [v.seeds for v in apart] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_differences_are_what_differs_and_nothing_else(tmp_path):
@@ -81,6 +100,17 @@ def test_differences_are_what_differs_and_nothing_else(tmp_path):
         "optimizer.lr": (1e-4, 2e-4),
         "optimizer.eps": (None, 1e-6),
     }
+
+
+def test_seeds_that_both_have_make_pairs_and_every_one_starts_alike(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", [0, 1], seed=seed)
+    for seed in (1, 2, 3):
+        write_run(tmp_path / f"b{seed}", [0, 1], algorithm="rloo", seed=seed)
+    one, other = grouped(runs_of(tmp_path))
+    assert shared_seeds(one, other) == shared_seeds(other, one) == [1, 2]
+    elsewhere = read(write_run(tmp_path / "c", [0, 1], algorithm="rloo", seed=2, warm_start=None))
+    assert shared_seeds(one, replace(other, runs=[other.runs[0], elsewhere])) == []
 
 
 def pair_of(tmp_path, **of_second):

@@ -50,20 +50,25 @@ class Scored:
         return [run.seed for run in self.variant.runs if run.state == state]
 
     @property
+    def by_seed(self) -> dict[int, float]:
+        seeds = [seed for seed in self.variant.seeds if seed not in self.without]
+        return dict(zip(seeds, self.scores, strict=True))
+
+    @property
     def worst(self) -> tuple[int, float]:
         """Its seed and score."""
-        seeds = [seed for seed in self.variant.seeds if seed not in self.without]
-        return min(zip(seeds, self.scores, strict=True), key=lambda pair: pair[1])
+        return min(self.by_seed.items(), key=lambda pair: pair[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two variants, the one with the higher mean first."""
+    """Two variants, the one that the difference speaks for first."""
 
     better: Scored
     other: Scored
     difference: Difference
     wins: Wins
+    paired_on: Sequence[int] = ()  # seeds; (): the two are not paired
     adjusted: float | None = None  # the p-value, Holm over all pairs of the table
     among: int = 1  # pairs of the table
     better_is: str = "beats"  # what the higher mean does to the other
@@ -74,6 +79,20 @@ class Pair:
         return sum(len(side.seeds_that("goes on")) for side in (self.better, self.other))
 
     @property
+    def seeds(self) -> tuple[int, int]:
+        """n of each side."""
+        return len(self.better.scores), len(self.other.scores)
+
+    @property
+    def test(self) -> str:
+        """With the seeds that both sides have, where one has others too."""
+        if not self.paired_on:
+            return "Welch"
+        n, all_paired = len(self.paired_on), {len(self.paired_on)} == {*self.seeds}
+        one, other = self.seeds
+        return "paired t" if all_paired else f"paired t on {n} of {one} and {other} seeds"
+
+    @property
     def distinct(self) -> bool:
         return not self.going and self.adjusted is not None and self.adjusted < ALPHA
 
@@ -82,7 +101,7 @@ class Pair:
         if self.going:
             runs = sum(len(side.variant.runs) for side in (self.better, self.other))
             return f"not yet: {self.going} of {runs} runs {said_of('goes on', self.going)}"
-        n = " and ".join(dict.fromkeys(str(len(side.scores)) for side in (self.better, self.other)))
+        n = " and ".join(dict.fromkeys(map(str, self.seeds)))
         if self.distinct:
             return f"{self.better.variant.name} {self.better_is} {self.other.variant.name}"
         return f"not distinguishable at n = {n}; {more_seeds(self.difference, self.among)}"
@@ -140,13 +159,27 @@ def pairs(variants: Sequence[Scored], metric: str) -> list[Pair]:
 
 
 def compared(one: Scored, other: Scored) -> Pair:
-    """Paired where the design pairs them and no score of a pair is missing, else Welch's."""
-    better, worse = sorted((one, other), key=lambda side: -side.estimate.mean)
-    whole = not (better.without or worse.without)
-    test = paired if whole and shared_seeds(better.variant, worse.variant) else welch
+    """Paired on the seeds that both have by design, where no score of these is missing; else
+    Welch's."""
+    on = pairing(one, other)
+    if on:
+        a, b = ([side.by_seed[seed] for seed in on] for side in (one, other))
+        found = paired(a, b)
+    else:
+        found = welch(one.scores, other.scores)
+    if found.mean < 0:  # of the seeds that both have, whatever the means over all say
+        return compared(other, one)
     return Pair(
-        better=better,
-        other=worse,
-        difference=test(better.scores, worse.scores),
-        wins=wins(better.scores, worse.scores),
+        better=one,
+        other=other,
+        difference=found,
+        wins=wins(one.scores, other.scores),
+        paired_on=on,
     )
+
+
+def pairing(one: Scored, other: Scored) -> list[int]:
+    """The seeds that a test pairs, two at least, or all that there are; [] if it pairs none."""
+    on = shared_seeds(one.variant, other.variant)
+    few = len(on) < 2 and not on == one.variant.seeds == other.variant.seeds
+    return [] if few or {*on} & {*one.without, *other.without} else on

@@ -17,7 +17,7 @@ from tandem.compare.noises import SMALL, Noises, own, shared, shared_unpaired, u
 from tandem.compare.table import Table
 from tandem.compare.tables import by_size, interval, number
 
-Answers = Sequence[Asked]  # of the runs of a variant that have a score, by seed
+Answers = Mapping[int, Asked]  # by seed, of the runs of a variant that have a score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Row:
     name: str
     seeds: Sequence[int]  # n, of each side
     found: Noises | None
-    why: str = ""  # nothing was found
+    why: str = ""  # nothing was found; "": it was, or a side alone says why
 
 
 def of_noises(variants: Sequence[Scored], pairs: Sequence[Pair], metric: str) -> Table | None:
@@ -48,35 +48,41 @@ def of_noises(variants: Sequence[Scored], pairs: Sequence[Pair], metric: str) ->
             *("prompts for half", "larger"),
         ),
         rows=[_cells(row) for row in (*alone, *between)],
-        notes=[*_notes(alone), bought(between or alone)],
+        notes=[*_notes(alone, between), bought(between or alone)],
     )
 
 
 def _alone(one: Scored, answers: Answers) -> Row:
-    found = noises(answers)
-    why = "each source has one prompt, which any other set would ask too"
+    found, why = noises([*answers.values()]), ""
     if not answers:
         why = "its runs kept no prompts"
+    elif found is None:
+        why = "each source has one prompt, which any other set would ask too"
     return Row(name=one.variant.name, seeds=[len(one.scores)], found=found, why=why)
 
 
 def _between(pair: Pair, answers: Mapping[str, Answers], alone: Mapping[str, Noises | None]) -> Row:
     sides = pair.better, pair.other
+    found = of_pair(pair, answers, alone)
+    known = all(alone[side.variant.name] is not None for side in sides)
+    why = "its sides share prompts, but no pairs of runs" if known and found is None else ""
+    seeds = [len(pair.paired_on)] * 2 if pair.paired_on else pair.seeds
     return Row(
         name=" - ".join(side.variant.name for side in sides),
-        seeds=[len(side.scores) for side in sides],
-        found=of_pair(pair, answers, alone),
+        seeds=seeds,
+        found=found,
+        why=why,
     )
 
 
 def answers_of(one: Scored, metric: str) -> Answers:
-    """[]: some run that has a score kept no prompts."""
+    """{}: some run that has a score kept no prompts."""
     scored = [run for run in one.variant.runs if run.seed not in one.without]
-    found = [last_evaluation(run, metric) for run in scored]
-    return [] if None in found else found
+    found = {run.seed: last_evaluation(run, metric) for run in scored}
+    return {} if None in found.values() else found
 
 
-def noises(answers: Answers) -> Noises | None:
+def noises(answers: Sequence[Asked]) -> Noises | None:
     """None: nothing was kept, or each source has one prompt, so that nothing was left to chance."""
     table = crossed(answers) if len(answers) > 1 else None
     if table is not None:
@@ -92,7 +98,7 @@ def are_drawn(sources: Sequence[str]) -> bool:
     return len(set(sources)) < len(sources)
 
 
-def crossed(answers: Answers) -> tuple[NDArray, Sequence[str]] | None:
+def crossed(answers: Sequence[Asked]) -> tuple[NDArray, Sequence[str]] | None:
     """[n, P] and the sources of the prompts that all have a number of; None: seeds differ in
     what they were asked."""
     if any(one.prompts != answers[0].prompts for one in answers):
@@ -114,20 +120,28 @@ def _known(one: Asked, which: NDArray) -> Asked:
 def of_pair(
     pair: Pair, answers: Mapping[str, Answers], alone: Mapping[str, Noises | None]
 ) -> Noises | None:
-    """Judged as the difference is: pair by pair, or each side by itself."""
+    """Judged as the difference is: pair by pair, or each side by itself.
+
+    None: its sides are no pairs of runs, and yet some of their runs were asked the same prompts:
+    what these do to both cancels, and nobody has counted how far.
+    """
     names = pair.better.variant.name, pair.other.variant.name
     (a, b), (of_a, of_b) = ([found[name] for name in names] for found in (answers, alone))
     if of_a is None or of_b is None:
         return None
-    paired = pair.difference.pairs is not None
-    if paired and all(x.prompts == y.prompts for x, y in zip(a, b, strict=True)):
-        gaps = [replace(x, values=x.values - y.values) for x, y in zip(a, b, strict=True)]
-        return noises(gaps)
-    both = crossed([*a, *b])
-    if both is None or min(len(a), len(b)) < 2:
-        return unrelated(of_a, of_b)
-    y, sources = both
-    return shared_unpaired(y[: len(a)], y[len(a) :], sources)
+    of_seed = [(a[seed], b[seed]) for seed in pair.paired_on]
+    if of_seed and all(x.prompts == y.prompts for x, y in of_seed):
+        return noises([replace(x, values=x.values - y.values) for x, y in of_seed])
+    both = crossed([*a.values(), *b.values()])
+    if both is not None and min(len(a), len(b)) > 1:
+        y, sources = both
+        return shared_unpaired(y[: len(a)], y[len(a) :], sources)
+    return None if asked(a) & asked(b) else unrelated(of_a, of_b)
+
+
+def asked(answers: Answers) -> set[int]:
+    """The prompts of all runs."""
+    return {prompt for one in answers.values() for prompt in one.prompts}
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -149,7 +163,7 @@ def _error(variance: float | None) -> str:
     return number(None if variance is None else math.sqrt(variance))
 
 
-def _notes(alone: Sequence[Row]) -> list[str]:
+def _notes(alone: Sequence[Row], between: Sequence[Row]) -> list[str]:
     notes = [
         "On these prompts: what the intervals of scores and differences count. Another set of as "
         "many prompts from the same sources adds to it (as squares add); counted: it is in there, "
@@ -161,7 +175,7 @@ def _notes(alone: Sequence[Row]) -> list[str]:
     if fewest > 1:
         more = math.sqrt((fewest - 1) / stats.chi2.ppf((1 - LEVEL) / 2, fewest - 1))
         notes.append(f"At n = {fewest} seeds may differ up to {more:.1f} times as much as is seen.")
-    unknown = [f"{row.name}: {row.why}" for row in alone if row.found is None]
+    unknown = [f"{row.name}: {row.why}" for row in (*alone, *between) if row.why]
     return [*notes, f"Not told apart: {'; '.join(unknown)}."] if unknown else notes
 
 

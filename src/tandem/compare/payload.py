@@ -208,8 +208,8 @@ def of_pair(pair: Pair) -> dict[str, object]:
         "low": pair.difference.low,
         "high": pair.difference.high,
         "p": pair.adjusted,
-        "n": [len(side.scores) for side in (pair.better, pair.other)],
-        "test": "Welch" if pair.difference.pairs is None else "paired t",
+        "n": list(pair.seeds),
+        "test": pair.test,
     }
 
 

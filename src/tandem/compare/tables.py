@@ -70,10 +70,10 @@ def of_pairs(pairs: Sequence[Pair], metric: str) -> Table:
         rows=[
             (
                 f"{pair.better.variant.name} - {pair.other.variant.name}",
-                f"{len(pair.better.scores)}, {len(pair.other.scores)}",
+                ", ".join(map(str, pair.seeds)),
                 number(pair.difference.mean),
                 interval(pair.difference.low, pair.difference.high),
-                "Welch" if pair.difference.pairs is None else "paired t",
+                pair.test,
                 number(pair.difference.correlation),
                 number(pair.adjusted),
                 won(pair),

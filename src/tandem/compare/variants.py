@@ -38,9 +38,9 @@ class Variant:
 def grouped(runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = ()) -> list[Variant]:
     """Runs by configuration, in the order in which they come, named by what sets them apart.
 
-    `by`: choices (algorithm) or keys (optimizer.lr) that tell variants apart, and nothing else
-    does; `task`: those that tell tasks apart. Raises ValueError where a variant has a seed twice,
-    or a key is in no configuration.
+    `by`: choices (algorithm) or keys (optimizer.lr) that tell variants apart; `task`: those that
+    tell tasks apart. Raises ValueError where a variant has a seed twice, where `by` leaves
+    configurations together that are not one, or where a key is in no configuration.
     """
     facts = [facts_of(run) for run in runs]
     for option, keys in (("by", by), ("task", task)):
@@ -55,7 +55,24 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = (
     groups: dict[tuple[str, str], list[Run]] = {}
     for run, fact, own in zip(runs, facts if by else kept, of_task, strict=True):
         groups.setdefault((named(fact, keys), own), []).append(run)
+    if by:
+        for (name, _), own in groups.items():
+            _of_one_configuration(name, own, by)
     return [_variant(*names, own) for names, own in groups.items()]
+
+
+def _of_one_configuration(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
+    """Seeds of two configurations are no seeds of one: their spread is that of the two."""
+    facts = [facts_of(run) for run in runs]
+    if not differing(facts):
+        return
+    first, *more = naming_keys(runs, facts)
+    values = " and ".join(dict.fromkeys(str(fact.get(first, "-")) for fact in facts))
+    raise ValueError(
+        f"by={','.join(by)}: runs of {name} are no seeds of one another, they differ in "
+        f"{', '.join([f'{first} ({values})', *more])}: by={','.join([*by, first, *more])} tells "
+        "them apart"
+    )
 
 
 def _variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
@@ -139,14 +156,16 @@ def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
 
 
 def shared_seeds(one: Variant, other: Variant) -> list[int]:
-    """The seeds by which two variants are paired; [] if they are not.
+    """The seeds that both variants have, by which they are paired; [] if they are not.
 
-    Decided by design and never by looking: the same seeds, from the same first weights. A seed
-    names the prompts and the noise of a run, so such a pair differs by the variant alone.
+    Decided by design and never by looking: the same seeds, each from the same first weights. A
+    seed names the prompts and the noise of a run, so such a pair differs by the variant alone.
     """
-    if one.seeds != other.seeds or start_of(one.runs[0]) != start_of(other.runs[0]):
+    theirs = {run.seed: run for run in other.runs}
+    both = [(run, theirs[run.seed]) for run in one.runs if run.seed in theirs]
+    if any(start_of(own) != start_of(its) for own, its in both):
         return []
-    return one.seeds
+    return [run.seed for run, _ in both]
 
 
 def start_of(run: Run) -> tuple[object, ...]:
