@@ -7,6 +7,9 @@ import time
 import pytest
 from written_runs import write_run
 
+from tandem.compare.__main__ import main
+from tandem.compare.planned import unrecorded
+from tandem.compare.provenance import code_of
 from tandem.compare.runs import find, read
 from tandem.sweep import outcome
 
@@ -71,6 +74,34 @@ def test_a_torn_line_is_left_out_and_null_is_no_number(tmp_path):
         file.write('{"iteration": 3, "eval/acc')
     assert read(folder).curve("eval/accuracy").y.tolist() == [0.1, 0.3]
     assert read(folder).score("eval/accuracy") == 0.3
+
+
+def test_where_a_run_comes_from_names_the_code_of_every_start(tmp_path):
+    """It went on with other code, or with files that no commit has."""
+    folder = write_run(tmp_path / "run", [0.1, 0.3])
+    codes = [("a" * 40, False), ("b" * 40, True), ("a" * 40, True), (None, None)]
+    starts = [{"code": {"commit": commit, "dirty": dirty}} for commit, dirty in codes]
+    (folder / "manifest.json").write_text(json.dumps({"starts": starts}))
+    said = ", ".join(["aaaaaaaaaa", "aaaaaaaaaa+changes", "bbbbbbbbbb+changes", "unknown code"])
+    assert code_of([read(folder)]).endswith(f" {said}")
+
+
+def test_a_run_that_a_sweep_planned_and_that_left_no_record_is_missed(tmp_path, capsys):
+    """One crashed before its record began, one never started; all others are there."""
+    sweep = tmp_path / "sweep"
+    jobs = {f"seed={seed}": [f"seed={seed}"] for seed in range(4)}
+    for seed in (0, 1):
+        write_run(sweep / f"seed={seed}", [0.0, 0.5 + seed / 10], seed=seed)
+    outcome.write_plan(sweep, "train.py -m seed=0,1", {name: jobs[name] for name in list(jobs)[:2]})
+    assert unrecorded([sweep]) == []
+    (sweep / "seed=2").mkdir()
+    outcome.write_plan(sweep, "train.py -m seed=0,1,2,3", jobs)
+    said = "sweep planned 4 runs; 2 have no record: seed=2, seed=3"
+    assert unrecorded([tmp_path, sweep]) == [said]
+    main([str(sweep), f"out={tmp_path / 'out'}"])
+    assert said in capsys.readouterr().out
+    of_page = json.dumps(f"n = 2 seeds each · {said}").strip('"')
+    assert of_page in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_runs_are_found_below_a_folder_once(tmp_path):

@@ -37,6 +37,7 @@ from tandem.compare import (
     expectation,
     live,
     noise_table,
+    planned,
     selection,
     tables,
     wandb_report,
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str]) -> None:
             follow(places, options)
             return
         runs = [read(folder) for folder in find(places)]
-        found = with_selection(compare(runs, asked_of(options)), places)
+        found = with_sweeps(compare(runs, asked_of(options)), places)
         print("\n\n".join(table.markdown() for table in found.tables))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))
@@ -87,13 +88,18 @@ def follow(places: Sequence[str], options: Mapping[str, str]) -> None:
         )
     if port != "true" and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"serve={port}: give serve=true, or a port such as serve=8000")
-    watched = live.Watched(places, lambda runs: with_selection(compare(runs, asked), places))
+    watched = live.Watched(places, lambda runs: with_sweeps(compare(runs, asked), places))
     live.serve(watched, 0 if port == "true" else int(port))
 
 
-def with_selection(found: Comparison, places: Sequence[str]) -> Comparison:
-    """With the tables of what was selected from sweeps at these places."""
-    return replace(found, tables=[*found.tables, *selection.tables_of(places)])
+def with_sweeps(found: Comparison, places: Sequence[str]) -> Comparison:
+    """With what sweeps at these places selected, and which of their runs left no record."""
+    missing = planned.unrecorded(places)
+    made = [
+        replace(table, notes=[*table.notes, *missing]) if table.name == "scores" else table
+        for table in found.tables
+    ]
+    return replace(found, tables=[*made, *selection.tables_of(places)], unrecorded=tuple(missing))
 
 
 def parsed(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:

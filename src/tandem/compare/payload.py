@@ -134,7 +134,7 @@ def meta(found: Comparison) -> str:
     each = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     said = [many, f"{len(found.runs)} runs", f"n = {each} seeds each"]
     unfinished = counted([run.state for run in found.runs])
-    return " · ".join([*said, *([unfinished] if unfinished else [])])
+    return " · ".join(filter(None, [*said, unfinished, *found.unrecorded]))
 
 
 def of_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -> dict[str, object]:

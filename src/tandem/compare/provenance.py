@@ -19,9 +19,9 @@ def provenance(runs: Sequence[Run]) -> str:
 
 
 def code_of(runs: Sequence[Run]) -> str:
-    """The version that reads, and the commits of those that ran."""
-    commits = sorted({run.commit[:10] if run.commit else "unknown code" for run in runs})
-    return f"Tandem {metadata.version('tandem')} {', '.join(commits)}"
+    """The version that reads, and the commits of all starts of those that ran."""
+    ran = sorted({code for run in runs for code in run.code or ("unknown code",)})
+    return f"Tandem {metadata.version('tandem')} {', '.join(ran)}"
 
 
 def fingerprint(runs: Sequence[Run]) -> str:

@@ -36,6 +36,7 @@ class Comparison:
     across: Sequence[Across] = ()  # variants over many tasks
     experiment: Experiment | None = None
     judged: Sequence[Judged] = ()  # every run, beside what the experiment expects
+    unrecorded: Sequence[str] = ()  # runs that were planned and are not there, in sentences
 
     @property
     def runs(self) -> list[Run]:

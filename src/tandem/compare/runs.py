@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Run:
     folder: Path
     config: Mapping[str, object]
     seed: int
-    commit: str | None  # of the code that began it; None: unknown
+    code: Sequence[str]  # of each start: its commit, and whether files had changed since
     works: bool | None  # whether a process did when it was read; None: nobody knows
     logs: Mapping[str, Log]
 
@@ -113,6 +113,13 @@ def _below(place: Path) -> Iterator[Path]:
     return (path.parent for path in place.rglob(CONFIG) if (path.parent / MANIFEST).is_file())
 
 
+def _code(of_start: Mapping[str, object]) -> str:
+    commit = of_start["commit"]
+    if not commit:
+        return "unknown code"
+    return f"{commit[:10]}+changes" if of_start.get("dirty") else commit[:10]
+
+
 def read(folder: Path) -> Run:
     """Raises ValueError for a directory that is no run of ours."""
     try:
@@ -122,7 +129,7 @@ def read(folder: Path) -> Run:
             folder=folder,
             config=config,
             seed=int(config["seed"]),
-            commit=starts[0]["code"]["commit"] if starts else None,
+            code=[_code(start["code"]) for start in starts],
             works=works(folder),  # before its logs: what ends meanwhile is found whole
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )

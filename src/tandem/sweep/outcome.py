@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import IO, Literal
 
 from tandem.compare.logs import whole_lines
+from tandem.compare.planned import PLAN
 from tandem.compare.runs import METRICS, read
 from tandem.compare.states import JOB, LOCK, is_locked
 from tandem.record import durable
 from tandem.record.manifest import scrub
 from tandem.stop import INTERRUPTED
 
-PLAN, PLAN_LOCK = "sweep.json", "sweep.lock"
+PLAN_LOCK = "sweep.lock"
 LOG = "output.log"
 MODEL = "model"  # what a run saves last, once it is through
 HEADLINES = ("eval/accuracy", "eval/reward")  # the first one that a run has
