@@ -105,7 +105,7 @@ def best(study: optuna.Study, asked: Asked, folder: str, seeds: int) -> str:
     found = f"{asked.metric or 'score'} {top.value:.4g} (n = {seeds})"
     return (
         f"\nbest of k = {len(done)} trials: {where}, {found}\n"
-        f"It was chosen by looking; fresh seeds say how good it is: {next_step(asked, folder)}"
+        f"It was chosen by looking; fresh seeds say how good it is:{next_step(asked, folder)}"
     )
 
 
@@ -117,6 +117,6 @@ def next_step(asked: Asked, folder: str) -> str:
         return f"\n\n    {shlex.join(['python', '-m', 'tandem.select', folder, *metric])}"
     which = "highest" if highest else "lowest"
     return (
-        f"train them by hand. tandem.select would choose the highest score, not the {which} "
+        f" train them by hand. tandem.select would choose the highest score, not the {which} "
         f"{asked.metric or 'score'}."
     )
