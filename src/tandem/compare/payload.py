@@ -16,13 +16,12 @@ from tandem.compare.learning import Learning, learning, mean_line
 from tandem.compare.provenance import provenance
 from tandem.compare.runs import AXES, Run
 from tandem.compare.states import counted, said_of
-from tandem.compare.tables import interval, number
+from tandem.compare.tables import interval, listed, number
 
 if TYPE_CHECKING:
     from tandem.compare.report import Comparison
 
 BESIDE = ("eval/reward", "reward/mean", "actor/entropy", "response/length_mean", "eval/diversity")
-NAMED = 4  # variants in a sentence; more are counted
 
 
 def payload(found: Comparison) -> dict[str, object]:
@@ -120,12 +119,6 @@ def over_tasks(found: Comparison) -> str:
     mean = f"{number(best.mean.value)} {interval(best.mean.low, best.mean.high)}"
     highest = f"{best.name} has the highest interquartile mean"
     return f"{said} {highest}: {mean}, n = {best.mean.scores} scores."
-
-
-def listed(names: Sequence[str], among: int) -> str:
-    if len(names) > NAMED:
-        return f"{len(names)} of {among} others" if len(names) < among else f"all {among} others"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def meta(found: Comparison) -> str:

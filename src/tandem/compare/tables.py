@@ -9,6 +9,8 @@ from tandem.compare.states import UNFINISHED, counted, said_of
 from tandem.compare.table import Table
 from tandem.compare.variants import Variant, differing, facts_of
 
+NAMED = 4  # variants in a sentence; more are counted
+
 
 def of_variants(variants: Sequence[Scored], metric: str, silent: Sequence[Variant] = ()) -> Table:
     """Mean and interval of each, and every seed: the worst one has a column of its own.
@@ -116,3 +118,10 @@ def number(value: float | None) -> str:
 
 def interval(low: float | None, high: float | None) -> str:
     return "-" if low is None else f"[{number(low)}, {number(high)}]"
+
+
+def listed(names: Sequence[str], among: int) -> str:
+    """A few of so many others by name, and of more how many there are."""
+    if len(names) > NAMED:
+        return f"{len(names)} of {among} others" if len(names) < among else f"all {among} others"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
