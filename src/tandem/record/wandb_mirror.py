@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 2.0  # seconds a server gets to show that it is there
 START_WITHIN = 10.0  # seconds a server that is there gets to start a run
-UPLOAD_WITHIN = 60.0  # seconds at the end for what is not uploaded yet; `wandb sync` does the rest
+# Seconds at the end for what is not uploaded yet; `wandb sync --include-online` does the rest.
+UPLOAD_WITHIN = 60.0
 AXES = ("iteration", "samples", "tokens", "steps", "time/total", "time/cpu", "time/gpu")
 LONGEST_TAG = 64  # characters, W&B's own limit
 STAGING = "WANDB_DATA_DIR"
