@@ -8,14 +8,11 @@ from itertools import pairwise
 
 from tandem.compare import tasks
 from tandem.compare.runs import Run
+from tandem.record import labels
 
 # Where a run lies, how far it is watched and what it costs says nothing of what it does.
-NO_DIFFERENCE = (
-    *("seed", "run_dir", "cache_dir", "overrides", "resume", "evaluate", "dry_run", "estimate"),
-    *("sweep_dir", "logger", "callbacks", "checkpoints", "threads", "plugins", "parameters"),
-    *("micro_batch_size", "max_tokens_per_microbatch"),
-    *(f"trainer.{x}" for x in ("accelerator", "devices", "num_nodes", "strategy")),
-)
+# What is typed or counted by itself, or is told by the numbers that follow from it, neither.
+NO_DIFFERENCE = labels.NO_DIFFERENCE | {"seed", "overrides", "parameters"}
 # What an algorithm tells the model of itself is no part of its weights.
 TOLD = ("model.trained", "model.sampling")
 STARTS = ("warm_start", "continue_from", "model")  # what the first weights of a run depend on
