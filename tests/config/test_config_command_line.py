@@ -10,28 +10,46 @@ import yaml
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose
-from tandem.config.command_line import jobs, preflight, refusals
+from tandem.config.command_line import preflight, refusals
 from tandem.config.composition import conf_folder
 from tandem.config.help import page
+from tandem.config.sweeps import Sweep, sweep_of
+from tandem.config.swept_values import TRIES, partners
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_each_value_of_a_sweep_stands_in_one_job():
-    assert jobs(["algorithm=grpo,rloo", "epochs=2", "seed=range(0,3)"]) == [
-        ["algorithm=grpo", "epochs=2", "seed=0"],
-        ["algorithm=rloo", "epochs=2", "seed=0"],
-        ["algorithm=grpo", "epochs=2", "seed=1"],
-        ["algorithm=grpo", "epochs=2", "seed=2"],
-    ]
+def test_a_value_is_tried_beside_each_partner_once_before_any_of_them_twice():
+    swept = {"a": ["1", "2"], "b": ["3", "4", "5"], "seed": ["0", "1"]}
+    first = [["a=2", f"b={b}", "seed=0"] for b in (3, 4, 5)]
+    assert partners(swept, "a=2") == [tuple(row) for row in first]
+    assert partners(swept, "seed=1")[:3] == [
+        ("a=1", "b=3", "seed=1"), ("a=2", "b=4", "seed=1"), ("a=1", "b=5", "seed=1"),
+    ]  # fmt: skip
+    many = {key: [str(x) for x in range(20)] for key in "abc"}
+    assert len({*partners(many, "a=7")}) == TRIES
 
 
 def test_a_sweep_over_a_pattern_names_the_options():
-    assert jobs(["optimizer=glob(s*)"]) == [["optimizer=sgd"]]
-    found = ["adam", "adamw", "adamw_8bit"]
-    assert jobs(["optimizer=glob(a*)"]) == [[f"optimizer={name}"] for name in found]
+    def values(words):
+        return sweep_of([words], multirun=True).swept["optimizer"]
+
+    assert values("optimizer=glob(s*)") == ["sgd"]
+    assert values("optimizer=glob(a*)") == ["adam", "adamw", "adamw_8bit"]
     with pytest.raises(ConfigError, match=r"^optimizer=glob\(x\*\): names nothing$"):
-        jobs(["optimizer=glob(x*)"])
+        values("optimizer=glob(x*)")
+
+
+STARTS = (  # whatever the order in which values are typed
+    "-m algorithm=grpo,nft model=tiny_lm,tiny_flow",
+    "-m algorithm=grpo,nft model=tiny_flow,tiny_lm",
+    "sweep=[clip_ratio,algorithms]",
+)
+
+
+@pytest.mark.parametrize("line", STARTS)
+def test_a_sweep_starts_if_each_value_can_run_beside_some_other(line):
+    assert isinstance(preflight(["train.py", *line.split()]), Sweep)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +69,14 @@ def test_a_sweep_over_a_pattern_names_the_options():
         (
             ["-m", "sweep=seeds,group_size"],
             "sweep=seeds,group_size: write sweep=[seeds,group_size]",
+        ),
+        (
+            ["-m", "iterations=5", "iterations=6", "seed=0,1"],
+            "iterations=5 iterations=6: a sweep takes a key once",
+        ),
+        (
+            ["-m", "guards.no_signal=1", "guards={no_signal:2}", "seed=0,1"],
+            "guards.no_signal=1 guards={no_signal:2}: a sweep takes a key once",
         ),
         (["sweep=sedes"], "unknown option of sweep 'sedes': did you mean 'seeds'?"),
         (

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tandem.config import ConfigError, check, compose
-from tandem.config.sweeps import jobs, sweep_of
+from tandem.config.sweeps import sweep_of
+from tandem.config.swept_values import one_that_runs
 
 CONF = Path(__file__).parents[2] / "conf" / "sweep"
 RUNS = {  # command line -> what sets its runs apart, as their folders are named
@@ -57,13 +58,34 @@ def test_the_runs_of_a_sweep_are_named_by_their_numbers(words):
 
 
 def check_each(words):
-    for job in jobs(words.split()):
-        check(compose(job))
+    return one_that_runs(sweep_of(words.split(), multirun=True), check)
 
 
 @pytest.mark.parametrize("words", TRAINED)
 def test_every_value_of_a_sweep_can_run_on_the_models_that_it_is_for(words):
     check_each(words)
+
+
+def test_a_number_is_what_the_run_alone_would_find_whatever_was_run_before_it():
+    def names(line):
+        return list(sweep_of(line.split(), multirun=True).jobs)
+
+    assert names("seed=1,2 data.seed=${seed},7") == [
+        "data.seed=1,seed=1", "data.seed=7,seed=1", "data.seed=2,seed=2", "data.seed=7,seed=2",
+    ]  # fmt: skip
+    rates = (5e-06, 7.07e-06, 1e-05)  # of a language model of 6e8
+    assert names("sweep=learning_rate parameters=${mul:0.6,1.0e9}") == [
+        f"optimizer.lr={rate}" for rate in rates
+    ]
+
+
+def test_words_that_make_no_number_beside_one_value_end_the_runs_of_this_value_alone():
+    sweep = sweep_of(["sweep=[clip_ratio,algorithms]", "algorithm=rloo,grpo"], multirun=True)
+    refused = [job for job in sweep.jobs.values() if any("low=$" in line for line in job)]
+    assert len(sweep.jobs) == 6 and len(refused) == 3
+    for job in refused:
+        with pytest.raises(ConfigError, match="clip_"):
+            check(compose(job))
 
 
 @pytest.mark.parametrize(("words", "said"), REFUSED.items(), ids=REFUSED)

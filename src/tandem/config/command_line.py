@@ -19,7 +19,8 @@ from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
 from tandem.config.plugins import load_plugins
 from tandem.config.resume import configuration, resumes
-from tandem.config.sweeps import Sweep, jobs, sweep_of
+from tandem.config.sweeps import Sweep, sweep_of
+from tandem.config.swept_values import one_that_runs
 
 REFUSED = 2  # exit code of a command line that cannot run
 
@@ -49,7 +50,7 @@ def preflight(argv: Sequence[str]) -> list[str] | Sweep:
     if sweep is None:
         _check(configuration(words.overrides), words)
         return [argv[0], *_for_hydra(words, argv[1:])]
-    _check_sweep(jobs(words.overrides), words)
+    _check_sweep(sweep, words)
     return [argv[0], *_for_hydra(words, argv[1:])] if words.cfg else sweep
 
 
@@ -82,14 +83,13 @@ def _check(cfg: DictConfig, words: argparse.Namespace) -> None:
         sys.exit(0)
 
 
-def _check_sweep(sweep_jobs: Sequence[Sequence[str]], words: argparse.Namespace) -> None:
-    """Each value of each swept key, the others at their first value; --cfg prints the first job."""
+def _check_sweep(sweep: Sweep, words: argparse.Namespace) -> None:
+    """Each value of each swept key; --cfg prints the first job that can run."""
     from tandem.config.checks import checked
 
-    first, *others = sweep_jobs
-    for job in others:
-        checked(compose(job))
-    _check(compose(first), words)
+    run = one_that_runs(sweep, checked)
+    if words.cfg:
+        _check(compose(run), words)
 
 
 def _for_hydra(words: argparse.Namespace, argv: Sequence[str]) -> list[str]:

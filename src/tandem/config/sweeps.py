@@ -46,8 +46,7 @@ class Sweep:
 
     @property
     def searches(self) -> bool:
-        """Which runs there will be is decided while it goes on."""
-        return self.hydra.runtime.choices["hydra/sweeper"] != "basic"
+        return searches(self.hydra)
 
     @property
     def jobs(self) -> dict[str, list[str]] | None:
@@ -70,14 +69,17 @@ def sweep_of(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
         return None
     _refuse_what_a_run_has(overrides)
     _refuse_more_than_a_sweep(overrides)
+    _refuse_a_key_twice(overrides)
     parts = parse(_expanded(overrides, whole.hydra))
     swept = [part for part in parts if part.is_sweep_override()]
     shared = [p.input_line for p in parts if not (p.is_sweep_override() or _is_aside(p))]
+    values = {part.get_key_element(): _values(part) for part in swept}
     space = {part.get_key_element(): _space(part) for part in swept}
+    words = space if searches(whole.hydra) else {k: ",".join(sorted(v)) for k, v in values.items()}
     return Sweep(
-        folder=Path(whole.sweep_dir or default_folder(shared, space)).absolute(),
+        folder=Path(whole.sweep_dir or default_folder(shared, words)).absolute(),
         shared=shared,
-        swept={part.get_key_element(): _values(part) for part in swept},
+        swept=values,
         space=space,
         hydra=whole.hydra,
         gpus=_gpus(whole.trainer),
@@ -85,33 +87,16 @@ def sweep_of(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
     )
 
 
+def searches(hydra: DictConfig) -> bool:
+    """Whether it is decided while it goes on which runs there will be."""
+    return hydra.runtime.choices["hydra/sweeper"] != "basic"
+
+
 def _gpus(trainer: DictConfig) -> int | None:
     """A list names some of those that a run sees, so it has to see all."""
     if trainer.accelerator == "cpu":
         return 0
     return trainer.devices if isinstance(trainer.devices, int) else None
-
-
-def jobs(overrides: Sequence[str]) -> list[list[str]]:
-    """Command lines without a sweep in which each value of each swept key stands once."""
-    if _chosen(overrides) & {*FILES}:
-        overrides = _expanded(overrides, with_hydra(_first(overrides)).hydra)
-    parts = [part for part in parse(overrides) if not _is_aside(part)]
-    swept = [part.is_sweep_override() for part in parts]
-    values = [_lines(part) for part in parts]
-    first = [alternatives[0] for alternatives in values]
-    rows = [first] + [
-        [*first[:i], other, *first[i + 1 :]]
-        for i, alternatives in enumerate(values)
-        for other in alternatives[1:]
-    ]
-    return [_settled(row, swept) for row in rows]
-
-
-def _settled(row: Sequence[str], swept: Sequence[bool]) -> list[str]:
-    lines = list(zip(row, swept, strict=True))
-    own = iter(numbered([x for x, mine in lines if not mine], [x for x, mine in lines if mine]))
-    return [next(own) if mine else line for line, mine in lines]
 
 
 def job_name(own: Sequence[str]) -> str:
@@ -123,10 +108,10 @@ def job_name(own: Sequence[str]) -> str:
     return f"{name[: LONGEST - 9]}-{_digest(text)}"
 
 
-def default_folder(shared: Sequence[str], space: Mapping[str, str]) -> str:
-    """The same for the same command line, and for no other one."""
-    words = [re.split(r"[./@]", key)[-1].lstrip("+") for key in space]
-    whole = sorted([*shared, *(f"{key}={values}" for key, values in space.items())])
+def default_folder(shared: Sequence[str], swept: Mapping[str, str]) -> str:
+    """The same for the same runs, in whatever order they were typed, and for no others."""
+    words = sorted(re.split(r"[./@]", key)[-1].lstrip("+") for key in swept)
+    whole = sorted([*shared, *(f"{key}={values}" for key, values in swept.items())])
     return f"runs/sweeps/{'-'.join(words)[:40] or 'run'}-{_digest(' '.join(whole))}"
 
 
@@ -200,6 +185,20 @@ def _refuse_what_a_run_has(overrides: Sequence[str]) -> None:
             f"-m where {started[0]} is set: each rank would start the whole sweep; start it by "
             "python train.py -m, each run starts its own ranks"
         )
+
+
+def _refuse_a_key_twice(overrides: Sequence[str]) -> None:
+    """Of two the last one counts, and the order of a command line is to say nothing."""
+    for one, other in itertools.combinations(parse(overrides), 2):
+        if _sets(one, other) or _sets(other, one):
+            raise ConfigError(f"{one.input_line} {other.input_line}: a sweep takes a key once")
+
+
+def _sets(one: Override, other: Override) -> bool:
+    """The same key, or one in the mapping that is given for it."""
+    key, below = (part.get_key_element().lstrip("+~") for part in (one, other))
+    is_mapping = not one.is_delete() and isinstance(one.value(), dict)
+    return key == below or (is_mapping and below.startswith(f"{key}."))
 
 
 def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
 
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config.composition import compose
@@ -14,33 +15,59 @@ from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
 from tandem.config.plain import reason_of
 
-ASKED = "asked_of_a_sweep"  # a key beside all others, for as long as it takes to read it
-
 
 def numbered(shared: Sequence[str], own: Sequence[str]) -> list[str]:
     """The lines that set one run apart, with numbers in place of words.
 
-    They are those of this run's own model, algorithm and dynamics, so that folders and tables are
-    named by what was really set. Raises ConfigError where such a number makes no sense.
+    They are what this run alone would find under these keys, so that folders and tables are named
+    by what was really set. Where they make no number they stay words, which the run refuses.
     """
     asked = {line: part for line, part in zip(own, parse(own), strict=True) if is_open(part)}
     if not asked:
         return list(own)
-    others = [*shared, *(line for line in own if line not in asked)]
-    cfg = _settled(tuple(p.input_line for p in parse(others) if not (is_open(p) or is_seed(p))))
-    return [
-        f"{asked[x].get_key_element()}={_number(asked[x], cfg)}" if x in asked else x for x in own
-    ]
+    try:
+        cfg = _composed([*shared, *(line for line in own if line not in asked)])
+        for part in asked.values():
+            OmegaConf.update(cfg, part.key_or_group, part.value(), force_add=True)
+        return [_as_number(asked[line], cfg) if line in asked else line for line in own]
+    except (ConfigError, OmegaConfBaseException):
+        return list(own)
+
+
+def no_number(row: Sequence[str]) -> str | None:
+    """Why words of a command line make no number; None: they do, or the rest of it is at fault."""
+    words = {part.input_line: part for part in parse(row) if is_open(part)}
+    try:
+        cfg = _composed([line for line in row if line not in words])
+    except ConfigError:
+        return None
+    for part in words.values():
+        OmegaConf.update(cfg, part.key_or_group, part.value(), force_add=True)
+    for part in reversed(words.values()):  # what is swept comes last, and others may read it
+        try:
+            OmegaConf.select(cfg, part.key_or_group)
+        except OmegaConfBaseException as error:
+            return f"{part.key_or_group}: {reason_of(error)}"
+    return None
+
+
+def _composed(overrides: Sequence[str]) -> DictConfig:
+    """Once for all seeds of a variant: nothing is chosen by a seed, it only stands in its place."""
+    parts = parse(overrides)
+    seeds = [part.value() for part in parts if is_seed(part)]
+    cfg = copy.deepcopy(_settled(tuple(p.input_line for p in parts if not is_seed(p))))
+    if seeds:
+        cfg.seed = seeds[-1]
+    return cfg
 
 
 @functools.lru_cache(maxsize=64)
 def _settled(overrides: tuple[str, ...]) -> DictConfig:
-    """Once for all seeds of a variant."""
     return compose(overrides)
 
 
 def is_seed(part: Override) -> bool:
-    return part.key_or_group == "seed"
+    return part.key_or_group == "seed" and not part.is_delete()
 
 
 def is_open(part: Override) -> bool:
@@ -49,10 +76,5 @@ def is_open(part: Override) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def _number(part: Override, cfg: DictConfig) -> object:
-    with open_dict(cfg):
-        cfg[ASKED] = part.value()
-    try:
-        return OmegaConf.select(cfg, ASKED)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{part.key_or_group}: {reason_of(error)}") from error
+def _as_number(part: Override, cfg: DictConfig) -> str:
+    return f"{part.get_key_element()}={OmegaConf.select(cfg, part.key_or_group)}"
