@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tandem.config import check, compose
-from tandem.config.command_line import jobs
+from tandem.config.sweeps import sweep_of
+from tandem.config.swept_values import one_that_runs
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "experiments").glob("*/README.md"))]
@@ -28,8 +29,10 @@ def commands() -> list[str]:
 def test_a_command_of_the_documents_composes_and_binds(command):
     words = shlex.split(command, comments=True)[1:]
     overrides = [word for word in words if "=" in word or word.startswith("~")]
-    for job in jobs(overrides):
-        check(compose(job))
+    if (sweep := sweep_of(overrides, multirun="-m" in words)) is not None:
+        one_that_runs(sweep, check)
+    else:
+        check(compose(overrides))
 
 
 def test_the_misspelt_example_is_answered_as_the_readme_says():
