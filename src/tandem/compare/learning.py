@@ -66,6 +66,11 @@ def carried_on(places: NDArray, lived: NDArray) -> NDArray:
     return np.where(lived, places, np.cumsum(np.where(lived, steps, pace), axis=1))
 
 
+def same_runs(curves: Learning, along: Learning | None) -> Learning | None:
+    """The curves on another axis; None where not all of these runs recorded it."""
+    return along if along is not None and np.array_equal(curves.y, along.y) else None
+
+
 def shared(wheres: Sequence[NDArray]) -> NDArray:
     """The iterations that every one has that came so far, thinned."""
     if not wheres:

@@ -12,7 +12,7 @@ from tandem.compare.bands import Judged, verdict
 from tandem.compare.comparison import CAVEAT, SMALL, Pair, Scored
 from tandem.compare.expectation import Expected, numbers
 from tandem.compare.gallery import gallery
-from tandem.compare.learning import Learning, learning, mean_line
+from tandem.compare.learning import Learning, learning, mean_line, same_runs
 from tandem.compare.provenance import provenance
 from tandem.compare.runs import AXES, Run
 from tandem.compare.states import counted, said_of
@@ -171,10 +171,6 @@ def of_curves(runs: Sequence[Run], metric: str, axes: Sequence[str]) -> Mapping[
             for i, (run, y, own) in enumerate(rows)
         ],
     }
-
-
-def same_runs(curves: Learning, along: Learning | None) -> Learning | None:
-    return along if along is not None and np.array_equal(curves.y, along.y) else None
 
 
 def of_seed(along: Mapping[str, Learning | None], i: int) -> Mapping[str, Sequence[float | None]]:
