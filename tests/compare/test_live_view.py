@@ -194,7 +194,14 @@ def test_a_name_that_points_here_is_refused(tmp_path, host):
 def test_control_c_ends_it(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]})
     command = [sys.executable, "-m", "tandem.compare", str(tmp_path), "serve=true"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that a shell started in the background hear no Ctrl-C, nor do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout.readline().startswith("http://127.0.0.1:")
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
