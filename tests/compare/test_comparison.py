@@ -62,6 +62,13 @@ def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
     assert pair.verdict == "grpo beats rloo"
 
 
+@pytest.mark.parametrize(("left", "test"), [(3, "paired t on 3 of 6 and 3 seeds"), (2, "Welch")])
+def test_pairs_that_are_fewer_than_half_of_a_side_are_not_all_that_is_known(tmp_path, left, test):
+    rloo = [0.80, 0.20, 0.50, 0.35, 0.65, 0.40]
+    (pair,) = pairs(table(tmp_path, {"grpo": [0.7] * 6, "rloo": rloo[:left]}), METRIC)
+    assert pair.test == test
+
+
 def test_what_the_pairs_say_is_said_of_the_right_one(tmp_path):
     """The mean over all seeds may say the opposite: one side was lucky in the seed it has alone."""
     grpo, rloo = [0.51, 0.41, 0.61, 0.31], [0.50, 0.401, 0.60, 0.301, 0.99]

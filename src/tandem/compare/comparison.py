@@ -179,7 +179,9 @@ def compared(one: Scored, other: Scored) -> Pair:
 
 
 def pairing(one: Scored, other: Scored) -> list[int]:
-    """The seeds that a test pairs, two at least, or all that there are; [] if it pairs none."""
+    """The seeds that a test pairs: half of the seeds of either at least, and two of them, or all
+    that there are; [] if it pairs none, as the rest would then know more."""
     on = shared_seeds(one.variant, other.variant)
-    few = len(on) < 2 and not on == one.variant.seeds == other.variant.seeds
+    most = max(len(one.variant.seeds), len(other.variant.seeds))
+    few = 2 * len(on) < most or len(on) == 1 < most
     return [] if few or {*on} & {*one.without, *other.without} else on
