@@ -112,11 +112,12 @@ def test_seeds_that_were_asked_other_prompts_count_them_already(tmp_path):
 
 
 def test_all_prompts_that_there_are_leave_nothing_to_chance(tmp_path):
-    written(tmp_path, "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=["a", "b", "c", "d"])
-    table = table_of(tmp_path)
-    assert set(cells(table, "grpo").values()) == {"grpo", "3", "-"}
-    why = "Not told apart: grpo: each source has one prompt, which any other set would ask too."
-    assert why in table.notes
+    """Each source has one prompt, which any other set would ask too: there is nothing to tell."""
+    every, one = ["a", "b", "c", "d"], ["a", "a", "b", "b"]
+    written(tmp_path / "all", "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=every)
+    assert table_of(tmp_path / "all") is None
+    written(tmp_path / "some", "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=one)
+    assert table_of(tmp_path / "some") is not None
 
 
 def test_a_prompt_without_a_number_in_one_seed_is_left_out_of_all(tmp_path):

@@ -21,7 +21,7 @@ from tandem.compare.curves import LEVEL, Band, prediction_band
 from tandem.compare.learning import learning, thinned
 from tandem.compare.provenance import code_of, fingerprint, provenance
 from tandem.compare.states import said_of
-from tandem.compare.variants import Variant, differing, facts_of
+from tandem.compare.variants import Variant, facts_of
 
 FILE = "expected.json"
 AXIS = "iterations"
@@ -60,15 +60,18 @@ def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
         )
     kept = [as_json(one, metric) for one in variants]
     facts = [one["configuration"] for one in kept]
-    apart = differing(facts)
+    # A key that some do not have is the others' own, though its value there be null.
+    shared = {
+        key: x for key, x in facts[0].items() if all(key in own and own[key] == x for own in facts)
+    }
     content = {
         "metric": metric,
         "axis": AXIS,
         "level": LEVEL,
         "provenance": provenance(runs),
-        "configuration": {key: x for key, x in facts[0].items() if key not in apart},
+        "configuration": shared,
         "variants": [
-            one | {"configuration": {key: x for key, x in own.items() if key in apart}}
+            one | {"configuration": {key: x for key, x in own.items() if key not in shared}}
             for one, own in zip(kept, facts, strict=True)
         ],
     }

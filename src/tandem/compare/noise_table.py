@@ -31,12 +31,13 @@ class Row:
 
 
 def of_noises(variants: Sequence[Scored], pairs: Sequence[Pair], metric: str) -> Table | None:
-    """None: no run kept what its evaluations found of each prompt."""
+    """None: no run kept what its evaluations found of each prompt, or all were asked all there
+    are: each source has one prompt, which any other set would ask too."""
     ordered = sorted(variants, key=lambda one: (one.variant.task, -one.estimate.mean))
     answers = {one.variant.name: answers_of(one, metric) for one in ordered}
-    if not any(answers.values()):
-        return None
     alone = [_alone(one, answers[one.variant.name]) for one in ordered]
+    if all(row.found is None for row in alone):
+        return None
     of_name = {row.name: row.found for row in alone}
     between = [_between(pair, answers, of_name) for pair in sorted(pairs, key=by_size)]
     return Table(

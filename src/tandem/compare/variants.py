@@ -128,6 +128,7 @@ def facts_of(run: Run) -> dict[str, object]:
         key: value
         for key, value in flat(run.config)
         if not {key, key.split(".")[0]} & {*NO_DIFFERENCE, "choices"}
+        and not key.startswith(TOLD)
         and not key.endswith(".cache_dir")
         and not (key.endswith(".seed") and value == run.seed)
     }
