@@ -1,0 +1,248 @@
+"""The shape of the code, measured: `python benchmarks/structure.py [--roots DIR ...] [--save]`.
+
+What a reader opens to follow one training step, what a command composes, what a user sees, and how
+many swaps of a loss fail on a key that nobody typed. `--roots` measures several checkouts, each in
+a column of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+STEPS = {
+    "one GRPO step (tiny_lm, 2 updates)": ("model=tiny_lm", "algorithm=grpo", "num_minibatches=2"),
+    "one flow_grpo step (tiny_flow, 2 updates)": ("model=tiny_flow", "algorithm=flow_grpo"),
+}
+SHORT = ("iterations=1", "warm_start=null", "evaluation.every=null", "trainer=cpu")
+LANGUAGE_PRESETS = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp")
+PROBES = {"isinstance", "hasattr", "getattr"}
+# Where the functions live that a configuration may choose: lists of their names are what facts on
+# the function replace.
+PARTS = ("advantages", "losses", "dynamics", "data", "kl", "corrections", "weights", "collect")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--roots", type=Path, nargs="+", default=[HERE.parent], help="checkouts")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results")
+    parser.add_argument("--part", choices=sorted(MEASURED), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.part is not None:
+        print(json.dumps(MEASURED[chosen.part]()))
+        return
+    text = as_text({commit(root): measured(root.resolve()) for root in chosen.roots})
+    print(text)
+    if chosen.save:
+        (RESULTS / "structure.md").write_text(text)
+
+
+def measured(root: Path) -> dict[str, object]:
+    rows = of_tree(root)
+    for part in MEASURED:
+        rows |= apart(root, part)
+    return rows
+
+
+def apart(root: Path, part: str) -> dict[str, object]:
+    """One measurement in a process of its own, over the sources of the checkout."""
+    path = os.pathsep.join([str(root / "src"), str(root)])
+    threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).resolve()), "--part", part],
+        env=os.environ | threads | {"PYTHONPATH": path}, cwd=root, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{part}: {done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def of_tree(root: Path) -> dict[str, object]:
+    """What the sources and YAMLs say without being run."""
+    package = root / "src" / "tandem"
+    files = sorted(package.rglob("*.py"))
+    trees = {path: ast.parse(path.read_text()) for path in files}
+    lines = {path: path.read_text().count("\n") for path in files}
+    bodies = [
+        n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)
+    ]
+    config = [path for path in files if path.is_relative_to(package / "config")]
+    probes = sum(probed(tree) for tree in trees.values())
+    names = {
+        node.name
+        for path, tree in trees.items()
+        if path.relative_to(package).parts[0].removesuffix(".py") in PARTS
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+    lists = [entry for path in config for entry in name_lists(path, trees[path], names)]
+    return {
+        "modules at the top of the package": sum(p.parent == package for p in files) - 1,
+        "files of Python": len(files),
+        "lines of Python": sum(lines.values()),
+        "files over 250 lines": sum(count > 250 for count in lines.values()),
+        "functions": len(bodies),
+        "lines of config/": sum(lines[path] for path in config),
+        "lists of function names in config/": f"{len(lists)} ({', '.join(lists) or 'none'})",
+        "isinstance, hasattr, getattr per 1,000 lines": round(
+            1000 * probes / sum(lines.values()), 1
+        ),
+        "deepest nesting of a function": max(nesting(body) for body in bodies),
+        "YAML files in conf/": sum(1 for _ in (root / "conf").rglob("*.yaml")),
+    }
+
+
+def probed(tree: ast.Module) -> int:
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return sum(isinstance(call, ast.Name) and call.id in PROBES for call in calls)
+
+
+def name_lists(path: Path, tree: ast.Module, names: set[str]) -> Iterator[str]:
+    """Constants of a module whose words are mostly names of functions that can be chosen."""
+    for node in tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        texts = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)]
+        words = [word for text in texts if isinstance(text, str) for word in text.split()]
+        if words and 2 * sum(word in names for word in words) > len(words):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            yield f"{path.stem}.{ast.unparse(target)}"
+
+
+def nesting(function: ast.FunctionDef) -> int:
+    """The most blocks around a statement of its body."""
+    blocks = (ast.If, ast.For, ast.While, ast.With, ast.Try)
+
+    def depth(node: ast.AST) -> int:
+        below = [depth(child) for child in ast.iter_child_nodes(node)]
+        return max(below, default=0) + isinstance(node, blocks)
+
+    return max((depth(node) for node in function.body), default=0)
+
+
+def of_steps() -> dict[str, object]:
+    """Files and functions of the package that one training step enters."""
+    import threading
+
+    import tandem
+    from tandem.module import PostTraining
+
+    package, found = str(Path(tandem.__file__).parent), {}
+    plain = PostTraining.training_step
+    for title, overrides in STEPS.items():
+        entered: dict[object, int] = {}
+
+        def note(frame, event, _, entered=entered) -> None:
+            if event == "call" and frame.f_code.co_filename.startswith(package):
+                entered[frame.f_code] = entered.get(frame.f_code, 0) + 1
+
+        def traced(self, *given, note=note):
+            threading.setprofile(note)
+            sys.setprofile(note)
+            try:
+                return plain(self, *given)
+            finally:
+                sys.setprofile(None)
+                threading.setprofile(None)
+
+        PostTraining.training_step = traced
+        with tempfile.TemporaryDirectory() as folder:
+            tandem.train(*overrides, *SHORT, f"run_dir={folder}/run")
+        functions = [code for code in entered if code.co_name[0] != "<"]
+        files = {code.co_filename for code in entered}
+        found[f"{title}: files, functions, calls"] = (
+            f"{len(files)}, {len(functions)}, {sum(entered.values())}"
+        )
+    return found
+
+
+def of_command() -> dict[str, object]:
+    """How often one command composes, and what a composed run of tokens shows its user."""
+    import runpy
+
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from omegaconf import OmegaConf
+
+    from tandem.config import compose
+
+    keys = list(dotted(OmegaConf.to_container(compose(["model=tiny_lm", "algorithm=grpo"]))))
+    flow = list(dotted(OmegaConf.to_container(compose(["model=tiny_flow"]))))
+    made, plain = [], ConfigLoaderImpl.load_configuration
+
+    def counted(self, *given, **named):
+        made.append(1)
+        return plain(self, *given, **named)
+
+    ConfigLoaderImpl.load_configuration = counted
+    with tempfile.TemporaryDirectory() as folder:
+        sys.argv = ["train.py", "dry_run=true", f"run_dir={folder}/run"]
+        runpy.run_path("train.py", run_name="__main__")
+    return {
+        "compositions of `python train.py dry_run=true`": len(made),
+        "keys of a run of tokens": len(keys),
+        "keys of a run of pictures": len(flow),
+    }
+
+
+def dotted(node: object, prefix: str = "") -> Iterator[str]:
+    """The keys with a value that a user may set: no targets, none that the run fills in itself."""
+    if not isinstance(node, dict) or not node:
+        yield prefix
+        return
+    for name, value in node.items():
+        if not str(name).startswith("_") and (prefix or name not in ("choices", "overrides")):
+            yield from dotted(value, f"{prefix}.{name}" if prefix else str(name))
+
+
+def of_swaps() -> dict[str, object]:
+    """Losses in the place of a preset's own, as anybody would type it."""
+    from tandem.config import ConfigError, check, compose
+    from tandem.config.composition import loader
+    from tandem.config.overrides import menu
+
+    losses = menu(loader())["algorithm/loss"]
+    failed, refused, tried = [], 0, 0
+    for preset in LANGUAGE_PRESETS:
+        for loss in losses:
+            tried += 1
+            try:
+                check(compose([f"algorithm={preset}", f"algorithm/loss={loss}"]))
+            except ConfigError as error:
+                unknown = "unknown key" in str(error)
+                failed += [f"{preset}+{loss}"] if unknown else []
+                refused += not unknown
+    return {
+        f"loss swaps of {', '.join(LANGUAGE_PRESETS)} that fail on a key nobody typed": (
+            f"{len(failed)} of {tried} ({refused} refused for a reason)"
+        )
+    }
+
+
+MEASURED = {"steps": of_steps, "command": of_command, "swaps": of_swaps}
+
+
+def commit(root: Path) -> str:
+    line = ["git", "-C", str(root), "log", "-1", "--format=%h, %cs"]
+    return subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def as_text(columns: dict[str, dict[str, object]]) -> str:
+    """A table with one column for each commit."""
+    lines = [f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    for name in dict.fromkeys(name for rows in columns.values() for name in rows):
+        cells = (str(rows.get(name, "")) for rows in columns.values())
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
