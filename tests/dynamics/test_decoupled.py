@@ -1,5 +1,6 @@
 """Losses on velocity errors: the reference values and gradients."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -118,6 +119,23 @@ def test_crd_is_centred_inside_groups_by_itself(flow, dtype):
     assert metrics["actor/reward_correlation"] == pytest.approx(together, abs=1e-5)
     assert metrics["actor/reward_agreement"] == 0.5  # the second pair is the wrong way around
     assert metrics["actor/old_deviation"] == pytest.approx(0.005075, abs=1e-6)
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_agreement_is_not_counted_where_the_implied_reward_is_rounding(flow, adaptive):
+    """Of four rows, two differ from the old policy by their last bits: either sign is chance."""
+    _, batch = reference_errors(flow, torch.float32)
+    last_bits = torch.tensor([1 + 2e-7, 1 - 2e-7, 0.9, 1.1])[:, None, None]
+    near = replace(batch, error=batch.old_error * last_bits)
+    loss = partial(crd, centre=of_update, adaptive=adaptive)
+    centre_of_rewards = torch.full((*near.mask.shape, 1), 0.5)  # and 0 of the implied ones
+    surveyed = torch.stack([torch.zeros_like(centre_of_rewards), centre_of_rewards], -1)
+    for signs, want in (([1, -1, 1, -1], 1.0), ([-1, 1, 1, 1], 0.5)):
+        given = replace(near, advantages=torch.tensor(signs, dtype=torch.float32)[:, None])
+        metrics = settle(own_metrics(loss, given, surveyed))
+        assert metrics["actor/reward_agreement"] == want
+    same = replace(near, error=batch.old_error)
+    assert settle(own_metrics(loss, same, surveyed)).get("actor/reward_agreement") is None
 
 
 @DTYPES

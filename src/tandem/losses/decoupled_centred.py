@@ -22,7 +22,9 @@ from tandem.types import DecoupledBatch, Summary
 Pool = Callable[[Summary], Tensor]  # rows of one id have one centre: [B] int64
 Tilt = Callable[[Tensor], Tensor]  # rewards [B, T] -> log weights of N centres, [N, B, T]
 Fit = Callable[[Tensor, Tensor], Tensor]  # (implied, given), both centred -> loss, of one shape
-ROUNDING = 1e-6  # of a reward in [0, 1]: the centre of equal ones is not theirs to the last bit
+# Relative, of float32: the centre of equal rewards is not theirs to the last bit, and the errors of
+# one velocity differ in their last bits between a forward pass of few rows and one of many.
+ROUNDING = 1e-6
 
 
 def of_prompt(rows: Summary) -> Tensor:
@@ -54,11 +56,15 @@ def cross_entropy(implied: Tensor, given: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(implied, given.sigmoid(), reduction="none")
 
 
+def denoising_loss(error: Tensor, *, adaptive: bool) -> Tensor:
+    """l = <e^2>, over <|e|> if `adaptive`: [B, T]"""
+    return energy(error) / size(error) if adaptive else energy(error)
+
+
 def implicit_reward(batch: DecoupledBatch, *, adaptive: bool) -> Tensor:
-    """l_old - l, l = <e^2>, over <|e|> if `adaptive`: what the policy learned to like. [B, T]"""
+    """l_old - l: what the policy learned to like. [B, T]"""
     own, old = (
-        energy(error) / size(error) if adaptive else energy(error)
-        for error in (batch.error, batch.old_error)
+        denoising_loss(error, adaptive=adaptive) for error in (batch.error, batch.old_error)
     )
     return old - own
 
@@ -77,12 +83,13 @@ def fitting(
     batch: DecoupledBatch, surveyed: Tensor, *, advantage_clip: float, adaptive: bool
 ) -> dict[str, Metric]:
     """How implicit and given rewards go together, both less the mean of their centres: their
-    correlation, and how often they agree in sign where the given one is off its centre, by more
-    than rounding."""
+    correlation, and how often they agree in sign where both are off their centres by more than
+    rounding: a policy that is the old one, or nearly so, implies nothing yet."""
     given = optimality(batch.advantages, advantage_clip=advantage_clip) - surveyed[..., 1].mean(-1)
     reward = implicit_reward(batch, adaptive=adaptive)
     implied = reward - surveyed[..., 0].mean(-1)
-    differs = batch.mask & (given.abs() > ROUNDING)
+    rounding = ROUNDING * denoising_loss(batch.old_error, adaptive=adaptive)
+    differs = batch.mask & (given.abs() > ROUNDING) & (implied.abs() > rounding)
     return {
         "actor/implicit_reward": masked_mean(reward, batch.mask),
         "actor/reward_correlation": correlation(implied, given, batch.mask),

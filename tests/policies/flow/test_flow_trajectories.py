@@ -12,6 +12,7 @@ from tandem.dynamics.kernels import ode
 from tandem.dynamics.likelihood import unscaled_logp
 from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import random_steps, sliding_window
+from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import concat, take
 
@@ -45,24 +46,39 @@ def test_the_log_probability_is_the_density_of_the_step_written_out():
         assert_close(rollout.behaviour_logp[row, step], density, atol=2e-5, rtol=1e-5)
 
 
+def gap_to_sampler(policy, rollout):
+    """Largest |log ratio| of a rollout, nats per latent dimension."""
+    with torch.no_grad():
+        return (policy.evidence(rollout, NOTHING).logp - rollout.behaviour_logp).abs().max()
+
+
 @EACH_KERNEL
 @STORAGE
-def test_the_first_ratio_is_one_to_the_bit_and_the_second_is_not(kernel, storage):
+def test_the_first_ratio_is_one_and_the_second_is_not(kernel, storage):
+    """One but for the last bits of float32, which depend on how many rows a matrix product has.
+    A state that was rounded after its use would leave a hundred times as much, see below."""
     policy = small(sampling={"kernel": KERNELS[kernel], "storage": storage})
     rollout = sampled(policy)
-    for rows in (8, 13, 63, 64):  # however steps x pictures are cut
+    for rows in (1, 8, 13, 16, 63, 64):  # however steps x pictures are cut
         policy.scorer.max_rows = rows
-        ratio = (policy.evidence(rollout, NOTHING).logp - rollout.behaviour_logp).exp()
-        assert (ratio == 1).all()
-    step_on(policy, policy.evidence(rollout, NOTHING).logp[:, 0].sum())
-    ratio = (policy.evidence(rollout, NOTHING).logp - rollout.behaviour_logp).exp()
-    assert (ratio - 1).abs().max() > 1e-6
+        assert gap_to_sampler(policy, rollout) < SAME
+    step_on(policy, policy.evidence(rollout, NOTHING).logp[:, 0].sum(), lr=0.1)
+    assert gap_to_sampler(policy, rollout) > 100 * SAME
+
+
+@EACH_KERNEL
+def test_states_that_are_rounded_after_their_use_are_told_from_rounding(kernel):
+    policy = small(sampling={"kernel": KERNELS[kernel]})
+    rollout = sampled(policy)
+    path = rollout.sample.trajectory.path
+    path.copy_(path.bfloat16())
+    assert gap_to_sampler(policy, rollout) > 100 * SAME
 
 
 def test_the_density_of_the_papers_cps_replays_too():
     policy = small(sampling={"kernel": KERNELS["cps"], "logp": unscaled_logp})
     rollout = sampled(policy)
-    assert torch.equal(policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp)
+    assert gap_to_sampler(policy, rollout) < SAME
     assert (rollout.behaviour_logp <= 0).all()
 
 
@@ -84,7 +100,7 @@ def test_nothing_is_kept_of_deterministic_steps(storage):
     assert taken.path.shape[1] == 5  # before 1, before 2, after 2; before and after 4
     assert taken.place[0].tolist() == [0, 1, 3]
     assert torch.equal(taken.sigma[0], linear_shift(6, 16)[[1, 2, 4]])
-    assert torch.equal(policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp)
+    assert gap_to_sampler(policy, rollout) < SAME
 
 
 @EACH_KERNEL
