@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from tandem.config.composed import Composed
 from tandem.config.composition import conf_folder
 from tandem.config.names import ConfigError
 from tandem.config.overrides import TOGETHER, dotted
-from tandem.config.plain import leaves, plain
+from tandem.config.plain import leaves, plain, reads_environment
 from tandem.config.rules import RULES
 from tandem.config.settings import COMPONENTS, Settings
 
@@ -23,8 +22,6 @@ from tandem.config.settings import COMPONENTS, Settings
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
 LOGGED = {"likeliest"}  # that metrics alone read, and are left out without
 OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
-ROOT = "${oc.env:PROJECT_ROOT}"
-ENVIRONMENT = re.compile(r"oc\s*\.\s*(env|\$\{)")  # the second: a name put together on the way
 
 
 def checked(cfg: DictConfig) -> Settings:
@@ -126,5 +123,5 @@ def _refuse_foreign_steps(cfg: DictConfig) -> None:
 def _refuse_secrets(cfg: DictConfig) -> None:
     """A run's record holds its configuration resolved, so the environment must stay out of it."""
     for key, value in leaves(cfg):
-        if isinstance(value, str) and ENVIRONMENT.search(value.replace(ROOT, "")):
+        if isinstance(value, str) and reads_environment(value):
             raise ConfigError(f"{key}: only PROJECT_ROOT may be read from the environment")

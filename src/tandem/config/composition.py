@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config.absent import absent_part
 from tandem.config.clips import clip_ratio
+from tandem.config.judged_files import JudgingLoader
 from tandem.config.learning_rates import learning_rate
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
@@ -33,6 +34,7 @@ from tandem.config.overrides import (
 )
 from tandem.config.plugins import load_plugins
 
+SEARCHED = "hydra.searchpath"
 # What starts the runs of a sweep, when it is installed -> the extra that brings it.
 LAUNCHERS = {
     **{"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"},
@@ -51,7 +53,9 @@ def compose(overrides: Sequence[str] = ()) -> DictConfig:
 def with_hydra(overrides: Sequence[str]) -> DictConfig:
     """The same, and beside it what Hydra is told of itself."""
     given = parse(overrides)
-    source = loader(load_plugins(_plugins(given)))
+    folders = load_plugins(_plugins(given))
+    _refuse_foreign_folders(given, folders)
+    source = loader(folders)
     options = menu(source)
     choices = [part for part in given if is_choice(part, options)]
     for choice in choices:
@@ -89,14 +93,21 @@ def loader(plugin_folders: Sequence[Path] = ()) -> ConfigLoaderImpl:
     path = create_config_search_path(str(conf_folder()))
     for folder in plugin_folders:
         path.prepend("plugin", f"file://{folder}", anchor="schema")
-    return ConfigLoaderImpl(config_search_path=path)
+    return JudgingLoader(config_search_path=path)
 
 
 def search_path(folders: Sequence[Path]) -> list[str]:
     """The override that makes Hydra itself look into these folders too."""
     if not folders:
         return []
-    return [f"hydra.searchpath=[{','.join(repr(f'file://{folder}') for folder in folders)}]"]
+    return [f"{SEARCHED}=[{','.join(repr(f'file://{folder}') for folder in folders)}]"]
+
+
+def _refuse_foreign_folders(given: Sequence[Override], folders: Sequence[Path]) -> None:
+    """Hydra would read them unjudged; those of plugins are told to the ranks of a run."""
+    for part in given:
+        if part.key_or_group == SEARCHED and part.input_line not in search_path(folders):
+            raise ConfigError(f"{SEARCHED}: conf/ is the only source; see plugins=")
 
 
 def _plugins(given: Sequence[Override]) -> object:

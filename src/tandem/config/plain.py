@@ -11,6 +11,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config.names import ConfigError
 
+ROOT = "${oc.env:PROJECT_ROOT}"
+# Resolvers of OmegaConf that read variables or evaluate text, and a name put together on the way.
+READS = re.compile(r"(?<![\w./-])oc\s*\.(?!select:)|\$\{[^:{}]*\$\{")
 RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")  # by a resolver, in its words
 
 
@@ -32,6 +35,12 @@ def reason_of(error: OmegaConfBaseException) -> str:
     """Its first line; what a resolver raised, in the resolver's words."""
     said = RAISED.sub("", str(error).partition("\n")[0])
     return f"{said[:1].lower()}{said[1:]}"
+
+
+def reads_environment(text: str) -> bool:
+    """Whether an interpolation may read more of the environment than PROJECT_ROOT."""
+    rest = text.replace(ROOT, "")
+    return "${" in rest and READS.search(rest) is not None
 
 
 def leaves(node: DictConfig | ListConfig) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,77 @@
+"""The loader of configuration files, which judges what each of them tells Hydra itself.
+
+Hydra acts on its own keys: it calls what callbacks, loggers, launchers and sweepers name, and sets
+environment variables. A file may come from somebody else, so it says what is swept and no more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.default_element import GroupDefault, InputDefault, ResultDefault
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig
+
+from tandem.config.names import ConfigError
+from tandem.config.plain import leaves, reads_environment
+
+PROGRAM = ("config", "hydra/sweeper/search")  # files of conf/ that are part of the program
+SWEPT, MODE = "hydra.sweeper.params", "hydra.mode"  # what a file may tell Hydra
+MODES = ("RUN", "MULTIRUN")
+# What only a command line may say, under whatever key: it would become one of the command line.
+TYPED = re.compile(r"(?<![\w.])(hydra\b|plugins\b)|(\w*_env|\burl)\s*(?=[:=]|$)")
+ADVICE = "a file may come from somebody else; give it on the command line"
+
+
+class JudgingLoader(ConfigLoaderImpl):
+    """Hydra's loader. Raises ConfigError before Hydra acts on anything that a file says."""
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        path = str(default.config_path)
+        read = repo.load_config(path)
+        is_ours = path in PROGRAM and read.provider == "main"
+        if is_ours or not read.path.startswith("file://"):
+            return super()._load_single_config(default, repo)
+        if path.startswith("hydra/"):
+            raise ConfigError(f"{path}.yaml: Hydra's own groups take no options from files")
+        found = super()._load_single_config(default, repo)
+        _judge(path, found)
+        return found
+
+
+def _judge(path: str, found: ConfigResult) -> None:
+    """`found.config` is embedded: its keys are those of the whole configuration."""
+    for default in found.defaults_list or ():
+        _judge_default(path, default)
+    if not isinstance(found.config, DictConfig):
+        return
+    for key, value in leaves(found.config):
+        _judge_value(path, key, value)
+
+
+def _judge_default(path: str, default: InputDefault) -> None:
+    is_group = isinstance(default, GroupDefault)
+    name = str(default.group if is_group else default.path)
+    if name.lstrip("/").startswith("hydra/"):
+        chosen = f"{name.lstrip('/')}={default.value}" if is_group else name
+        raise ConfigError(f"{path}.yaml chooses {chosen}: {ADVICE}")
+
+
+def _judge_value(path: str, key: str, value: object) -> None:
+    if isinstance(value, str) and reads_environment(value):
+        raise ConfigError(f"{path}.yaml: {key}: only PROJECT_ROOT may be read from the environment")
+    top = key.partition(".")[0]
+    if key.startswith(f"{SWEPT}."):
+        swept = key.removeprefix(f"{SWEPT}.")
+        forbidden = any(map(TYPED.search, (swept, str(value))))
+    else:
+        forbidden = top == "plugins" or (top == "hydra" and (key, value) not in _modes())
+    if forbidden:
+        raise ConfigError(f"{path}.yaml sets {key}: {ADVICE}")
+
+
+def _modes() -> Iterator[tuple[str, str]]:
+    return ((MODE, mode) for mode in MODES)
