@@ -14,7 +14,7 @@ from hydra.core.config_store import ConfigStore
 
 from tandem.registry import options
 
-pytest_plugins = ["reference_values"]
+pytest_plugins = ["reference_values", "durations"]
 
 torch.set_num_threads(1)
 
