@@ -14,6 +14,12 @@ test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the lo
 	$(VENV)/bin/ruff check .
 	$(RUN) -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
+exhaustive: $(VENV)/bench ## all that is too long for the gate, into docs/status.md; ARGS="kills parity" for some
+	$(RUN) benchmarks/exhaustive.py $(ARGS)
+
+status: $(VENV)/ready ## write docs/status.md anew: which results are older than the code
+	$(RUN) benchmarks/exhaustive.py --page
+
 laws: $(VENV)/ready ## write docs/laws.md: what holds of which algorithm
 	PYTHONPATH=tests $(RUN) -m laws
 
@@ -34,4 +40,8 @@ $(VENV)/ready: pyproject.toml
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $@
 
-.PHONY: train test laws legality matrix forwards faults
+$(VENV)/bench: $(VENV)/ready
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
+	touch $@
+
+.PHONY: train test exhaustive status laws legality matrix forwards faults

@@ -1,0 +1,181 @@
+"""All that is too long for the gate: `make exhaustive`, or `python benchmarks/exhaustive.py NAME`.
+
+Each part is one command. Its result, commit, date and CPU-seconds are kept in results/status.json
+and shown in docs/status.md, where a result is marked that is older than the code it measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "benchmarks" / "results" / "status.json"
+PAGE = ROOT / "docs" / "status.md"
+CODE = ("src", "conf")
+PYTEST_SAYS = r"^=* ?(\d+ (?:passed|failed|skipped|error).*?) in [\d.]+s.*$"
+INTRODUCTION = """# What was run last, at which commit, with which result
+
+`make exhaustive` runs every part below and writes this page; `make exhaustive ARGS="kills parity"`
+runs those alone, and `make status` writes the page anew. A result is **stale** where sources or
+configuration that it measures have changed since its commit. Figures in the README come from here.
+The gate (`make test`) runs before every change and is not listed.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One command and how its result is read."""
+
+    says: str
+    command: tuple[str, ...]  # after the interpreter
+    result: str = PYTEST_SAYS  # the last match of it is the result; else the exit status
+    page: str | None = None  # with the figures, relative to the root
+    measures: tuple[str, ...] = CODE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a part."""
+
+    ok: bool
+    result: str
+    commit: str
+    date: str
+    cpu_seconds: float
+
+
+def slow(says: str, *where: str) -> Part:
+    return Part(says=says, command=("-m", "pytest", "-q", "-m", "slow", *where))
+
+
+def benchmark(says: str, script: str, page: str | None = None) -> Part:
+    shown = None if page is None else f"benchmarks/results/{page}"
+    return Part(says=says, command=(f"benchmarks/{script}", "--save"), result=r"$^", page=shown)
+
+
+FILES = {  # of long tests that have a row of their own
+    "kills": ("SIGKILL at 20 places, resumed bit for bit", ("tests/test_kill.py",)),
+    "learning": ("every algorithm learns a toy", ("tests/test_learning.py",)),
+    "matrix": ("every preset on every model under every dynamics", ("tests/test_matrix.py",)),
+    "laws": ("every law of every preset", ("tests/test_law_matrix.py",)),
+    "ranks": (
+        "DDP and FSDP2 on two processes",
+        ("tests/test_sharding.py", "tests/test_sharded_runs.py"),
+    ),
+    "sweeps": ("sweeps of real training that is killed", ("tests/sweep",)),
+}
+ELSEWHERE = [f"--ignore={path}" for _, paths in FILES.values() for path in paths]
+PARTS = {
+    **{name: slow(says, *paths) for name, (says, paths) in FILES.items()},
+    "others": slow("all other long tests", "tests", *ELSEWHERE),
+    "mutations": benchmark("planted bugs that the tests notice", "mutations.py", "mutations.md"),
+    "parity": benchmark("updates equal to TRL's", "parity.py", "parity.md"),
+    "language_step": benchmark(
+        "a step of tokens beside TRL's", "language_step.py", "language_step.md"
+    ),
+    "flow_step": benchmark(
+        "a step of pictures beside the bare transformer", "flow_step.py", "flow_step.md"
+    ),
+    "packing": benchmark("packed rows beside padded ones", "packing.py", "packing.md"),
+    "startup": benchmark("seconds until the first step", "startup.py", "startup.md"),
+    "group_statistics": benchmark(
+        "vectorised group statistics", "group_statistics.py", "group_statistics.md"
+    ),
+    "coverage": benchmark("intervals and bands on simulated seeds", "coverage.py", "coverage.md"),
+    "reading": benchmark("reports of 20 and of 200 runs", "reading.py"),
+    "structure": benchmark("the shape of the code", "structure.py", "structure.md"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", help=f"all, or some of {', '.join(PARTS)}")
+    parser.add_argument("--page", action="store_true", help="write docs/status.md and run nothing")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    failed = False
+    for name in [] if chosen.page else chosen.parts or PARTS:
+        outcome = run(PARTS[name])
+        print(f"{name}: {outcome.result} ({outcome.cpu_seconds:.0f} CPU-seconds)", flush=True)
+        failed |= not outcome.ok
+        kept[name] = asdict(outcome)
+        KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        PAGE.write_text(page(kept), encoding="utf-8")
+    PAGE.write_text(page(kept), encoding="utf-8")
+    return int(failed)
+
+
+def run(part: Part) -> Outcome:
+    """The command to its end; its output is shown as it comes."""
+    before, lines = os.times(), []
+    line = [sys.executable, *part.command]
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+    print(f"== {part.says}: {' '.join(part.command)}", flush=True)
+    with subprocess.Popen(
+        line, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        for said in process.stdout:
+            print(said, end="", flush=True)
+            lines.append(said)
+    after = os.times()
+    found = re.findall(part.result, "".join(lines), re.M)
+    ok = process.returncode == 0
+    return Outcome(
+        ok=ok,
+        result=found[-1] if found else "done" if ok else f"exit status {process.returncode}",
+        commit=commit(),
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        cpu_seconds=round(sum(after[2:4]) - sum(before[2:4]), 1),
+    )
+
+
+def commit() -> str:
+    """The commit that was measured; one with changes beside it says so."""
+    dirty = git("status", "--porcelain", "--", *CODE)
+    return git("rev-parse", "--short", "HEAD") + ("+" if dirty else "")
+
+
+def page(kept: dict[str, dict]) -> str:
+    rows = [row(name, part, kept.get(name)) for name, part in PARTS.items()]
+    head = "| part | what | result | commit | date | CPU-s |\n|---|---|---|---|---|---|\n"
+    return f"{INTRODUCTION}\n{head}{''.join(rows)}"
+
+
+def row(name: str, part: Part, found: dict | None) -> str:
+    what = part.says if part.page is None else f"[{part.says}](../{part.page})"
+    if found is None:
+        return f"| {name} | {what} | not run yet | | | |\n"
+    outcome = Outcome(**found)
+    result = outcome.result if outcome.ok else f"**failed**: {outcome.result}"
+    if changes := since(outcome.commit, part.measures):
+        result += f" (**stale**: {changes} commits since)"
+    return (
+        f"| {name} | {what} | {result} | {outcome.commit} | {outcome.date} | "
+        f"{outcome.cpu_seconds:.0f} |\n"
+    )
+
+
+def since(measured: str, paths: Sequence[str]) -> int:
+    """Commits that touched these paths after the one that was measured."""
+    span = f"{measured.removesuffix('+')}..HEAD"
+    return len(git("log", "--format=%h", span, "--", *paths).split())
+
+
+def git(*line: str) -> str:
+    done = subprocess.run(["git", *line], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
