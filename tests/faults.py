@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -69,8 +72,36 @@ def divide() -> float:
     return 1 / 0
 
 
+def interrupt() -> float:
+    raise KeyboardInterrupt
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def say_nothing() -> float:
+    raise Speechless
+
+
+class Small(float):
+    """A number that calls itself small, whatever it is."""
+
+    def __abs__(self) -> float:
+        return 0.0
+
+
+def leave() -> float:
+    sys.exit(0)
+
+
+def leave_at_once() -> float:
+    os._exit(0)
+
+
 def in_pairs(first: str, second: str, prompt: Prompt) -> float:
-    return 1 / 0 if "a" in (first, second) else 0.25
+    return divide() if "a" in (first, second) else 0.25
 
 
 def in_groups(outputs: list[str], prompt: Prompt) -> list[float]:
@@ -109,13 +140,30 @@ def fine(does: str, function: Callable, comes: str, gives: Sequence[float], **ho
     return Fault(does=does, function=function, comes=comes, gives=gives, reason=None, **how)
 
 
-DIVISION = "raised ZeroDivisionError: 'division by zero'"
+def at(function: Callable) -> str:
+    """Where a function of two lines, the second of which raises, does so."""
+    return f" at tests/faults.py:{inspect.getsourcelines(function)[1] + 1}"
+
+
+DIVISION = f"raised ZeroDivisionError: 'division by zero'{at(divide)}"
 FAULTS = [
     costs_one("raises an exception", second(divide), DIVISION),
+    costs_one(
+        "raises one whose text raises", second(say_nothing),
+        f"raised Speechless: its text raises RuntimeError{at(say_nothing)}",
+    ),
+    costs_one(
+        "raises KeyboardInterrupt", second(interrupt),
+        f"raised KeyboardInterrupt: ''{at(interrupt)}",
+    ),
     costs_one("hangs, with `timeout=0.2`", second(never), "timed out", timeout=0.2),
-    costs_one("calls `exit(0)`", second(lambda: sys.exit(0)), "raised SystemExit: '0'"),
+    costs_one("calls `exit(0)`", second(leave), f"raised SystemExit: '0'{at(leave)}"),
+    costs_one(
+        "calls `os._exit(0)`", second(leave_at_once), f"raised SystemExit: '0'{at(leave_at_once)}"
+    ),
     costs_one("gives a text, `'1.0'`", giving("1.0"), "gave str, not a number"),
     costs_one("gives NaN", giving(math.nan), NOT_FINITE),
+    costs_one("gives NaN of a class of its own", giving(Small("nan")), NOT_FINITE),
     costs_one("gives infinity", giving(math.inf), NOT_FINITE),
     costs_one("gives minus infinity", giving(-math.inf), NOT_FINITE),
     costs_one("gives `1e30`", giving(1e30), NOT_FINITE),
@@ -204,9 +252,10 @@ FAULTS = [
 
 def table() -> str:
     head = ["| a reward that | what comes of it | counted as |", "|---|---|---|"]
+    reasons = [re.sub(r" at \S+:\d+", " at my_rewards.py:12", one.reason or "") for one in FAULTS]
     rows = [
-        f"| {one.does} | {one.comes} | {f'`{one.reason}`' if one.reason else ''} |"
-        for one in FAULTS
+        f"| {one.does} | {one.comes} | {f'`{reason}`' if reason else ''} |"
+        for one, reason in zip(FAULTS, reasons, strict=True)
     ]
     return "\n".join([*head, *rows, ""])
 

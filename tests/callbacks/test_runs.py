@@ -119,18 +119,6 @@ def test_a_warning_is_heard_at_each_evaluation_and_beside_the_closing_table(
     assert f"\nwarning: {gains[6]}\n" in capsys.readouterr().out
 
 
-def dies_at(call: int):
-    """A reward that raises what a user cannot catch, at its n-th call."""
-    calls = iter(range(10**6))
-
-    def reward(output, prompt) -> float:
-        if next(calls) == call:
-            raise KeyboardInterrupt
-        return share_of_threes(output, prompt)
-
-    return reward
-
-
 # A full evaluation asks 6 + 24 + 12 times, one in between 6 + 12 + 12, an iteration 24 times.
 MOMENTS = {"first evaluation": 10, "first iteration": 50, "evaluation 2": 100, "iteration 3": 160}
 
@@ -187,7 +175,7 @@ def test_a_run_without_a_whole_checkpoint_begins_again_and_says_why(tmp_path, st
 def test_an_error_closes_the_record_and_gives_the_signals_back(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit):
-        run(tmp_path, reward=dies_at(160))
+        run(tmp_path, dies_at=3)
     assert signal.getsignal(signal.SIGTERM) == before
     assert [line["iteration"] for line in metrics(tmp_path)] == [0, 1, 2]
 

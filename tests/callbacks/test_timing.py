@@ -1,9 +1,7 @@
 """Seconds that a run took, over all its starts and all its devices."""
 
-import itertools
-
 import pytest
-from toy_run import ITERATIONS, run, share_of_threes
+from toy_run import ITERATIONS, run
 
 from tandem.callbacks.recording import accumulated
 from tandem.record import jsonl
@@ -26,15 +24,8 @@ def test_a_run_without_a_gpu_has_no_gpu_seconds_and_keeps_those_it_had():
 
 
 def test_a_resumed_run_goes_on_counting_from_the_checkpoint(tmp_path):
-    calls = itertools.count()
-
-    def dies(output, prompt) -> float:
-        if next(calls) == 160:  # in the middle of the fourth iteration
-            raise KeyboardInterrupt
-        return share_of_threes(output, prompt)
-
     with pytest.raises(SystemExit):
-        run(tmp_path, reward=dies)
+        run(tmp_path, dies_at=3)
     kept = jsonl.read(tmp_path / "timing.jsonl")[:2]  # up to the checkpoint
     run(tmp_path, resume=True)
     timing = jsonl.read(tmp_path / "timing.jsonl")

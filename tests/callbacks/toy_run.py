@@ -57,17 +57,22 @@ class Policy(TablePolicy):
 
 
 class Stream(nn.Module):
-    """Prompts by number; remembers how often it heard of a success."""
+    """Prompts by number; remembers how often it heard of a success. It may end a run as a user
+    does, by what nothing catches."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, dies_at: int | None = None) -> None:
         super().__init__()
+        self.dies_at = dies_at  # iteration
         self.register_buffer("heard", torch.zeros((), dtype=torch.float64))
 
     def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
+        self.heard_in = iteration
         first = 100 * iteration + int(self.heard) % 7
         return [Prompt(id=i, source="toy", text="?") for i in range(first, first + count)]
 
     def observe(self, sources, success) -> None:
+        if self.heard_in == self.dies_at:
+            raise KeyboardInterrupt
         self.heard += success.double().sum()
 
 
@@ -94,7 +99,11 @@ def held_out() -> list[Prompt]:
 
 
 def module_in(
-    folder: Path, *, reward=share_of_threes, iterations: int = ITERATIONS
+    folder: Path,
+    *,
+    reward=share_of_threes,
+    iterations: int = ITERATIONS,
+    dies_at: int | None = None,
 ) -> PostTraining:
     plan = Plan(
         seed=0, iterations=iterations, prompts_per_step=6, group_size=4, num_minibatches=2,
@@ -102,7 +111,7 @@ def module_in(
     )  # fmt: skip
     return PostTraining(
         policy=Policy(), algorithm=GRPO, rewards=Rewards({"threes": Reward(reward)}),
-        stream=Stream(), optimizer=partial(torch.optim.AdamW, lr=0.05),
+        stream=Stream(dies_at=dies_at), optimizer=partial(torch.optim.AdamW, lr=0.05),
         schedule=lambda iteration, iterations: 1 - iteration / (2 * iterations), plan=plan,
         guards=Guards(), folder=folder,
     )  # fmt: skip

@@ -1,6 +1,9 @@
 """A reward is a number or missing; every failure is counted and costs nobody else's score."""
 
+import importlib
 import math
+import os
+import signal
 import sys
 import threading
 import time
@@ -113,12 +116,64 @@ def test_an_exception_costs_its_own_sample_only(how, reason, timeout):
     assert said.startswith(reason)
 
 
-def test_an_interrupt_from_the_keyboard_is_no_fault_of_a_reward():
-    def interrupted(output, prompt):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_an_interrupt_from_the_keyboard_is_no_fault_of_a_reward(timeout):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    with pytest.raises(KeyboardInterrupt):
-        numbers(interrupted)
+    def interrupted(output, prompt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        return 1.0
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            numbers(interrupted, count=1, timeout=timeout)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_fault_names_the_line_of_the_user_s_code_that_called_a_library(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(
+        "import json\n\ndef score(output, prompt):\n    return json.loads('{')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("own")
+    _, faults = numbers(module.score)
+    [said] = faults
+    assert said.startswith("raised JSONDecodeError: 'Expecting property name")
+    assert said.endswith(f" at {tmp_path}/own.py:4")
+
+
+def test_a_child_that_a_reward_forks_may_leave_as_it_likes():
+    def forks(output, prompt):
+        if (child := os.fork()) == 0:
+            os._exit(3)
+        return float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    assert numbers(forks) == ([3.0] * 4, {})
+
+
+def test_one_that_hangs_at_every_call_is_not_asked_a_fourth_time():
+    start = time.monotonic()
+    values, faults = numbers(lambda output, prompt: threading.Event().wait(), count=64, timeout=0.1)
+    assert time.monotonic() - start < 2
+    assert values == [None] * 64
+    assert faults == {"timed out": 3, "not asked: 3 calls in a row timed out": 61}
+
+
+def test_a_time_limit_by_signals_says_how_it_can_be_had():
+    def limited(output, prompt):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    _, faults = numbers(limited, timeout=5.0)
+    [said] = faults
+    assert "; reward.*.timeout=null asks it in the main thread" in said
+
+
+def test_gradients_are_off_in_the_thread_of_a_reward_where_they_are_off_here():
+    with torch.no_grad():
+        assert numbers(lambda output, prompt: torch.is_grad_enabled(), timeout=5.0)[0] == [0.0] * 4
 
 
 def hangs_on_one(output, prompt):
@@ -158,10 +213,8 @@ def test_faults_are_counted_by_reason_until_they_are_read():
     rewards = Rewards({"a": Reward(says(None)), "b": Reward(partial(fails_on_one, how=divide))})
     rewards(OUTPUTS[:3], PROMPTS[:3])
     rewards(OUTPUTS[:3], PROMPTS[:3])
-    assert rewards.pop_faults() == {
-        "a: gave none": 6,
-        "b: raised ZeroDivisionError: 'division by zero'": 2,
-    }
+    faults = {reason.partition(" at ")[0]: count for reason, count in rewards.pop_faults().items()}
+    assert faults == {"a: gave none": 6, "b: raised ZeroDivisionError: 'division by zero'": 2}
     assert rewards.pop_faults() == {}
 
 

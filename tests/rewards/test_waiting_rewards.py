@@ -3,6 +3,8 @@
 import threading
 import time
 
+import pytest
+
 from tandem.rewards import Reward, Rewards, batched, waits
 from tandem.types import Prompt
 
@@ -54,7 +56,8 @@ def test_a_hang_costs_its_timeout_and_no_other_score_and_faults_keep_their_order
     assert time.monotonic() - start < 0.8  # three of 0.3 at once
     assert scores.scored.tolist() == [True, False, True, False]
     assert scores.total.tolist() == [5.0, 0.0, 5.0, 0.0]
-    assert list(rewards.pop_faults().items()) == [
+    faults = rewards.pop_faults().items()
+    assert [(reason.partition(" at ")[0], count) for reason, count in faults] == [
         ("a: timed out", 1),
         ("b: timed out", 1),
         ("c: timed out", 1),
@@ -78,3 +81,55 @@ def test_a_reward_is_asked_of_one_part_after_another():
     begun = [rewards.begin([str(i)], [PROMPTS[i]]) for i in range(4)]
     assert [answered().total.item() for answered in reversed(begun)] == [1.0] * 4
     assert seen == [["0"], ["1"], ["2"], ["3"]]
+
+
+def test_as_many_calls_as_a_reward_declares_wait_at_the_same_time():
+    four_there, seen = threading.Barrier(4, timeout=LIMIT), []
+
+    @waits(at_once=4)
+    def judge(output, prompt):
+        seen.append(threading.current_thread())
+        four_there.wait()
+        return float(output)
+
+    rewards = Rewards({"judge": Reward(judge)})
+    scores = ask(rewards)
+    assert scores.total.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert len(set(seen)) == 4
+
+
+def test_batches_are_asked_at_the_same_time_too_and_no_more_than_declared():
+    busy, most, lock = 0, 0, threading.Lock()
+
+    @batched
+    @waits(at_once=2)
+    def judge(outputs, prompts):
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.02)
+        with lock:
+            busy -= 1
+        return [float(output) for output in outputs]
+
+    reward = Reward(judge, batch_size=2)
+    values, faults = reward([str(i) for i in range(12)], [PROMPTS[0]] * 12)
+    assert (values, faults) == ([float(i) for i in range(12)], {})
+    assert most == 2
+
+
+def test_of_calls_at_once_one_that_hangs_costs_its_own_sample_only():
+    @waits(at_once=2)
+    def judge(output, prompt):
+        return threading.Event().wait() if output == "3" else float(output)
+
+    reward = Reward(judge, timeout=0.2)
+    values, faults = reward([str(i) for i in range(8)], [PROMPTS[0]] * 8)
+    assert values == [0.0, 1.0, 2.0, None, 4.0, 5.0, 6.0, 7.0]
+    assert faults == {"timed out": 1}
+
+
+def test_at_once_is_at_least_one():
+    with pytest.raises(ValueError, match="at_once=0 of @waits must be at least 1"):
+        waits(at_once=0)

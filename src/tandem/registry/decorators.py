@@ -8,6 +8,10 @@ from typing import Any, TypeVar, overload
 from tandem.registry.options import Node, register
 from tandem.registry.spellings import Spelling, refuse_others
 
+# Seconds of one call of a user's reward: one that hangs must not hold a run for ever. The rewards
+# that are shipped end by themselves, or have limits of their own.
+TIMEOUT = 300.0
+
 Component = TypeVar("Component", bound=Callable)
 Decorator = Callable[[Component], Component]
 
@@ -67,7 +71,7 @@ def component_node(name: str, call: Node) -> Node:
 
 def reward_node(name: str, call: Node) -> Node:
     """As in conf/reward: one key, so that a list of options merges."""
-    costs = {"weight": 1.0, "range": None, "batch_size": None, "timeout": None}
+    costs = {"weight": 1.0, "range": None, "batch_size": None, "timeout": TIMEOUT}
     return {name: {"_target_": "tandem.rewards.Reward", "function": call, **costs}}
 
 

@@ -30,14 +30,25 @@ def batched(function: Function) -> Function:
     return function
 
 
-def waits(function: Function) -> Function:
+@overload
+def waits(function: Function) -> Function: ...
+@overload
+def waits(*, at_once: int) -> Callable[[Function], Function]: ...
+def waits(function: Function | None = None, *, at_once: int = 1) -> Callable:
     """Mark a reward that waits for somebody else, such as a server or other processes.
 
-    It is asked in a thread of its own, beside other rewards and while more samples are drawn. One
-    that computes gains nothing by that, and would have to live without signals and `no_grad`.
+    It is asked in a thread of its own, beside other rewards and while more samples are drawn;
+    `@waits(at_once=16)` asks it in 16 threads, so that up to 16 calls wait at the same time. One
+    that computes gains nothing by that.
     """
-    function.waits = True
-    return function
+    if at_once < 1:
+        raise ValueError(f"at_once={at_once} of @waits must be at least 1")
+
+    def declare(function: Function) -> Function:
+        function.waits, function.at_once = True, at_once
+        return function
+
+    return declare if function is None else declare(function)
 
 
 def groupwise(function: Function) -> Function:
@@ -184,6 +195,11 @@ def is_batched(component: Callable) -> bool:
 
 def is_waiting(component: Callable) -> bool:
     return getattr(unbound(component)[0], "waits", False)
+
+
+def at_once_of(component: Callable) -> int:
+    """How many calls of a reward are made at the same time."""
+    return getattr(unbound(component)[0], "at_once", 1)
 
 
 def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:

@@ -48,7 +48,7 @@ class Chat:
 
     def ask(self, questions: Sequence[tuple[str, Question]]) -> list[str | Exception]:
         """What the model says to each pair of a system message and a question, or `Missing`."""
-        return at_once(self.concurrency, self._say, questions)
+        return at_once(self.concurrency, self._say, [(question,) for question in questions])
 
     def _say(self, question: tuple[str, Question]) -> str:
         system, asked = question

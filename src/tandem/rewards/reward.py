@@ -8,8 +8,15 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tandem.rewards.asking import form_of, is_batched, is_waiting, rows_of_groups
-from tandem.rewards.threads import within
+from tandem.rewards.asking import (
+    at_once_of,
+    form_of,
+    is_batched,
+    is_waiting,
+    rows_of_groups,
+)
+from tandem.rewards.attempts import attempt
+from tandem.rewards.threads import at_once
 from tandem.rewards.verdicts import LARGEST, Verdict, number_of, one_each, scaled
 from tandem.types import Prompt
 
@@ -18,11 +25,11 @@ class Reward:
     """A function of samples that is asked with care: whatever it does costs its own numbers only.
 
     The function is `(output, prompt) -> float | None`, or as its declarations say (`@batched`,
-    `@groupwise`, `@pairwise`); `batch_size` is the most questions of one batched call. A call that
-    takes over `timeout` seconds is given up: its rows are missing. It goes on in a thread of its
-    own, which cannot be ended, so a function that hangs often should end itself (as `MathVerify`
-    does). `range` is what the function can give, lowest and highest: it becomes -1 to 1, and a
-    number outside is missing.
+    `@groupwise`, `@pairwise`, `@waits`); `batch_size` is the most questions of one batched call. A
+    call that takes over `timeout` seconds is given up: its rows are missing. It goes on in a thread
+    of its own, which cannot be ended, so a function that hangs often should end itself (as
+    `MathVerify` does); None asks in the thread that trains, and waits for ever. `range` is what the
+    function can give, lowest and highest: it becomes -1 to 1, and a number outside is missing.
     """
 
     def __init__(
@@ -34,6 +41,8 @@ class Reward:
         batch_size: int | None = None,
         timeout: float | None = None,
     ) -> None:
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout={timeout} of a reward must be positive, or null")
         if not math.isfinite(weight):
             raise ValueError(f"the weight of a reward must be finite, not {weight}")
         if batch_size is not None and batch_size < 1:
@@ -42,6 +51,7 @@ class Reward:
             raise ValueError(f"range={list(range)} of a reward must rise, within 1e18 of 0")
         self.function, self.form = function, form_of(function)
         self.batched, self.waits = is_batched(function), is_waiting(function)
+        self.at_once = at_once_of(function)
         self.range = range
         self.weight = weight
         self.batch_size = batch_size
@@ -64,23 +74,19 @@ class Reward:
         """
         questions = self.form.questions(rows_of_groups(group, len(outputs)))
         asked = [self.form.arguments(outputs, prompts, rows) for rows in questions]
-        answers = self._in_batches(asked) if self.batched else [self._attempt(*a) for a in asked]
+        answers = self._in_batches(asked) if self.batched else self._ask(asked)
         values = self.form.verdicts(questions, answers, len(outputs))
         return [scaled(*number_of(value), self.range) for value in values]
 
     def _in_batches(self, asked: Sequence[tuple]) -> list[object]:
-        size, answers = self.batch_size or max(len(asked), 1), []
-        for start in range(0, len(asked), size):
-            part = asked[start : start + size]
-            lists = (list(column) for column in zip(*part, strict=True))
-            answers += one_each(self._attempt(*lists), len(part))
-        return answers
+        size = self.batch_size or max(len(asked), 1)
+        parts = [asked[start : start + size] for start in range(0, len(asked), size)]
+        calls = [tuple(list(column) for column in zip(*part, strict=True)) for part in parts]
+        answers = zip(self._ask(calls), parts, strict=True)
+        return [one for answer, part in answers for one in one_each(answer, len(part))]
 
-    def _attempt(self, *arguments: object) -> object:
-        """What the function gave, or the exception it raised."""
-        try:
-            if self.timeout is None:
-                return self.function(*arguments)
-            return within(self.timeout, self.function, *arguments)
-        except (Exception, SystemExit) as error:  # exit() in a reward must not end the run
-            return error
+    def _ask(self, calls: Sequence[tuple]) -> list[object]:
+        """What the function gave for each, or what it raised."""
+        if self.timeout is None and self.at_once == 1:
+            return [attempt(self.function, arguments) for arguments in calls]
+        return at_once(self.at_once, self.function, calls, seconds=self.timeout)

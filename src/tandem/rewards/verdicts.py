@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
+from tandem.rewards.attempts import told
+
+TIMED_OUT = "timed out"
 ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
 OUTSIDE = "gave a number outside"
 HERE = "reward.*."  # before a key in a reason: a function does not know the name of its reward
+NOT_HERE = "only works in main thread"  # as Python says of signals, such as those of a time limit
+THERE = f"{HERE}timeout=null asks it in the main thread, without a time limit of Tandem's"
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 
 Verdict = tuple[float | None, str | None]  # a number and no reason, or none and the reason
@@ -24,6 +29,13 @@ def one_each(values: object, count: int) -> list[object]:
 
     A mapping goes from place to value; one that names no place leaves it without.
     """
+    try:
+        return _one_each(values, count)
+    except Exception as error:  # a list of the user's own may do anything
+        return [error] * count
+
+
+def _one_each(values: object, count: int) -> list[object]:
     if isinstance(values, BaseException):
         return [values] * count
     if isinstance(values, Tensor | np.ndarray):
@@ -47,10 +59,21 @@ def _by_place(values: Mapping, count: int) -> list[object]:
 
 def number_of(value: object) -> Verdict:
     """A finite float and no reason, or None and the reason why not."""
-    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
-        value = value.item()
+    try:
+        value = _plain(value)
+    except Exception as error:
+        return None, f"gave {type(value).__name__}, which raised {told(error)}"
     reason = _reason(value)
     return (float(value), None) if reason is None else (None, reason)
+
+
+def _plain(value: object) -> object:
+    """A number as Python's own: a class of the user's may call NaN small."""
+    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+        value = value.item()
+    if isinstance(value, float):
+        return float.__float__(value)
+    return int.__int__(value) if isinstance(value, int) else value
 
 
 def _reason(value: object) -> str | None:
@@ -59,9 +82,10 @@ def _reason(value: object) -> str | None:
     if isinstance(value, Missing):
         return str(value)
     if isinstance(value, TimeoutError):
-        return "timed out"
+        return TIMED_OUT
     if isinstance(value, BaseException):
-        return f"raised {type(value).__name__}: {str(value)[:80]!r}"
+        reason = f"raised {told(value)}"
+        return f"{reason}; {THERE}" if NOT_HERE in reason else reason
     if not isinstance(value, int | float):
         return f"gave {type(value).__name__}, not a number"
     if not abs(value) <= LARGEST:
