@@ -117,8 +117,8 @@ def module_of(
     work = Work.of(workload, algorithm)
     most = max(work.pictures, work.rows)
     sampling = FlowSampling(steps=workload.steps, kernel=flow_sde, max_rows=most)
-    policy = FlowPolicy(adapter=workload.adapter(), sampling=sampling, row_budget=work.rows)
-    policy.load(algorithm.needs)
+    policy = FlowPolicy(adapter=workload.adapter(), row_budget=work.rows)
+    policy.load(algorithm.request(sampling))
     return PostTraining(
         policy=policy,
         algorithm=algorithm,

@@ -23,6 +23,7 @@ from tandem.budget import Budget
 from tandem.policies.language import LanguagePolicy, Sampling
 from tandem.policies.peak import Peak
 from tandem.policies.records import TokenSample
+from tandem.policies.request import Request
 from tandem.policies.tiny_lm import tiny_lm
 from tandem.types import take
 
@@ -98,8 +99,8 @@ class Clock:
 
 def policy_that(*, packs: bool) -> LanguagePolicy:
     build = partial(tiny_lm, seed=0, max_positions=2 * LONGEST, **SIZE)
-    policy = LanguagePolicy(sampling=Sampling(max_new_tokens=8), build=build, packing=packs)
-    policy.load(frozenset())
+    policy = LanguagePolicy(build=build, packing=packs)
+    policy.load(Request(sampling=Sampling(max_new_tokens=8)))
     for parameter in policy.trainable().values():
         parameter.grad = torch.zeros_like(parameter)
     return policy

@@ -118,9 +118,11 @@ class Rows(torch.nn.Module):
 class Counting(Alone):
     """Few pictures of one preset. Whoever is asked between two updates is asked for the latter."""
 
-    def __init__(self, algorithm: Algorithm, policy, folder: Path, budget: Budget) -> None:
+    def __init__(
+        self, algorithm: Algorithm, policy, sampling, folder: Path, budget: Budget
+    ) -> None:
         self.watch = Watch(policy)
-        policy.load(algorithm.needs)
+        policy.load(algorithm.request(sampling))
         policy.sampler.fill_(REUSED)  # what a few rows of the first rollout tell
         super().__init__(
             policy=policy,
@@ -197,7 +199,9 @@ def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[As
             cfg.algorithm.teachers.folders.others = folder
         algorithm = build(cfg.algorithm)
         algorithm = replace(algorithm, group_size=min(3, algorithm.group_size))
-        loop = Counting(algorithm, build(cfg.model), Path(folder), budget or Budget())
+        loop = Counting(
+            algorithm, build(cfg.model), build(cfg.rollout), Path(folder), budget or Budget()
+        )
         return loop.go(3).seen
 
 

@@ -168,8 +168,8 @@ class Loop(Alone):
             algorithm.needs,
             steps=4,
             sampling={"kernel": ode, "weights": algorithm.sampled_by},
-            regression=algorithm.regression,
-            evidence=algorithm.evidence,
+            timesteps=algorithm.regression,
+            objective=algorithm.evidence,
             snapshots=algorithm.snapshots,
         )
         super().__init__(
@@ -207,7 +207,7 @@ def test_every_epoch_puts_other_noise_on_the_pictures(name, tmp_path):
 
 def test_what_was_found_before_the_first_epoch_holds_in_the_others():
     """Old log-probabilities are of the points that a ratio is taken at."""
-    policy = small(steps=4, sampling={"kernel": ode}, evidence="any")
+    policy = small(steps=4, sampling={"kernel": ode}, objective="any")
     rollout = policy.complete(sampled(policy), frozenset({"old_logp"}))
     again = policy.for_epoch(rollout, 1)
     assert_close(policy.evidence(again, frozenset()).logp.detach(), again.old_logp)

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from hub_language_models import write_qwen3
+from loaded import request_of
 from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -89,8 +90,8 @@ def test_a_micro_batch_holds_what_was_estimated(shape):
     cfg = composed(options)
     policy = build(cfg.model)
     policy.build = partial(medium, **sizes)
-    estimated = {part.name: part for part in footprint(policy, NOTHING, work(cfg))}
-    policy.load(NOTHING)
+    estimated = {part.name: part for part in footprint(policy, request_of(cfg), work(cfg))}
+    policy.load(request_of(cfg))
     full = PROMPT + NEW
     lengths = [full] * ROWS
     if policy.packs:
@@ -111,8 +112,9 @@ def test_weights_gradients_and_optimizer_are_exact(options):
     cfg = composed(options)
     policy = build(cfg.model)
     policy.build = medium
-    parts = {p.name: p.size for p in footprint(policy, frozenset({"ref_logp"}), work(cfg))}
-    policy.load(frozenset({"ref_logp"}))
+    request = request_of(cfg, frozenset({"ref_logp"}))
+    parts = {p.name: p.size for p in footprint(policy, request, work(cfg))}
+    policy.load(request)
     held = [*policy.network.parameters(), *policy.network.buffers()]
     known = parts["weights"] + parts.get("adapters", 0)
     assert known == sum(x.nbytes for x in held)
@@ -131,8 +133,9 @@ def test_a_critic_is_counted(critic):
     cfg = composed({"model.critic": critic})
     policy, needs = build(cfg.model), frozenset({"values"})
     policy.build = medium
-    parts = {p.name: p.size for p in footprint(policy, needs, work(cfg))}
-    policy.load(needs)
+    request = request_of(cfg, needs)
+    parts = {p.name: p.size for p in footprint(policy, request, work(cfg))}
+    policy.load(request)
     assert parts["critic"] == sum(p.nbytes for p in policy.critic.parameters())
     sample, mask = rows_of_tokens([PROMPT + NEW] * ROWS)
 
@@ -149,7 +152,7 @@ def test_the_cache_of_sampling_holds_what_was_estimated():
     cfg = composed({})
     policy = build(cfg.model)
     policy.build = medium
-    cache = next(p for p in footprint(policy, NOTHING, work(cfg)) if p.name == "cache")
+    cache = next(p for p in footprint(policy, request_of(cfg), work(cfg)) if p.name == "cache")
     assert cache.size == 64 * (PROMPT + NEW) * 2 * 3 * 2 * 32 * 4
 
 

@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+from loaded import request_of
 from test_estimate import composed, medium, most_allocated, rows_of_tokens, step
 from torch import nn
 from two_ranks import on_two_ranks
@@ -45,7 +46,7 @@ def parts_of(cfg, needs=frozenset(), build_model=medium):
     settings, policy = check(cfg), build(cfg.model)
     policy.build = build_model
     ranks = settings.trainer.ranks
-    parts = footprint(policy, needs, work_of(cfg, settings, ranks))
+    parts = footprint(policy, request_of(cfg, needs), work_of(cfg, settings, ranks))
     return on_a_rank(parts, settings.trainer.strategy, ranks)
 
 
@@ -82,8 +83,8 @@ def test_where_gathering_holds_most_more_devices_are_no_advice():
 def test_a_server_samples_in_its_own_memory():
     served = ("rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:1")
     local, ours = composed({}), composed({}, *served, "trainer=cpu")
-    there = {p.name for p in footprint(build(local.model), frozenset(), work(local))}
-    here = {p.name for p in footprint(build(ours.model), frozenset(), work(ours))}
+    there = {p.name for p in footprint(build(local.model), request_of(local), work(local))}
+    here = {p.name for p in footprint(build(ours.model), request_of(ours), work(ours))}
     assert there - here == {"cache", "draws"}
 
 
@@ -111,9 +112,10 @@ def held(needs, options):
     """On this rank: bytes of parts, at most while all is gathered, and in an update beside them."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    policy = build(composed(options, *SHARDED).model)
+    cfg = composed(options, *SHARDED)
+    policy = build(cfg.model)
     policy.build = partial(medium, **WIDE)
-    policy.load(needs)
+    policy.load(request_of(cfg, needs))
     policy.shard(init_device_mesh("cpu", (2,)))
     sample, mask = rows_of_tokens([16] * 2)
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from hub_language_models import write_llama3, write_qwen3, write_rows
+from loaded import loaded
 from omegaconf import OmegaConf
 
 import tandem
 from tandem.callbacks import newest_policy
-from tandem.config import build, compose
+from tandem.config import compose
 from tandem.types import Prompt
 
 CONF = Path(__file__).parents[1] / "conf" / "model"
@@ -65,9 +66,7 @@ def test_a_preset_trains_and_plain_peft_reads_what_it_saved(preset, algorithm, h
 
 
 def policy_of(words):
-    policy = build(compose(words).model)
-    policy.load(frozenset())
-    return policy
+    return loaded(compose(words))
 
 
 def prompts_of():

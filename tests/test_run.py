@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from loaded import loaded
 from omegaconf import OmegaConf
 from policies.small_language import chat_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
-from tandem.config import ConfigError, build, compose
+from tandem.config import ConfigError, compose
 from tandem.run import Result
 
 pytestmark = pytest.mark.usefixtures("unpainted")
@@ -74,8 +75,7 @@ def test_a_run_leaves_what_the_architecture_says(straight):
 
 def test_the_weights_have_moved_and_load_anywhere(straight):
     model = AutoModelForCausalLM.from_pretrained(straight / "model")
-    start = build(compose().model)
-    start.load(frozenset())
+    start = loaded(compose())
     moved = [
         (a - b).abs().max()
         for a, b in zip(model.parameters(), start.network.parameters(), strict=True)

@@ -2,10 +2,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from loaded import loaded
 from omegaconf import OmegaConf
 
 from tandem import draws, sample
-from tandem.config import build, compose
+from tandem.config import compose
 from tandem.dynamics.kernels import ode
 from tandem.record.pictures import grid, load
 from tandem.types import Prompt
@@ -15,8 +16,7 @@ def untrained(folder, *overrides):
     """A run directory with an untrained model at its end."""
     cfg = compose(overrides)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
-    policy = build(cfg.model)
-    policy.load(frozenset())
+    policy = loaded(cfg)
     policy.save(folder / "model")
     return folder
 
@@ -82,8 +82,7 @@ def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, caps
     )  # fmt: skip
     cfg = compose(own)
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
-    policy = build(cfg.model)
-    policy.load(frozenset())
+    policy = loaded(cfg)
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter += 0.02

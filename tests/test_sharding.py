@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
+from loaded import loaded
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
@@ -217,12 +218,10 @@ def same_gradients(got: dict, want: dict, close: float = 1e-6) -> None:
 
 def test_blocks_are_the_layers_with_and_without_adapters():
     for chosen in (TOKENS, (*TOKENS, LORA)):
-        policy = build(compose(["warm_start=null", *chosen]).model)
-        policy.load(frozenset())
+        policy = loaded(compose(["warm_start=null", *chosen]))
         layers = policy.scorer.model.get_decoder().layers
         assert blocks_of(policy.network) == list(layers)
-    policy = build(compose(["warm_start=null", *PICTURES]).model)
-    policy.load(frozenset())
+    policy = loaded(compose(["warm_start=null", *PICTURES]))
     assert blocks_of(policy.model.network) == list(policy.model.network.transformer_blocks)
 
 

@@ -15,6 +15,7 @@ from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.tiny_flow import TinyFlow
 from tandem.policies.language import LanguagePolicy
+from tandem.policies.request import Request
 from tandem.policies.sampling import Sampling
 from tandem.policies.tiny_lm import tiny_lm
 from tandem.rewards import Reward, Rewards, batched, groupwise, waits
@@ -90,8 +91,8 @@ def test_of_the_time_that_a_reward_takes_the_clock_counts_what_is_waited_for():
 @pytest.fixture(scope="module")
 def language():
     build = partial(tiny_lm, seed=0, hidden_size=32, num_layers=2, head_dim=8)
-    policy = LanguagePolicy(sampling=Sampling(max_new_tokens=6, max_rows=4), build=build)
-    policy.load(frozenset())
+    policy = LanguagePolicy(build=build)
+    policy.load(Request(sampling=Sampling(max_new_tokens=6, max_rows=4)))
     return policy
 
 
@@ -101,8 +102,8 @@ PICTURES = {i: Prompt(id=i, source="shapes", text=text) for i, text in enumerate
 
 def flow(**sampling):
     own = FlowSampling(kernel=partial(flow_sde, noise_level=0.7), steps=2, **sampling)
-    policy = FlowPolicy(adapter=TinyFlow(seed=0, num_layers=1), sampling=own)
-    policy.load(frozenset())
+    policy = FlowPolicy(adapter=TinyFlow(seed=0, num_layers=1))
+    policy.load(Request(sampling=own))
     return policy
 
 

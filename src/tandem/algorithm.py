@@ -20,7 +20,10 @@ from tandem.objectives.coupled import Coupled
 from tandem.objectives.decoupled import Decoupled
 from tandem.objectives.terms import POLICY, Objective, Term, Weigh
 from tandem.penalties import Anchor, EntropyBonus, KLInLoss, KLInReward
+from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.teachers import Teachers
+from tandem.policies.request import BY_ITSELF, Request
+from tandem.policies.sampling import Sampling
 from tandem.readings import advantage_metrics
 from tandem.remembered import Remembered
 from tandem.types import CoupledBatch, Rollout, Scores
@@ -124,6 +127,17 @@ class Algorithm:
     @property
     def needs(self) -> frozenset[str]:
         return self.objective.needs | self.needs_before
+
+    def request(self, sampling: Sampling | FlowSampling) -> Request:
+        """What it asks of a policy that samples so."""
+        return Request(
+            sampling=sampling,
+            needs=self.needs,
+            objective=self.evidence,
+            timesteps=self.regression or BY_ITSELF,
+            snapshots=self.snapshots,
+            teachers=self.teachers,
+        )
 
     @property
     def needs_of_drift(self) -> frozenset[str]:

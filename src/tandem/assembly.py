@@ -46,7 +46,7 @@ def assemble(
     algorithm = build(cfg.algorithm)
     own = {} if weights is None else {"path": str(weights)}
     policy = build(OmegaConf.merge(cfg.model, own))
-    policy.load(algorithm.needs)
+    policy.load(algorithm.request(build(cfg.rollout)))
     source = read_by(algorithm.needs)
     if not getattr(data, source):
         raise ConfigError(

@@ -30,7 +30,8 @@ def estimate(cfg: DictConfig, settings: Settings) -> str:
             "that make tokens can be estimated"
         )
     ranks = settings.trainer.ranks or max(torch.cuda.device_count(), 1)
-    parts = footprint(policy, build(cfg.algorithm).needs, work_of(cfg, settings, ranks))
+    request = build(cfg.algorithm).request(build(cfg.rollout))
+    parts = footprint(policy, request, work_of(cfg, settings, ranks))
     return table(on_a_rank(parts, settings.trainer.strategy, ranks), ranks)
 
 

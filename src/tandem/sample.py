@@ -20,12 +20,13 @@ from tandem.passes import Evaluation, Pictures
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.snapshots import EMA, LIVE
+from tandem.policies.request import Request
 from tandem.policies.sampling import Sampling
 from tandem.record.pictures import grid, save
 from tandem.start import has_model
 from tandem.types import Prompt
 
-OF_TRAINING = ("lora", "ema", "teachers")  # parts of a model that nobody reads of a finished one
+OF_TRAINING = ("lora", "ema")  # parts of a model that nobody reads of a finished one
 OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale", "resolution")
 
 
@@ -73,7 +74,7 @@ def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
     unused = {name: None for name in OF_TRAINING if name in cfg.model}
     policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
     try:
-        policy.load(frozenset())
+        policy.load(Request(sampling=build(cfg.rollout)))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return policy.to("cuda" if torch.cuda.is_available() else "cpu")

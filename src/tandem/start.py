@@ -36,7 +36,7 @@ TRACELESS = (
 )
 
 # Whoever samples for a policy, and where; it says nothing of what is sampled.
-ENGINES = ("rollout.engine", "model.sampling.engine")
+ENGINE = "rollout.engine"
 
 TRANSFORMER = "transformer/config.json"  # of a pipeline
 CONFIGS = ("config.json", TRANSFORMER)  # the first of a language model
@@ -184,8 +184,7 @@ def shared(overrides: Sequence[str]) -> list[str]:
 def content_hash(cfg: DictConfig) -> str:
     """Of all that decides what weights come out: configuration, code, and the files it names."""
     plain = OmegaConf.to_container(cfg, resolve=True)
-    for node in (plain["rollout"], plain["model"].get("sampling", {})):
-        node.pop("engine", None)
+    plain["rollout"].pop("engine", None)
     decisive = {name: value for name, value in plain.items() if name not in TRACELESS}
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
     digest.update(torch.__version__.encode())
@@ -202,7 +201,7 @@ def named_files(cfg: DictConfig) -> list[Path]:
     values = [
         v
         for key, v in leaves(cfg)
-        if key.partition(".")[0] not in TRACELESS and not key.startswith(ENGINES)
+        if key.partition(".")[0] not in TRACELESS and not key.startswith(ENGINE)
     ]
     paths = [Path(value) for value in values if isinstance(value, str)]
     plugins = [Path(sys.modules[name].__file__) for name in cfg.plugins]

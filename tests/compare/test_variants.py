@@ -120,7 +120,6 @@ def pair_of(tmp_path, **of_second):
 
 
 def test_the_same_seed_and_start_make_a_pair(tmp_path):
-    """Though an algorithm tells its model what evidence it reads."""
     assert pair_of(tmp_path) == [0]
 
 

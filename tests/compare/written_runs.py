@@ -37,7 +37,7 @@ def write_run(
         "run_dir": str(folder),
         "warm_start": ["algorithm=sft"],
         "continue_from": None,
-        "model": {"path": "tiny", "seed": seed, "trained": {"evidence": algorithm}},
+        "model": {"path": "tiny", "seed": seed},
         "optimizer": {"lr": 1e-4},
         "data": {"seed": seed, "path": "letters"},
         "choices": {"algorithm": algorithm, "data": "letters", "recipe": f"tiny/{algorithm}"},

@@ -5,6 +5,7 @@ from functools import partial
 import torch
 
 from tandem.policies.language import LanguagePolicy, Sampling
+from tandem.policies.request import Request
 from tandem.policies.tiny_lm import tiny_lm
 from tandem.types import Prompt
 
@@ -24,8 +25,8 @@ def small(needs=NOTHING, *, sampling=None, **options):
     """A policy of one narrow layer."""
     options.setdefault("build", partial(tiny_lm, seed=0, hidden_size=32, num_layers=2, head_dim=8))
     sampling = sampling or Sampling(max_new_tokens=8)
-    policy = LanguagePolicy(sampling=sampling, **options)
-    policy.load(needs)
+    policy = LanguagePolicy(**options)
+    policy.load(Request(sampling=sampling, needs=needs))
     return policy
 
 

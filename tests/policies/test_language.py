@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from tandem.policies.language import LanguagePolicy, Sampling
 from tandem.policies.lora import Lora
+from tandem.policies.request import Request
 from tandem.types import take
 
 OLD, REFERENCE = frozenset({"old_logp"}), frozenset({"ref_logp"})
@@ -160,8 +161,8 @@ def test_nothing_puts_the_network_into_train_mode(policy):
 
 
 def test_a_policy_describes_itself_without_weights():
-    policy = LanguagePolicy(sampling=Sampling(max_new_tokens=4), path="/no/such/folder")
-    description = policy.describe()
+    policy = LanguagePolicy(path="/no/such/folder")
+    description = policy.describe(Request(sampling=Sampling(max_new_tokens=4)))
     assert description.kind == "tokens"
     assert description.provides >= {"old_logp", "ref_logp", "entropy", "behaviour_logp"}
     assert not list(policy.parameters())
@@ -241,9 +242,9 @@ def test_every_model_file_names_arguments_of_the_policy(name):
     target = node.pop("_target_")
     assert target == "tandem.policies.language.LanguagePolicy"
     assert set(node) == set(inspect.signature(LanguagePolicy).parameters)
-    node.sampling, node.seed, node.build = None, 0, None
+    node.seed, node.build = 0, None
     plain = OmegaConf.to_container(node, resolve=True)
-    assert LanguagePolicy(**plain).describe().kind == "tokens"
+    assert LanguagePolicy(**plain).describe(Request(sampling=None)).kind == "tokens"
     chosen = {key for entry in own.defaults if isinstance(entry, DictConfig) for key in entry}
     assert chosen >= {f"override /{group}" for group in ("algorithm", "data", "reward")}
 

@@ -8,11 +8,14 @@ from torch.testing import assert_close
 
 from tandem.policies.language import LanguagePolicy, Sampling
 from tandem.policies.pretrained import without_dropout
+from tandem.policies.request import Request
+
+SHORT = Request(sampling=Sampling(max_new_tokens=4))
 
 
 def load(path, **options):
-    policy = LanguagePolicy(sampling=Sampling(max_new_tokens=4), path=str(path), **options)
-    policy.load(NOTHING)
+    policy = LanguagePolicy(path=str(path), **options)
+    policy.load(SHORT)
     return policy
 
 
@@ -77,9 +80,9 @@ def test_code_of_a_repository_is_not_run(folder):
 
 
 def test_no_path_and_no_function_is_one_line():
-    policy = LanguagePolicy(sampling=Sampling(max_new_tokens=4))
+    policy = LanguagePolicy()
     with pytest.raises(ValueError, match=r"model\.path is null"):
-        policy.load(NOTHING)
+        policy.load(SHORT)
 
 
 def test_a_model_without_a_cache_is_refused():

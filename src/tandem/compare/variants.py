@@ -13,8 +13,6 @@ from tandem.record import labels
 # Where a run lies, how far it is watched and what it costs says nothing of what it does.
 # What is typed or counted by itself, or is told by the numbers that follow from it, neither.
 NO_DIFFERENCE = labels.NO_DIFFERENCE | {"seed", "overrides", "parameters"}
-# What an algorithm tells the model of itself is no part of its weights.
-TOLD = ("model.trained", "model.sampling")
 STARTS = ("warm_start", "continue_from", "model")  # what the first weights of a run depend on
 
 
@@ -128,7 +126,6 @@ def facts_of(run: Run) -> dict[str, object]:
         key: value
         for key, value in flat(run.config)
         if not {key, key.split(".")[0]} & {*NO_DIFFERENCE, "choices"}
-        and not key.startswith(TOLD)
         and not key.endswith(".cache_dir")
         and not (key.endswith(".seed") and value == run.seed)
     }
@@ -172,5 +169,5 @@ def start_of(run: Run) -> tuple[object, ...]:
     return tuple(
         (key, value)
         for key, value in leaves.items()
-        if not key.startswith(TOLD) and not (key.endswith(".seed") and value == run.seed)
+        if not (key.endswith(".seed") and value == run.seed)
     )

@@ -67,10 +67,11 @@ def _component(config: Mapping[str, Any], group: str) -> Any:
 
 def _refuse_unmet_needs(composed: Composed) -> None:
     """What the algorithm reads and the policy cannot say; neither has weights yet."""
-    algorithm, policy = (_made(composed.components[name]) for name in ("algorithm", "model"))
-    needs = algorithm.needs
-    provided = policy.describe().provides - (OF_SAMPLES if composed.is_offline else set())
-    missing = sorted(needs - provided - OWN - LOGGED)
+    parts = (_made(composed.components[name]) for name in ("algorithm", "model", "rollout"))
+    algorithm, policy, sampling = parts
+    provided = policy.describe(algorithm.request(sampling)).provides
+    provided -= OF_SAMPLES if composed.is_offline else frozenset()
+    missing = sorted(algorithm.needs - provided - OWN - LOGGED)
     if missing:
         chosen = composed.settings.choices
         raise ConfigError(

@@ -79,11 +79,8 @@ def _apply(cfg: DictConfig, override: Override) -> None:
         return
     if key not in (keys := dotted(cfg)):
         raise ConfigError(unknown("key", key, keys))
-    # The model's copy of the sampling was resolved when the run began.
-    copied = ["model.sampling." + key.removeprefix("rollout.")] if top == "rollout" else []
     try:
-        for place in (key, *copied):
-            OmegaConf.update(cfg, place, override.value(), merge=True)
+        OmegaConf.update(cfg, key, override.value(), merge=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{text}: {str(error).splitlines()[0]}") from error
 

@@ -12,7 +12,7 @@ from typing import Literal
 from tandem.guards import Guards
 from tandem.passes import Answers, Pictures
 
-# Groups whose nodes name what to build, `rollout` before the model, which repeats it.
+# Groups whose nodes name what to build.
 COMPONENTS = (
     "rollout",
     "algorithm",

@@ -14,6 +14,7 @@ from tandem.policies.outline import Outline, Pass
 
 if TYPE_CHECKING:
     from tandem.policies.language import LanguagePolicy
+    from tandem.policies.request import Request
 
 DRAWS = 4  # times the logits: those themselves, log-probabilities, probabilities, noise
 ADAPTERS = "set model.lora={r: 32, alpha: 64}"
@@ -45,9 +46,9 @@ class Work:
     shards: bool = False  # each of several ranks has a part of every weight
 
 
-def footprint(policy: LanguagePolicy, needs: frozenset[str], work: Work) -> list[Part]:
+def footprint(policy: LanguagePolicy, request: Request, work: Work) -> list[Part]:
     """Every part that counts. A configuration is read, and no weight."""
-    outline = Outline(policy, needs)
+    outline = Outline(policy, request)
     return [
         *of_weights(outline),
         *of_learning(outline, work),
@@ -170,7 +171,7 @@ def pass_of(outline: Outline, work: Work) -> Pass:
     packs = numerics.packing is not False
     if packs and work.max_tokens is not None and most > fit:  # shorter rows fill what is left
         width = max(work.max_tokens // rows, longest)
-    steps = rows * width * outline.policy.sampling.max_new_tokens // (longest + 1)
+    steps = rows * width * outline.sampling.max_new_tokens // (longest + 1)
     if packs and numerics.flash:
         rows, width = 1, rows * width
     return Pass(rows=rows, width=width, steps=steps, masked=packs and not numerics.flash)
@@ -178,7 +179,7 @@ def pass_of(outline: Outline, work: Work) -> Pass:
 
 def of_sampling(outline: Outline, work: Work) -> list[Part]:
     """Nothing where a server samples, in a memory of its own."""
-    sampling = outline.policy.sampling
+    sampling = outline.sampling
     if sampling.engine is not None:
         return []
     rows, tokens = min(sampling.max_rows, work.samples), outline.longest

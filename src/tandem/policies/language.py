@@ -23,6 +23,7 @@ from tandem.policies.liger import fuse
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.records import Description, TokenSample
+from tandem.policies.request import Request
 from tandem.policies.rows import check_room, demonstrated, sampled
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Memory, Scorer, logits_are_head_of_trunk
@@ -47,7 +48,6 @@ class LanguagePolicy(Hosting):
     def __init__(
         self,
         *,
-        sampling: Sampling,
         path: str | None = None,
         build: Build | None = None,
         seed: int = 0,
@@ -66,7 +66,7 @@ class LanguagePolicy(Hosting):
     ) -> None:
         """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters."""
         super().__init__()
-        self.sampling, self.path, self.build, self.seed = sampling, path, build, seed
+        self.path, self.build, self.seed = path, build, seed
         self.numerics = Numerics(
             dtype=dtype,
             attn_implementation=attn_implementation,
@@ -81,12 +81,13 @@ class LanguagePolicy(Hosting):
         self.reference: Scorer | None = None
         self.critic: Critic | None = None
 
-    def describe(self) -> Description:
+    def describe(self, request: Request) -> Description:
         return Description(kind="tokens", provides=PROVIDES)
 
-    def load(self, needs: frozenset[str]) -> None:
+    def load(self, request: Request) -> None:
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
         a critic only if "values" are."""
+        self.sampling, needs = request.sampling, request.needs
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
         model, tokenizer = pretrained(self.path, self.build, self.numerics)
         self.chat = Chat(tokenizer, self.talk)

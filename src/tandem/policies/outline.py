@@ -21,6 +21,7 @@ from tandem.policies.pretrained import positions, recompute_activations
 
 if TYPE_CHECKING:
     from tandem.policies.language import LanguagePolicy
+    from tandem.policies.request import Request
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -38,12 +39,12 @@ class Pass:
 class Outline:
     """The networks of a policy that was not loaded, adapters and critic too."""
 
-    def __init__(self, policy: LanguagePolicy, needs: frozenset[str]) -> None:
+    def __init__(self, policy: LanguagePolicy, request: Request) -> None:
         """Reads a configuration, and no weight.
 
         Raises ValueError if there is none to be read.
         """
-        self.policy, self.needs = policy, needs
+        self.policy, self.needs, self.sampling = policy, request.needs, request.sampling
         dtype = DTYPES.get(policy.numerics.dtype)
         with torch.device("meta"):
             model = policy.build()[0] if policy.path is None else configured(policy.path, dtype)
@@ -52,7 +53,7 @@ class Outline:
             recompute_activations(model)
         fuse_attention(model)
         kind = policy.kind_of_critic
-        self.critic = critic_of(model, kind, splits=True) if "values" in needs else None
+        self.critic = critic_of(model, kind, splits=True) if "values" in self.needs else None
         self.base = list(model.parameters())
         if policy.lora is not None:
             adapted(model, policy.lora, seed=0)
@@ -84,7 +85,7 @@ class Outline:
     @property
     def longest(self) -> int:
         """Tokens of a prompt and its answer at most."""
-        sampling, most = self.policy.sampling, positions(self.model)
+        sampling, most = self.sampling, positions(self.model)
         new = sampling.max_new_tokens
         if sampling.max_prompt_tokens is not None:
             return sampling.max_prompt_tokens + new

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language import LanguagePolicy, Sampling
 from tandem.policies.lora import Lora
+from tandem.policies.request import Request
 from tandem.policies.tiny_lm import tiny_lm
 from tandem.stop import Away
 
@@ -39,8 +40,8 @@ def hosted(folder, tmp_path):
             quick = {"timeout": 5.0, "patience": 2.0, "concurrency": 4}
             server = VllmServer(url=url, folder=str(tmp_path), **(quick | options))
             own = sampling or Sampling(max_new_tokens=6)
-            policy = LanguagePolicy(sampling=replace(own, engine=server), path=folder, lora=lora)
-            policy.load(NOTHING)
+            policy = LanguagePolicy(path=folder, lora=lora)
+            policy.load(Request(sampling=replace(own, engine=server)))
             yield state, policy
 
     return host
@@ -81,8 +82,8 @@ def test_the_server_says_what_the_trainer_says_before_and_after_an_update(hosted
 def test_rows_end_as_those_of_our_own_loop_do(hosted, folder):
     sampling = Sampling(max_new_tokens=6, stop=("ab", "f"))
     with hosted(sampling=sampling) as (_, policy):
-        local = LanguagePolicy(sampling=sampling, path=folder)
-        local.load(NOTHING)
+        local = LanguagePolicy(path=folder)
+        local.load(Request(sampling=sampling))
         for rollout in (sampled(policy, count=8), sampled(local, count=8)):
             ends = rollout.sample.tokens.gather(
                 1, (rollout.sample.prompt_length + rollout.length - 1)[:, None]
@@ -108,8 +109,8 @@ def test_a_row_is_a_function_of_its_key_alone(hosted):
 def test_greedy_answers_are_those_of_our_own_loop(hosted, folder):
     greedy = Sampling(max_new_tokens=6, temperature=0.0)
     with hosted(sampling=greedy) as (_, policy):
-        local = LanguagePolicy(sampling=greedy, path=folder)
-        local.load(NOTHING)
+        local = LanguagePolicy(path=folder)
+        local.load(Request(sampling=greedy))
         ours, theirs = sampled(local), sampled(policy)
         assert ours.outputs == theirs.outputs
         assert_close(ours.behaviour_logp, theirs.behaviour_logp, atol=1e-5, rtol=0)

@@ -10,7 +10,7 @@ from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.tiny_flow import TinyFlow
-from tandem.policies.flow.trained import Trained
+from tandem.policies.request import Request
 from tandem.types import Prompt, Scores
 
 TEXTS = ("red circle", "green square", "blue triangle", "yellow circle")
@@ -51,10 +51,11 @@ def small(needs=NOTHING, *, steps=5, sampling=None, **options):
     """A policy of one layer."""
     own = {"kernel": KERNELS["flow_sde"], "max_rows": 16} | (sampling or {})
     options.setdefault("adapter", TinyFlow(seed=0, num_layers=1))
-    trained = {field.name for field in fields(Trained)} & options.keys()
-    options["trained"] = Trained(**{name: options.pop(name) for name in trained})
-    policy = FlowPolicy(sampling=FlowSampling(steps=steps, **own), **options)
-    policy.load(needs)
+    request = {
+        field.name: options.pop(field.name) for field in fields(Request) if field.name in options
+    }
+    policy = FlowPolicy(**options)
+    policy.load(Request(sampling=FlowSampling(steps=steps, **own), needs=needs, **request))
     return policy
 
 

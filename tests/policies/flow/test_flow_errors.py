@@ -35,8 +35,8 @@ def regressing(needs=OTHERS, **options):
     """A policy of three steps that is asked about pictures as a whole."""
     own = {
         "sampling": {"kernel": ode},
-        "regression": TWO_LEVELS,
-        "evidence": "elbo",
+        "timesteps": TWO_LEVELS,
+        "objective": "elbo",
         "snapshots": {"old": COPIED, "fast": HALF},
     }
     return small(needs, steps=3, **(own | options))
@@ -156,7 +156,7 @@ def test_who_is_compared_with_leaves_the_graph_of_the_policy_whole():
 
 def test_the_policy_and_its_reference_are_guided_by_scales_of_their_own():
     guided = replace(TWO_LEVELS, guidance_scale=3.0, ref_guidance_scale=5.0)
-    policy = regressing(regression=guided, negative_prompt="green")
+    policy = regressing(timesteps=guided, negative_prompt="green")
     rollout, reference = pictures(policy), frozen(policy)
     moved(policy)
     said = policy.errors(rollout, OTHERS)
@@ -170,7 +170,7 @@ def test_the_policy_and_its_reference_are_guided_by_scales_of_their_own():
     one = small(
         frozenset({"ref_logp"}),
         sampling={"kernel": ode},
-        regression=guided,
+        timesteps=guided,
         negative_prompt="green",
     )
     told = one.complete(pictures(one), frozenset({"ref_logp", "old_logp"}))
@@ -179,7 +179,7 @@ def test_the_policy_and_its_reference_are_guided_by_scales_of_their_own():
 
 @pytest.mark.parametrize("name", ["guidance_scale", "ref_guidance_scale"])
 def test_guidance_in_training_needs_a_negative_prompt(name):
-    policy = regressing(regression=replace(TWO_LEVELS, **{name: 4.5}))
+    policy = regressing(timesteps=replace(TWO_LEVELS, **{name: 4.5}))
     kept, dropped = policy.admit(asked())
     assert not kept and len(dropped) == 4
     assert f"which algorithm.regression.{name} above 1 needs" in dropped[0][1]
@@ -188,7 +188,7 @@ def test_guidance_in_training_needs_a_negative_prompt(name):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_samples_of_a_group_share_their_noise_where_they_should(shared):
-    policy = regressing(regression=replace(TWO_LEVELS, shared=shared))
+    policy = regressing(timesteps=replace(TWO_LEVELS, shared=shared))
     keys = pictures(policy).sample.key.view(2, 2)
     assert (keys[:, 0] == keys[:, 1]).all() == shared
     assert len(keys.unique()) == (2 if shared else 4)

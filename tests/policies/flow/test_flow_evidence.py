@@ -67,7 +67,7 @@ def test_both_kls_are_zero_before_an_update_and_the_closed_form_after_it(kernel)
 def test_a_reward_pays_the_log_ratio_of_whole_steps_before_the_update(kernel):
     paid = frozenset({"old_kl_to_ref", "old_logp", "ref_logp"})
     policy = small(paid, sampling={"kernel": KERNELS[kernel]})
-    assert paid <= policy.describe().provides
+    assert paid <= policy.describe(policy.request).provides
     rollout = sampled(policy)
     moved(policy, rollout)
     held = policy.complete(rollout, paid).old_kl_to_ref
@@ -212,7 +212,7 @@ STRATIFIED = Regression(levels=uniform, weighting=plain, count=3, stratified=Tru
 
 
 def test_several_noise_levels_are_averaged():
-    policy = small(sampling={"kernel": ode}, regression=STRATIFIED)
+    policy = small(sampling={"kernel": ode}, timesteps=STRATIFIED)
     rollout = sampled(policy, 2)
     together = policy.evidence(rollout, NOTHING).logp
     policy.regressor.max_rows = 6

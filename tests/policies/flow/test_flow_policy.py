@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from tandem import draws
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.tiny_flow import TinyFlow, read
-from tandem.policies.flow.trained import BY_ITSELF
 from tandem.policies.language import LanguagePolicy
+from tandem.policies.request import BY_ITSELF
 from tandem.types import Prompt
 
 REFERENCE = frozenset({"ref_logp"})
@@ -56,10 +56,11 @@ def test_it_can_do_what_a_language_policy_can():
 
 def test_what_it_provides_depends_on_its_dynamics_and_needs_no_weights():
     policy = small()
-    assert policy.describe().kind == "flow"
-    assert {"behaviour_logp", "transition", "kl_to_ref"} <= policy.describe().provides
+    assert policy.describe(policy.request).kind == "flow"
+    assert {"behaviour_logp", "transition", "kl_to_ref"} <= policy.describe(policy.request).provides
     of_pictures = {"key", "old_logp", "ref_logp", "old_error", "ref_error", "fast_error"}
-    assert small(sampling={"kernel": ode}).describe().provides == of_pictures
+    policy = small(sampling={"kernel": ode})
+    assert policy.describe(policy.request).provides == of_pictures
 
 
 def test_prompts_that_cannot_be_painted_are_named_with_the_reason():
@@ -232,7 +233,7 @@ def test_the_cost_of_a_row_is_what_its_forward_passes_read():
     guided = small(sampling={"guidance_scale": 2.0}, negative_prompt="")
     assert guided.row_cost(sampled(guided, 1)).tolist() == 4 * [2 * 4 * (16 + 5)]
     for evidence in ("any", "elbo"):  # one step or three, at three noise levels
-        policy = small(evidence=evidence, regression=replace(BY_ITSELF, count=3))
+        policy = small(objective=evidence, timesteps=replace(BY_ITSELF, count=3))
         pictures = policy.encode(squares(2), key=0, slots=range(2))
         assert policy.row_cost(pictures).tolist() == 2 * [3 * (16 + 5)]
 

@@ -72,8 +72,8 @@ def test_its_noise_levels_are_those_that_a_picture_is_noised_to(name):
     policy = small(
         steps=6,
         sampling={"kernel": ode, "solver": solver},
-        regression=Regression(levels=discrete, weighting=plain, count=5),
-        evidence="elbo",
+        timesteps=Regression(levels=discrete, weighting=plain, count=5),
+        objective="elbo",
     )
     seen = []
     solve(lambda x, sigma: seen.append(sigma[0].item()) or x, START, solver, 6)

@@ -28,11 +28,11 @@ from tandem.policies.flow.regressor import Regressor
 from tandem.policies.flow.scorer import Scorer
 from tandem.policies.flow.snapshots import EMA, LIVE
 from tandem.policies.flow.solvers import noise_levels
-from tandem.policies.flow.trained import Trained
 from tandem.policies.flow.trajectories import Course, noise_keys
 from tandem.policies.lora import Lora
 from tandem.policies.pretrained import Numerics
 from tandem.policies.records import Description
+from tandem.policies.request import Request
 from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.types import OF_SNAPSHOTS, Evidence, Prompt, Rollout
 
@@ -44,7 +44,6 @@ OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_REFERENCE = OF_KL | {"ref_logp", "ref_error"}
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
-EVERYTHING = Trained()
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
 SAME = 1e-6
 
@@ -64,7 +63,6 @@ class FlowPolicy(Policy):
         self,
         *,
         adapter: Adapter,
-        sampling: FlowSampling,
         latent_size: int | None = None,
         path: str | None = None,
         seed: int = 0,
@@ -75,7 +73,6 @@ class FlowPolicy(Policy):
         ema: Decay | None = None,
         negative_prompt: str | None = None,
         cache_dir: str | None = None,
-        trained: Trained = EVERYTHING,
         row_budget: int = 1024,
     ) -> None:
         """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
@@ -85,42 +82,42 @@ class FlowPolicy(Policy):
         `row_budget`: rows of one forward pass of training, memory and nothing else.
         """
         super().__init__()
-        self.adapter, self.sampling, self.path, self.seed = adapter, sampling, path, seed
-        self.latent_size, self.ema, self.trained = latent_size, ema, trained
+        self.adapter, self.path, self.seed = adapter, path, seed
+        self.latent_size, self.ema, self.row_budget = latent_size, ema, row_budget
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
         )
         self.model = FlowModel(adapter, numerics, lora)
         cache = None if cache_dir is None else Path(cache_dir)
         self.library = Library(adapter, cache=cache, negative=negative_prompt)
-        self.scorer = Scorer(self.library, sampling, max_rows=row_budget)
-        self.regressor = Regressor(
-            self.library, trained.regression, schedule=self.schedule, max_rows=row_budget
-        )
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
-    def describe(self) -> Description:
-        provides = OF_PICTURES if self.sampling.deterministic else OF_PICTURES | OF_STEPS
-        taught = frozenset() if self.trained.teachers is None else OF_TEACHERS
+    def describe(self, request: Request) -> Description:
+        provides = OF_PICTURES if request.sampling.deterministic else OF_PICTURES | OF_STEPS
+        taught = frozenset() if request.teachers is None else OF_TEACHERS
         return Description(kind="flow", provides=provides | taught)
 
-    def load(self, needs: frozenset[str]) -> None:
+    def load(self, request: Request) -> None:
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
         critic only if "values" are."""
+        self.request, self.sampling = request, request.sampling
+        self.scorer = Scorer(self.library, self.sampling, max_rows=self.row_budget)
+        self.regressor = Regressor(
+            self.library, request.timesteps, schedule=self.schedule, max_rows=self.row_budget
+        )
         self.model.load(
             self.path,
             seed=self.seed,
-            with_reference=bool(needs & OF_REFERENCE),
-            with_critic="values" in needs,
-            following=self.followed(needs),
-            teachers=self.trained.teachers,
+            with_reference=bool(request.needs & OF_REFERENCE),
+            with_critic="values" in request.needs,
+            following=self.followed(),
+            teachers=request.teachers,
         )
-        self.keeps_mean = "kl_to_old" in needs
         admission.check_size(self.adapter, self.latent_size, path=self.path)
 
-    def followed(self, needs: frozenset[str]) -> dict[str, Following]:
+    def followed(self) -> dict[str, Following]:
         """The snapshots that are read, sampled from, or evaluated."""
-        kept = self.trained.followed(needs, self.sampling.weights)
+        kept = self.request.followed()
         return kept if self.ema is None else kept | {EMA: Following(decay=self.ema)}
 
     def schedule(self) -> Tensor:
@@ -175,8 +172,8 @@ class FlowPolicy(Policy):
             tokens=self.adapter.canvas(sampling.resolution).tokens,
             iteration=self.iteration,
             seed=self.seed,
-            keep_mean=self.keeps_mean,
-            kept=self.trained.kept_steps(sampling.steps),
+            keep_mean="kl_to_old" in self.request.needs,
+            kept=self.request.kept_steps(sampling.steps),
         )
         with self.at_own_pace(sampling):
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
@@ -185,9 +182,9 @@ class FlowPolicy(Policy):
             finished,
             pictures,
             group=group.repeat_interleave(group_size),
-            key=draws.key(of_group if self.trained.regression.shared else keys, "regression"),
+            key=draws.key(of_group if self.request.timesteps.shared else keys, "regression"),
             guidance=sampling.guidance_scale,
-            steps=self.trained.steps_of_a_picture,
+            steps=self.request.steps_of_a_picture,
         )
         return replace(rollout, key=keys)
 
@@ -217,19 +214,19 @@ class FlowPolicy(Policy):
             pictures,
             group=group,
             key=draws.further(key, group),
-            steps=self.trained.steps_of_a_picture,
+            steps=self.request.steps_of_a_picture,
         )
 
     def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
         """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
         are of the old ones, so where those may be read all stays as it is."""
-        return rows.renewed(rollout, epoch) if self.trained.whole and epoch else rollout
+        return rows.renewed(rollout, epoch) if self.request.whole and epoch else rollout
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
         and "kl_to_ref" the transition, in which a KL is there only if it was named."""
         if rollout.sample.trajectory is None:
-            scale = self.trained.regression.guidance_scale
+            scale = self.request.timesteps.guidance_scale
             return Evidence(logp=self.regressor.logp(self.model.field, rollout, scale=scale))
         return self.scorer.evidence(self.model, rollout, needs)
 
@@ -242,7 +239,7 @@ class FlowPolicy(Policy):
         """[B, T], without gradient."""
         if rollout.sample.trajectory is not None:
             return self.scorer.logp(field, rollout)
-        own = self.trained.regression
+        own = self.request.timesteps
         scale = own.ref_guidance_scale if of_reference else own.guidance_scale
         with torch.no_grad():
             return self.regressor.logp(field, rollout, scale=scale)
@@ -270,8 +267,8 @@ class FlowPolicy(Policy):
         """Tokens that a forward pass reads for each row, [B] int64."""
         points = self.regressor.points_per_step(rollout) * rollout.length
         guided = rollout.sample.guidance.gt(1).long()
-        if rollout.sample.trajectory is None or self.trained.teachers is not None:
-            guided = int(self.trained.regression.guidance_scale > 1)
+        if rollout.sample.trajectory is None or self.request.teachers is not None:
+            guided = int(self.request.timesteps.guidance_scale > 1)
         return sum(self.adapter.tokens) * (1 + guided) * points
 
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
@@ -279,7 +276,7 @@ class FlowPolicy(Policy):
         now, and the others with the reason."""
         for sampling in samplings:
             self.adapter.canvas(sampling.resolution)  # which refuses what it cannot paint
-        setting = admission.guided_by(self.sampling, samplings, self.trained.regression)
+        setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
         self.library.prepare(self.library.texts(kept, guided=setting is not None), self.device)
         return kept, dropped

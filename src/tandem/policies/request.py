@@ -1,0 +1,52 @@
+"""The trainer's request to a policy: what it samples by, and what will be read of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from tandem.dynamics.decays import Following
+from tandem.dynamics.regression import Regression, logit_normal, plain
+from tandem.types import OF_SNAPSHOTS
+
+if TYPE_CHECKING:
+    from tandem.policies.flow.records import FlowSampling
+    from tandem.policies.flow.teachers import Teachers
+    from tandem.policies.sampling import Sampling
+
+BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The one argument of `load`. A policy of tokens reads `sampling` and `needs` alone."""
+
+    sampling: Sampling | FlowSampling  # what is trained is sampled by it
+    needs: frozenset[str] = frozenset()  # fields that the algorithm reads
+    objective: Literal["path", "elbo", "any", "teacher"] = "any"  # algorithm.evidence
+    timesteps: Regression = BY_ITSELF  # algorithm.regression: the noise levels of whole pictures
+    snapshots: Mapping[str, Following] = field(default_factory=dict)  # older weights, by name
+    teachers: Teachers | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether pictures are trained as a whole, at fresh noise, whatever path led to them."""
+        return self.objective == "elbo"
+
+    @property
+    def steps_of_a_picture(self) -> int:
+        """Of a rollout, where pictures as a whole are trained: noise levels, or their mean."""
+        return self.timesteps.count if self.whole else 1
+
+    def kept_steps(self, steps: int) -> Sequence[int] | None:
+        """The denoising steps that are trained; None: those that were random."""
+        if self.whole:
+            return ()
+        return None if self.teachers is None else self.teachers.kept(steps)
+
+    def followed(self) -> dict[str, Following]:
+        """The snapshots that a loss reads, or that samples are drawn from."""
+        read = {OF_SNAPSHOTS[name] for name in self.needs & OF_SNAPSHOTS.keys()}
+        read.add(self.sampling.weights)
+        return {name: x for name, x in self.snapshots.items() if name in read}

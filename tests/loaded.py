@@ -1,0 +1,15 @@
+"""The policy of a configuration, with its weights."""
+
+from tandem.config import build
+from tandem.policies.request import Request
+
+
+def request_of(cfg, needs=frozenset()):
+    """To sample as the configuration says, and to fill `needs`."""
+    return Request(sampling=build(cfg.rollout), needs=needs)
+
+
+def loaded(cfg, needs=frozenset()):
+    policy = build(cfg.model)
+    policy.load(request_of(cfg, needs))
+    return policy
