@@ -20,6 +20,7 @@ from tandem.module import PostTraining
 from tandem.passes import Evaluation
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
+from tandem.policies.precision import Precision
 from tandem.policies.sampling import Sampling
 from tandem.rewards import Rewards
 from tandem.start import pairs_file
@@ -46,7 +47,8 @@ def assemble(
     algorithm = build(cfg.algorithm)
     own = {} if weights is None else {"path": str(weights)}
     policy = build(OmegaConf.merge(cfg.model, own))
-    policy.load(algorithm.request(build(cfg.rollout)))
+    request = algorithm.request(build(cfg.rollout))
+    policy.load(replace(request, precision=Precision(mixed=settings.trainer.mixed)))
     source = read_by(algorithm.needs)
     if not getattr(data, source):
         raise ConfigError(

@@ -15,14 +15,14 @@ from tandem.config.settings import Devices, Settings
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
-    """Lightning moves the module to its devices and calls its step; the rest is ours."""
+    """Lightning moves the module to its devices and calls its step; the rest is ours, the precision
+    of the policy's passes too: Lightning's would hold for rewards and advantages as well."""
     quiet_lightning()
     return Trainer(
         accelerator=devices.accelerator,
         devices=devices.devices,
         num_nodes=devices.num_nodes,
         strategy=STRATEGIES[devices.strategy](devices),
-        precision=devices.precision,
         max_epochs=1,
         callbacks=callbacks,
         logger=False,

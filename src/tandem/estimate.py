@@ -44,7 +44,7 @@ def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Work:
         per_update=groups * settings.group_size,
         max_tokens=settings.max_tokens_per_microbatch,
         rows=settings.micro_batch_size,
-        narrow=settings.trainer.precision == "bf16-mixed",
+        narrow=settings.trainer.mixed,
         state=lambda dtype: state_of(make, dtype),
         shards=settings.trainer.strategy == "fsdp2" and ranks > 1,
     )

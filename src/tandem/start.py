@@ -157,6 +157,7 @@ def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:
     """Where the pairs lie that a model completed: named by all that decides what it says."""
     plain = OmegaConf.to_container(cfg, resolve=True)
     decisive = {name: plain[name] for name in SHARED}
+    decisive["precision"] = plain["trainer"]["precision"]
     if weights is not None:
         decisive["model"]["path"] = str(weights)
     name = content_hash(OmegaConf.create(decisive))

@@ -5,6 +5,7 @@ from functools import partial
 import torch
 
 from tandem.policies.language import LanguagePolicy, Sampling
+from tandem.policies.precision import Precision
 from tandem.policies.request import Request
 from tandem.policies.tiny_lm import tiny_lm
 from tandem.types import Prompt
@@ -21,12 +22,12 @@ def questions(words=WORDS):
     ]
 
 
-def small(needs=NOTHING, *, sampling=None, **options):
+def small(needs=NOTHING, *, sampling=None, mixed=False, **options):
     """A policy of one narrow layer."""
     options.setdefault("build", partial(tiny_lm, seed=0, hidden_size=32, num_layers=2, head_dim=8))
     sampling = sampling or Sampling(max_new_tokens=8)
     policy = LanguagePolicy(**options)
-    policy.load(Request(sampling=sampling, needs=needs))
+    policy.load(Request(sampling=sampling, needs=needs, precision=Precision(mixed=mixed)))
     return policy
 
 

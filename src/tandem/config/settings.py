@@ -61,7 +61,12 @@ class Devices:
     devices: int | list[int] | Literal["auto"]  # of each node
     num_nodes: int
     strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
-    precision: Precision
+    precision: Precision  # of the policy's passes; what is computed of them has its own
+
+    @property
+    def mixed(self) -> bool:
+        """Whether passes are computed in bfloat16, from weights that are not."""
+        return self.precision == "bf16-mixed"
 
     @property
     def ranks(self) -> int | None:

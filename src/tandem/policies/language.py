@@ -87,7 +87,7 @@ class LanguagePolicy(Hosting):
     def load(self, request: Request) -> None:
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
         a critic only if "values" are."""
-        self.sampling, needs = request.sampling, request.needs
+        self.sampling, needs, self.precision = request.sampling, request.needs, request.precision
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
         model, tokenizer = pretrained(self.path, self.build, self.numerics)
         self.chat = Chat(tokenizer, self.talk)
@@ -99,13 +99,14 @@ class LanguagePolicy(Hosting):
             self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
             self.network = adapted(model, self.lora, seed=self.seed)
-        self.scorer = Scorer(model, numerics=self.numerics, memory=self.memory, critic=self.critic)
+        own = {"numerics": self.numerics, "memory": self.memory, "precision": self.precision}
+        self.scorer = Scorer(model, **own, critic=self.critic)
         self.packs = self.scorer.packs
         self.engine = self.host()
         learning.warn_of_rounding(self.trainable())
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
-            self.reference = Scorer(frozen, numerics=self.numerics, memory=self.memory)
+            self.reference = Scorer(frozen, **own)
         if self.numerics.liger:  # after all that is copied, or judged on the CPU
             frozen = None if self.reference is None else self.reference.model
             fuse(model, frozen, None if self.critic is None else self.critic.layers)

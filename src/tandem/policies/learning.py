@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from tandem.policies.precision import Precision
+
 WIDE = (torch.float32, torch.float64)
 
 
@@ -35,11 +37,9 @@ def move(network: nn.Module, device: torch.device) -> None:
         network.to(device)
 
 
-def is_exact(network: nn.Module) -> bool:
-    """Whether all is float32 or wider, autocast too."""
-    parameters = list(network.parameters())
-    full = all(p.dtype in WIDE for p in parameters)
-    return full and not torch.is_autocast_enabled(parameters[0].device.type)
+def is_exact(network: nn.Module, precision: Precision) -> bool:
+    """Whether weights and passes are float32 or wider."""
+    return not precision.mixed and all(p.dtype in WIDE for p in network.parameters())
 
 
 def warn_of_rounding(trained: Mapping[str, nn.Parameter]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tandem.dynamics.decays import Following
 from tandem.dynamics.regression import Regression, logit_normal, plain
+from tandem.policies.precision import FULL, Precision
 from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Request:
     timesteps: Regression = BY_ITSELF  # algorithm.regression: the noise levels of whole pictures
     snapshots: Mapping[str, Following] = field(default_factory=dict)  # older weights, by name
     teachers: Teachers | None = None
+    precision: Precision = FULL  # of forward passes
 
     @property
     def whole(self) -> bool:

@@ -22,6 +22,7 @@ from tandem.policies.packing import (
     packed_in_one,
     padded,
 )
+from tandem.policies.precision import Precision
 from tandem.policies.pretrained import Numerics, probed
 from tandem.policies.records import TokenSample
 from tandem.policies.sharding import Replicated
@@ -63,9 +64,11 @@ class Scorer:
         *,
         numerics: Numerics,
         memory: Memory,
+        precision: Precision,
         critic: Critic | None = None,
     ) -> None:
         self.model, self.numerics, self.memory = model, numerics, memory
+        self.precision = precision
         self.splits = logits_are_head_of_trunk(model)
         # Called below the adapters' wrapper: they live inside the layers.
         self.trunk = Trunk(model.get_decoder() if self.splits else model, numerics)
@@ -85,7 +88,8 @@ class Scorer:
     ) -> Evidence:
         """Rows may hold anything right of their last masked token: attention looks left only."""
         # One call of everything: trunk and head may share weights.
-        return Evidence(**self.weights(partial(self.said, sample, mask, needs)))
+        with self.precision.on(mask.device):
+            return Evidence(**self.weights(partial(self.said, sample, mask, needs)))
 
     def said(self, sample: TokenSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
         """name -> [B, T], 0 outside the mask."""

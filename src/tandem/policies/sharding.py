@@ -23,18 +23,7 @@ class Replicated:
     paced = False  # whether ranks wait for one another in every call
 
     def __call__(self, call: Callable[[], Answer]) -> Answer:
-        """What `call` says, which asks the network or pieces of it; tensors, by name or alone.
-
-        A cache of autocast would outlive an optimiser step, and go on with the old weights.
-        """
-        before = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)
-        try:
-            return self.whole(call)
-        finally:
-            torch.set_autocast_cache_enabled(before)
-
-    def whole(self, call: Callable[[], Answer]) -> Answer:
+        """What `call` says, which asks the network or pieces of it; tensors, by name or alone."""
         return call()
 
     def gathered(self) -> AbstractContextManager[None]:
@@ -67,7 +56,7 @@ class Sharded(Replicated):
     def paced(self) -> bool:
         return not self.holds_all
 
-    def whole(self, call: Callable[[], Answer]) -> Answer:
+    def __call__(self, call: Callable[[], Answer]) -> Answer:
         return self.root(call)
 
     @contextmanager
@@ -91,7 +80,6 @@ class Sharded(Replicated):
         for part in self.cut:
             part.set_reshard_after_forward(True, recurse=False)
             part.reshard()
-        torch.clear_autocast_cache()  # of what was gathered
         self.holds_all = False
 
     def passes(self, wanted: int) -> int:

@@ -19,6 +19,7 @@ from tandem.policies.flow.field import Field
 from tandem.policies.flow.teachers import Faculty, Teachers
 from tandem.policies.flow.tiny_flow import TinyFlow
 from tandem.policies.lora import Lora
+from tandem.policies.precision import Precision
 from tandem.types import Prompt
 
 OTHERS = frozenset({"old_error", "ref_error", "fast_error"})
@@ -56,7 +57,7 @@ def moved(policy, by=0.05):
 
 def frozen(policy):
     """The field of the weights as they are now."""
-    return Field(copy.deepcopy(policy.model.network), policy.adapter)
+    return Field(copy.deepcopy(policy.model.network), policy.adapter, precision=Precision())
 
 
 @torch.no_grad()
@@ -242,7 +243,7 @@ def written(folder, seed, *, run=False):
     adapter = TinyFlow(seed=seed, num_layers=1)
     network = adapter.load(None, None)
     adapter.save(network, folder / "model" if run else folder)
-    return Field(network, adapter)
+    return Field(network, adapter, precision=Precision())
 
 
 def by_teachers(folder, **folders):
@@ -250,7 +251,7 @@ def by_teachers(folder, **folders):
     if not folders:
         written(folder / "one", 1)
         folders = {"others": str(folder / "one")}
-    return {"teachers": Teachers(folders=folders, fraction=0.7), "evidence": "teacher"}
+    return {"teachers": Teachers(folders=folders, fraction=0.7), "objective": "teacher"}
 
 
 @EVERYWHERE

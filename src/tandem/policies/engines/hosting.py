@@ -19,6 +19,7 @@ from tandem.policies.engines.supply import Supply
 from tandem.policies.engines.witness import testimony
 from tandem.policies.learning import is_exact
 from tandem.policies.lora import Lora
+from tandem.policies.precision import Precision
 from tandem.policies.sampling import Sampling
 from tandem.policies.scorer import Scorer
 from tandem.types import Rollout
@@ -35,6 +36,7 @@ class Hosting(Policy):
     sampling: Sampling
     network: nn.Module
     scorer: Scorer
+    precision: Precision
     lora: Lora | None
     supply: Supply | None = None  # of an engine with weights of its own; None: it has none
     suspect: Rollout | None = None  # some rows of the last rollout of such an engine
@@ -47,7 +49,7 @@ class Hosting(Policy):
     def host(self) -> Engine:
         """The engine of the weights that were loaded."""
         if self.sampling.engine is None:
-            return Local(self.scorer.model)
+            return Local(self.scorer.model, self.precision)
         self.supply = self.sampling.engine.host(self)
         return self.supply
 
@@ -79,7 +81,7 @@ class Hosting(Policy):
     @property
     def exact(self) -> bool:
         """Whether a log-probability comes out the same in any batch, to 1e-4."""
-        return is_exact(self.network)
+        return is_exact(self.network, self.precision)
 
     def trusts(self, rollout: Rollout) -> bool:
         """Measured once, on a few rows of the first rollout; the verdict is part of the state.

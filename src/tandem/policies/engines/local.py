@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from tandem.policies.decoding import Answers, Endings, answer
+from tandem.policies.precision import Precision
 from tandem.policies.sampling import Sampling
 
 
 class Local:
     """Nothing is handed over, no second copy can be older, and no memory is given back."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        self.model, self.precision = model, precision
 
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        return answer(self.model, prompts, keys, sampling=sampling, endings=endings)
+        with self.precision.on(keys.device):
+            return answer(self.model, prompts, keys, sampling=sampling, endings=endings)

@@ -24,7 +24,8 @@ def testimony(policy: Hosting, rows: Rollout) -> Seen:
     steps = max(TOKENS // len(rows.mask), 1)
     mask = rows.mask & (torch.arange(rows.mask.shape[1], device=rows.mask.device) < steps)
     places = Places.of(rows.sample, mask)
-    logits = policy.scorer.model(input_ids=rows.sample.tokens, use_cache=False).logits
+    with policy.precision.on(mask.device):
+        logits = policy.scorer.model(input_ids=rows.sample.tokens, use_cache=False).logits
     return Seen(
         engine=rows.behaviour_logp.float(),
         mask=mask,

@@ -18,9 +18,8 @@ class FlowCritic(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[N, H] -> [N] float32."""
-        with torch.autocast(states.device.type, enabled=False):
-            inside = nn.functional.silu(self.inner(states.to(self.inner.weight.dtype)))
-            return self.head(inside)[:, 0]
+        inside = nn.functional.silu(self.inner(states.to(self.inner.weight.dtype)))
+        return self.head(inside)[:, 0]
 
 
 def new_critic(width: int, *, seed: int) -> FlowCritic:

@@ -9,12 +9,20 @@ from tandem.dynamics.guidance import guided, guides
 from tandem.policies.flow.prompts import Conditioning
 from tandem.policies.flow.protocol import Adapter
 from tandem.policies.flow.records import Condition
+from tandem.policies.precision import Precision
 from tandem.policies.sharding import Replicated
 
 
 class Field:
-    def __init__(self, network: nn.Module, adapter: Adapter, *, compiled: bool = False) -> None:
-        self.network, self.adapter = network, adapter
+    def __init__(
+        self,
+        network: nn.Module,
+        adapter: Adapter,
+        *,
+        precision: Precision,
+        compiled: bool = False,
+    ) -> None:
+        self.network, self.adapter, self.precision = network, adapter, precision
         self.run = torch.compile(network, dynamic=True) if compiled else network
         self.weights = Replicated()
 
@@ -46,4 +54,5 @@ class Field:
         return velocity, seen[0][: len(x)].mean(1)
 
     def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-        return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))
+        with self.precision.on(x.device):
+            return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))

@@ -22,6 +22,7 @@ from tandem.policies.flow.protocol import Adapter
 from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.flow.teachers import Faculty, Teachers
 from tandem.policies.lora import Lora
+from tandem.policies.precision import Precision
 from tandem.policies.pretrained import Numerics
 from tandem.policies.sharding import Replicated, Sharded, all_gathered, assembled
 
@@ -51,6 +52,7 @@ class FlowModel(nn.Module):
         with_critic: bool,
         following: Mapping[str, Following],
         teachers: Teachers | None,
+        precision: Precision,
     ) -> None:
         """`seed`: of new adapters. A frozen copy is made only if there are none. `following`: the
         snapshots that somebody reads."""
@@ -61,13 +63,14 @@ class FlowModel(nn.Module):
         if with_critic:
             self.critic = new_critic(self.adapter.reader(self.network)[1], seed=seed)
         compiled = self.numerics.torch_compile and not with_critic
-        self.field = Field(self.network, self.adapter, compiled=compiled)
+        own = {"precision": precision, "compiled": compiled}
+        self.field = Field(self.network, self.adapter, **own)
         self.snapshots = Snapshots(self.trainable(), following)
         if teachers is not None:
-            self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype])
+            self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype], precision)
         if with_reference and self.lora is None:
             copied = copy.deepcopy(self.network).requires_grad_(False)
-            self.frozen = Field(copied, self.adapter, compiled=compiled)
+            self.frozen = Field(copied, self.adapter, **own)
         learning.warn_of_rounding(self.trainable())
 
     def shard(self, mesh: DeviceMesh) -> None:
@@ -98,8 +101,8 @@ class FlowModel(nn.Module):
 
     @property
     def exact(self) -> bool:
-        """Whether all is float32 or wider, autocast too."""
-        return learning.is_exact(self.network)
+        """Whether weights and passes are float32 or wider."""
+        return learning.is_exact(self.network, self.field.precision)
 
     @contextmanager
     def reference(self) -> Iterator[Field]:

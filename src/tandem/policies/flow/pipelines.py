@@ -128,8 +128,7 @@ class Pipeline(ABC):
     def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
         pipeline = self._reading(device)
         for text in texts:
-            with torch.autocast(device.type, enabled=False):
-                yield self.condition(pipeline, text, device)
+            yield self.condition(pipeline, text, device)
 
     def _reading(self, device: torch.device) -> DiffusionPipeline:
         """The pipeline with its encoders on that device, and without a VAE."""
@@ -164,8 +163,7 @@ class Pipeline(ABC):
     @torch.no_grad()
     def decode(self, x0: Tensor) -> Tensor:
         self.vae.to(x0.device)
-        with torch.autocast(x0.device.type, enabled=False):
-            parts = [self.decoded(part) for part in x0.float().split(DECODED_AT_ONCE)]
+        parts = [self.decoded(part) for part in x0.float().split(DECODED_AT_ONCE)]
         pixels = ((torch.cat(parts).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return pixels.permute(0, 2, 3, 1).contiguous().cpu()
 
@@ -173,8 +171,7 @@ class Pipeline(ABC):
     def latents(self, images: Tensor, device: torch.device) -> Tensor:
         self.vae.to(device)
         pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
-        with torch.autocast(device.type, enabled=False):
-            return torch.cat([self.encoded(part) for part in pixels.split(DECODED_AT_ONCE)])
+        return torch.cat([self.encoded(part) for part in pixels.split(DECODED_AT_ONCE)])
 
     def save(self, network: nn.Module, folder: Path) -> None:
         """The whole pipeline: the other parts are copied from where they were loaded."""

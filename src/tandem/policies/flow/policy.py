@@ -112,6 +112,7 @@ class FlowPolicy(Policy):
             with_critic="values" in request.needs,
             following=self.followed(),
             teachers=request.teachers,
+            precision=request.precision,
         )
         admission.check_size(self.adapter, self.latent_size, path=self.path)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from tandem.dynamics.regression import part_of
 from tandem.policies.flow.field import Field
 from tandem.policies.flow.protocol import Adapter
+from tandem.policies.precision import Precision
 from tandem.types import Prompt
 
 OTHERS = "others"  # the teacher of every source that has none of its own
@@ -37,7 +38,7 @@ class Teachers:
         """The denoising steps from which a student and its teacher are compared."""
         return range(max(1, part_of(steps, self.fraction)))
 
-    def load(self, adapter: Adapter, dtype: torch.dtype | None) -> Faculty:
+    def load(self, adapter: Adapter, dtype: torch.dtype | None, precision: Precision) -> Faculty:
         """`adapter`: the student's, by now with its weights."""
         fields = {}
         for source, folder in self.folders.items():
@@ -52,7 +53,7 @@ class Teachers:
                     f"{given}: its latent pictures are {_sized(own)}, and those of the policy "
                     f"{_sized(adapter)}; a teacher is asked about the policy's own"
                 )
-            fields[source] = Field(network, own)
+            fields[source] = Field(network, own, precision=precision)
         return Faculty(fields)
 
 
