@@ -44,12 +44,18 @@ class Guards:
     non_finite: str = "stop"  # or skip:k, which tolerates k in a row
     no_signal: int = 5  # iterations in a row in which every group ties
     max_missing_rewards: float = 0.1  # fraction of an iteration's samples
+    stalled_after: float | None = 3600.0  # seconds without progress; None: however long
 
     def __post_init__(self) -> None:
         kind, _, number = self.non_finite.partition(":")
         if self.non_finite != "stop" and not (kind == "skip" and number.isdigit()):
             raise ValueError(
                 f"guards.non_finite is stop or skip:k (skip:3), not {self.non_finite!r}"
+            )
+
+        if self.stalled_after is not None and not self.stalled_after > 0:
+            raise ValueError(
+                f"guards.stalled_after={self.stalled_after} is a time above 0 in seconds, or null"
             )
 
     @property

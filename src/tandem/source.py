@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -21,15 +21,22 @@ BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration 
 
 
 class Clock:
-    """Seconds of each phase of an iteration."""
+    """Seconds of each phase of an iteration, and when something was done last."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.tick()
+
+    def tick(self) -> None:
+        """The run makes progress."""
+        self.ticked = time.monotonic()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        self.tick()
         start = time.perf_counter()
         yield
+        self.tick()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
@@ -129,12 +136,18 @@ class LiveSource:
                 rollout = self.policy.sample(
                     list(some.values()), group_size, key=key, slots=list(some), sampling=sampling
                 )
+                self.clock.tick()
                 rollouts.append(rollout)
                 asked.append(self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group))
         with self.clock.phase("reward"):
-            scores = concat([answered() for answered in asked])
+            scores = concat([self._heard(answered) for answered in asked])
         rollout = concat(rollouts)
         return rollout, moved(scores, rollout.mask.device)
+
+    def _heard(self, answered: Callable[[], Scores]) -> Scores:
+        scores = answered()
+        self.clock.tick()
+        return scores
 
     def _shown(
         self, examples: Sequence[Prompt], slots: Sequence[int], *, score: float

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from os import _exit as end_process  # at once, whatever other threads do; rewards cannot have it
+
+__all__ = ["INTERRUPTED", "STALLED", "STOPPED", "Away", "Stop", "end_process"]
+
 STOPPED = 3  # exit code of a run that a guard ended
+STALLED = 4  # of one that made no progress any more
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command may go on
 
 

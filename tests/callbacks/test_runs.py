@@ -15,6 +15,7 @@ from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_t
 
 from tandem import ranks
 from tandem.callbacks import INTERRUPTED, Interrupted
+from tandem.callbacks.interrupt import SIGNALS
 from tandem.passes import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import newest_whole
@@ -136,23 +137,27 @@ def signals_at(call: int, *numbers: signal.Signals):
     return reward
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize(
-    ("call", "finished"), [(10, 0), (50, 1), (100, 2), (160, 4)], ids=MOMENTS.keys()
+    ("number", "call", "finished"),
+    [
+        *((signal.SIGTERM, *moment) for moment in zip(MOMENTS.values(), (0, 1, 2, 4), strict=True)),
+        *((signal.SIGINT, *moment) for moment in zip(MOMENTS.values(), (0, 1, 2, 4), strict=True)),
+        (signal.SIGHUP, 50, 1),
+    ],
 )
 def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path, straight, number, call, finished):
-    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    before = [signal.getsignal(n) for n in SIGNALS]
     with pytest.raises(Interrupted) as ended:
         run(tmp_path, reward=signals_at(call, number))
     assert ended.value.code == INTERRUPTED == 75
-    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+    assert [signal.getsignal(n) for n in SIGNALS] == before
     assert newest_whole(tmp_path / "checkpoints").step == finished
     assert [line["iteration"] for line in metrics(tmp_path)] == [*range(finished)]
     run(tmp_path, resume=True)
     assert_same_run(tmp_path, straight)
 
 
-def test_a_second_signal_changes_nothing(tmp_path, straight, capfd):
+def test_a_signal_that_is_repeated_within_a_second_is_one(tmp_path, straight, capfd):
     with pytest.raises(Interrupted):
         run(tmp_path, reward=signals_at(50, signal.SIGINT, signal.SIGINT, signal.SIGTERM))
     said = capfd.readouterr().err

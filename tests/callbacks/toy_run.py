@@ -24,6 +24,7 @@ from tandem.types import Prompt, Rollout
 
 ITERATIONS = 6
 EVERY = 2
+HEALTHY = Guards()
 SETTINGS = Answers(
     every=EVERY, prompts=6, samples=2, temperatures=(1.0, 0.5), pass_at=(1, 4), rows=2
 )
@@ -104,6 +105,7 @@ def module_in(
     reward=share_of_threes,
     iterations: int = ITERATIONS,
     dies_at: int | None = None,
+    guards: Guards = HEALTHY,
 ) -> PostTraining:
     plan = Plan(
         seed=0, iterations=iterations, prompts_per_step=6, group_size=4, num_minibatches=2,
@@ -113,7 +115,7 @@ def module_in(
         policy=Policy(), algorithm=GRPO, rewards=Rewards({"threes": Reward(reward)}),
         stream=Stream(dies_at=dies_at), optimizer=partial(torch.optim.AdamW, lr=0.05),
         schedule=lambda iteration, iterations: 1 - iteration / (2 * iterations), plan=plan,
-        guards=Guards(), folder=folder,
+        guards=guards, folder=folder,
     )  # fmt: skip
 
 

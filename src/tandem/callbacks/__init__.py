@@ -11,6 +11,7 @@ from tandem.callbacks.evaluating import Evaluating
 from tandem.callbacks.interrupt import INTERRUPTED, Interrupt, Interrupted
 from tandem.callbacks.progress import Progress
 from tandem.callbacks.recording import Recording
+from tandem.callbacks.watchdog import Watchdog
 from tandem.passes import Evaluation
 from tandem.record.run_record import RunRecord
 from tandem.types import Prompt
@@ -24,6 +25,7 @@ __all__ = [
     "Progress",
     "Recording",
     "Resume",
+    "Watchdog",
     "newest_policy",
     "restore",
     "standard",
@@ -51,4 +53,5 @@ def standard(
         recording=recording, interrupt=interrupt, settings=evaluation, prompts=held_out
     )
     first = [Resume(record)] if resume else []
-    return [*first, recording, evaluating, checkpoints, interrupt, Progress(record, evaluation)]
+    shown = Progress(record, evaluation)
+    return [Watchdog(), *first, recording, evaluating, checkpoints, interrupt, shown]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from lightning.pytorch import Callback, Trainer
 
@@ -59,7 +60,7 @@ class Evaluating(Callback):
             self.settings,
             key=key,
             full=full,
-            stop=self.interrupt,
+            stop=partial(self._is_told_to_stop, module),
         )
         if found is None:
             self.interrupt.leave(trainer, module)
@@ -75,6 +76,11 @@ class Evaluating(Callback):
             record.samples(module.iteration, found.rows)
             metrics |= self._drift(module.iteration, metrics, found.rows)
             record.hold(metrics, {"time/evaluate": time.perf_counter() - start})
+
+    def _is_told_to_stop(self, module: PostTraining) -> bool:
+        """Asked between the parts of an evaluation, which are progress."""
+        module.clock.tick()
+        return self.interrupt()
 
     def _drift(
         self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]

@@ -90,6 +90,12 @@ def newest_whole(folder: Path) -> Found:
     return Found(path=None, step=0, skipped=tuple(skipped))
 
 
+def newest_step(folder: Path) -> int | None:
+    """Of the checkpoints that were published, whole or not; None: there is none."""
+    steps = [step for step, _ in _published(folder)]
+    return max(steps, default=None)
+
+
 def flaws(path: Path) -> list[str]:
     """Why a checkpoint must not be used, [] if it is whole. Reads every byte of it."""
     try:

@@ -15,7 +15,7 @@ SAID = ("algorithm", "model", "seed")  # in a group's name already, or meant to 
 NO_DIFFERENCE = {
     *("run_dir", "sweep_dir", "cache_dir", "hydra", "plugins"),
     *("resume", "evaluate", "estimate", "dry_run"),
-    *("logger", "callbacks", "checkpoints", "threads"),
+    *("logger", "callbacks", "checkpoints", "threads", "guards.stalled_after"),
     *("micro_batch_size", "max_tokens_per_microbatch"),
     *(f"trainer.{x}" for x in ("accelerator", "devices", "num_nodes", "strategy")),
 }

@@ -13,11 +13,11 @@ from traceback import walk_tb
 from types import FrameType
 from typing import NoReturn
 
+from tandem.stop import end_process
+
 OWN = Path(__file__).parents[1]
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 LIBRARIES = (str(OWN), *(sysconfig.get_path(name) for name in PATHS), "<frozen ")
-
-end_process = os._exit
 
 
 class Attempting(threading.local):

@@ -1,0 +1,63 @@
+"""Runs in processes of their own, whose reward does not come back from its n-th call."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import multiprocessing
+import os
+import re
+import threading
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from toy_run import run, share_of_threes
+
+FORK = multiprocessing.get_context("fork")
+
+
+def in_python() -> None:
+    threading.Event().wait()
+
+
+def in_c() -> None:
+    """Locks a mutex twice: no signal ends that, and Python's lock is free meanwhile."""
+    library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
+
+
+def in_c_with_the_lock() -> None:
+    """A pattern that backtracks, for longer than anybody waits; no thread of Python runs."""
+    re.match("(a+)+$", "a" * 60 + "b")
+
+
+def hangs_at(call: int, how: Callable[[], None], hanging: Path | None = None) -> Callable:
+    calls = iter(range(10**6))
+
+    def reward(output, prompt) -> float:
+        if next(calls) == call:
+            if hanging is not None:
+                hanging.touch()
+            how()
+        return share_of_threes(output, prompt)
+
+    return reward
+
+
+def started(folder: Path, **how: object) -> BaseProcess:
+    """A run in a child, whose standard error is the file `said` beside the folder."""
+    child = FORK.Process(target=functools.partial(_run, folder, **how))
+    child.start()
+    return child
+
+
+def _run(folder: Path, **how: object) -> None:
+    with said_by(folder).open("wb") as said:
+        os.dup2(said.fileno(), 2)
+    run(folder, **how)
+
+
+def said_by(folder: Path) -> Path:
+    return folder.with_suffix(".said")

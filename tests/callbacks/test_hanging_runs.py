@@ -1,0 +1,107 @@
+"""What hangs is ended: by a second signal at once, and by the watchdog when nobody looks."""
+
+import os
+import signal
+import time
+
+import pytest
+from hanging import hangs_at, in_c, in_c_with_the_lock, in_python, said_by, started
+from toy_run import run
+
+from tandem.callbacks import INTERRUPTED
+from tandem.callbacks.signals import REPEATED
+from tandem.guards import Guards
+from tandem.record import jsonl
+from tandem.record.checkpoint import newest_whole
+from tandem.stop import STALLED
+
+FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
+SOON = 20.0  # seconds in which a process ends that would hang for ever
+
+
+@pytest.mark.parametrize("how", [in_python, in_c])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, how, number):
+    folder, hanging = tmp_path / "run", tmp_path / "hanging"
+    child = started(folder, reward=hangs_at(FOURTH, how, hanging))
+    wait_for(hanging)
+    os.kill(child.pid, number)
+    time.sleep(REPEATED + 0.3)
+    assert child.is_alive()  # one asks for a checkpoint, which never comes
+    os.kill(child.pid, number)
+    child.join(SOON)
+    assert child.exitcode == INTERRUPTED
+    said = said_by(folder).read_text()
+    assert f"{number.name} again: ended at once; checkpoint 2 is there; go on with: " in said
+    assert newest_whole(folder / "checkpoints").step == 2
+    run(folder, resume=True)
+    assert [line["iteration"] for line in jsonl.read(folder / "metrics.jsonl")] == [*range(7)]
+
+
+@pytest.mark.parametrize("how", [in_python, in_c])
+def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own(tmp_path, how):
+    folder = tmp_path / "run"
+    child = started(folder, reward=hangs_at(FOURTH, how), guards=Guards(stalled_after=0.5))
+    child.join(SOON)
+    assert child.exitcode == STALLED == 4
+    said = said_by(folder).read_text()
+    assert f"in {how.__name__}\n" in said  # the stack of the thread that hangs
+    assert "in _watch\n" in said  # and of the others
+    assert "stalled: no progress in 0.5 s in iteration 3 on rank 0 (guards.stalled_after=" in said
+    assert newest_whole(folder / "checkpoints").step == 2
+
+
+def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp_path):
+    folder = tmp_path / "run"
+    reward = hangs_at(FOURTH, in_c_with_the_lock)
+    child = started(folder, reward=reward, guards=Guards(stalled_after=0.5))
+    child.join(SOON)
+    assert child.exitcode == 1
+    assert "in in_c_with_the_lock\n" in said_by(folder).read_text()
+
+
+@pytest.mark.system
+def test_every_rank_has_a_watchdog(tmp_path):
+    folder = tmp_path / "run"
+    reward = hangs_at(FOURTH // 2, in_python)
+    child = started(folder, reward=reward, guards=Guards(stalled_after=0.5), devices=2)
+    child.join(60.0)
+    assert child.exitcode
+    assert "stalled: no progress in 0.5 s in iteration" in said_by(folder).read_text()
+
+
+def test_slow_progress_is_progress(tmp_path):
+    def slow(output, prompt) -> float:
+        time.sleep(0.02)
+        return output.count("3") / max(len(output), 1)
+
+    run(tmp_path, reward=slow, guards=Guards(stalled_after=3.0))
+    assert len(jsonl.read(tmp_path / "metrics.jsonl")) == 7
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    heard = []
+
+    def reward(output, prompt) -> float:
+        heard.append(signal.getsignal(signal.SIGHUP))
+        return output.count("3") / max(len(output), 1)
+
+    try:
+        run(tmp_path, reward=reward)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert set(heard) == {signal.SIG_IGN}
+
+
+def wait_for(path) -> None:
+    end = time.monotonic() + SOON
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0])
+def test_a_limit_is_above_zero(seconds):
+    with pytest.raises(ValueError, match=r"guards\.stalled_after=.* is a time above 0 in seconds"):
+        Guards(stalled_after=seconds)
