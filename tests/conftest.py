@@ -1,7 +1,5 @@
 """Of every test: nothing is fetched, threads do not spin, reference values are at hand."""
 
-import functools
-import operator
 import os
 import socket
 
@@ -12,7 +10,8 @@ import pytest
 import torch
 from hydra.core.config_store import ConfigStore
 
-from tandem.registry import options
+from tandem.config.registered import own_options
+from tandem.contracts import REGISTERED
 
 pytest_plugins = ["reference_values", "durations"]
 
@@ -41,8 +40,14 @@ def unpainted(monkeypatch):
 @pytest.fixture
 def unregistered(monkeypatch):
     """Functions that were registered before are unknown to the test, and its own to later ones."""
-    monkeypatch.setattr(options, "REGISTERED", {})
+    before = dict(own_options())
+    for key in before:
+        del REGISTERED[key]
     yield
-    for group, name in options.REGISTERED:
-        folder = functools.reduce(operator.getitem, group.split("/"), ConfigStore.instance().repo)
-        del folder[f"{name}.yaml"]
+    for group, name in [*own_options()]:
+        del REGISTERED[group, name]
+        folder = ConfigStore.instance().repo
+        for part in group.split("/"):
+            folder = folder.get(part, {})
+        folder.pop(f"{name}.yaml", None)
+    REGISTERED.update(before)

@@ -161,7 +161,9 @@ class Counting(Alone):
     def update(self, minibatch: Experience) -> None:
         asked, objective = self.watch.taken(), self.objective
         rows = counting_rows(
-            minibatch, vanishes=objective.vanishes, whole_groups=objective.whole_groups
+            minibatch,
+            zero_at_zero_advantage=objective.zero_at_zero_advantage,
+            whole_groups=objective.whole_groups,
         )
         mask = minibatch.rollout.mask
         levels = self.policy.regressor.points_per_step(minibatch.rollout)

@@ -16,7 +16,7 @@ from tandem.advantages.group import leave_one_out
 from tandem.advantages.temporal import gae_returns, generalised
 from tandem.algorithm import Critic
 from tandem.batches import Budget
-from tandem.declarations import needs, needs_of, surveyed_by
+from tandem.contracts import declare
 from tandem.kl import k3_unbiased
 from tandem.losses.critic import value_loss
 from tandem.losses.policy import ppo, reinforce
@@ -98,8 +98,8 @@ def test_a_kl_is_paid_in_one_place():
     charged = KLInLoss(coef=0.2, loss=k3_unbiased).charge(scores(torch.ones(2)), sampled())
     assert charged.per_step is None
     assert KLInReward(coef=0.2).term is None
-    assert needs_of(KLInReward(coef=0.0)) == frozenset()
-    assert needs_of(KLInReward(coef=0.1)) == {"old_kl_to_ref"}
+    assert KLInReward(coef=0.0).reads_before == frozenset()
+    assert KLInReward(coef=0.1).reads_before == {"old_kl_to_ref"}
 
 
 def test_group_advantages_see_what_the_kl_took(tmp_path):
@@ -271,8 +271,7 @@ def mean_advantage(batch, *, power):
     return torch.full_like(batch.advantages, batch.logp.detach().sum() ** power)
 
 
-@surveyed_by(mean_advantage)
-@needs("old_logp", vanishes=True)
+@declare(reads={"old_logp"}, zero_at_zero_advantage=True, survey=mean_advantage)
 def scaled(batch, surveyed, *, power=2):
     """A loss that depends on all rows of an update."""
     return ppo(batch) * surveyed
@@ -292,7 +291,7 @@ def test_a_survey_sees_the_update_before_any_cut(budget, tmp_path):
     assert_close(cut.gradients, whole.gradients, rtol=1e-9, atol=1e-12)
 
 
-@needs(vanishes=True, whole_groups=True)
+@declare(zero_at_zero_advantage=True, whole_groups=True)
 def between_rows(batch):
     """Raises where a group is not whole."""
     same = batch.group[:, None] == batch.group

@@ -13,7 +13,7 @@ from two_ranks import on_two_ranks
 from tandem import collect, corrections, weights
 from tandem.advantages.preference import preferred
 from tandem.batches import Budget
-from tandem.collect import supplied_by
+from tandem.contracts import facts_of
 from tandem.losses.judged import kto
 from tandem.losses.preference import dpo, orpo, simpo
 from tandem.types import Prompt, Scores
@@ -146,7 +146,7 @@ def test_ways_of_collecting_say_what_they_supply():
         collect.greedy_baseline: {"baseline"},
         partial(collect.dynamic_sampling, max_rounds=1): set(),
     }
-    assert {way: supplied_by(way) for way in supplied} == supplied
+    assert {way: facts_of(way).gives for way in supplied} == supplied
 
 
 @pytest.mark.parametrize("loss", [dpo, simpo, orpo], ids=lambda loss: loss.__name__)

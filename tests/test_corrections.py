@@ -9,7 +9,7 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import corrections
-from tandem.declarations import needs_of
+from tandem.contracts import facts_of
 from tandem.types import CoupledBatch
 
 GAP = torch.tensor([0, 1, 2, 0, 3, 5])
@@ -122,4 +122,4 @@ def test_a_policy_far_from_its_sampler_gets_a_finite_weight_without_gradient(cor
 
 @pytest.mark.parametrize("correct", ALL, ids=lambda function: function.__name__)
 def test_a_correction_says_what_it_reads(correct):
-    assert needs_of(correct) == {"old_logp", "behaviour_logp"}
+    assert facts_of(correct).reads == {"old_logp", "behaviour_logp"}

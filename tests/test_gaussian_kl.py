@@ -12,7 +12,7 @@ from tandem import draws, kl
 from tandem.batches import Experience
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
-from tandem.declarations import needs_of, unbound
+from tandem.contracts import unbound
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, step_log_ratio
 from tandem.metrics import settle
@@ -123,7 +123,7 @@ def test_the_reward_is_charged_and_the_metric_is_of_the_old_policy():
     charged = paying.charge(scores(torch.tensor([1.0, 0.5])), rows.rollout)
     want = torch.tensor([1.0, 0.5]).double() - 0.2 * torch.where(MASK, old, 0).sum(1)
     assert_close(charged.total, want, **EXACT)
-    assert needs_of(paying) == {"old_kl_to_ref"}
+    assert paying.reads_before == {"old_kl_to_ref"}
     metrics = settle(replace(GRPO, kl=paying).objective(policy, rows).metrics)
     assert metrics["actor/ref_kl"] == pytest.approx(old[MASK].mean().item(), rel=1e-12)
 

@@ -7,7 +7,8 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
-    "types declarations draws hub stop",
+    "types contracts draws hub stop",
+    "registry",
     "ranks budget weights groups schedules remembered dynamics drift remote",
     "coefficients kl",
     "metrics batches",
@@ -21,7 +22,7 @@ LAYERS = (
     "module evaluation held_out_pairs",
     "callbacks",
     "config",
-    "banner pairs registry start",
+    "banner pairs start",
     "assembly estimate",
     "devices",
     "run sample compare rewards/serve",
@@ -40,8 +41,8 @@ HOMES = {
     "matplotlib": {"record", "compare"},
     "PIL": {"data", "record", "rewards", "compare"},
     "httpx": {"remote"},
-    "hydra": {"config", "registry", "sweep"},
-    "omegaconf": {"assembly", "estimate", "config", "registry", "run", "start", "sample", "sweep"},
+    "hydra": {"config", "sweep"},
+    "omegaconf": {"assembly", "estimate", "config", "run", "start", "sample", "sweep"},
 }
 DOORS = ("rewards/serve.py",)  # what people start, though it stands beside what it serves
 FILES = sorted(SRC.rglob("*.py"))

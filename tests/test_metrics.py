@@ -9,7 +9,7 @@ from records import coupled, rollout, scores
 from torch.testing import assert_close
 
 from tandem import corrections
-from tandem.declarations import survey_of, surveyed_by
+from tandem.contracts import declare, survey_of
 from tandem.losses.policy import ppo, reinforce
 from tandem.metrics import (
     Max,
@@ -17,7 +17,6 @@ from tandem.metrics import (
     Sum,
     correlation,
     masked_mean,
-    measured_by,
     merge,
     own_metrics,
     settle,
@@ -108,8 +107,7 @@ def of_its_power(batch, *, power):
     return batch.advantages**power
 
 
-@measured_by(of_its_clip)
-@surveyed_by(of_its_power)
+@declare(survey=of_its_power, metrics=of_its_clip)
 def own_loss(batch, surveyed, *, power=2, clip):
     return clip * surveyed
 

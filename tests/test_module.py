@@ -15,6 +15,7 @@ from tandem import collect, corrections, draws, weights
 from tandem.advantages.group import given
 from tandem.algorithm import Algorithm
 from tandem.batches import Budget
+from tandem.contracts import declare
 from tandem.guards import Guards
 from tandem.losses.policy import nll, ppo, reinforce
 from tandem.penalties import EntropyBonus
@@ -75,10 +76,10 @@ def test_rows_without_advantage_are_skipped_only_if_no_term_wants_them(tmp_path)
 
 
 def test_skipping_rows_without_advantage_changes_no_gradient(tmp_path):
+    @declare(reads={"old_logp"})
     def unskippable(batch):
         return ppo(batch)
 
-    unskippable.needs = frozenset({"old_logp"})
     skipped = Loop(folder=tmp_path).go(2)
     full = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=unskippable)).go(2)
     assert sum(skipped.policy.rows_seen) < sum(full.policy.rows_seen)
@@ -149,7 +150,6 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at
     def poisoned(batch):
         return batch.logp * torch.nan
 
-    poisoned.needs = frozenset()
     loop = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=poisoned))
     before = loop.policy.table.detach().clone()
     with pytest.raises(Stop, match=r"guards\.non_finite=skip"):
@@ -163,7 +163,6 @@ def test_non_finite_updates_can_be_skipped_and_are_counted(tmp_path):
     def poisoned(batch):
         return batch.logp * torch.nan
 
-    poisoned.needs = frozenset()
     guards = Guards(non_finite="skip:3")
     loop = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=poisoned), guards=guards)
     with pytest.raises(Stop):
@@ -177,7 +176,6 @@ def test_skipped_updates_are_reported_and_remembered(tmp_path):
     def poisoned_once(batch):
         return batch.logp * (torch.nan if next(calls) == 0 else 1)
 
-    poisoned_once.needs = frozenset()
     guards = Guards(non_finite="skip:3")
     algorithm = replace(GRPO, loss=poisoned_once)
     loop = Loop(folder=tmp_path, algorithm=algorithm, guards=guards)

@@ -12,12 +12,12 @@ from records import GRPO
 from table_policy import TablePolicy
 
 from tandem.config.settings import Devices
-from tandem.declarations import needs
+from tandem.contracts import declare
 from tandem.devices import trainer_for
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
 from tandem.guards import Guards
-from tandem.metrics import masked_mean, measured_by
+from tandem.metrics import masked_mean
 from tandem.module import PostTraining
 from tandem.policies.precision import Precision
 from tandem.types import Scores
@@ -47,8 +47,7 @@ def measure(batch):
     return {"own/product": masked_mean(product(batch.logp), batch.mask)}
 
 
-@measured_by(measure)
-@needs("old_logp")
+@declare(reads={"old_logp"}, metrics=measure)
 def loss(batch):
     return product(-batch.advantages * (batch.logp - batch.old_logp).exp())
 

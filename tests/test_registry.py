@@ -10,11 +10,10 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 import tandem
-from tandem import register_adv_estimator, register_policy_loss, register_reward
+from tandem import register_adv_estimator, register_policy_loss, register_reward, register_weights
 from tandem.config import ConfigError, build, check, compose
-from tandem.registry import options
-from tandem.registry.decorators import component_node
-from tandem.registry.options import register
+from tandem.config.composition import conf_folder
+from tandem.config.registered import own_options, store_options
 from tandem.rewards import Rewards, batched
 from tandem.types import Prompt
 
@@ -38,7 +37,6 @@ def many(outputs, prompts, *, scale: float):
 TRAINED = """
 import torch
 from tandem import register_adv_estimator, register_policy_loss
-from tandem.declarations import needs
 
 @register_adv_estimator
 def scaled(scores, rollout, *, by: float = 2.0):
@@ -49,8 +47,7 @@ def summed(rewards, mask, *, baseline: float = 0.0):
     returns = rewards.flip(1).cumsum(1).flip(1) * mask
     return (returns - baseline) * mask, returns
 
-@register_policy_loss
-@needs("old_logp")
+@register_policy_loss(reads={"old_logp"})
 def by_steps(batch, *, alpha: float = 0.5, **more):
     return -batch.advantages * (alpha * batch.logp + (1 - alpha) * batch.old_logp)
 
@@ -89,6 +86,7 @@ def trained(tmp_path, monkeypatch):
 
 
 def stored(group, name):
+    store_options(conf_folder())
     return ConfigStore.instance().load(f"{group}/{name}.yaml").node
 
 
@@ -132,8 +130,8 @@ def test_defaults_become_configuration_and_a_keyword_without_one_must_be_given()
 
 
 def test_a_group_of_functions_holds_the_call_itself():
-    register("algorithm/loss", component_node)("quiet")(plain)
-    node = stored("algorithm/loss", "quiet")
+    register_weights("quiet")(plain)
+    node = stored("algorithm/weights", "quiet")
     assert node == {"_target_": f"{__name__}.plain", "_partial_": True, "alpha": 1.0}
 
 
@@ -146,8 +144,9 @@ def test_a_name_belongs_to_one_function_but_a_cell_may_run_again():
 
 
 def test_an_option_that_is_shipped_cannot_be_registered():
-    with pytest.raises(ValueError, match="reward=length is an option of Tandem's"):
-        register_reward("length")(plain)
+    register_reward("judge")(plain)
+    with pytest.raises(ValueError, match="reward=judge is an option of Tandem's"):
+        stored("reward", "judge")
 
 
 def test_a_function_inside_another_has_no_name_to_be_chosen_by():
@@ -163,10 +162,10 @@ def test_a_default_that_no_yaml_holds_is_refused():
         return 1.0
 
     odd.__qualname__ = "odd"
+    register_reward(odd)
     with pytest.raises(ValueError, match="odd: no YAML can hold a default") as caught:
-        register_reward(odd)
+        stored("reward", "odd")
     assert "\n" not in str(caught.value)
-    assert options.REGISTERED == {}
 
 
 def test_functions_of_an_algorithm_are_chosen_by_name_and_set_by_keyword(trained):
@@ -258,7 +257,7 @@ def test_another_signature_of_a_loss_is_refused_with_both_that_fit(function):
     assert "(batch, *, numbers) -> the loss of each step [B, T]" in said
     assert "(old_logp, logp, advantages, mask, *, numbers) -> (loss, metrics)" in said
     assert "\n" not in said
-    assert options.REGISTERED == {}
+    assert own_options() == {}
 
 
 @pytest.mark.parametrize("function", [wrong_number, wrong_keyword, wrong_order])

@@ -1,15 +1,16 @@
 """A loss of one's own: the capped policy gradient of CISPO, written once more."""
 
+from typing import Annotated
+
 from torch import Tensor
 
 from tandem import register_policy_loss
-from tandem.declarations import needs
+from tandem.contracts import positive
 from tandem.types import CoupledBatch
 
 
-@register_policy_loss
-@needs("old_logp", vanishes=True)
-def my_idea(batch: CoupledBatch, *, most: float = 5.0) -> Tensor:
+@register_policy_loss(reads={"old_logp"}, units={"most": "ratio"}, zero_at_zero_advantage=True)
+def my_idea(batch: CoupledBatch, *, most: Annotated[float, positive] = 5.0) -> Tensor:
     """-A log p of each step, times how much likelier it got, at most `most`. [B, T]"""
     likelier = (batch.logp - batch.old_logp).exp().clamp(max=most)
     return -likelier.detach() * batch.advantages * batch.logp

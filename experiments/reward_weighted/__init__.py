@@ -1,17 +1,21 @@
 """A loss on velocity errors of one's own: flow matching, good pictures counting more."""
 
+from typing import Annotated
+
 from torch import Tensor
 
 from tandem import register_policy_loss
-from tandem.declarations import on_errors
+from tandem.contracts import positive
 from tandem.dynamics.regression import energy
 from tandem.types import DecoupledBatch
 
 
-@register_policy_loss
-@on_errors
+@register_policy_loss(on_errors=True, units={"temperature": "none", "most": "none"})
 def reward_weighted(
-    batch: DecoupledBatch, *, temperature: float = 1.0, most: float = 20.0
+    batch: DecoupledBatch,
+    *,
+    temperature: Annotated[float, positive] = 1.0,
+    most: Annotated[float, positive] = 20.0,
 ) -> Tensor:
     """exp(A / temperature) <e^2>, the weight at most `most`. [B, T]"""
     weight = (batch.advantages / temperature).exp().clamp(max=most)

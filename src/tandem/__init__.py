@@ -24,9 +24,11 @@ def train(*overrides: str) -> Result:
 
 
 def __getattr__(name: str) -> object:
-    """The decorators, imported when they are asked for: Hydra takes a tenth of a second."""
-    if not name.startswith("register_") or name not in __all__:
+    """The decorators, when they are asked for: importing the package imports nothing else."""
+    if not name.startswith("register_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tandem import registry
 
+    if name not in registry.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(registry, name)

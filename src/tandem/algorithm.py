@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tandem import corrections, ranks
 from tandem.advantages.compose import normalised
 from tandem.batches import Experience
-from tandem.declarations import needs_of, unbound
+from tandem.contracts import facts_of, unbound
 from tandem.dynamics.decays import Following
 from tandem.dynamics.regression import Regression
 from tandem.losses.critic import explained_variance
@@ -119,10 +119,10 @@ class Algorithm:
     @property
     def needs_before(self) -> frozenset[str]:
         """What is read before the first update."""
-        parts = [self.collect, self.truncated, self.kl, self.advantage]
+        parts = [self.collect, self.truncated, self.advantage]
         if self.critic is not None:
             parts.append(self.critic.returns)
-        return frozenset().union(*(needs_of(part) for part in parts))
+        return self.kl.reads_before.union(*(facts_of(part).reads for part in parts))
 
     @property
     def needs(self) -> frozenset[str]:
@@ -142,13 +142,13 @@ class Algorithm:
     @property
     def needs_of_drift(self) -> frozenset[str]:
         """What says how far the policy has moved within an iteration."""
-        return frozenset() if self.reads_errors else needs_of(self.proximal)
+        return frozenset() if self.reads_errors else facts_of(self.proximal).reads
 
     @property
     def corrects(self) -> bool:
         """Whether rows of older weights are treated as such."""
-        read = needs_of(self.loss) | needs_of(self.correction) | needs_of(self.proximal)
-        return "behaviour_logp" in read
+        parts = (self.loss, self.correction, self.proximal)
+        return any("behaviour_logp" in facts_of(part).reads for part in parts)
 
     def experience(self, scores: Scores, rollout: Rollout) -> Experience:
         """Shape the scores, then compare them over the rows of all ranks."""

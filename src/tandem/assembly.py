@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem import pairs
 from tandem.batches import Budget, Plan
-from tandem.collect import supplied_by
 from tandem.config import ConfigError, build
 from tandem.config.settings import Settings
+from tandem.contracts import facts_of
 from tandem.data import BadRow, Data, apart
 from tandem.module import PostTraining
 from tandem.passes import Evaluation
@@ -57,7 +57,7 @@ def assemble(
         )
     if source == "pairs" and data.tries is not None:
         data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
-    mismatched = "baseline" in supplied_by(algorithm.collect)
+    mismatched = "baseline" in facts_of(algorithm.collect).gives
     data = admitted(policy, data, source, settings, mismatched=mismatched)
     # A curriculum goes by what samples score; what is given comes in turn.
     order = data.curriculum if source == "train" else data.given

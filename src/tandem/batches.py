@@ -121,13 +121,20 @@ def updates(
 
 
 def even_parts(
-    minibatch: Experience, cost: Tensor, budget: Budget, *, vanishes: bool, whole_groups: bool
+    minibatch: Experience,
+    cost: Tensor,
+    budget: Budget,
+    *,
+    zero_at_zero_advantage: bool,
+    whole_groups: bool,
 ) -> list[Experience]:
     """The rows that count, cut to the budget; as many parts on every rank, idle ones at weight 0.
 
     cost: [B] steps that a forward pass reads of each row.
     """
-    rows = counting_rows(minibatch, vanishes=vanishes, whole_groups=whole_groups)
+    rows = counting_rows(
+        minibatch, zero_at_zero_advantage=zero_at_zero_advantage, whole_groups=whole_groups
+    )
     group = minibatch.rollout.group[rows]
     cut = budget.cut(cost[rows], group if whole_groups else None)
     count = max(1, int(ranks.largest(torch.tensor(len(cut)))))
@@ -138,14 +145,17 @@ def even_parts(
     return parts + [idle] * (count - len(parts))
 
 
-def counting_rows(experience: Experience, *, vanishes: bool, whole_groups: bool) -> Tensor:
+def counting_rows(
+    experience: Experience, *, zero_at_zero_advantage: bool, whole_groups: bool
+) -> Tensor:
     """Indices of the rows of which some step counts in some term of the update.
 
-    `vanishes`: those without advantage do not; `whole_groups`: with one row counts its group.
+    `zero_at_zero_advantage`: those without advantage do not; `whole_groups`: with one row counts
+    its group.
     """
     weights = experience.weights.values()
     counts = torch.stack([weight.ne(0).any(1) for weight in weights]).any(0)
-    if vanishes:
+    if zero_at_zero_advantage:
         counts &= experience.advantages.ne(0).any(1)
     if whole_groups:
         group = experience.rollout.group

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
 from tandem import ranks
-from tandem.advantages.baselines import of_greedy_rows
+from tandem.advantages.baselines import OF_GREEDY_ROWS
 from tandem.advantages.preference import extremes
 from tandem.batches import unmasked
-from tandem.declarations import needs, refused_on, unbound
+from tandem.contracts import at_least, positive, register_collect
 from tandem.groups import group_sum
 from tandem.metrics import Metric, Sum
 from tandem.types import Prompt, Rollout, Scores, concat, take
@@ -24,10 +24,10 @@ Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of t
 ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media")  # what a pair brings
 GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
 
-of_whole_rows = refused_on(
-    steps="rows of data were not sampled step by step; those who train on pictures as a whole take "
-    "them, such as algorithm=sft"
-)
+OF_WHOLE_ROWS = {
+    "steps": "rows of data were not sampled step by step; those who train on pictures as a whole "
+    "take them, such as algorithm=sft"
+}
 
 
 class Source(Protocol):
@@ -61,48 +61,29 @@ class Source(Protocol):
         """Log beside the metrics of this iteration."""
 
 
-def supplies(*names: str) -> Callable:
-    """Declare what a way of collecting gives beside samples, and others may need.
-
-    "pairs": a chosen and a rejected row in each group. "baseline": rows that are compared with.
-    """
-
-    def declare(function: Callable) -> Callable:
-        function.supplies = frozenset(names)
-        return function
-
-    return declare
+# A way of collecting `gives` "pairs", a chosen and a rejected row in each group, and "baseline",
+# rows that others are compared with.
 
 
-def supplied_by(collect: Callable | None) -> frozenset[str]:
-    """What a way of collecting declared."""
-    return getattr(unbound(collect)[0], "supplies", frozenset())
-
-
-@needs()
+@register_collect(keeps_groups=True)
 def on_policy(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt."""
     return source.act(prompts)
 
 
-@of_whole_rows
-@needs("demonstrations")
+@register_collect(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
 def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are demonstrations."""
     return source.show(prompts)
 
 
-@supplies("pairs")
-@of_whole_rows
-@needs("pairs")
+@register_collect(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
 def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
     return source.show_pairs(prompts)
 
 
-@supplies("pairs", "baseline")
-@of_whole_rows
-@needs("pairs")
+@register_collect(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
 def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Pairs, and beside them each prompt with the answers to another one, the last before it.
 
@@ -131,8 +112,7 @@ def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
     return other
 
 
-@supplies("pairs")
-@needs()
+@register_collect(gives={"pairs"})
 def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """The best and the worst sample of each group whose scores differ: online preferences.
 
@@ -153,19 +133,19 @@ def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     return rollout, scores
 
 
-@supplies("baseline")
-@of_greedy_rows
-@needs()
+@register_collect(gives={"baseline"}, refused=OF_GREEDY_ROWS)
 def greedy_baseline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
     return _beside(source.act(prompts), source.act_greedily(prompts))
 
 
-@refused_on(
-    tokens="answers do not part from one course without noise; set algorithm/collect=on_policy",
-    pictures="no step of a picture as a whole is random; set algorithm/collect=on_policy",
+@register_collect(
+    refused={
+        "tokens": "answers do not part from one course without noise; set "
+        "algorithm/collect=on_policy",
+        "pictures": "no step of a picture as a whole is random; set algorithm/collect=on_policy",
+    }
 )
-@needs()
 def branched(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt and random step: its rows differ by the noise of that step, so
     their scores say what that step was worth (TempFlow-GRPO, arXiv:2508.04324)."""
@@ -181,14 +161,14 @@ def _beside(
     return concat([rollout, compared[0]]), concat([scores, compared[1]])
 
 
-@needs()
+@register_collect
 def dynamic_sampling(
     source: Source,
     prompts: Slots,
     *,
     metric: str | None = None,
-    max_rounds: int,
-    tolerance: float = 1e-6,
+    max_rounds: Annotated[int, positive],
+    tolerance: Annotated[float, at_least(0)] = 1e-6,
 ) -> tuple[Rollout, Scores]:
     """Groups whose scores differ, as many as there were prompts (DAPO, arXiv:2503.14476).
 

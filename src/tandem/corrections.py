@@ -11,19 +11,20 @@ An old policy is batch -> old_logp [B, T], the denominator of the ratio that los
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs
-from tandem.metrics import Metric, effective_size, masked_mean, measured_by
+from tandem.contracts import fraction, register_correction, register_old_policy
+from tandem.metrics import Metric, effective_size, masked_mean
 from tandem.types import CoupledBatch
 
 MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32
 
 Correction = Callable[[CoupledBatch], Tensor]
 
-corrects = needs("old_logp", "behaviour_logp")
+BOTH = {"old_logp", "behaviour_logp"}  # whose ratio is the weight
 
 
 def step_log_ratio(batch: CoupledBatch) -> Tensor:
@@ -78,47 +79,45 @@ def _capped_samples(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metri
     return {"rollout_corr/capped_samples": masked_mean(capped, batch.mask.any(1))}
 
 
-@needs()
+@register_correction(neutral=True)
 def none(batch: CoupledBatch) -> Tensor:
     """Every step counts fully."""
     return batch.mask.to(batch.logp.dtype)
 
 
-@measured_by(_capped_steps)
-@corrects
+@register_correction(reads=BOTH, metrics=_capped_steps)
 def token_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
     """min(r, ratio_max) of each step: truncated importance sampling."""
     return step_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
-@measured_by(_capped_samples)
-@corrects
+@register_correction(reads=BOTH, metrics=_capped_samples)
 def sequence_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
     """min(R, ratio_max), R the product over the sample's steps."""
     return product_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
-@corrects
+@register_correction(reads=BOTH)
 def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tensor:
     """r of each step, 0 where it is outside [low, high]."""
     ratio = step_ratio(batch)
     return ratio * _within(ratio, low, high) * batch.mask
 
 
-@corrects
+@register_correction(reads=BOTH)
 def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -> Tensor:
     """R of the sample, 0 where it is outside [low, high]."""
     ratio = product_ratio(batch)
     return ratio * _within(ratio, low, high) * batch.mask
 
 
-@corrects
+@register_correction(reads=BOTH)
 def sequence_rejection(batch: CoupledBatch, *, low: float = 0.5, high: float = 2.0) -> Tensor:
     """1, but 0 for samples whose R is outside [low, high]."""
     return _within(product_ratio(batch), low, high) * none(batch)
 
 
-@corrects
+@register_correction(reads=BOTH)
 def geometric_rejection(batch: CoupledBatch, *, low: float = 0.999, high: float = 1.001) -> Tensor:
     """1, but 0 for samples whose geometric mean ratio is outside [low, high]."""
     return _within(geometric_ratio(batch), low, high) * none(batch)
@@ -132,10 +131,13 @@ def _staleness(batch: CoupledBatch, *, low: float, high: float, decay: float) ->
     }
 
 
-@measured_by(_staleness)
-@needs("old_logp", "behaviour_logp", "version_gap")
+@register_correction(reads=BOTH | {"version_gap"}, metrics=_staleness)
 def staleness_decay(
-    batch: CoupledBatch, *, low: float = 0.5, high: float = 2.0, decay: float = 1.0
+    batch: CoupledBatch,
+    *,
+    low: float = 0.5,
+    high: float = 2.0,
+    decay: Annotated[float, fraction] = 1.0,
 ) -> Tensor:
     """clip(r, low, high) decay^gap, the gap in versions of the weights since the step was taken.
 
@@ -146,20 +148,20 @@ def staleness_decay(
     return step_ratio(batch).clamp(low, high) * shrink * batch.mask
 
 
-@needs("old_logp")
+@register_old_policy(reads={"old_logp"}, old_policy="recomputed")
 def recomputed(batch: CoupledBatch) -> Tensor:
     """The weights at the start of the update, in the trainer's own arithmetic."""
     # With one update per rollout they are the current ones, and nobody ran them before.
     return batch.logp.detach() if batch.old_logp is None else batch.old_logp
 
 
-@needs("behaviour_logp")
+@register_old_policy(reads={"behaviour_logp"}, old_policy="sampler")
 def bypass(batch: CoupledBatch) -> Tensor:
     """The sampler itself: no forward pass, and the clip limits staleness and rounding alike."""
     return batch.behaviour_logp
 
 
-@needs("behaviour_logp", "version_gap")
+@register_old_policy(reads={"behaviour_logp", "version_gap"}, old_policy="between")
 def log_linear(batch: CoupledBatch) -> Tensor:
     """Between sampler and current policy, by versions: no forward pass (AReaL).
 
@@ -170,7 +172,7 @@ def log_linear(batch: CoupledBatch) -> Tensor:
     return batch.behaviour_logp + share * (batch.logp.detach() - batch.behaviour_logp)
 
 
-@needs()
+@register_old_policy(old_policy="current")
 def current(batch: CoupledBatch) -> Tensor:
     """The policy as it is now: for losses without a ratio, which a correction then gives them."""
     return batch.logp.detach()

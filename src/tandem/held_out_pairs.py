@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from tandem import draws, ranks
-from tandem.declarations import needs_of
+from tandem.contracts import facts_of
 from tandem.losses.pairs import reward_of
 from tandem.passes import Evaluation
 from tandem.policies.flow.records import FlowSampling
@@ -45,7 +45,7 @@ def compare_pairs(
     reward = reward_of(loss)
     if reward is None or not pairs:
         return {}
-    needs = needs_of(loss) & {"ref_logp"} | {"old_logp"}
+    needs = facts_of(loss).reads & {"ref_logp"} | {"old_logp"}
     own = pairs[ranks.rank() :: ranks.world_size()]
     step = max(1, policy.sampling.max_rows // 2)
     sums = torch.zeros(3, dtype=torch.float64)

@@ -12,32 +12,34 @@ Of velocities at fresh noise it is a distance to those of the reference, per lat
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, on_errors, refused_on
+from tandem.contracts import declare, fraction, positive, register_kl
 from tandem.dynamics import likelihood
 from tandem.dynamics.regression import energy
 from tandem.types import CoupledBatch, DecoupledBatch, Transition
 
 LIMIT = 20.0
 
-of_tokens = refused_on(
-    steps="it is of second order in a log ratio, which is a mean over D latent dimensions there, "
-    "so it would be D times too small; set algorithm/kl=auto, which is exact",
-    pictures="a regression error says how likely no sample was, so nothing estimates a KL from it; "
-    "set algorithm.kl.coef=0",
-)
-of_gaussian_steps = refused_on(
-    tokens="tokens are no Gaussian steps; set algorithm/kl=auto",
-    pictures="a picture as a whole is no Gaussian step; set algorithm.kl.coef=0",
-)
+OF_TOKENS = {
+    "steps": "it is of second order in a log ratio, which is a mean over D latent dimensions "
+    "there, so it would be D times too small; set algorithm/kl=auto, which is exact",
+    "pictures": "a regression error says how likely no sample was, so nothing estimates a KL from "
+    "it; set algorithm.kl.coef=0",
+}
+OF_GAUSSIAN_STEPS = {
+    "tokens": "tokens are no Gaussian steps; set algorithm/kl=auto",
+    "pictures": "a picture as a whole is no Gaussian step; set algorithm.kl.coef=0",
+}
 
-of_velocities = refused_on(
-    tokens="it compares velocities, and tokens have none; set algorithm/kl=auto",
-    steps="it compares velocities at fresh noise, not on the steps that were sampled; set "
+OF_VELOCITIES = {
+    "tokens": "it compares velocities, and tokens have none; set algorithm/kl=auto",
+    "steps": "it compares velocities at fresh noise, not on the steps that were sampled; set "
     "algorithm/kl=velocity_distance",
-)
+}
 
 
 def k2_of(logp: Tensor, other: Tensor) -> Tensor:
@@ -50,22 +52,19 @@ def k3_of(logp: Tensor, other: Tensor) -> Tensor:
     return (-log_ratio).exp() + log_ratio - 1
 
 
-@of_tokens
-@needs("ref_logp")
+@register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k2(batch: CoupledBatch) -> Tensor:
     """x^2 / 2: the right gradient on fresh samples, a biased value."""
     return k2_of(batch.logp, batch.ref_logp)
 
 
-@of_tokens
-@needs("ref_logp")
+@register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k3(batch: CoupledBatch) -> Tensor:
     """As GRPO published it (arXiv:2402.03300): the right value, the gradient of the forward KL."""
     return k3_of(batch.logp, batch.ref_logp)
 
 
-@of_tokens
-@needs("ref_logp", "old_logp")
+@register_kl(reads={"ref_logp", "old_logp"}, refused=OF_TOKENS)
 def k3_unbiased(batch: CoupledBatch) -> Tensor:
     """k3 times the differentiable ratio of each step: right in value and gradient, off-policy too.
 
@@ -75,31 +74,27 @@ def k3_unbiased(batch: CoupledBatch) -> Tensor:
     return ratio * k3_of(batch.logp, batch.ref_logp)
 
 
-@of_tokens
-@needs("ref_logp")
+@register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k3_plus(batch: CoupledBatch) -> Tensor:
     """The value of k3 with the gradient of k2 (straight-through)."""
     slope = k2_of(batch.logp, batch.ref_logp)
     return slope - slope.detach() + k3_of(batch.logp, batch.ref_logp).detach()
 
 
-@of_gaussian_steps
-@needs("kl_to_ref")
+@register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def gaussian(batch: CoupledBatch) -> Tensor:
     """(mean - mean_ref)^2 / (2 std^2): exact, nats per latent dimension."""
     return _steps(batch).kl_to_ref
 
 
-@of_gaussian_steps
-@needs("kl_to_ref")
+@register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def mean_distance(batch: CoupledBatch) -> Tensor:
     """(mean - mean_ref)^2, the x-based KL of Flow-Factory."""
     steps = _steps(batch)
     return likelihood.mean_distance(steps.kl_to_ref, steps.std)
 
 
-@of_gaussian_steps
-@needs("kl_to_ref")
+@register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def velocity_distance(batch: CoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2: every noise level counts alike."""
     steps = _steps(batch)
@@ -107,8 +102,7 @@ def velocity_distance(batch: CoupledBatch) -> Tensor:
     return likelihood.velocity_distance(steps.kl_to_ref, steps.std, gain)
 
 
-@of_gaussian_steps
-@needs("kl_to_ref")
+@register_kl(reads={"kl_to_ref"}, of_sde=True, refused=OF_GAUSSIAN_STEPS)
 def timeless(batch: CoupledBatch) -> Tensor:
     """(mean - mean_ref)^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's code, for SDEs alone."""
     steps = _steps(batch)
@@ -120,17 +114,13 @@ def _steps(batch: CoupledBatch) -> Transition:
     return batch.transition
 
 
-@of_velocities
-@on_errors
-@needs("ref_error")
+@register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2 at fresh noise, the mean over latent dimensions."""
     return energy(batch.error - batch.ref_error)
 
 
-@of_velocities
-@on_errors
-@needs("ref_error")
+@register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed_elbo(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2 / (2 s^2), s = .7 sqrt(sigma / (1 - min(sigma, .99))): the
     closer to data the more it counts, without bound (AWM, arXiv:2509.25050)."""
@@ -139,11 +129,12 @@ def regressed_elbo(batch: DecoupledBatch) -> Tensor:
     return regressed(batch) / (2 * variance)
 
 
-@of_velocities
-@on_errors
-@needs("ref_error")
+@register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def reward_adaptive(
-    batch: DecoupledBatch, *, least: float = 1e-3, advantage_clip: float = 5.0
+    batch: DecoupledBatch,
+    *,
+    least: Annotated[float, fraction] = 1e-3,
+    advantage_clip: Annotated[float, positive] = 5.0,
 ) -> Tensor:
     """[least + (1 - least) R] (velocity - velocity_ref)^2, R in [0, 1] how good the picture is.
 
@@ -154,8 +145,7 @@ def reward_adaptive(
     return (least + (1 - least) * wanted) * regressed(batch)
 
 
-@on_errors
-@needs("fast_error")
+@declare(reads={"fast_error"}, on_errors=True)
 def to_fast(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_fast)^2: to an average of the policy that follows in a few updates."""
     return energy(batch.error - batch.fast_error)

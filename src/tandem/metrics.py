@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tandem import ranks
-from tandem.declarations import beside
+from tandem.contracts import bound_beside, facts_of
 from tandem.types import CoupledBatch
 
 ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
@@ -141,17 +141,7 @@ def correlation(x: Tensor, y: Tensor, mask: Tensor) -> Correlation:
     return Correlation(mask.sum(), *(part.sum() for part in (x, y, *products)))
 
 
-def measured_by(metrics: Callable[..., dict[str, Metric]]) -> Callable:
-    """Give a loss its own metrics: (record, *, numbers of the loss) -> {name: Metric}."""
-
-    def declare(loss: Callable) -> Callable:
-        loss.metrics = metrics
-        return loss
-
-    return declare
-
-
 def own_metrics(loss: Callable, batch: CoupledBatch, *surveyed: Tensor) -> dict[str, Metric]:
-    """The metrics a loss declared with `measured_by`, under the numbers bound to the loss."""
-    metrics = beside(loss, "metrics")
+    """The metrics that a loss declared, under the numbers bound to the loss."""
+    metrics = bound_beside(loss, facts_of(loss).metrics)
     return {} if metrics is None else metrics(batch, *surveyed)

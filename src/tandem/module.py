@@ -117,7 +117,7 @@ class PostTraining(Shell):
             minibatch,
             self.policy.row_cost(minibatch.rollout),
             self.plan.budget,
-            vanishes=objective.vanishes,
+            zero_at_zero_advantage=objective.zero_at_zero_advantage,
             whole_groups=objective.whole_groups,
         )
         for left, rows in zip(reversed(range(len(parts))), parts, strict=True):

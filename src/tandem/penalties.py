@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tandem.advantages.temporal import step_rewards
 from tandem.coefficients import EntropyController, KLController
-from tandem.declarations import refused_on, refused_on_of
+from tandem.contracts import declare, facts_of
 from tandem.objectives.coupled import entropy_bonus
 from tandem.objectives.terms import Term
 from tandem.types import CoupledBatch, Rollout, Scores
@@ -47,7 +47,7 @@ class KLInLoss(KL):
     """A term of the objective: immediate, and fresh in every update."""
 
     loss: Callable[[CoupledBatch], Tensor]
-    needs = frozenset()  # before the update
+    reads_before = frozenset()  # before the first update
 
     @property
     def term(self) -> Term:
@@ -57,9 +57,12 @@ class KLInLoss(KL):
         return scores
 
 
-@refused_on(
-    pictures="the policy's steps are not known one by one, and it is they that pay; set "
-    "algorithm.kl.coef=0"
+@declare(
+    lowers_scores=True,
+    refused={
+        "pictures": "the policy's steps are not known one by one, and it is they that pay; set "
+        "algorithm.kl.coef=0"
+    },
 )
 @dataclass(frozen=True, kw_only=True)
 class KLInReward(KL):
@@ -73,7 +76,7 @@ class KLInReward(KL):
     term = None
 
     @property
-    def needs(self) -> frozenset[str]:
+    def reads_before(self) -> frozenset[str]:
         return frozenset({"old_kl_to_ref"} if self.coef else ())
 
     def charge(self, scores: Scores, rollout: Rollout) -> Scores:
@@ -97,7 +100,7 @@ class Anchor:
         return Term(loss=self.loss, coef=self.coef, weights=token_mean)
 
 
-@refused_on(**refused_on_of(entropy_bonus))
+@declare(refused=facts_of(entropy_bonus).refused)
 @dataclass(frozen=True, kw_only=True)
 class EntropyBonus:
     """On the entropy of the full distribution; with `target` only while it is below (Skywork-OR1).

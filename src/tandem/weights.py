@@ -6,25 +6,33 @@ A sample without a trained step counts for nothing, in the denominator neither.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor
 
+from tandem.contracts import positive, register_weights
 
+
+@register_weights(adds_to_one=True)
 def token_mean(mask: Tensor) -> Tensor:
     """1 / N, N the trained steps of the update: all count the same (DAPO, arXiv:2503.14476)."""
     return mask / mask.sum().clamp(min=1)
 
 
+@register_weights(per="sample", adds_to_one=True)
 def sequence_mean(mask: Tensor) -> Tensor:
     """1 / (S n_i): every sample counts the same, however long (GRPO, arXiv:2402.03300)."""
     return mask / (_samples(mask) * mask.sum(1, keepdim=True).clamp(min=1))
 
 
+@register_weights(per="sample")
 def sequence_sum(mask: Tensor) -> Tensor:
     """1 / S: the mean over samples of the sum over their steps (REINFORCE)."""
     return mask / _samples(mask)
 
 
-def constant_length(mask: Tensor, *, length: int) -> Tensor:
+@register_weights
+def constant_length(mask: Tensor, *, length: Annotated[int, positive]) -> Tensor:
     """1 / (S L), L constant over the run: no length bias (Dr. GRPO, arXiv:2503.20783)."""
     return mask / (_samples(mask) * length)
 

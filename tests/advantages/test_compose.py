@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from tandem.advantages.compose import Combined, Share, Standardised, normalised
 from tandem.advantages.group import batch_relative, given, group_relative, leave_one_out
-from tandem.declarations import needs, needs_of
+from tandem.contracts import declare, facts_of
 
 centred = partial(group_relative, scale=None)
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -16,7 +16,7 @@ TOTAL = torch.tensor([1.0, 0.0, 0.25, 1.0, 1.0, 0.0], dtype=torch.float64)
 LONG = torch.arange(5) < torch.tensor([5, 3, 4, 2, 5, 4])[:, None]
 
 
-@needs("values")
+@declare(reads={"values"})
 def judged(scores, rollout):
     raise AssertionError("a share of 0 is not computed")
 
@@ -32,12 +32,12 @@ def test_a_share_of_zero_neither_runs_nor_needs_anything():
     rows = rollout(LONG, GROUPS)
     off = Combined({"own": Share(given), "critic": Share(judged, 0.0)})
     assert_close(off(scores(TOTAL), rows), given(scores(TOTAL), rows))
-    assert needs_of(off) == frozenset()
+    assert facts_of(off).reads == frozenset()
 
 
 def test_what_is_inside_says_what_it_needs():
     for around in (Standardised, lambda of: Combined({"critic": Share(of, 0.1)})):
-        assert needs_of(around(judged)) == {"values"}
+        assert facts_of(around(judged)).reads == {"values"}
 
 
 def test_whitening_counts_steps_and_standardising_counts_samples():

@@ -17,7 +17,7 @@ from tandem.advantages.temporal import (
     step_rewards,
     whiten,
 )
-from tandem.declarations import needs_of
+from tandem.contracts import facts_of
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 
@@ -237,5 +237,9 @@ def test_a_critic_keeps_its_value_of_a_sample_without_a_score(vectors):
 
 
 def test_what_asks_a_critic_says_so():
-    assert needs_of(partial(generalised, lam=1.0)) == needs_of(gae_returns) == {"old_values"}
-    assert needs_of(reward_to_go) == frozenset()
+    assert (
+        facts_of(partial(generalised, lam=1.0)).reads
+        == facts_of(gae_returns).reads
+        == {"old_values"}
+    )
+    assert facts_of(reward_to_go).reads == frozenset()

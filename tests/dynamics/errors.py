@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tandem import weights
-from tandem.declarations import survey_of
+from tandem.contracts import survey_of
 from tandem.dynamics.regression import Weighting, energy
 from tandem.objectives.terms import summarised
 from tandem.types import CoupledBatch, DecoupledBatch

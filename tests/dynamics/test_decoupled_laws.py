@@ -9,7 +9,7 @@ from errors import found, mean_loss, random_errors
 from torch.testing import assert_close
 
 from tandem import kl, weights
-from tandem.declarations import compares_rows, needs_of, reads_errors, vanishes
+from tandem.contracts import facts_of
 from tandem.losses.decoupled import dgpo, dgpo_fast, nft
 from tandem.losses.decoupled_centred import crd, cross_entropy, of_update, two_sided
 from tandem.losses.distillation import distillation, velocity, x0, xt
@@ -65,7 +65,7 @@ def test_every_cut_gives_the_value_the_gradient_and_the_metrics_of_the_whole(los
     assert_close(gradient, gradient_of(loss, batch), atol=1e-15, rtol=1e-12)
     whole = settle(own_metrics(loss, batch, *surveyed))
     assert settle(measured) == pytest.approx(whole, rel=1e-9, abs=1e-12)
-    assert not compares_rows(loss)
+    assert not facts_of(loss).whole_groups
 
 
 @every_loss
@@ -99,8 +99,8 @@ def test_a_row_without_advantage_adds_nothing_if_the_loss_says_so(name):
     quiet = (batch.advantages == 0).all(1)
     assert quiet.sum() == 4
     value, gradient = loss(batch, *found(loss, batch))[quiet], gradient_of(loss, batch)[quiet]
-    assert vanishes(loss) == name.startswith("dgpo")
-    assert bool(value.any()) == bool(gradient.any()) == (not vanishes(loss))
+    assert facts_of(loss).zero_at_zero_advantage == name.startswith("dgpo")
+    assert bool(value.any()) == bool(gradient.any()) == (not facts_of(loss).zero_at_zero_advantage)
 
 
 @every_loss
@@ -108,12 +108,12 @@ def test_a_loss_reads_what_it_declares_and_nothing_else(loss):
     """The others are not there when nobody asks for them."""
     batch = random_errors()
     names = ("old_error", "ref_error", "fast_error", "velocity_gain", "std")
-    unread = {name: None for name in names if name not in needs_of(loss)}
+    unread = {name: None for name in names if name not in facts_of(loss).reads}
     bare = replace(batch, **unread)
     assert_close(mean_loss(loss, bare), mean_loss(loss, batch), atol=0, rtol=0)
     own_metrics(loss, bare, *found(loss, bare))
-    assert reads_errors(loss)
-    for name in needs_of(loss):
+    assert facts_of(loss).on_errors
+    for name in facts_of(loss).reads:
         if name in ("velocity_gain", "std"):
             continue  # one target of distillation reads them
         with pytest.raises((TypeError, AttributeError)):

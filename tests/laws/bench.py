@@ -29,7 +29,7 @@ from tandem.algorithm import Algorithm
 from tandem.batches import Budget, Experience, Plan
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
-from tandem.declarations import needs_of, refused_on_of, unbound
+from tandem.contracts import declare, facts_of, unbound
 from tandem.guards import Guards
 from tandem.types import Prompt, Rollout, Scores
 
@@ -69,7 +69,7 @@ def _built(name: str) -> Algorithm:
 def of_steps(algorithm: Algorithm) -> bool:
     """Whether it trains Gaussian steps: something in it makes no sense of tokens."""
     parts = (algorithm.loss, getattr(algorithm.kl, "loss", None))
-    return any("tokens" in refused_on_of(part) for part in parts)
+    return any("tokens" in facts_of(part).refused for part in parts)
 
 
 def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
@@ -210,8 +210,8 @@ def changed(algorithm: Algorithm, change: Change | None) -> Algorithm:
     def truncated(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
         return change(*algorithm.truncated(scores, rollout))
 
-    truncated.needs = needs_of(algorithm.truncated)
-    return replace(algorithm, truncated=truncated)
+    reads = facts_of(algorithm.truncated).reads
+    return replace(algorithm, truncated=declare(reads=reads)(truncated))
 
 
 def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:

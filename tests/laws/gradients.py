@@ -20,7 +20,7 @@ from tandem import kl
 from tandem.advantages.temporal import return_to_go
 from tandem.algorithm import Algorithm
 from tandem.batches import Experience
-from tandem.declarations import needs_of, reads_errors, unbound
+from tandem.contracts import facts_of, unbound
 from tandem.guards import Guards
 from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
@@ -44,7 +44,7 @@ def prefers(algorithm: Algorithm) -> bool:
 
 
 def no_policy_gradient(algorithm: Algorithm) -> str | None:
-    if reads_errors(algorithm.loss):
+    if facts_of(algorithm.loss).on_errors:
         return "its loss is of velocity errors, and no -A log p"
     return "a preference is no policy gradient" if prefers(algorithm) else None
 
@@ -288,7 +288,7 @@ def antisymmetry(algorithm: Algorithm) -> None:
     if "preference/margin" in before:
         assert after["preference/margin"] == pytest.approx(-before["preference/margin"])
         assert after["preference/accuracy"] == pytest.approx(1 - before["preference/accuracy"])
-    if "ref_logp" in needs_of(algorithm.loss):
+    if "ref_logp" in facts_of(algorithm.loss).reads:
         forth, back = (at_the_reference(algorithm, change) for change in (None, turned))
         assert forth.any()
         assert_close(forth, -back, **EXACT)

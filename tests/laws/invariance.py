@@ -20,7 +20,7 @@ from tandem.advantages import baselines, group, passk, temporal
 from tandem.advantages.clipped import Clipped
 from tandem.algorithm import Algorithm
 from tandem.batches import Budget
-from tandem.declarations import unbound
+from tandem.contracts import unbound
 from tandem.losses.distillation import distillation
 from tandem.penalties import KLInLoss, KLInReward
 from tandem.types import Rollout, Scores, each, take

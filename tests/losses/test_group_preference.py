@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 from torch.testing import assert_close
 
 from tandem import weights
-from tandem.declarations import compares_rows, survey_of, vanishes
+from tandem.contracts import facts_of, survey_of
 from tandem.losses.preference import dpo, group_preference
 from tandem.metrics import merge, own_metrics, settle
 from tandem.types import CoupledBatch, take
@@ -93,7 +93,7 @@ def test_rows_need_not_be_together(cut):
     assert_close(sum(parts), whole, atol=1e-14, rtol=0)
     want = settle(own_metrics(loss, batch, found))
     assert settle(measured) == pytest.approx(want, abs=1e-12)
-    assert not compares_rows(loss)
+    assert not facts_of(loss).whole_groups
 
 
 def test_a_row_without_advantage_moves_nothing():
@@ -102,7 +102,7 @@ def test_a_row_without_advantage_moves_nothing():
     found = surveyed(loss, quiet)
     gradient = gradient_of(total(loss, quiet, found), quiet)
     rows = batch.group == 1
-    assert vanishes(loss) and rows.sum() == 4
+    assert facts_of(loss).zero_at_zero_advantage and rows.sum() == 4
     assert not loss(quiet, found)[rows].any() and not gradient[rows].any()
     assert gradient[~rows].any()
 

@@ -10,7 +10,7 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import weights
-from tandem.declarations import needs_of, vanishes
+from tandem.contracts import facts_of
 from tandem.losses.policy import clipped_surrogate, ppo
 from tandem.losses.sequence import gspo, gspo_token
 from tandem.metrics import merge, own_metrics, settle
@@ -62,7 +62,7 @@ def test_a_row_without_advantage_moves_nothing_if_the_loss_says_so(name):
     loss, batch = LOSSES[name], random_batch()
     quiet = replace(batch, advantages=torch.where(batch.group[:, None] < 5, 0, batch.advantages))
     value, gradient = loss(quiet)[:20], gradient_of(loss, quiet)[:20]
-    assert vanishes(loss) == (name not in PULLED)
+    assert facts_of(loss).zero_at_zero_advantage == (name not in PULLED)
     assert bool(value.any()) == bool(gradient.any()) == (name in PULLED)
 
 
@@ -140,5 +140,5 @@ def test_a_policy_that_ran_away_still_has_a_finite_loss_and_gradient(loss):
 @every_loss
 def test_a_loss_reads_only_what_it_declares(vectors, loss):
     batch, names = coupled(vectors), ("old_logp", "behaviour_logp", "ref_logp", "entropy")
-    unread = {name: None for name in names if name not in needs_of(loss)}
+    unread = {name: None for name in names if name not in facts_of(loss).reads}
     assert_close(loss(replace(batch, **unread)), loss(batch), atol=0, rtol=0)

@@ -8,7 +8,7 @@ import torch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem.declarations import compares_rows, needs_of, vanishes
+from tandem.contracts import facts_of
 from tandem.losses.behaviour import OffPolicyMask, binary_kl, dppo, dppo_pulled
 from tandem.losses.policy import nll, ppo
 from tandem.losses.preference import dpo
@@ -133,15 +133,15 @@ def test_the_off_policy_mask_drops_bad_samples_that_were_left_behind(vectors):
 
 def test_a_masked_loss_needs_and_measures_what_its_loss_does(vectors):
     masked = OffPolicyMask(loss=partial(ppo, clip_low=0.1), delta=0.1)
-    assert needs_of(masked) == {"old_logp", "behaviour_logp"}
-    assert vanishes(masked)
+    assert facts_of(masked).reads == {"old_logp", "behaviour_logp"}
+    assert facts_of(masked).zero_at_zero_advantage
     got, inner = (measured(x, coupled(vectors)) for x in (masked, masked.loss))
     assert got == inner | {"opsm_dropped": pytest.approx(1 / 6)}
 
 
 def test_a_masked_loss_keeps_groups_together_if_its_loss_does():
-    assert not compares_rows(OffPolicyMask(loss=ppo, delta=0.1))
-    assert compares_rows(OffPolicyMask(loss=partial(dpo, beta=0.2), delta=0.1))
+    assert not facts_of(OffPolicyMask(loss=ppo, delta=0.1)).whole_groups
+    assert facts_of(OffPolicyMask(loss=partial(dpo, beta=0.2), delta=0.1)).whole_groups
 
 
 def test_a_masked_loss_is_not_one_that_looks_at_a_whole_update():

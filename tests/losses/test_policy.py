@@ -8,7 +8,7 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import weights
-from tandem.declarations import needs_of, vanishes
+from tandem.contracts import facts_of
 from tandem.losses.policy import clipped_surrogate, nll, ppo, reinforce
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
@@ -106,11 +106,11 @@ def test_a_row_without_advantage_has_neither_loss_nor_gradient(vectors, loss):
         mask=batch.mask, group=batch.group,
     )  # fmt: skip
     value = loss(quiet)
-    assert vanishes(partial(loss))
+    assert facts_of(partial(loss)).zero_at_zero_advantage
     assert_close(value, torch.zeros_like(value))
     assert_close(torch.autograd.grad(value.sum(), batch.logp)[0], torch.zeros_like(value))
 
 
 def test_needs_are_read_through_bound_numbers():
-    assert needs_of(partial(partial(ppo, clip_low=0.1), clip_high=0.3)) == {"old_logp"}
-    assert needs_of(reinforce) == set()
+    assert facts_of(partial(partial(ppo, clip_low=0.1), clip_high=0.3)).reads == {"old_logp"}
+    assert facts_of(reinforce).reads == set()

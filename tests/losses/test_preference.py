@@ -10,7 +10,7 @@ from pairs import random_pairs, reference_pairs
 from torch.testing import assert_close
 
 from tandem import weights
-from tandem.declarations import compares_rows, needs_of, survey_of, vanishes
+from tandem.contracts import facts_of, survey_of
 from tandem.losses.judged import kto, mismatched_kl
 from tandem.losses.pairs import of_pairs, reward_of
 from tandem.losses.preference import (
@@ -225,8 +225,8 @@ def test_equal_rows_cost_log_2_and_label_smoothing_is_not_forgotten():
 @every_loss
 def test_a_row_without_preference_is_nothing_and_rows_may_stand_in_any_order(loss):
     batch = random_pairs()
-    assert vanishes(loss)
-    assert compares_rows(loss)
+    assert facts_of(loss).zero_at_zero_advantage
+    assert facts_of(loss).whole_groups
     quiet = (batch.advantages == 0).all(1)
     assert not loss(batch)[quiet].any()
     order = torch.randperm(len(quiet), generator=torch.Generator().manual_seed(1))
@@ -259,7 +259,7 @@ def test_padding_and_rows_without_a_step_change_nothing(loss):
 @every_loss
 def test_a_loss_of_pairs_reads_only_what_it_declares(loss):
     batch = random_pairs()
-    unread = {} if "ref_logp" in needs_of(loss) else {"ref_logp": None}
+    unread = {} if "ref_logp" in facts_of(loss).reads else {"ref_logp": None}
     assert_close(loss(replace(batch, **unread)), loss(batch), atol=0, rtol=0)
 
 

@@ -9,8 +9,8 @@ from losses.every_loss import random_batch
 from torch.testing import assert_close
 
 from tandem import weights
-from tandem.declarations import needs, needs_of, vanishes
-from tandem.losses.adapted import from_scalar, reduces, refuse_part
+from tandem.contracts import declare, facts_of
+from tandem.losses.adapted import from_scalar, refuse_part
 from tandem.losses.policy import ppo
 from tandem.metrics import own_metrics, settle
 from tandem.types import take
@@ -48,9 +48,10 @@ def test_it_reads_old_log_probabilities_and_no_row_may_be_skipped():
     def more(old_logp, logp, advantages, mask):
         return logp.mean(), {}
 
-    loss = from_scalar(needs("ref_logp", vanishes=True)(more))
-    assert needs_of(loss) == {"ref_logp", "old_logp"}
-    assert reduces(partial(loss)) and not vanishes(loss) and not reduces(ppo)
+    loss = from_scalar(declare(reads={"ref_logp"}, zero_at_zero_advantage=True)(more))
+    assert facts_of(loss).reads == {"ref_logp", "old_logp"}
+    facts = facts_of(partial(loss))
+    assert facts.averages and not facts.zero_at_zero_advantage and not facts_of(ppo).averages
     assert loss.__wrapped__ is more
 
 

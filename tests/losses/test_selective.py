@@ -10,7 +10,7 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import draws, weights
-from tandem.declarations import needs_of, survey_of, vanishes
+from tandem.contracts import facts_of, survey_of
 from tandem.losses.behaviour import OffPolicyMask
 from tandem.losses.policy import ppo
 from tandem.losses.selective import TopEntropy, clip_cov, covariance, kl_cov, step_draws
@@ -162,13 +162,13 @@ def test_a_row_without_advantage_moves_nothing_if_the_loss_says_so(loss):
     batch, quiet = random_update(), random_update().group % 3 == 0
     good = torch.where(quiet[:, None], 0, 3.0 * batch.mask)  # zero is far from the mean
     gradient = value_and_gradient(loss, replace(batch, advantages=good))[1]
-    assert vanishes(loss) == (not gradient[quiet].any())
+    assert facts_of(loss).zero_at_zero_advantage == (not gradient[quiet].any())
 
 
 @every_loss
 def test_a_loss_reads_only_what_it_declares(loss):
     batch, names = random_update(), ("old_logp", "behaviour_logp", "ref_logp", "entropy")
-    unread = replace(batch, **{name: None for name in names if name not in needs_of(loss)})
+    unread = replace(batch, **{name: None for name in names if name not in facts_of(loss).reads})
     assert torch.equal(chosen(loss, unread), chosen(loss, batch))
     assert_close(loss(unread, chosen(loss, unread)), loss(batch, chosen(loss, batch)))
 
@@ -262,8 +262,8 @@ def test_they_report_how_much_they_chose(vectors):
 
 def test_what_wraps_a_loss_declares_what_the_loss_does():
     inside = OffPolicyMask(loss=ppo, delta=0.1)
-    assert needs_of(TopEntropy(loss=inside)) == {"old_logp", "behaviour_logp", "entropy"}
-    assert vanishes(TopEntropy(loss=inside))
+    assert facts_of(TopEntropy(loss=inside)).reads == {"old_logp", "behaviour_logp", "entropy"}
+    assert facts_of(TopEntropy(loss=inside)).zero_at_zero_advantage
 
 
 def test_a_wrapper_refuses_a_loss_with_a_survey_and_an_empty_part():

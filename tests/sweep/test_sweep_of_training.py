@@ -18,15 +18,13 @@ LOSS = """\
 import time
 from pathlib import Path
 
-from tandem.declarations import needs
 from tandem.losses.policy import reinforce
 from tandem.registry import register_policy_loss
 
 calls = []
 
 
-@register_policy_loss
-@needs(vanishes=True)
+@register_policy_loss(zero_at_zero_advantage=True)
 def brittle(batch, *, fault: int = 0):
     calls.append(fault)
     if len(calls) > 1 and not Path("mended").exists():

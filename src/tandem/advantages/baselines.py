@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import counted, return_to_go, step_rewards
-from tandem.declarations import needs, refused_on
+from tandem.contracts import register_adv_estimator
 from tandem.groups import group_sum
 from tandem.remembered import Remembered
 from tandem.types import Rollout, Scores
 
 NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=rloo"
 
-of_greedy_rows = refused_on(steps=NO_LIKELIEST, pictures=NO_LIKELIEST)
+OF_GREEDY_ROWS = {"steps": NO_LIKELIEST, "pictures": NO_LIKELIEST}
 
 
+@register_adv_estimator("moving_average")
 class MovingAverage(Remembered):
     """G_t - b, b the moving average of the mean scores of the iterations before this one.
 
@@ -54,8 +55,7 @@ class MovingAverage(Remembered):
             self.iterations.add_(1)
 
 
-@of_greedy_rows
-@needs("baseline")
+@register_adv_estimator(reads={"baseline"}, refused=OF_GREEDY_ROWS)
 def remax(scores: Scores, rollout: Rollout) -> Tensor:
     """G_t - R of the greedy answer to the same prompt (ReMax, arXiv:2310.10505).
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tandem.declarations import needs_of
+from tandem.contracts import Facts, Wrapper, facts_of
 from tandem.types import Rollout, Scores
 
 
 @dataclass(frozen=True)
-class Clipped:
+class Clipped(Wrapper):
     """A between -bound and bound: one sample that stands out does not make the whole update.
 
     `largest` is what the bound then becomes, and all else with it; None: it stays.
@@ -29,9 +29,8 @@ class Clipped:
                     f"algorithm.advantage.{name}={value} leaves nothing; set it above 0"
                 )
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_of(self.of)
+    def own_facts(self, declared: Facts) -> Facts:
+        return facts_of(self.of)
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         kept = self.of(scores, rollout).clamp(-self.bound, self.bound)

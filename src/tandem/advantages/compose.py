@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import counted, whiten
-from tandem.declarations import needs_of
+from tandem.contracts import Facts, Wrapper, at_least, facts_of, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 Estimator = Callable[[Scores, Rollout], Tensor]
@@ -23,19 +24,19 @@ def normalised(advantages: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
     return whiten(advantages, counted(scores, rollout))
 
 
+@register_adv_estimator("standardised")
 @dataclass(frozen=True)
-class Standardised:
+class Standardised(Wrapper):
     """(A - mean) / (std + eps), the statistics those of the samples' mean advantages.
 
     TRL's `normalize_advantages`, for estimators that give every step of a sample the same.
     """
 
     of: Estimator
-    eps: float = 1e-4
+    eps: Annotated[float, at_least(0)] = 1e-4
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_of(self.of)
+    def own_facts(self, declared: Facts) -> Facts:
+        return facts_of(self.of)
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.of(scores, rollout)
@@ -58,15 +59,17 @@ class Share:
     coef: float = 1.0
 
 
+@register_adv_estimator("combined")
 @dataclass(frozen=True)
-class Combined:
+class Combined(Wrapper):
     """sum of coef * A over named shares; coefficient 0 switches one off, and its needs."""
 
     shares: Mapping[str, Share]
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset().union(*(needs_of(share.of) for share in self._live()))
+    def own_facts(self, declared: Facts) -> Facts:
+        """What any of them reads; the rest is said by each for itself."""
+        reads = (facts_of(share.of).reads for share in self._live())
+        return replace(declared, reads=frozenset().union(*reads))
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         zero = torch.zeros_like(rollout.mask, dtype=scores.total.dtype)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from tandem.contracts import at_least, positive, register_adv_estimator
 from tandem.groups import group_sum
 from tandem.types import Rollout, Scores
 
@@ -15,17 +17,19 @@ Scale = Callable[[Scores, Tensor], Tensor]  # of each row's group: [B]
 TIE = 1e-6  # scores of a group that differ by less are float noise: no signal
 
 
+@register_adv_estimator
 def given(scores: Scores, rollout: Rollout) -> Tensor:
     """The score itself: demonstrations bring 1."""
     return on_steps(scores.total, rollout.mask)
 
 
+@register_adv_estimator(compares="group")
 def group_relative(
     scores: Scores,
     rollout: Rollout,
     *,
     scale: Scale | None,
-    eps: float = 1e-6,
+    eps: Annotated[float, at_least(0)] = 1e-6,
 ) -> Tensor:
     """How much better a sample scored than its group: (R - mean) / (scale + eps).
 
@@ -39,8 +43,13 @@ def group_relative(
     return on_steps(centred, rollout.mask)
 
 
+@register_adv_estimator(compares="group", side_by_side=True)
 def grpo_vectorized(
-    scores: Scores, rollout: Rollout, *, group_size: int, eps: float = 1e-6
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    group_size: Annotated[int, positive],
+    eps: Annotated[float, at_least(0)] = 1e-6,
 ) -> Tensor:
     """`group_relative` by its std, for whole groups of one size that stand side by side.
 
@@ -62,12 +71,14 @@ def grpo_vectorized(
     return on_steps(relative.view(-1).to(scores.total.dtype), rollout.mask)
 
 
+@register_adv_estimator(compares="group")
 def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
     """R_i minus the mean score of the *other* samples of its group (RLOO, arXiv:2402.14740)."""
     count = group_sum(scores.scored, rollout.group)
     return on_steps(centre(scores, rollout.group) * count / (count - 1).clamp(min=1), rollout.mask)
 
 
+@register_adv_estimator(compares="group")
 def opo(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the group's mean score weighed by trained steps, which is the optimal baseline if
     every step adds as much to the variance of the gradient (OPO, arXiv:2505.23585)."""
@@ -79,6 +90,7 @@ def opo(scores: Scores, rollout: Rollout) -> Tensor:
     return on_steps(torch.where(counted, centred - baseline, 0), rollout.mask)
 
 
+@register_adv_estimator(compares="group", rewards=at_least(0))
 def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
     """(R - mean) / mean of the group, 0 where the mean is 0 (MaxRL, arXiv:2602.02710).
 
@@ -94,6 +106,7 @@ def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
     return on_steps(relative, rollout.mask)
 
 
+@register_adv_estimator(compares="group")
 def gpg(scores: Scores, rollout: Rollout) -> Tensor:
     """alpha (R - mean), alpha = scored samples / those in groups that vary (GPG, arXiv:2504.02546).
 
@@ -104,6 +117,7 @@ def gpg(scores: Scores, rollout: Rollout) -> Tensor:
     return on_steps(alpha * centre(scores, rollout.group), rollout.mask)
 
 
+@register_adv_estimator
 def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the mean score of all samples: REINFORCE with a baseline.
 

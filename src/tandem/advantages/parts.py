@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from tandem.advantages.group import Scale, centre, divided, on_steps, unbiased_std
+from tandem.contracts import at_least, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
+@register_adv_estimator(compares="group", by_reward=True)
 def by_part(
     scores: Scores,
     rollout: Rollout,
     *,
     weights: Mapping[str, float] | None = None,
     scale: Scale = unbiased_std,
-    eps: float = 1e-4,
+    eps: Annotated[float, at_least(0)] = 1e-4,
 ) -> Tensor:
     """sum_k w_k (R_k - mean) / (scale + eps), each reward k within the group.
 
@@ -31,13 +34,14 @@ def by_part(
     return on_steps(of_sample, rollout.mask)
 
 
+@register_adv_estimator(compares="group", by_reward=True)
 def gdpo(
     scores: Scores,
     rollout: Rollout,
     *,
     weights: Mapping[str, float] | None = None,
     scale: Scale = unbiased_std,
-    eps: float = 1e-4,
+    eps: Annotated[float, at_least(0)] = 1e-4,
 ) -> Tensor:
     """`by_part` over its standard deviation among all scored samples, + eps.
 

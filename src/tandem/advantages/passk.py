@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from tandem.advantages.group import Scale, centre, on_steps, varies
+from tandem.contracts import at_least, register_adv_estimator
 from tandem.groups import group_sum
 from tandem.types import Rollout, Scores
 
 
-def best_gap(scores: Scores, rollout: Rollout, *, scale: Scale | None, eps: float = 1e-6) -> Tensor:
+@register_adv_estimator(compares="group")
+def best_gap(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    scale: Scale | None,
+    eps: Annotated[float, at_least(0)] = 1e-6,
+) -> Tensor:
     """The best sample of a group gets its lead over the second, / (scale + eps); the others 0.
 
     0 if two samples are best, or if a single one was scored. Source: `grpo_passk` of verl.
@@ -31,6 +40,9 @@ def best_gap(scores: Scores, rollout: Rollout, *, scale: Scale | None, eps: floa
     return on_steps(lead, rollout.mask)
 
 
+@register_adv_estimator(
+    compares="group", rewards=at_least(0), set_size="k", whole_group_is_no_set=True
+)
 def pass_at_k(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     """What a sample adds to passing within k samples, over all sets of k of its group at once.
 
@@ -49,6 +61,7 @@ def pass_at_k(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     return on_steps(worth.to(scores.total.dtype), rollout.mask)
 
 
+@register_adv_estimator(set_size="k")
 def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     """sum of max(S) over the sets S of k samples that hold this one, over the number of all sets.
 
@@ -63,6 +76,7 @@ def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     return on_steps(worth.to(scores.total.dtype), rollout.mask)
 
 
+@register_adv_estimator(compares="group", set_size="k")
 def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     """As `pkpo`, with max(S) - max(S without this one) in place of max(S).
 

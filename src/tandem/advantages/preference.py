@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.group import TIE, on_steps
+from tandem.contracts import register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
+@register_adv_estimator(gives={"pairs"})
 def preferred(scores: Scores, rollout: Rollout) -> Tensor:
     """+1 for the best and -1 for the worst sample of each group, 0 for all others.
 

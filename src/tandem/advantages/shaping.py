@@ -6,36 +6,40 @@ The options of `algorithm/truncated` say what an answer is worth that the step l
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from torch import Tensor
 
-from tandem.declarations import refused_on
+from tandem.contracts import at_least, register_truncation
 from tandem.types import Rollout, Scores
 
 Shaped = tuple[Scores, Rollout]
 FINISHED = "every picture is finished, and none takes longer; set algorithm/truncated=train"
 
-of_answers = refused_on(steps=FINISHED, pictures=FINISHED)
+OF_ANSWERS = {"steps": FINISHED, "pictures": FINISHED}
 
 
+@register_truncation(neutral=True)
 def train(scores: Scores, rollout: Rollout) -> Shaped:
     """A truncated answer is trained on like any other."""
     return scores, rollout
 
 
-@of_answers
+@register_truncation(refused=OF_ANSWERS)
 def mask(scores: Scores, rollout: Rollout) -> Shaped:
     """A truncated answer is not trained on, but its score still counts in its group."""
     return scores, replace(rollout, mask=rollout.mask & ~rollout.truncated[:, None])
 
 
-@of_answers
-def penalise(scores: Scores, rollout: Rollout, *, penalty: float = 1.0) -> Shaped:
+@register_truncation(lowers_scores=True, refused=OF_ANSWERS)
+def penalise(
+    scores: Scores, rollout: Rollout, *, penalty: Annotated[float, at_least(0)] = 1.0
+) -> Shaped:
     """A truncated answer loses `penalty`."""
     return minus(scores, penalty * rollout.truncated), rollout
 
 
-@of_answers
+@register_truncation(lowers_scores=True, refused=OF_ANSWERS)
 def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Shaped:
     """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476)."""
     if not 0 < buffer <= limit:

@@ -7,30 +7,43 @@ and what lies on untrained steps is lost. Outside the mask the answer is 0. Adva
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from tandem.advantages.group import TIE
-from tandem.declarations import needs
+from tandem.contracts import declare, fraction, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
-def reward_to_go(scores: Scores, rollout: Rollout, *, gamma: float = 1.0) -> Tensor:
+@register_adv_estimator
+def reward_to_go(
+    scores: Scores, rollout: Rollout, *, gamma: Annotated[float, fraction] = 1.0
+) -> Tensor:
     """G_t = r_t + gamma G_t+, of no baseline: whitened it is REINFORCE++ (arXiv:2501.03262)."""
     return return_to_go(step_rewards(scores, rollout), counted(scores, rollout), gamma=gamma)
 
 
-@needs("old_values")
+@register_adv_estimator("gae", reads={"old_values"})
 def generalised(
-    scores: Scores, rollout: Rollout, *, gamma: float = 1.0, lam: float = 0.95
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    gamma: Annotated[float, fraction] = 1.0,
+    lam: Annotated[float, fraction] = 0.95,
 ) -> Tensor:
     """The advantages of `gae` by the values before the update; not whitened."""
     return _estimates(scores, rollout, gamma, lam)[0]
 
 
-@needs("old_values")
+@declare(reads={"old_values"})
 def gae_returns(
-    scores: Scores, rollout: Rollout, *, gamma: float = 1.0, lam: float = 0.95
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    gamma: Annotated[float, fraction] = 1.0,
+    lam: Annotated[float, fraction] = 0.95,
 ) -> Tensor:
     """The returns of `gae`, which a critic learns; of a sample without a score the value it has."""
     returns = _estimates(scores, rollout, gamma, lam)[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.given import shapes
-from tandem.declarations import needs_of
+from tandem.contracts import facts_of
 
 COMPARING = (
     "group_relative grpo_vectorized leave_one_out opo maxrl gpg by_part gdpo "
@@ -27,7 +27,9 @@ def groups_have_rivals(composed: Composed) -> str | None:
 
 def values_have_a_critic(composed: Composed) -> str | None:
     critic = composed.within("algorithm", "critic")
-    reading = [e.target.__name__ for e in composed.estimators if "old_values" in needs_of(e.target)]
+    reading = [
+        e.target.__name__ for e in composed.estimators if "old_values" in facts_of(e.target).reads
+    ]
     if critic is None and reading:
         return (
             f"algorithm.critic=null: {reading[0]} reads the values of a critic; take the one of "

@@ -9,7 +9,7 @@ from typing import Any
 from tandem.collect import GIVEN
 from tandem.config.binding import Call
 from tandem.config.settings import Settings
-from tandem.declarations import needs_of
+from tandem.contracts import facts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Composed:
     def is_offline(self) -> bool:
         """Nothing is sampled to train on."""
         collect = self.within("algorithm", "collect")
-        return collect is not None and bool(needs_of(collect.target) & GIVEN)
+        return collect is not None and bool(facts_of(collect.target).reads & GIVEN)
 
 
 def _innermost(estimator: Call, where: str) -> Iterator[tuple[str, Call]]:

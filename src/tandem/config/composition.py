@@ -33,6 +33,7 @@ from tandem.config.overrides import (
     refuse_wrong_choice,
 )
 from tandem.config.plugins import load_plugins
+from tandem.config.registered import store_options
 
 SEARCHED = "hydra.searchpath"
 # What starts the runs of a sweep, when it is installed -> the extra that brings it.
@@ -86,7 +87,8 @@ def conf_folder() -> Path:
 
 
 def loader(plugin_folders: Sequence[Path] = ()) -> ConfigLoaderImpl:
-    """Reads conf/, what was registered, and the folders of plugins. Sets no global state."""
+    """Reads conf/, what was registered, and the folders of plugins."""
+    store_options(conf_folder())
     os.environ.setdefault("PROJECT_ROOT", str(conf_folder().parent))
     hydra.version.setbase("1.3")
     setup_globals()

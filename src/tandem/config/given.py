@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tandem.collect import supplied_by
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.settings import Settings
 from tandem.config.stale import correction, proximal
+from tandem.contracts import facts_of
 from tandem.data.rows import text
-from tandem.declarations import reads_errors
 
 SHAPING = ("penalise", "overlong")
 ON_FRESH_SAMPLES = ("reinforce",)  # losses that are the policy gradient there and nowhere else
@@ -27,7 +26,7 @@ def shapes(composed: Composed) -> str | None:
 def pairs_keep_their_order(composed: Composed) -> str | None:
     """Which answer is the better one must not depend on what the policy thinks of it."""
     collect, shaping = composed.within("algorithm", "collect"), shapes(composed)
-    if collect is None or shaping is None or "pairs" not in supplied_by(collect.target):
+    if collect is None or shaping is None or "pairs" not in facts_of(collect.target).gives:
         return None
     return (
         f"{shaping} takes from the scores of pairs after {collect.target.__name__} has said which "
@@ -50,7 +49,7 @@ def given_rows_have_no_samples(composed: Composed) -> str | None:
     if not composed.is_offline:
         return None
     kl = composed.number("algorithm.kl.loss")
-    of_velocities = isinstance(kl, Call) and reads_errors(kl.target)
+    of_velocities = isinstance(kl, Call) and facts_of(kl.target).on_errors
     if composed.number("algorithm.kl.coef") and not of_velocities:
         return (
             "algorithm.kl.coef: a KL is estimated from the policy's own samples, and here rows are "

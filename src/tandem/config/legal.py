@@ -18,7 +18,7 @@ from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.composition import conf_folder
 from tandem.config.targets import resolve
-from tandem.declarations import DOMAINS, defaults_of, needs_of, refused_on_of, unbound
+from tandem.contracts import DOMAINS, defaults_of, facts_of, unbound
 from tandem.dynamics.likelihood import unscaled_logp
 from tandem.losses import gaussian
 from tandem.penalties import KL, Anchor, EntropyBonus
@@ -121,11 +121,9 @@ def numbers_are_of_their_dynamics(composed: Composed) -> str | None:
 
 def refusal(function: Callable, where: str, group: str) -> str | None:
     """Why a function makes no sense in a domain, and what to set; None if it does."""
-    if (reason := refused_on_of(function).get(where)) is not None:
+    if (reason := facts_of(function).refused.get(where)) is not None:
         return reason
-    read = needs_of(function)
-    if not isinstance(read, frozenset):  # of a class, which can tell only once it is built
-        return None
+    read = facts_of(function).reads
     reason = next((why for name, why in UNKNOWN[where].items() if name in read), None)
     if reason is None or group not in INSTEAD:
         return reason
@@ -137,7 +135,7 @@ def functions(part: Any) -> Iterator[Callable]:
     if isinstance(part, Call) and not _is_off(part):
         given = defaults_of(part.target) | dict(part.arguments)
         yield part.target
-        yield from (default for default in given.values() if refused_on_of(default))
+        yield from (default for default in given.values() if facts_of(default).refused)
         yield from functions(given)
     elif isinstance(part, Mapping):
         for value in part.values():

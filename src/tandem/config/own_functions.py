@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tandem.config.composed import Composed
-from tandem.losses.adapted import by_steps, reduces
+from tandem.contracts import facts_of
+from tandem.losses.adapted import by_steps
 
 ADD_UP_TO_ONE = ("token_mean", "sequence_mean")
 
@@ -11,7 +12,7 @@ ADD_UP_TO_ONE = ("token_mean", "sequence_mean")
 def averaging_losses_see_whole_updates(composed: Composed) -> str | None:
     """What can be known of it before a row is sampled; the rest is seen by the weights of rows."""
     loss = composed.policy_loss
-    if loss is None or not reduces(loss.target):
+    if loss is None or not facts_of(loss.target).averages:
         return None
     broken = (
         _wrapped(composed) or _weighed(composed) or _over_ranks(composed) or _in_parts(composed)

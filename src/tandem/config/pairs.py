@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tandem.collect import supplied_by
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
-from tandem.declarations import compares_rows, needs_of
+from tandem.contracts import facts_of
 from tandem.losses.pairs import reward_of
 
 # Data without pairs -> the like of it that has some.
@@ -46,9 +45,9 @@ def preferences_are_what_they_compare(composed: Composed) -> str | None:
 
 def a_pair_is_supplied(composed: Composed) -> str | None:
     loss, collect = preferences(composed), composed.within("algorithm", "collect")
-    if loss is None or collect is None or not compares_rows(loss.target):
+    if loss is None or collect is None or not facts_of(loss.target).whole_groups:
         return None
-    if "pairs" in supplied_by(collect.target):
+    if "pairs" in facts_of(collect.target).gives:
         return None
     return (
         f"algorithm/collect={collect.target.__name__}: {loss.target.__name__} compares two rows of "
@@ -61,8 +60,10 @@ def rows_to_compare_with_are_supplied_and_read(composed: Composed) -> str | None
     collect, loss = composed.within("algorithm", "collect"), composed.policy_loss
     if collect is None or loss is None:
         return None
-    supplied, name = supplied_by(collect.target), collect.target.__name__
-    readers = [part for part in (*composed.estimators, loss) if "baseline" in needs_of(part.target)]
+    supplied, name = facts_of(collect.target).gives, collect.target.__name__
+    readers = [
+        part for part in (*composed.estimators, loss) if "baseline" in facts_of(part.target).reads
+    ]
     for reader in readers:
         # Mismatched rows come beside pairs, a greedy one beside samples.
         if "baseline" not in supplied or ("pairs" in supplied) != (reader is loss):
@@ -88,7 +89,7 @@ def rows_to_compare_with_are_supplied_and_read(composed: Composed) -> str | None
 
 def data_has_pairs(composed: Composed) -> str | None:
     collect, data = composed.within("algorithm", "collect"), composed.components["data"]
-    if collect is None or "pairs" not in needs_of(collect.target):
+    if collect is None or "pairs" not in facts_of(collect.target).reads:
         return None
     if not isinstance(data, Call) or data.target.__name__ not in WITHOUT_PAIRS:
         return None
@@ -101,14 +102,14 @@ def data_has_pairs(composed: Composed) -> str | None:
 
 def pairs_are_two(composed: Composed) -> str | None:
     collect, settings = composed.within("algorithm", "collect"), composed.settings
-    if collect is None or "pairs" not in needs_of(collect.target):
+    if collect is None or "pairs" not in facts_of(collect.target).reads:
         return None
     if settings.group_size != 2:
         return (
             f"group_size={settings.group_size}: a pair is a chosen and a rejected answer; set "
             "group_size=2"
         )
-    if "baseline" in supplied_by(collect.target) and settings.prompts_per_step < 2:
+    if "baseline" in facts_of(collect.target).gives and settings.prompts_per_step < 2:
         return (
             f"prompts_per_step={settings.prompts_per_step}: mismatched answers are those to other "
             "prompts; set prompts_per_step=2 or more"

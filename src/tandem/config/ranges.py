@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
-from tandem.declarations import defaults_of, reads_errors
+from tandem.contracts import defaults_of, facts_of
 from tandem.dynamics.kernels import cps
 from tandem.losses.preference import group_preference
 
@@ -122,7 +122,7 @@ def preferences_of_groups_and_errors_are_weighed(composed: Composed) -> str | No
     beta = None if loss is None else loss.arguments.get("beta")
     if not _is_number(beta) or beta > 0:
         return None
-    weighs = reads_errors(loss.target) or loss.target is group_preference
+    weighs = facts_of(loss.target).on_errors or loss.target is group_preference
     return f"algorithm.loss.beta={beta}: must be positive" if weighs else None
 
 

@@ -9,7 +9,7 @@ from tandem.config.binding import Call
 from tandem.config.composed import Composed
 from tandem.config.legal import PICTURES, domain
 from tandem.config.names import unknown
-from tandem.declarations import compares_rows, needs_of, reads_errors, survey_of
+from tandem.contracts import facts_of
 from tandem.losses import distillation
 from tandem.losses.pairs import reward_of
 from tandem.losses.preference import group_preference
@@ -27,8 +27,8 @@ def losses_see_what_they_read(composed: Composed) -> str | None:
     loss, evidence = composed.policy_loss, _evidence(composed)
     if loss is None:
         return None
-    name, on_errors = loss.target.__name__, reads_errors(loss.target)
-    taught = bool(needs_of(loss.target) & OF_TEACHERS)
+    name, on_errors = loss.target.__name__, facts_of(loss.target).on_errors
+    taught = bool(facts_of(loss.target).reads & OF_TEACHERS)
     if on_errors and evidence not in ON_ERRORS:
         wanted = "teacher" if taught else "elbo"
         return f"algorithm.evidence={evidence}: {name} reads velocity errors; set it to {wanted}"
@@ -68,7 +68,7 @@ def distances_are_of_fresh_noise(composed: Composed) -> str | None:
     if _evidence(composed) in ON_ERRORS:
         return None
     for group, part in _penalties(composed).items():
-        if reads_errors(part):
+        if facts_of(part).on_errors:
             return (
                 f"algorithm.{group}: {part.__name__} reads velocity errors, and under "
                 f"algorithm.evidence={_evidence(composed)} there are none; set algorithm.{group}."
@@ -144,7 +144,7 @@ def groups_share_their_noise(composed: Composed) -> str | None:
     loss, regression = composed.policy_loss, composed.within("algorithm", "regression")
     if loss is None or regression is None or domain(composed) != PICTURES:
         return None
-    compares = compares_rows(loss.target) or survey_of(loss.target) is not None
+    compares = facts_of(loss.target).whole_groups or facts_of(loss.target).survey is not None
     if not compares or regression.arguments.get("shared", True):
         return None
     return (
@@ -178,7 +178,7 @@ def _unread(composed: Composed, name: str, inner: str) -> str | None:
     if name == "regression" and evidence == "teacher" and not inner.endswith("guidance_scale"):
         return "a teacher is asked where the policy came to, not at fresh noise"
     if name == "regression" and inner.startswith("weighting") and loss is not None:
-        on_errors = reads_errors(loss.target)
+        on_errors = facts_of(loss.target).on_errors
         return f"{loss.target.__name__} reads errors as they are" if on_errors else None
     snapshot = inner.partition(".")[0]
     read = _compared(composed) | {_source(composed)}
@@ -194,7 +194,7 @@ def _source(composed: Composed) -> str:
 
 def _compared(composed: Composed) -> set[str]:
     """The snapshots that a loss compares with."""
-    needs = {ERRORS.get(name, name) for part in _readers(composed) for name in needs_of(part)}
+    needs = {ERRORS.get(name, name) for part in _readers(composed) for name in facts_of(part).reads}
     return {OF_SNAPSHOTS[name] for name in needs & OF_SNAPSHOTS.keys()}
 
 

@@ -35,7 +35,7 @@ from tandem.config.stale import (
     what_is_given_has_no_sampler,
 )
 from tandem.config.trial import noise_levels_can_be_drawn, steps_can_be_taken
-from tandem.declarations import needs_of
+from tandem.contracts import facts_of
 
 
 def one_budget_of_memory(composed: Composed) -> str | None:
@@ -75,7 +75,7 @@ def whole_samples_are_weighed_as_such(composed: Composed) -> str | None:
 
 def demonstrations_come_alone(composed: Composed) -> str | None:
     size, collect = composed.settings.group_size, composed.within("algorithm", "collect")
-    if collect is None or "demonstrations" not in needs_of(collect.target) or size == 1:
+    if collect is None or "demonstrations" not in facts_of(collect.target).reads or size == 1:
         return None
     return (
         f"group_size={size}: an offline algorithm has one demonstration a prompt; set group_size=1"

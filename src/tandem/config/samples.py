@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tandem.collect import supplied_by
 from tandem.config.binding import Call
 from tandem.config.building import make
 from tandem.config.composed import Composed
 from tandem.config.names import unknown
-from tandem.declarations import reads_of
+from tandem.contracts import facts_of
 from tandem.passes import Answers, Pictures
 from tandem.rewards.asking import compares
 
@@ -64,7 +63,7 @@ def rewards_read_what_is_made(composed: Composed) -> str | None:
     made = "texts" if composed.settings.dynamics.name == "autoregressive" else "pictures"
     for name, reward in composed.components["reward"].items():
         function = reward.arguments.get("function")
-        read = reads_of(function.target) if isinstance(function, Call) else None
+        read = facts_of(function.target).judges if isinstance(function, Call) else None
         if read is not None and read != made:
             return (
                 f"reward.{name} reads {read}, but model={composed.settings.choices['model']} makes "
@@ -82,7 +81,7 @@ def rewards_that_compare_see_a_group(composed: Composed) -> str | None:
     if composed.settings.group_size == 1:
         return f"{said}, but group_size=1 leaves each alone; set group_size=2 or more"
     collect = composed.within("algorithm", "collect")
-    if collect is None or "baseline" not in supplied_by(collect.target):
+    if collect is None or "baseline" not in facts_of(collect.target).gives:
         return None
     return (
         f"{said}, but algorithm/collect={collect.target.__name__} has one more judged alone; take "

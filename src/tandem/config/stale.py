@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.config.composed import Composed
-from tandem.declarations import needs_of
+from tandem.contracts import facts_of
 
 OF_SAMPLER = ("dppo", "dppo_pulled")  # losses that compare with the sampler themselves
 NOTHING = "set algorithm/correction=none"
@@ -51,7 +51,11 @@ def what_is_given_has_no_sampler(composed: Composed) -> str | None:
 
 def a_ratio_has_an_old_policy(composed: Composed) -> str | None:
     loss = composed.policy_loss
-    if proximal(composed) != "current" or loss is None or "old_logp" not in needs_of(loss.target):
+    if (
+        proximal(composed) != "current"
+        or loss is None
+        or "old_logp" not in facts_of(loss.target).reads
+    ):
         return None
     return (
         f"algorithm/proximal=current: the ratio of {loss.target.__name__} would always be 1; set "

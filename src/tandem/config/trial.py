@@ -11,7 +11,7 @@ from tandem.config.building import make
 from tandem.config.composed import Composed
 from tandem.config.legal import PICTURES, domain
 from tandem.config.settings import Dynamics
-from tandem.declarations import unbound
+from tandem.contracts import unbound
 
 TOKENS = 256  # of some latent picture, which only the dynamic shifts read
 

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from tandem.contracts import unbound
 from tandem.data.mixed import MixedStream, Order
 from tandem.data.records import (
     TOGETHER,
@@ -20,7 +21,6 @@ from tandem.data.records import (
     reported_with,
 )
 from tandem.data.rows import choose
-from tandem.declarations import unbound
 from tandem.types import Prompt
 
 TRAINED = ("train", "demonstrations", "pairs")

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from tandem.contracts import at_least, fraction, positive
 
 Decay = Callable[[int], float]
+Fraction = Annotated[float, fraction]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +26,33 @@ class Following:
     counts: Literal["update", "iteration"] = "update"  # what the decay counts
 
 
-def constant(count: int, *, decay: float = 0.995) -> float:
+def constant(count: int, *, decay: Fraction = 0.995) -> float:
     return decay
 
 
-def power(count: int, *, decay: float = 0.995, warmup: float = 10) -> float:
+def power(count: int, *, decay: Fraction = 0.995, warmup: Annotated[float, positive] = 10) -> float:
     """(1 + count) / (warmup + count), at most `decay`."""
     return min(decay, (1 + count) / (warmup + count))
 
 
-def linear(count: int, *, decay: float = 0.995, start: float = 0.0, warmup: int = 100) -> float:
+def linear(
+    count: int,
+    *,
+    decay: Fraction = 0.995,
+    start: Fraction = 0.0,
+    warmup: Annotated[int, positive] = 100,
+) -> float:
     """Straight from `start` to `decay` in `warmup` updates."""
     return start + (decay - start) * min(count / warmup, 1)
 
 
 def piecewise_linear(
-    count: int, *, decay: float = 0.995, start: float = 0.0, flat: int = 50, slope: float = 0.001
+    count: int,
+    *,
+    decay: Fraction = 0.995,
+    start: Fraction = 0.0,
+    flat: Annotated[int, at_least(0)] = 50,
+    slope: Annotated[float, at_least(0)] = 0.001,
 ) -> float:
     """`start`, and from count = flat on `slope` more with every update, at most `decay`.
 
@@ -47,13 +61,24 @@ def piecewise_linear(
     return min(start + max(0, count - flat) * slope, decay)
 
 
-def cosine(count: int, *, decay: float = 0.995, start: float = 0.0, length: int = 1000) -> float:
+def cosine(
+    count: int,
+    *,
+    decay: Fraction = 0.995,
+    start: Fraction = 0.0,
+    length: Annotated[int, positive] = 1000,
+) -> float:
     """From `start` to `decay` along half a cosine of `length` updates."""
     return start + (decay - start) * (1 - math.cos(math.pi * min(count / length, 1))) / 2
 
 
 def warmup_cosine(
-    count: int, *, decay: float = 0.995, start: float = 0.0, warmup: int = 100, length: int = 1000
+    count: int,
+    *,
+    decay: Fraction = 0.995,
+    start: Fraction = 0.0,
+    warmup: Annotated[int, positive] = 100,
+    length: Annotated[int, positive] = 1000,
 ) -> float:
     """Straight from 0 to `start` in `warmup` updates, then `cosine` in what is left of `length`."""
     if count < warmup:

@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from tandem.contracts import between, positive, register_dynamics
 from tandem.dynamics.path import beside, wide
 
 
@@ -32,14 +34,21 @@ class Step:
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Step]
 
 
+@register_dynamics
 def ode(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor) -> Step:
     """x + velocity dt: Euler's step, without noise."""
     dt = next_sigma.double() - sigma.double()
     return _step(x, velocity, torch.ones_like(dt), dt, torch.zeros_like(dt))
 
 
+@register_dynamics(of_sde=True)
 def flow_sde(
-    x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, *, noise_level: float = 0.7
+    x: Tensor,
+    velocity: Tensor,
+    sigma: Tensor,
+    next_sigma: Tensor,
+    *,
+    noise_level: Annotated[float, positive] = 0.7,
 ) -> Step:
     """The SDE with s = noise_level sqrt(sigma / (1 - sigma)) (Flow-GRPO, arXiv:2505.05470).
 
@@ -51,16 +60,28 @@ def flow_sde(
     return _sde(x, velocity, sigma, next_sigma, noise_level * (level / (1 - below_one)).sqrt())
 
 
+@register_dynamics(of_sde=True)
 def dance_sde(
-    x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, *, noise_level: float = 0.3
+    x: Tensor,
+    velocity: Tensor,
+    sigma: Tensor,
+    next_sigma: Tensor,
+    *,
+    noise_level: Annotated[float, positive] = 0.3,
 ) -> Step:
     """The SDE with the same s at every level, s = noise_level (DanceGRPO, arXiv:2505.07818)."""
     s = torch.full_like(sigma, noise_level, dtype=torch.float64)
     return _sde(x, velocity, sigma, next_sigma, s)
 
 
+@register_dynamics
 def cps(
-    x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, *, noise_level: float = 0.8
+    x: Tensor,
+    velocity: Tensor,
+    sigma: Tensor,
+    next_sigma: Tensor,
+    *,
+    noise_level: Annotated[float, between(0, 1, open_low=True)] = 0.8,
 ) -> Step:
     """(1 - sigma') x0 + sigma' (cos(e) noise + sin(e) fresh noise), e = noise_level pi / 2.
 

@@ -14,12 +14,14 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from tandem.contracts import register_likelihood
 from tandem.dynamics.kernels import Step
 from tandem.dynamics.path import mean_square, wide
 
 LogProbability = Callable[[Tensor, Step], Tensor]
 
 
+@register_likelihood("gaussian")
 def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
     """-(x' - mean)^2 / (2 std^2) - log std - log(2 pi) / 2: a density, for every kernel with noise.
 
@@ -29,6 +31,7 @@ def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
     return -error / (2 * step.std.square()) - step.std.log() - math.log(2 * math.pi) / 2
 
 
+@register_likelihood("unscaled", unscaled=True)
 def unscaled_logp(next_x: Tensor, step: Step) -> Tensor:
     """-(x' - mean)^2, as the paper of `cps` has it (arXiv:2509.05952).
 

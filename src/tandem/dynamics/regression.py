@@ -13,11 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from tandem import draws
+from tandem.contracts import (
+    fraction,
+    positive,
+    register_error_weighting,
+    register_level_candidates,
+)
 from tandem.dynamics.path import interpolate, velocity_between
 
 Levels = Callable[[Tensor, Tensor], Tensor]  # (u in (0, 1) [N, T], schedule [S + 1]) -> [N, T]
@@ -73,7 +80,12 @@ def energy(error: Tensor) -> Tensor:
 
 
 def uniform(
-    u: Tensor, schedule: Tensor, *, low: float = 0.0, high: float = 1.0, shift: float = 1.0
+    u: Tensor,
+    schedule: Tensor,
+    *,
+    low: Annotated[float, fraction] = 0.0,
+    high: Annotated[float, fraction] = 1.0,
+    shift: Annotated[float, positive] = 1.0,
 ) -> Tensor:
     """low + (high - low) u, then shifted."""
     return shifted(between(u, low=low, high=high), shift)
@@ -84,10 +96,10 @@ def logit_normal(
     schedule: Tensor,
     *,
     mean: float = 0.0,
-    std: float = 1.0,
-    low: float = 0.0,
-    high: float = 1.0,
-    shift: float = 1.0,
+    std: Annotated[float, positive] = 1.0,
+    low: Annotated[float, fraction] = 0.0,
+    high: Annotated[float, fraction] = 1.0,
+    shift: Annotated[float, positive] = 1.0,
 ) -> Tensor:
     """sigmoid(mean + std z), shifted, then between low and high; a mean above 0 is toward noise.
 
@@ -109,7 +121,13 @@ def between(x: Tensor, *, low: float, high: float) -> Tensor:
     return low + (high - low) * x
 
 
-def by_index(schedule: Tensor, *, start: float = 0.0, end: float = 0.99) -> Tensor:
+@register_level_candidates("index")
+def by_index(
+    schedule: Tensor,
+    *,
+    start: Annotated[float, fraction] = 0.0,
+    end: Annotated[float, fraction] = 0.99,
+) -> Tensor:
     """The steps from one part of the sampler's S on and below another, floor(S start ... S end)."""
     steps = len(schedule) - 1
     first, last = (part_of(steps, part) for part in (start, end))
@@ -121,7 +139,13 @@ def part_of(steps: int, part: float) -> int:
     return math.floor(steps * part + ROUNDING)
 
 
-def by_time(schedule: Tensor, *, low: float = 0.0, high: float = 1.0) -> Tensor:
+@register_level_candidates("time")
+def by_time(
+    schedule: Tensor,
+    *,
+    low: Annotated[float, fraction] = 0.0,
+    high: Annotated[float, fraction] = 1.0,
+) -> Tensor:
     """The steps of the sampler that start at a level from low to high, both included.
 
     A shifted schedule has few steps near data: what is half of it by index is little by time.
@@ -165,26 +189,31 @@ def one_of_each_part(u: Tensor, candidates: Tensor) -> Tensor:
     return candidates[place]
 
 
+@register_error_weighting
 def plain(sigma: Tensor, energy: Tensor) -> Tensor:
     """The mean squared error itself."""
     return energy
 
 
+@register_error_weighting("sigma")
 def by_sigma(sigma: Tensor, energy: Tensor) -> Tensor:
     """sigma energy (this and all below: AWM, arXiv:2509.25050)."""
     return sigma * energy
 
 
+@register_error_weighting("sigma_squared")
 def by_sigma_squared(sigma: Tensor, energy: Tensor) -> Tensor:
     """sigma^2 energy: the mean squared error of x0."""
     return sigma.square() * energy
 
 
+@register_error_weighting
 def huber(sigma: Tensor, energy: Tensor) -> Tensor:
     """sigma (sqrt(energy + 1e-10) - 1e-5): about the size of the error."""
     return sigma * ((energy + FLOOR).sqrt() - FLOOR**0.5)
 
 
-def ghuber(sigma: Tensor, energy: Tensor, *, p: float = 0.25) -> Tensor:
+@register_error_weighting
+def ghuber(sigma: Tensor, energy: Tensor, *, p: Annotated[float, positive] = 0.25) -> Tensor:
     """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count the less."""
     return sigma / p * ((energy + FLOOR) ** p - FLOOR**p)

@@ -7,18 +7,27 @@ shift > 1 moves the levels toward noise. Several of these go by "N steps, shift 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from tandem.contracts import positive, register_noise_schedule
 
-def linear_shift(steps: int, tokens: int, *, shift: float = 3.0) -> Tensor:
+
+@register_noise_schedule
+def linear_shift(steps: int, tokens: int, *, shift: Annotated[float, positive] = 3.0) -> Tensor:
     """Levels at equal distances, shifted once: DanceGRPO, MixGRPO, Flow-Factory."""
     return _shifted([1 - step / steps for step in range(steps)], shift)
 
 
+@register_noise_schedule
 def diffusers_default(
-    steps: int, tokens: int, *, shift: float = 3.0, train_steps: int = 1000
+    steps: int,
+    tokens: int,
+    *,
+    shift: Annotated[float, positive] = 3.0,
+    train_steps: Annotated[int, positive] = 1000,
 ) -> Tensor:
     """diffusers' FlowMatchEulerDiscreteScheduler if it is given no sigmas: Flow-GRPO on SD3.
 
@@ -35,6 +44,7 @@ def diffusers_default(
     return _shifted([time / train_steps for time in times], shift)
 
 
+@register_noise_schedule
 def exponential_dynamic_shift(
     steps: int,
     tokens: int,
@@ -55,6 +65,7 @@ def exponential_dynamic_shift(
     return levels if terminal is None else _stretched(levels, terminal)
 
 
+@register_noise_schedule
 def linear_dynamic_shift(
     steps: int,
     tokens: int,

@@ -9,18 +9,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
+from tandem.contracts import positive, register_stochastic_steps, register_window_pace
 from tandem.draws import key, permutation, uniform
 
 Indices = tuple[int, ...]  # ascending, in [0, steps - 2]
 Stay = Callable[[int, int], int]  # (start of the window, steps) -> iterations
 
 
+@register_stochastic_steps
 def every_step(steps: int, iteration: int, seed: int) -> Indices:
     """All but the last: Flow-GRPO, DanceGRPO."""
     return tuple(range(_before_last(steps)))
 
 
+@register_stochastic_steps
 def one_step(steps: int, iteration: int, seed: int, *, step: int) -> Indices:
     """That one, always."""
     if not 0 <= step < _before_last(steps):
@@ -28,6 +32,7 @@ def one_step(steps: int, iteration: int, seed: int, *, step: int) -> Indices:
     return (step,)
 
 
+@register_stochastic_steps
 def random_steps(
     steps: int,
     iteration: int,
@@ -49,6 +54,7 @@ def random_steps(
     return tuple(sorted(candidates[place] for place in order[:num_sde_steps]))
 
 
+@register_stochastic_steps
 def random_window(
     steps: int, iteration: int, seed: int, *, length: int = 4, share: float = 1.0
 ) -> Indices:
@@ -63,23 +69,34 @@ def random_window(
     return _window(int(drawn * starts), length)
 
 
-def even(start: int, steps: int, *, iterations: int = 25) -> int:
+@register_window_pace
+def even(start: int, steps: int, *, iterations: Annotated[int, positive] = 25) -> int:
     """How many iterations a window stays at `start`: everywhere the same."""
     return iterations
 
 
-def linearly_fewer(start: int, steps: int, *, iterations: int = 25, least: int = 6) -> int:
+@register_window_pace
+def linearly_fewer(
+    start: int, steps: int, *, iterations: Annotated[int, positive] = 25, least: int = 6
+) -> int:
     """From `iterations` at the first step on a line down to `least` at the last stochastic one."""
     return int(iterations + (least - iterations) * start / max(1, steps - 2))
 
 
+@register_window_pace
 def exponentially_fewer(
-    start: int, steps: int, *, iterations: int = 25, after: int = 13, rate: float = 0.1
+    start: int,
+    steps: int,
+    *,
+    iterations: Annotated[int, positive] = 25,
+    after: int = 13,
+    rate: float = 0.1,
 ) -> int:
     """`iterations` up to the step `after`, then e^-rate as many with every step, at least 1."""
     return math.ceil(iterations * math.exp(-rate * max(0, start - after)))
 
 
+@register_stochastic_steps
 def sliding_window(
     steps: int,
     iteration: int,
@@ -87,7 +104,7 @@ def sliding_window(
     *,
     stay: Stay = even,
     length: int = 4,
-    stride: int = 1,
+    stride: Annotated[int, positive] = 1,
     roll_back: bool = True,
 ) -> Indices:
     """`length` steps in a row, `stride` further whenever it stayed enough (arXiv:2507.21802).

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, needs_of, unbound
-from tandem.metrics import Metric, Sum, measured_by
+from tandem.contracts import declare, facts_of, unbound
+from tandem.metrics import Metric, Sum
 from tandem.types import CoupledBatch
 
 Reducing = Callable[..., tuple[Tensor, Mapping[str, Any]]]
@@ -37,13 +37,7 @@ def from_scalar(function: Reducing) -> Loss:
         named = _ask(function, batch, numbers)[1]
         return {_metric(name): _one(function, name, value) for name, value in named.items()}
 
-    loss.reduces = True
-    return measured_by(metrics)(needs("old_logp", *needs_of(function))(loss))
-
-
-def reduces(loss: Callable) -> bool:
-    """Whether a loss averages over its rows itself, so that no cut may part them."""
-    return getattr(unbound(loss)[0], "reduces", False)
+    return declare(reads={"old_logp"}, averages=True, metrics=metrics)(loss)
 
 
 def refuse_part(loss: Callable, weights: Tensor) -> None:
@@ -51,7 +45,7 @@ def refuse_part(loss: Callable, weights: Tensor) -> None:
 
     Those of a whole update add up to 1; rows that all weigh nothing are idle.
     """
-    if not reduces(loss) or not weights.any():
+    if not facts_of(loss).averages or not weights.any():
         return
     share = float(weights.sum())
     if abs(share - 1) > 1e-3:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, refused_on
+from tandem.contracts import at_least, declare, positive, register_policy_loss
 from tandem.losses.inner import Outer
 from tandem.losses.policy import ratio_of
-from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
+from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
 
 Bound = Callable[[CoupledBatch], Tensor]  # -> [B, T] bool, True where a step went too far
 TINY = 1e-8  # keeps a logarithm finite where a probability is rounded to 1
 
-of_probabilities = refused_on(
-    steps="it compares probabilities of tokens, and a Gaussian step has a density; set "
-    "algorithm=flow_dppo, which bounds the exact KL",
-    pictures="it compares probabilities of tokens, and a regression error is none; set "
-    "algorithm/loss=ppo",
+of_probabilities = declare(
+    refused={
+        "steps": "it compares probabilities of tokens, and a Gaussian step has a density; set "
+        "algorithm=flow_dppo, which bounds the exact KL",
+        "pictures": "it compares probabilities of tokens, and a regression error is none; set "
+        "algorithm/loss=ppo",
+    }
 )
 
 
@@ -54,10 +56,17 @@ def leaving(batch: CoupledBatch, *, too_far: Bound, ratio_max: float) -> dict[st
     }
 
 
-@measured_by(leaving)
-@needs("behaviour_logp", vanishes=True)
+@register_policy_loss(
+    reads={"behaviour_logp"},
+    units={"ratio_max": "none"},
+    zero_at_zero_advantage=True,
+    metrics=leaving,
+)
 def dppo(
-    batch: CoupledBatch, *, too_far: Bound = total_variation, ratio_max: float = 20.0
+    batch: CoupledBatch,
+    *,
+    too_far: Bound = total_variation,
+    ratio_max: Annotated[float, positive] = 20.0,
 ) -> Tensor:
     """-min(r, ratio_max) A log p, r = p / q detached, 0 where a divergence went `too_far`.
 
@@ -77,10 +86,12 @@ def leaving_pulled(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[
     }
 
 
-@measured_by(leaving_pulled)
-@needs("behaviour_logp")
+@register_policy_loss(reads={"behaviour_logp"}, units={"pull": "none"}, metrics=leaving_pulled)
 def dppo_pulled(
-    batch: CoupledBatch, *, too_far: Bound = total_variation, pull: float = 1e-3
+    batch: CoupledBatch,
+    *,
+    too_far: Bound = total_variation,
+    pull: Annotated[float, at_least(0)] = 1e-3,
 ) -> Tensor:
     """-r A, 0 where a divergence went `too_far`, plus pull (log p - log q)^2 on every step.
 
@@ -91,11 +102,16 @@ def dppo_pulled(
     return torch.where(too_far(batch), 0, -gain) + pull * drift
 
 
-@refused_on(
-    steps="it drops samples that are `delta` nats a step behind, and a mean over latent dimensions "
-    "never is; set algorithm=flow_dppo, which bounds the exact KL",
-    pictures="it compares with the policy that sampled, which says of no picture as a whole how "
-    "likely it was; set algorithm/loss=ppo",
+@register_policy_loss(
+    "opsm",
+    reads={"behaviour_logp"},
+    units={"delta": "none"},
+    refused={
+        "steps": "it drops samples that are `delta` nats a step behind, and a mean over latent "
+        "dimensions never is; set algorithm=flow_dppo, which bounds the exact KL",
+        "pictures": "it compares with the policy that sampled, which says of no picture as a whole "
+        "how likely it was; set algorithm/loss=ppo",
+    },
 )
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyMask(Outer):
@@ -106,7 +122,6 @@ class OffPolicyMask(Outer):
     """
 
     says: ClassVar[str] = "the off-policy mask"
-    reads: ClassVar[frozenset[str]] = frozenset({"behaviour_logp"})
 
     delta: float
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs
-from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.contracts import at_least, declare
+from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch
 
 ALIKE = 1e-12  # returns whose variance is below this are float noise
@@ -28,9 +29,8 @@ def value_clipping(batch: CoupledBatch, *, clip: float | None) -> dict[str, Metr
     return {"critic/value_clip_frac": masked_mean(held > free, batch.mask)}
 
 
-@measured_by(value_clipping)
-@needs("values", "old_values", "returns")
-def value_loss(batch: CoupledBatch, *, clip: float | None = 0.2) -> Tensor:
+@declare(reads={"values", "old_values", "returns"}, metrics=value_clipping)
+def value_loss(batch: CoupledBatch, *, clip: Annotated[float, at_least(0)] | None = 0.2) -> Tensor:
     """max((V - G)^2, (V_clipped - G)^2) / 2, in squared units of the reward.
 
     V_clipped stays within `clip` of the value before the update; None leaves it out.

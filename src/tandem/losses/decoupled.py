@@ -6,16 +6,18 @@ dimensions.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tandem.declarations import needs, on_errors, surveyed_by
+from tandem.contracts import at_least, between, positive, register_policy_loss
 from tandem.dynamics.regression import energy
 from tandem.groups import group_mean
 from tandem.kl import optimality
 from tandem.losses.policy import ratio_of
-from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.metrics import Metric, masked_mean
 from tandem.types import DecoupledBatch, Summary
 
 LEAST = 1e-5  # mean |error| that an error is divided by at least
@@ -40,10 +42,19 @@ def noticing(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Metri
     }
 
 
-@measured_by(noticing)
-@on_errors
-@needs("old_error")  # a row without advantage is drawn to the old policy
-def nft(batch: DecoupledBatch, *, beta: float = 1.0, advantage_clip: float = 5.0) -> Tensor:
+# A row without advantage is drawn to the old policy.
+@register_policy_loss(
+    reads={"old_error"},
+    on_errors=True,
+    units={"beta": "none", "advantage_clip": "none"},
+    metrics=noticing,
+)
+def nft(
+    batch: DecoupledBatch,
+    *,
+    beta: Annotated[float, positive] = 1.0,
+    advantage_clip: Annotated[float, positive] = 5.0,
+) -> Tensor:
     """c [r l+ + (1 - r) l-] / beta, c the advantage clip (DiffusionNFT, arXiv:2509.16117).
 
     l = <(x0_hat - x0)^2> / <|x0_hat - x0|> of v+ = v_old + beta (v - v_old), a good picture's, and
@@ -102,17 +113,22 @@ def comparing(
     return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
 
-@measured_by(comparing)
-@surveyed_by(group_score, of=beyond_reference)
-@on_errors
-@needs("ref_error", "fast_error", vanishes=True)
+@register_policy_loss(
+    reads={"ref_error", "fast_error"},
+    on_errors=True,
+    units={"beta": "none", "clip_low": "none", "clip_high": "none"},
+    zero_at_zero_advantage=True,
+    survey=group_score,
+    summary=beyond_reference,
+    metrics=comparing,
+)
 def dgpo(
     batch: DecoupledBatch,
     surveyed: Tensor,
     *,
-    beta: float = 100.0,
-    clip_low: float = 0.01,
-    clip_high: float = 0.01,
+    beta: Annotated[float, positive] = 100.0,
+    clip_low: Annotated[float, between(0, 1)] = 0.01,
+    clip_high: Annotated[float, at_least(0)] = 0.01,
 ) -> Tensor:
     """sigmoid(S) A <e^2>, S of the row's group a constant (DGPO, arXiv:2510.08425).
 
@@ -125,17 +141,22 @@ def dgpo(
     return surveyed.sigmoid() * batch.advantages * torch.where(silent, own.detach(), own)
 
 
-@measured_by(comparing)
-@surveyed_by(group_score, of=beyond_average)
-@on_errors
-@needs("fast_error", vanishes=True)
+@register_policy_loss(
+    reads={"fast_error"},
+    on_errors=True,
+    units={"beta": "none", "clip_low": "none", "clip_high": "none"},
+    zero_at_zero_advantage=True,
+    survey=group_score,
+    summary=beyond_average,
+    metrics=comparing,
+)
 def dgpo_fast(
     batch: DecoupledBatch,
     surveyed: Tensor,
     *,
-    beta: float = 2000.0,
-    clip_low: float = 1e-5,
-    clip_high: float = 1e-5,
+    beta: Annotated[float, positive] = 2000.0,
+    clip_low: Annotated[float, between(0, 1)] = 1e-5,
+    clip_high: Annotated[float, at_least(0)] = 1e-5,
 ) -> Tensor:
     """`dgpo` compared with the fast average in place of the reference, which nobody need ask."""
     return dgpo(batch, surveyed, beta=beta, clip_low=clip_low, clip_high=clip_high)

@@ -6,17 +6,24 @@ The reward that a policy implies is known up to a constant of each prompt; a cen
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tandem.declarations import needs, on_errors, surveyed_by
+from tandem.contracts import (
+    positive,
+    register_centre,
+    register_fit,
+    register_policy_loss,
+    register_tilt,
+)
 from tandem.dynamics.regression import energy
 from tandem.groups import from_the_top, group_mean
 from tandem.kl import optimality
 from tandem.losses.decoupled import old_deviation, size
-from tandem.metrics import Metric, correlation, masked_mean, measured_by
+from tandem.metrics import Metric, correlation, masked_mean
 from tandem.types import DecoupledBatch, Summary
 
 Pool = Callable[[Summary], Tensor]  # rows of one id have one centre: [B] int64
@@ -27,30 +34,36 @@ Fit = Callable[[Tensor, Tensor], Tensor]  # (implied, given), both centred -> lo
 ROUNDING = 1e-6
 
 
+@register_centre("prompt")
 def of_prompt(rows: Summary) -> Tensor:
     """The samples of a prompt: what its constant cancels in."""
     return rows.group
 
 
+@register_centre("update")
 def of_update(rows: Summary) -> Tensor:
     """All samples of an update, as Flow-Factory has it; constants of prompts then stay in."""
     return torch.zeros_like(rows.group)
 
 
+@register_tilt
 def uniform(rewards: Tensor) -> Tensor:
     """One centre in which all samples count alike."""
     return torch.zeros_like(rewards)[None]
 
 
-def two_sided(rewards: Tensor, *, temperature: float = 0.5) -> Tensor:
+@register_tilt
+def two_sided(rewards: Tensor, *, temperature: Annotated[float, positive] = 0.5) -> Tensor:
     """A centre among the best, weights softmax(R / temperature), and one among the worst."""
     return torch.stack([rewards, -rewards]) / temperature
 
 
+@register_fit("mse")
 def squared(implied: Tensor, given: Tensor) -> Tensor:
     return (implied - given).square()
 
 
+@register_fit("bce")
 def cross_entropy(implied: Tensor, given: Tensor) -> Tensor:
     """Of sigmoid(implied) against sigmoid(given)."""
     return binary_cross_entropy_with_logits(implied, given.sigmoid(), reduction="none")
@@ -98,16 +111,21 @@ def fitting(
     }
 
 
-@measured_by(fitting)
-@surveyed_by(centres, of=implicit_reward)
-@on_errors
-@needs("old_error")  # a row without advantage has a reward all the same: one half
+# A row without advantage has a reward all the same: one half.
+@register_policy_loss(
+    reads={"old_error"},
+    on_errors=True,
+    units={"beta": "none", "advantage_clip": "none"},
+    survey=centres,
+    summary=implicit_reward,
+    metrics=fitting,
+)
 def crd(
     batch: DecoupledBatch,
     surveyed: Tensor,
     *,
-    beta: float = 1.0,
-    advantage_clip: float = 5.0,
+    beta: Annotated[float, positive] = 1.0,
+    advantage_clip: Annotated[float, positive] = 5.0,
     adaptive: bool = True,
     centre: Pool = of_prompt,
     tilt: Tilt = uniform,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, on_errors, refused_on
+from tandem.contracts import register_distillation_target, register_policy_loss
 from tandem.dynamics.regression import energy
-from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.metrics import Metric, masked_mean
 from tandem.types import DecoupledBatch
 
 # What is to agree with the teacher: the difference [B, T, D], and the variance it is taken in.
@@ -17,6 +17,7 @@ Target = Callable[[DecoupledBatch], tuple[Tensor, Tensor]]
 LEAST = 1e-8
 
 
+@register_distillation_target
 def xt(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     """The mean of the step that was taken, by the variance of the step if it had any."""
     noisy = batch.std > 0
@@ -24,11 +25,13 @@ def xt(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     return batch.velocity_gain[..., None] * batch.error, variance
 
 
+@register_distillation_target(noiseless=True)
 def velocity(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     """The velocity; under dynamics=ode alone, where it is all that a step depends on."""
     return batch.error, torch.ones_like(batch.sigma)
 
 
+@register_distillation_target(noiseless=True)
 def x0(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     """The picture that is expected, x - sigma velocity; under dynamics=ode alone."""
     return -batch.sigma[..., None] * batch.error, torch.ones_like(batch.sigma)
@@ -39,13 +42,15 @@ def apart(batch: DecoupledBatch) -> dict[str, Metric]:
     return {"actor/teacher_distance": masked_mean(energy(batch.error), batch.mask)}
 
 
-@measured_by(apart)
-@refused_on(
-    steps="it asks a teacher about the states of the steps that were sampled; set "
-    "algorithm.evidence=teacher"
+@register_policy_loss(
+    reads={"velocity_gain", "std"},
+    on_errors=True,
+    refused={
+        "steps": "it asks a teacher about the states of the steps that were sampled; set "
+        "algorithm.evidence=teacher"
+    },
+    metrics=apart,
 )
-@on_errors
-@needs("velocity_gain", "std")
 def distillation(
     batch: DecoupledBatch, *, target: Target = xt, self_normalize: bool = False
 ) -> Tensor:

@@ -8,31 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, refused_on
+from tandem.contracts import (
+    at_least,
+    between,
+    positive,
+    register_policy_loss,
+    register_step_distance,
+    register_step_weight,
+)
 from tandem.dynamics.likelihood import velocity_distance
 from tandem.losses.policy import clipping, ppo, ratio_of
-from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch, Transition
 
 StepWeight = Callable[[Transition], Tensor]  # -> [B, T]
 Distance = Callable[[Transition], Tensor]  # of the policy to the one that sampled: [B, T]
 
-of_gaussian_steps = refused_on(
-    tokens="it reads the mean and the noise of a denoising step; set algorithm/loss=ppo",
-    pictures="it reads the mean and the noise of a random step, and none was taken; set "
+OF_GAUSSIAN_STEPS = {
+    "tokens": "it reads the mean and the noise of a denoising step; set algorithm/loss=ppo",
+    "pictures": "it reads the mean and the noise of a random step, and none was taken; set "
     "algorithm/loss=ppo",
-)
+}
 
 
+@register_step_weight
 def inverse_time(transition: Transition) -> Tensor:
     """1 / -dt, as GRPO-Guard's code has it."""
     return _inverse(transition.sigma - transition.next_sigma)
 
 
+@register_step_weight
 def inverse_gain(transition: Transition) -> Tensor:
     """1 / |d mean / d velocity|: a change of velocity moves every guarded log-ratio alike.
 
@@ -43,11 +53,13 @@ def inverse_gain(transition: Transition) -> Tensor:
     return _inverse(-transition.velocity_gain)
 
 
+@register_step_weight
 def noise(transition: Transition, *, scale: float = 2.25) -> Tensor:
     """scale x std: most where a step explores most (TempFlow-GRPO, arXiv:2508.04324)."""
     return scale * transition.std
 
 
+@register_step_weight
 def equal_steps(transition: Transition) -> Tensor:
     """std / |d mean / d velocity| over its mean in the row: a change of velocity moves log p of
     every step alike (the step weights of Flash-GRPO's code)."""
@@ -68,14 +80,19 @@ def weighted_clipping(
     return clipped | {"actor/step_weight": masked_mean(weight(batch.transition), batch.mask)}
 
 
-@of_gaussian_steps
-@measured_by(weighted_clipping)
-@needs("old_logp", "transition", vanishes=True)
+@register_policy_loss(
+    reads={"old_logp", "transition"},
+    clips=1.0,
+    units={"clip_low": "clip", "clip_high": "clip"},
+    zero_at_zero_advantage=True,
+    refused=OF_GAUSSIAN_STEPS,
+    metrics=weighted_clipping,
+)
 def weighted_ppo(
     batch: CoupledBatch,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
+    clip_low: Annotated[float, between(0, 1)] = 0.2,
+    clip_high: Annotated[float, at_least(0)] = 0.2,
     weight: StepWeight = noise,
 ) -> Tensor:
     """PPO's loss, each step times a weight that noise levels alone decide."""
@@ -102,14 +119,20 @@ def guarding(
     return clipped | {"actor/guarded_log_ratio": masked_mean(by_hand.logp, batch.mask)}
 
 
-@of_gaussian_steps
-@measured_by(guarding)
-@needs("old_logp", "transition", "kl_to_old", vanishes=True)
+@register_policy_loss(
+    reads={"old_logp", "transition", "kl_to_old"},
+    reads_density=True,
+    clips=0.02,  # GRPO-Guard's published 4e-3 stands where PPO's 0.2 does
+    units={"clip_low": "clip", "clip_high": "clip"},
+    zero_at_zero_advantage=True,
+    refused=OF_GAUSSIAN_STEPS,
+    metrics=guarding,
+)
 def grpo_guard(
     batch: CoupledBatch,
     *,
-    clip_low: float = 2e-6,
-    clip_high: float = 2e-6,
+    clip_low: Annotated[float, between(0, 1)] = 2e-6,
+    clip_high: Annotated[float, at_least(0)] = 2e-6,
     weight: StepWeight | None = inverse_time,
 ) -> Tensor:
     """PPO's loss of the guarded ratio, each step times a weight (GRPO-Guard, arXiv:2510.22319)."""
@@ -117,11 +140,13 @@ def grpo_guard(
     return loss if weight is None else weight(batch.transition) * loss
 
 
+@register_step_distance
 def exact_kl(transition: Transition) -> Tensor:
     """(mean - mean_old)^2 / (2 std^2): nats per latent dimension."""
     return transition.kl_to_old
 
 
+@register_step_distance
 def velocity_moved(transition: Transition) -> Tensor:
     """(velocity - velocity_old)^2, the mean over latent dimensions."""
     return velocity_distance(transition.kl_to_old, transition.std, transition.velocity_gain)
@@ -142,10 +167,19 @@ def leaving(batch: CoupledBatch, *, distance: Distance, most: float) -> dict[str
     }
 
 
-@of_gaussian_steps
-@measured_by(leaving)
-@needs("old_logp", "transition", "kl_to_old", vanishes=True)
-def flow_dppo(batch: CoupledBatch, *, distance: Distance = exact_kl, most: float = 1e-5) -> Tensor:
+@register_policy_loss(
+    reads={"old_logp", "transition", "kl_to_old"},
+    units={"most": "none"},
+    zero_at_zero_advantage=True,
+    refused=OF_GAUSSIAN_STEPS,
+    metrics=leaving,
+)
+def flow_dppo(
+    batch: CoupledBatch,
+    *,
+    distance: Distance = exact_kl,
+    most: Annotated[float, positive] = 1e-5,
+) -> Tensor:
     """-r A, 0 where the policy is `most` away and on its way further; no ratio is clipped.
 
     Such steps still count in the mean. Source: the Flow-DPPO recipe of UniRL.

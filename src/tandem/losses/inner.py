@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
 
-from tandem.declarations import compares_rows, needs_of, survey_of, unbound, vanishes
+from tandem.contracts import Facts, Wrapper, facts_of, unbound
+from tandem.metrics import Metric
 from tandem.types import CoupledBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outer:
+class Outer(Wrapper):
     """A loss that overrules another one on some steps; elsewhere it is that one."""
 
     says: ClassVar[str]  # what it is called where it refuses something
-    reads: ClassVar[frozenset[str]]  # beyond what the inner loss reads
 
     loss: Callable[[CoupledBatch], Tensor]
 
     def __post_init__(self) -> None:
-        if survey_of(self.loss) is not None:  # it would have to see the whole update
+        if facts_of(self.loss).survey is not None:  # it would have to see the whole update
             raise ValueError(
                 f"{self.says} calls the loss in it with one batch, but "
                 f"{unbound(self.loss)[0].__name__} looks at a whole update first; set "
                 "algorithm.loss.loss to a loss that judges each row alone, such as ppo"
             )
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_of(self.loss) | self.reads
+    def own_facts(self, declared: Facts) -> Facts:
+        """Those of the loss in it; what is read and refused adds up."""
+        inner = facts_of(self.loss)
+        return replace(
+            inner,
+            reads=inner.reads | declared.reads,
+            refused={**inner.refused, **declared.refused},
+            units=declared.units,
+            metrics=self.metrics,
+        )
 
-    @property
-    def vanishes(self) -> bool:
-        return vanishes(self.loss)
-
-    @property
-    def whole_groups(self) -> bool:
-        return compares_rows(self.loss)
+    @abstractmethod
+    def metrics(self, batch: CoupledBatch) -> dict[str, Metric]:
+        """What is logged of it, and of the loss in it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, surveyed_by
-from tandem.losses.pairs import log_ratio, of_row, rewarded_by, sides
-from tandem.metrics import Metric, Sum, measured_by
+from tandem.contracts import at_least, positive, register_policy_loss
+from tandem.losses.pairs import log_ratio, of_row, sides
+from tandem.metrics import Metric, Sum
 from tandem.types import CoupledBatch
 
 
@@ -38,24 +40,27 @@ def judged(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[str, M
     return means | {"preference/mismatched_kl": kl}
 
 
-def by_reference(
-    batch: CoupledBatch, *, beta: float, desirable: float, undesirable: float
-) -> Tensor:
+def by_reference(batch: CoupledBatch, *, beta: float) -> Tensor:
     """beta (log p - log p_ref) of each row: [B, 1]"""
     return beta * log_ratio(batch)
 
 
-@measured_by(judged)
-@surveyed_by(mismatched_kl)
-@rewarded_by(by_reference)
-@needs("ref_logp", "baseline", vanishes=True)
+@register_policy_loss(
+    reads={"ref_logp", "baseline"},
+    per="row",
+    units={"beta": "preference", "desirable": "none", "undesirable": "none"},
+    zero_at_zero_advantage=True,
+    reward=by_reference,
+    survey=mismatched_kl,
+    metrics=judged,
+)
 def kto(
     batch: CoupledBatch,
     surveyed: Tensor,
     *,
-    beta: float = 0.1,
-    desirable: float = 1.0,
-    undesirable: float = 1.0,
+    beta: Annotated[float, positive] = 0.1,
+    desirable: Annotated[float, at_least(0)] = 1.0,
+    undesirable: Annotated[float, at_least(0)] = 1.0,
 ) -> Tensor:
     """1 - sigmoid(beta (log ratio - z)) for good rows, 1 - sigmoid(beta (z - log ratio)) for bad.
 

@@ -6,12 +6,13 @@ pair says stands on every step of both its rows, so `sequence_mean` makes of it 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from tandem.declarations import defaults_of, unbound
+from tandem.contracts import bound_beside, facts_of
 from tandem.metrics import Metric, Sum
 from tandem.types import CoupledBatch
 
@@ -68,30 +69,22 @@ def log_ratio(batch: CoupledBatch, *, length_norm: bool = False) -> Tensor:
     return of_row(batch.logp - batch.ref_logp, batch, length_norm=length_norm)
 
 
-def rewarded_by(reward: Reward) -> Callable:
-    """Declare what a loss takes for the reward of a row: reward(batch, *, its numbers) -> [B, 1].
+def pairs_by(reward: Reward) -> Callable[..., dict[str, Metric]]:
+    """What training logs of a loss whose reward of a row is `reward(batch, *, its numbers)`."""
 
-    Training logs what it says of pairs, and evaluation how often the chosen one has more of it. It
-    gets all numbers of the loss, so one that it does not read is a keyword of it all the same.
-    """
-
+    @functools.wraps(reward)
     def metrics(batch: CoupledBatch, **numbers: float) -> dict[str, Metric]:
         return pair_metrics(batch, reward(batch, **numbers))
 
-    def declare(loss: Callable) -> Callable:
-        loss.reward, loss.metrics = reward, metrics
-        return loss
-
-    return declare
+    return metrics
 
 
 def reward_of(loss: Callable) -> Callable[[CoupledBatch], Tensor] | None:
-    """The reward a loss declared, bound to the numbers of the loss; None if it compares nothing."""
-    function, numbers = unbound(loss)
-    reward = getattr(function, "reward", None)
-    if reward is None:
-        return None
-    return lambda batch: reward(batch, **(defaults_of(function) | numbers))
+    """What a loss takes for the reward of a row, bound to its numbers; None if it compares nothing.
+
+    Training logs what it says of pairs, and evaluation how often the chosen one has more of it.
+    """
+    return bound_beside(loss, facts_of(loss).reward)
 
 
 def pair_metrics(batch: CoupledBatch, reward: Tensor) -> dict[str, Metric]:

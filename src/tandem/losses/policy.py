@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs
-from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.contracts import at_least, between, positive, register_policy_loss
+from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch
 
 MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32; a policy that far off is lost anyway
@@ -34,14 +36,13 @@ def imitation(batch: CoupledBatch) -> dict[str, Metric]:
     return {"actor/token_accuracy": masked_mean(batch.likeliest, batch.mask)}
 
 
-@measured_by(imitation)
-@needs("likeliest")
+@register_policy_loss(reads={"likeliest"}, metrics=imitation)
 def nll(batch: CoupledBatch) -> Tensor:
     """-log p of the steps that were shown, each times the score its row brought."""
     return -batch.logp * batch.advantages
 
 
-@needs(vanishes=True)
+@register_policy_loss(zero_at_zero_advantage=True, on_fresh_samples=True)
 def reinforce(batch: CoupledBatch) -> Tensor:
     """-A log p; its gradient is the policy gradient only while the samples are fresh."""
     return -batch.logp * batch.advantages
@@ -66,14 +67,19 @@ def clipping(
     return {f"actor/{name}": masked_mean(where, batch.mask) for name, where in fractions.items()}
 
 
-@measured_by(clipping)
-@needs("old_logp", vanishes=True)
+@register_policy_loss(
+    reads={"old_logp"},
+    clips=1.0,
+    units={"clip_low": "clip", "clip_high": "clip", "ratio_max": "ratio"},
+    zero_at_zero_advantage=True,
+    metrics=clipping,
+)
 def ppo(
     batch: CoupledBatch,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    ratio_max: float | None = None,
+    clip_low: Annotated[float, between(0, 1)] = 0.2,
+    clip_high: Annotated[float, at_least(0)] = 0.2,
+    ratio_max: Annotated[float, positive] | None = None,
 ) -> Tensor:
     """PPO, GRPO, Dr. GRPO and DAPO: they differ in advantage, clip numbers and weights alone.
 

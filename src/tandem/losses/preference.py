@@ -8,30 +8,30 @@ where lengths are normalised. `sequence_mean` makes a mean over pairs of it.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from tandem.declarations import needs, refused_on, surveyed_by
+from tandem.contracts import between, positive, register_policy_loss
 from tandem.groups import group_mean
-from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, rewarded_by
-from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, pairs_by
+from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch
 
 NEARLY_SURE = -1e-7  # nats: the odds of a step that is rounded to certain stay finite
 
+Temperature = Annotated[float, positive]
+LabelNoise = Annotated[float, between(0, 0.5, open_high=True)]  # the part that is turned around
 
-def by_reference(
-    batch: CoupledBatch, *, beta: float, length_norm: bool = False, label_smoothing: float = 0.0
-) -> Tensor:
+
+def by_reference(batch: CoupledBatch, *, beta: float, length_norm: bool = False) -> Tensor:
     """beta (log p - log p_ref) of each row: [B, 1]"""
     return beta * log_ratio(batch, length_norm=length_norm)
 
 
-def by_itself(
-    batch: CoupledBatch, *, beta: float, gamma: float, length_norm: bool, label_smoothing: float
-) -> Tensor:
+def by_itself(batch: CoupledBatch, *, beta: float, length_norm: bool) -> Tensor:
     """beta log p of each row, or of its mean step: [B, 1]"""
     return beta * of_row(batch.logp, batch, length_norm=length_norm)
 
@@ -47,13 +47,22 @@ def logistic(margin: Tensor, label_smoothing: float) -> Tensor:
     return -(1 - label_smoothing) * right - label_smoothing * turned
 
 
-@rewarded_by(by_reference)
-@needs("ref_logp", vanishes=True, whole_groups=True)
+PAIRS = {"per": "row", "zero_at_zero_advantage": True, "whole_groups": True}
+AGAINST_REFERENCE = {
+    "reads": {"ref_logp"},
+    "reward": by_reference,
+    "metrics": pairs_by(by_reference),
+    "units": {"beta": "preference", "label_smoothing": "none"},
+    **PAIRS,
+}
+
+
+@register_policy_loss(**AGAINST_REFERENCE)
 def dpo(
     batch: CoupledBatch,
     *,
-    beta: float = 0.1,
-    label_smoothing: float = 0.0,
+    beta: Temperature = 0.1,
+    label_smoothing: LabelNoise = 0.0,
     length_norm: bool = False,
 ) -> Tensor:
     """-log sigmoid(beta D), D the difference of log ratios (arXiv:2305.18290).
@@ -64,9 +73,10 @@ def dpo(
     return on_pairs(logistic(beta * (chosen - rejected), label_smoothing), batch)
 
 
-@rewarded_by(by_reference)
-@needs("ref_logp", vanishes=True, whole_groups=True)
-def robust(batch: CoupledBatch, *, beta: float = 0.1, label_smoothing: float = 0.1) -> Tensor:
+@register_policy_loss("dpo_robust", **AGAINST_REFERENCE)
+def robust(
+    batch: CoupledBatch, *, beta: Temperature = 0.1, label_smoothing: LabelNoise = 0.1
+) -> Tensor:
     """DPO's loss, unbiased if a part `label_smoothing` of the labels is wrong (arXiv:2403.00409).
 
     [-(1 - e) log sigmoid(beta D) + e log sigmoid(-beta D)] / (1 - 2e), e below 1/2.
@@ -77,17 +87,15 @@ def robust(batch: CoupledBatch, *, beta: float = 0.1, label_smoothing: float = 0
     return on_pairs(value, batch)
 
 
-@rewarded_by(by_reference)
-@needs("ref_logp", vanishes=True, whole_groups=True)
-def hinge(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+@register_policy_loss("dpo_hinge", **AGAINST_REFERENCE)
+def hinge(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """max(0, 1 - beta D) (SLiC, arXiv:2305.10425)."""
     chosen, rejected = of_pairs(log_ratio(batch), batch)
     return on_pairs((1 - beta * (chosen - rejected)).clamp(min=0), batch)
 
 
-@rewarded_by(by_reference)
-@needs("ref_logp", vanishes=True, whole_groups=True)
-def ipo(batch: CoupledBatch, *, beta: float = 0.1, length_norm: bool = True) -> Tensor:
+@register_policy_loss(**AGAINST_REFERENCE)
+def ipo(batch: CoupledBatch, *, beta: Temperature = 0.1, length_norm: bool = True) -> Tensor:
     """(D - 1 / (2 beta))^2: a margin to reach, not to pass (arXiv:2310.12036).
 
     D is of mean steps, as its authors came to advise; of sums, as published, without `length_norm`.
@@ -96,21 +104,25 @@ def ipo(batch: CoupledBatch, *, beta: float = 0.1, length_norm: bool = True) -> 
     return on_pairs((chosen - rejected - 1 / (2 * beta)).square(), batch)
 
 
-@rewarded_by(by_itself)
-@refused_on(
-    steps="how likely a random step was says how small its noise was, and nothing of the picture, "
-    "unless it is compared with a reference; set algorithm/loss=dpo",
-    pictures="a regression error stands for a likelihood only up to a constant of each picture, "
-    "which a reference would take out; set algorithm/loss=dpo",
+@register_policy_loss(
+    reward=by_itself,
+    metrics=pairs_by(by_itself),
+    units={"beta": "preference", "gamma": "none", "label_smoothing": "none"},
+    refused={
+        "steps": "how likely a random step was says how small its noise was, and nothing of the "
+        "picture, unless it is compared with a reference; set algorithm/loss=dpo",
+        "pictures": "a regression error stands for a likelihood only up to a constant of each "
+        "picture, which a reference would take out; set algorithm/loss=dpo",
+    },
+    **PAIRS,
 )
-@needs(vanishes=True, whole_groups=True)
 def simpo(
     batch: CoupledBatch,
     *,
-    beta: float = 2.0,
+    beta: Temperature = 2.0,
     gamma: float = 0.5,
     length_norm: bool = True,
-    label_smoothing: float = 0.0,
+    label_smoothing: LabelNoise = 0.0,
 ) -> Tensor:
     """-log sigmoid(beta (log p_w / n_w - log p_l / n_l) - gamma), no reference (arXiv:2405.14734).
 
@@ -120,12 +132,18 @@ def simpo(
     return on_pairs(logistic(beta * (chosen - rejected) - gamma, label_smoothing), batch)
 
 
-@rewarded_by(by_mean_step)
-@refused_on(
-    steps="odds are of a probability, and a Gaussian step has a density; set algorithm/loss=dpo",
-    pictures="odds are of a probability, and a regression error is none; set algorithm/loss=dpo",
+@register_policy_loss(
+    reward=by_mean_step,
+    metrics=pairs_by(by_mean_step),
+    units={"odds": "none"},
+    refused={
+        "steps": "odds are of a probability, and a Gaussian step has a density; set "
+        "algorithm/loss=dpo",
+        "pictures": "odds are of a probability, and a regression error is none; set "
+        "algorithm/loss=dpo",
+    },
+    **PAIRS,
 )
-@needs(vanishes=True, whole_groups=True)
 def orpo(batch: CoupledBatch, *, odds: float = 0.1) -> Tensor:
     """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.
 
@@ -141,9 +159,8 @@ def log_odds(logp: Tensor) -> Tensor:
     return logp - (-logp.expm1()).log()
 
 
-@rewarded_by(by_reference)
-@needs("ref_logp", vanishes=True, whole_groups=True)
-def nca(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+@register_policy_loss(**AGAINST_REFERENCE)
+def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """-ls(r_w) - ls(-r_w) / 2 - ls(-r_l) / 2, r = beta (log p - log p_ref), ls = log sigmoid.
 
     Rewards of their own, not differences: a chosen row may not fall with the rejected one
@@ -154,9 +171,13 @@ def nca(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
     return on_pairs(value, batch)
 
 
-@rewarded_by(by_reference)
-@needs("ref_logp", vanishes=True, whole_groups=True)
-def exo(batch: CoupledBatch, *, beta: float = 0.1, label_smoothing: float = 1e-3) -> Tensor:
+@register_policy_loss(**AGAINST_REFERENCE)
+def exo(
+    batch: CoupledBatch,
+    *,
+    beta: Temperature = 0.1,
+    label_smoothing: Annotated[float, between(0, 0.5, open_low=True, open_high=True)] = 1e-3,
+) -> Tensor:
     """KL(policy's preference || the label's, smoothed), the reverse of DPO's (arXiv:2402.00856)."""
     chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
     right, turned = logsigmoid(chosen - rejected), logsigmoid(rejected - chosen)
@@ -164,9 +185,8 @@ def exo(batch: CoupledBatch, *, beta: float = 0.1, label_smoothing: float = 1e-3
     return on_pairs(value + turned.exp() * (turned - math.log(label_smoothing)), batch)
 
 
-@rewarded_by(by_reference)
-@needs("ref_logp", vanishes=True, whole_groups=True)
-def sppo_hard(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+@register_policy_loss(**AGAINST_REFERENCE)
+def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """(log ratio of chosen - 1 / (2 beta))^2 + (that of rejected + 1 / (2 beta))^2.
 
     Self-play against a judge that is sure (arXiv:2405.00675).
@@ -176,9 +196,8 @@ def sppo_hard(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
     return on_pairs((chosen - goal).square() + (rejected + goal).square(), batch)
 
 
-@rewarded_by(by_reference)
-@needs("ref_logp", vanishes=True, whole_groups=True)
-def apo_zero(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+@register_policy_loss(**AGAINST_REFERENCE)
+def apo_zero(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """1 - sigmoid(r_w) + sigmoid(r_l): the chosen one up, the rejected one down, each by itself.
 
     For chosen answers that are better than the policy's own (arXiv:2408.06266).
@@ -207,10 +226,17 @@ def ranking(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
     return {f"preference/group_{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
 
-@measured_by(ranking)
-@surveyed_by(disagreement)
-@needs("ref_logp", vanishes=True)
-def group_preference(batch: CoupledBatch, surveyed: Tensor, *, beta: float = 0.2) -> Tensor:
+@register_policy_loss(
+    reads={"ref_logp"},
+    per="row",
+    units={"beta": "preference"},
+    zero_at_zero_advantage=True,
+    survey=disagreement,
+    metrics=ranking,
+)
+def group_preference(
+    batch: CoupledBatch, surveyed: Tensor, *, beta: Annotated[float, positive] = 0.2
+) -> Tensor:
     """softplus(S) = -log sigmoid(-S), S of the row's group: a preference among all its samples.
 
     Of advantages +1 and -1 and groups of two it is DPO of half the beta; of velocity errors, at one

@@ -6,25 +6,26 @@ Which steps, only all rows of the update can tell: a survey sees them before the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from tandem import draws
-from tandem.declarations import needs, refused_on, surveyed_by
+from tandem.contracts import Facts, at_least, fraction, register_policy_loss, rising
+from tandem.contracts import between as within
 from tandem.losses.inner import Outer
 from tandem.losses.policy import clipping, ppo, ratio_of
-from tandem.metrics import Metric, masked_mean, measured_by, own_metrics
+from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
 
-spares_entropy = refused_on(
-    steps="it spares the policy's entropy, and that of a Gaussian step is a constant of its noise "
-    "level; set algorithm/loss=ppo",
-    pictures="it spares the policy's entropy, and a regression error has none; set "
+SPARES_ENTROPY = {
+    "steps": "it spares the policy's entropy, and that of a Gaussian step is a constant of its "
+    "noise level; set algorithm/loss=ppo",
+    "pictures": "it spares the policy's entropy, and a regression error has none; set "
     "algorithm/loss=ppo",
-)
+}
 
 
 def covariance(batch: CoupledBatch) -> Tensor:
@@ -90,18 +91,23 @@ def clip_cov_metrics(
     return clipped | {"actor/clip_cov_selected": masked_mean(surveyed, batch.mask)}
 
 
-@measured_by(clip_cov_metrics)
-@surveyed_by(clip_cov_survey)
-@spares_entropy
-@needs("old_logp", "key", vanishes=True)
+@register_policy_loss(
+    reads={"old_logp", "key"},
+    clips=1.0,
+    units={"clip_low": "clip", "clip_high": "clip", "part": "none", "between": "none"},
+    zero_at_zero_advantage=True,
+    refused=SPARES_ENTROPY,
+    survey=clip_cov_survey,
+    metrics=clip_cov_metrics,
+)
 def clip_cov(
     batch: CoupledBatch,
     surveyed: Tensor,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    part: float = 2e-4,
-    between: tuple[float, float] = (1.0, 5.0),
+    clip_low: Annotated[float, within(0, 1)] = 0.2,
+    clip_high: Annotated[float, at_least(0)] = 0.2,
+    part: Annotated[float, fraction] = 2e-4,
+    between: Annotated[tuple[float, float], rising] = (1.0, 5.0),
 ) -> Tensor:
     """PPO's, but 0 for a random `part` of all steps, drawn where `between` bounds the covariance.
 
@@ -126,12 +132,20 @@ def kl_cov_metrics(batch: CoupledBatch, surveyed: Tensor, *, coef: float) -> dic
     }
 
 
-@measured_by(kl_cov_metrics)
-@surveyed_by(kl_cov_survey)
-@spares_entropy
-@needs("old_logp")  # a row without advantage may stand out as well, and is then held back
+# A row without advantage may stand out as well, and is then held back.
+@register_policy_loss(
+    reads={"old_logp"},
+    units={"part": "none", "coef": "none"},
+    refused=SPARES_ENTROPY,
+    survey=kl_cov_survey,
+    metrics=kl_cov_metrics,
+)
 def kl_cov(
-    batch: CoupledBatch, surveyed: Tensor, *, part: float = 2e-4, coef: float = 1.0
+    batch: CoupledBatch,
+    surveyed: Tensor,
+    *,
+    part: Annotated[float, fraction] = 2e-4,
+    coef: Annotated[float, at_least(0)] = 1.0,
 ) -> Tensor:
     """-r A without a clip, plus coef |log p - log p_old| on the steps of the highest covariance.
 
@@ -142,10 +156,15 @@ def kl_cov(
     return torch.where(surveyed.bool(), held_back, 0) - gain
 
 
-@refused_on(
-    steps="the entropy of a Gaussian step is a constant of its noise level, so it would pick noise "
-    "levels; set algorithm/loss=ppo",
-    pictures="a regression error has no entropy to pick steps by; set algorithm/loss=ppo",
+@register_policy_loss(
+    "top_entropy",
+    reads={"entropy"},
+    units={"part": "none"},
+    refused={
+        "steps": "the entropy of a Gaussian step is a constant of its noise level, so it would "
+        "pick noise levels; set algorithm/loss=ppo",
+        "pictures": "a regression error has no entropy to pick steps by; set algorithm/loss=ppo",
+    },
 )
 @dataclass(frozen=True, kw_only=True)
 class TopEntropy(Outer):
@@ -155,7 +174,6 @@ class TopEntropy(Outer):
     """
 
     says: ClassVar[str] = "top entropy"
-    reads: ClassVar[frozenset[str]] = frozenset({"entropy"})
 
     part: float = 0.2
 
@@ -163,6 +181,9 @@ class TopEntropy(Outer):
         if not 0 < self.part <= 1:
             raise ValueError(f"{self.says} needs 0 < part <= 1, but part={self.part}")
         super().__post_init__()
+
+    def own_facts(self, declared: Facts) -> Facts:
+        return replace(super().own_facts(declared), survey=self.survey)
 
     def survey(self, batch: CoupledBatch) -> Tensor:
         """[B, T] bool, True where a step is kept."""

@@ -7,13 +7,14 @@ as it has steps, which is LUSPO.
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs, refused_on
+from tandem.contracts import at_least, between, register_policy_loss
 from tandem.losses.policy import clipped_surrogate
-from tandem.metrics import Max, Metric, Min, Sum, masked_mean, measured_by
+from tandem.metrics import Max, Metric, Min, Sum, masked_mean
 from tandem.types import CoupledBatch
 
 MAX_LOG_RATIO = 10.0  # of a sample's mean step; e^10 is far outside any clip
@@ -65,17 +66,38 @@ def sequence_clipping(
     return metrics | sequence_ratio(batch)
 
 
-@measured_by(sequence_clipping)
-@needs("old_logp", vanishes=True)
-def gspo(batch: CoupledBatch, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Tensor:
+@register_policy_loss(
+    reads={"old_logp"},
+    per="sample",
+    clips=1.5e-3,  # GSPO's published 3e-4 stands where PPO's 0.2 does
+    units={"clip_low": "sequence", "clip_high": "sequence"},
+    zero_at_zero_advantage=True,
+    metrics=sequence_clipping,
+)
+def gspo(
+    batch: CoupledBatch,
+    *,
+    clip_low: Annotated[float, between(0, 1)] = 3e-4,
+    clip_high: Annotated[float, at_least(0)] = 4e-4,
+) -> Tensor:
     """One ratio per sample: the geometric mean of its step ratios (arXiv:2507.18071)."""
     ratio = mean_log_ratio(batch).clamp(max=MAX_LOG_RATIO).exp()
     return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
 
 
-@measured_by(sequence_clipping)
-@needs("old_logp", vanishes=True)
-def gspo_token(batch: CoupledBatch, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Tensor:
+@register_policy_loss(
+    reads={"old_logp"},
+    clips=1.5e-3,
+    units={"clip_low": "sequence", "clip_high": "sequence"},
+    zero_at_zero_advantage=True,
+    metrics=sequence_clipping,
+)
+def gspo_token(
+    batch: CoupledBatch,
+    *,
+    clip_low: Annotated[float, between(0, 1)] = 3e-4,
+    clip_high: Annotated[float, at_least(0)] = 4e-4,
+) -> Tensor:
     """The value of GSPO's ratio with the gradient of each step's own log p (arXiv:2507.18071).
 
     With one advantage per sample it is GSPO, value and gradient; advantages may vary by step.
@@ -95,9 +117,20 @@ def log_clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> d
     return metrics | sequence_ratio(batch)
 
 
-@measured_by(log_clipping)
-@needs("old_logp", vanishes=True)
-def gmpo(batch: CoupledBatch, *, clip_low: float = 0.4, clip_high: float = 0.4) -> Tensor:
+@register_policy_loss(
+    reads={"old_logp"},
+    per="sample",
+    clips=1.0,  # nats, which a ratio near 1 is too
+    units={"clip_low": "clip", "clip_high": "clip"},
+    zero_at_zero_advantage=True,
+    metrics=log_clipping,
+)
+def gmpo(
+    batch: CoupledBatch,
+    *,
+    clip_low: Annotated[float, at_least(0)] = 0.4,
+    clip_high: Annotated[float, at_least(0)] = 0.4,
+) -> Tensor:
     """The geometric mean of a sample's clipped step ratios (arXiv:2507.20673).
 
     The clip numbers are nats: a step's ratio stays within exp(-clip_low) and exp(clip_high), on
@@ -127,9 +160,13 @@ def reshaping(
     return {"actor/vespo_phi": masked_mean(phi, batch.mask)} | sequence_ratio(batch)
 
 
-@measured_by(reshaping)
-@refused_on(steps=NEVER_FAR, pictures=NEVER_FAR)
-@needs("old_logp", vanishes=True)
+@register_policy_loss(
+    reads={"old_logp"},
+    units={"good": "none", "bad": "none"},
+    zero_at_zero_advantage=True,
+    refused={"steps": NEVER_FAR, "pictures": NEVER_FAR},
+    metrics=reshaping,
+)
 def vespo(
     batch: CoupledBatch,
     *,

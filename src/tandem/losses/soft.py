@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
-from tandem.declarations import needs
+from tandem.contracts import at_least, positive, register_policy_loss
 from tandem.losses.policy import ratio_of
-from tandem.metrics import Metric, masked_mean, measured_by
+from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch
 
 
@@ -16,9 +18,10 @@ def capping(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:
     return {"actor/ratio_capped": masked_mean(above, batch.mask)}
 
 
-@measured_by(capping)
-@needs("old_logp", vanishes=True)
-def cispo(batch: CoupledBatch, *, ratio_max: float = 5.0) -> Tensor:
+@register_policy_loss(
+    reads={"old_logp"}, units={"ratio_max": "ratio"}, zero_at_zero_advantage=True, metrics=capping
+)
+def cispo(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] = 5.0) -> Tensor:
     """-min(r, ratio_max) A log p, the capped ratio detached: no step loses its gradient.
 
     `ratio_max` is absolute, not 1 + something. Source: MiniMax-M1, arXiv:2506.13585.
@@ -27,9 +30,17 @@ def cispo(batch: CoupledBatch, *, ratio_max: float = 5.0) -> Tensor:
     return -ratio * batch.advantages * batch.logp
 
 
-@needs("old_logp", vanishes=True)
+@register_policy_loss(
+    reads={"old_logp"},
+    units={"tau_good": "none", "tau_bad": "none", "width": "clip"},
+    zero_at_zero_advantage=True,
+)
 def sapo(
-    batch: CoupledBatch, *, tau_good: float = 1.0, tau_bad: float = 1.05, width: float = 1.0
+    batch: CoupledBatch,
+    *,
+    tau_good: Annotated[float, positive] = 1.0,
+    tau_bad: Annotated[float, positive] = 1.05,
+    width: Annotated[float, positive] = 1.0,
 ) -> Tensor:
     """-(4 w / tau) sigmoid(tau (r - 1) / w) A: a soft gate whose slope at r = 1 is the policy
     gradient; `width` w is how far from 1 a ratio is far off.
@@ -41,8 +52,8 @@ def sapo(
     return -torch.where(batch.advantages > 0, good, bad) * batch.advantages
 
 
-@needs("old_logp")
-def dro(batch: CoupledBatch, *, beta: float = 0.1) -> Tensor:
+@register_policy_loss(reads={"old_logp"}, units={"beta": "preference"})
+def dro(batch: CoupledBatch, *, beta: Annotated[float, at_least(0)] = 0.1) -> Tensor:
     """-A log p + beta / 2 (log p - log p_old)^2: a pull instead of a clip."""
     pull = (batch.logp - batch.old_logp).square()
     return -batch.logp * batch.advantages + 0.5 * beta * pull

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tandem import corrections
 from tandem.batches import Experience
-from tandem.declarations import needs, needs_of, refused_on, unbound, vanishes
+from tandem.contracts import declare, facts_of
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.objectives.terms import KL, POLICY, Objective, Term, counted, found
 from tandem.readings import mismatch_metrics, policy_metrics, reference_metrics
@@ -22,13 +22,15 @@ class CoupledPolicy(Protocol):
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence: ...
 
 
-@refused_on(
-    steps="the entropy of a Gaussian step is a constant of its noise level, which nothing trained "
-    "can raise; set algorithm.entropy.coef=0",
-    pictures="a regression error belongs to no distribution, so it has no entropy; set "
+NO_ENTROPY = {
+    "steps": "the entropy of a Gaussian step is a constant of its noise level, which nothing "
+    "trained can raise; set algorithm.entropy.coef=0",
+    "pictures": "a regression error belongs to no distribution, so it has no entropy; set "
     "algorithm.entropy.coef=0",
-)
-@needs("entropy")
+}
+
+
+@declare(reads={"entropy"}, refused=NO_ENTROPY)
 def entropy_bonus(batch: CoupledBatch) -> Tensor:
     """Minus the entropy of the full distribution, [B, T] nats."""
     return -batch.entropy
@@ -48,7 +50,7 @@ class Coupled(Objective):
         read = frozenset().union(*(term.needs for term in self.terms.values()))
         # Every record has an old policy, but only those who read it pay a forward pass for it.
         unread = frozenset() if "old_logp" in read else {"old_logp"}
-        self.needs = (read - {"old_logp"}) | (needs_of(old_policy) - unread)
+        self.needs = (read - {"old_logp"}) | (facts_of(old_policy).reads - unread)
 
     def record(self, policy: CoupledPolicy, rows: Experience) -> CoupledBatch:
         rollout = rows.rollout
@@ -91,13 +93,13 @@ class Coupled(Objective):
         if KL in self.terms:
             penalty = self.terms[KL].loss(batch, *found(rows, KL))
             metrics["actor/kl_penalty"] = masked_mean(penalty, batch.mask)
-        if POLICY in self.terms and vanishes(self.terms[POLICY].loss):
+        if POLICY in self.terms and facts_of(self.terms[POLICY].loss).zero_at_zero_advantage:
             signal = batch.advantages.ne(0).any(1, keepdim=True)
             batch = replace(batch, mask=batch.mask & signal)
         metrics = {"actor/nll": masked_mean(-batch.logp, batch.mask)} | metrics
         if batch.behaviour_logp is not None:
             metrics = policy_metrics(batch) | metrics
-            own = unbound(self.old_policy)[0] is corrections.recomputed
+            own = facts_of(self.old_policy).old_policy == "recomputed"
             trainer = batch.old_logp if own else batch.logp
             metrics |= mismatch_metrics(replace(batch, old_logp=trainer))
         for name, term in self.terms.items():

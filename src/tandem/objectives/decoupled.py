@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.batches import Experience
-from tandem.declarations import reads_errors, vanishes
+from tandem.contracts import facts_of
 from tandem.dynamics.regression import Weighting, energy
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.objectives.terms import KL, POLICY, Objective, Term, counted, found
@@ -48,7 +48,7 @@ class Decoupled(Objective):
         return DecoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
 
     def seen(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
-        on_errors = {name for name, term in self.terms.items() if reads_errors(term.loss)}
+        on_errors = {name for name, term in self.terms.items() if facts_of(term.loss).on_errors}
         likely = None if on_errors == set(self.terms) else likelihoods(record, self.weighting)
         return {name: record if name in on_errors else likely for name in self.terms}
 
@@ -63,12 +63,12 @@ class Decoupled(Objective):
         if KL in self.terms:
             penalty = self.terms[KL].loss(seen[KL], *found(rows, KL))
             metrics["actor/kl_penalty"] = masked_mean(penalty, record.mask)
-        if vanishes(self.terms[POLICY].loss):
+        if facts_of(self.terms[POLICY].loss).zero_at_zero_advantage:
             signal = record.advantages.ne(0).any(1, keepdim=True)
             record = replace(record, mask=record.mask & signal)
             seen = {name: replace(own, mask=record.mask) for name, own in seen.items()}
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
-        if not reads_errors(self.terms[POLICY].loss):
+        if not facts_of(self.terms[POLICY].loss).on_errors:
             metrics |= policy_metrics(seen[POLICY])
         for name, term in self.terms.items():
             metrics |= own_metrics(term.loss, seen[name], *found(rows, name))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tandem import corrections, ranks
 from tandem.batches import Experience, rows_of
-from tandem.declarations import compares_rows, needs_of, summary_of, survey_of, unbound, vanishes
+from tandem.contracts import facts_of, summary_of, survey_of
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch, DecoupledBatch, Summary, concat, pad_steps, take
@@ -41,11 +41,11 @@ class Term:
     @property
     def corrects(self) -> bool:
         """Whether rows that other weights sampled are weighed."""
-        return unbound(self.correction)[0] is not corrections.none
+        return not facts_of(self.correction).neutral
 
     @property
     def needs(self) -> frozenset[str]:
-        return needs_of(self.loss) | needs_of(self.correction)
+        return facts_of(self.loss).reads | facts_of(self.correction).reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,9 @@ class Objective(ABC):
 
     def __init__(self, terms: Mapping[str, Term]) -> None:
         self.terms = {name: term for name, term in terms.items() if term.exists}
-        self.vanishes = all(vanishes(term.loss) for term in self.terms.values())
-        self.whole_groups = any(compares_rows(term.loss) for term in self.terms.values())
+        facts = [facts_of(term.loss) for term in self.terms.values()]
+        self.zero_at_zero_advantage = all(own.zero_at_zero_advantage for own in facts)
+        self.whole_groups = any(own.whole_groups for own in facts)
         surveys = {name: survey_of(term.loss) for name, term in self.terms.items()}
         self.surveys = {name: survey for name, survey in surveys.items() if survey is not None}
 

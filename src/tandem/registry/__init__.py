@@ -1,14 +1,42 @@
 """Functions of the user's own as options of the configuration.
 
-A decorator puts a function into Hydra's store when its module is imported, which `plugins=[module]`
-does before composing. What stands in its signature with a default is its configuration.
-A function of a notebook is an option once its cell has run.
+A decorator declares what a function is when its module is imported, which `plugins=[module]` does
+before composing. What stands in its signature with a default is its configuration. A function of a
+notebook is an option once its cell has run. Tandem's own functions have the same decorators.
 """
 
-from tandem.registry.decorators import (
+from tandem.contracts import (
     register_adv_estimator,
+    register_collect,
+    register_correction,
+    register_dataset,
+    register_dynamics,
+    register_flow_family,
+    register_kl,
+    register_model,
+    register_noise_schedule,
+    register_old_policy,
     register_policy_loss,
     register_reward,
+    register_rollout_engine,
+    register_truncation,
+    register_weights,
 )
 
-__all__ = ["register_adv_estimator", "register_policy_loss", "register_reward"]
+__all__ = [
+    "register_adv_estimator",
+    "register_collect",
+    "register_correction",
+    "register_dataset",
+    "register_dynamics",
+    "register_flow_family",
+    "register_kl",
+    "register_model",
+    "register_noise_schedule",
+    "register_old_policy",
+    "register_policy_loss",
+    "register_reward",
+    "register_rollout_engine",
+    "register_truncation",
+    "register_weights",
+]

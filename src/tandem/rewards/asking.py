@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar, overload
 
 from torch import Tensor
 
-from tandem.declarations import unbound
+from tandem.contracts import unbound
 from tandem.rewards.verdicts import Missing, number_of, one_each
 from tandem.types import Prompt
 

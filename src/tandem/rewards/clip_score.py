@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from tandem.declarations import reads
+from tandem.contracts import register_reward
 from tandem.rewards.asking import batched
 from tandem.rewards.clip import Clip, texts_of
 from tandem.rewards.networks import Hosting
@@ -15,7 +15,7 @@ from tandem.types import Prompt
 
 
 @batched
-@reads("pictures")
+@register_reward("clip_score", judges="pictures")
 class ClipScore:
     """factor * max(cos(picture, text), 0).
 

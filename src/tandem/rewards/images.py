@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tandem.declarations import reads
+from tandem.contracts import register_reward
 from tandem.metrics import Metric, Sum
 from tandem.types import Prompt, Rollout
 
 
-@reads("pictures")
+@register_reward(judges="pictures")
 def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
     """Minus the size as a JPEG, in kB (1000 bytes): smooth pictures score high.
 
@@ -26,7 +26,7 @@ def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -
     return -jpeg_size(output, quality)
 
 
-@reads("pictures")
+@register_reward(judges="pictures")
 def jpeg_incompressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
     """The size as a JPEG, in kB (1000 bytes): rich pictures score high.
 
@@ -44,7 +44,7 @@ def jpeg_size(picture: Tensor, quality: int) -> float:
     return file.tell() / 1000
 
 
-@reads("pictures")
+@register_reward(judges="pictures")
 def colour_share(
     output: Tensor, prompt: Prompt, *, palette: Mapping[str, tuple[int, int, int]]
 ) -> float | None:

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tandem.declarations import reads
+from tandem.contracts import register_reward
 from tandem.rewards.asking import batched
 from tandem.rewards.images import pixels
 from tandem.types import Prompt
 
 
 @batched
-@reads("pictures")
+@register_reward(judges="pictures")
 def nearest_rendering(
     outputs: Sequence[Tensor],
     prompts: Sequence[Prompt],

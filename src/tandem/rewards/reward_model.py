@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from tandem.declarations import reads
+from tandem.contracts import register_reward
 from tandem.rewards.asking import batched
 from tandem.rewards.networks import Hosting, network, read, tokenizer
 from tandem.rewards.verdicts import Missing
@@ -17,7 +17,7 @@ KEY = "reward.reward_model.function.path"
 
 
 @batched
-@reads("texts")
+@register_reward("reward_model", judges="texts")
 class RewardModel:
     """The number that a transformers sequence classifier of one label gives to prompt and answer.
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from tandem.declarations import unbound
+from tandem.contracts import unbound
 from tandem.rewards.chat import Question
 from tandem.types import Prompt
 

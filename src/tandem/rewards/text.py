@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from tandem.declarations import reads
+from tandem.contracts import register_reward
 from tandem.types import Prompt
 
 # Bounded digits: `int` of very long ones is quadratic, and 1e999999999 would fill the memory.
@@ -15,7 +15,7 @@ NUMBER = re.compile(
 )
 
 
-@reads("texts")
+@register_reward(judges="texts")
 def exact_match(output: str, prompt: Prompt) -> float | None:
     """1 where the output is the answer, but for white space around the two; else 0."""
     if prompt.answer is None:
@@ -23,7 +23,7 @@ def exact_match(output: str, prompt: Prompt) -> float | None:
     return float(output.strip() == prompt.answer.strip())
 
 
-@reads("texts")
+@register_reward(judges="texts")
 def regex_answer(output: str, prompt: Prompt, *, pattern: str) -> float | None:
     """1 where the last match of `pattern` is the answer: the same text, or the same number.
 
@@ -65,19 +65,19 @@ def _decimal(text: str) -> Fraction | None:
     return Fraction(plain)
 
 
-@reads("texts")
+@register_reward("length", judges="texts")
 def max_length(output: str, prompt: Prompt, *, limit: int) -> float:
     """0 up to `limit` characters, then -excess / limit, down to -1 at twice the limit."""
     return max(-1.0, min(0.0, (limit - len(output)) / limit))
 
 
-@reads("texts")
+@register_reward(judges="texts")
 def target_length(output: str, prompt: Prompt, *, target: int) -> float:
     """1 - |characters - target| / target, at least 0."""
     return max(0.0, 1 - abs(len(output) - target) / target)
 
 
-@reads("texts")
+@register_reward(judges="texts")
 def format(output: str, prompt: Prompt, *, pattern: str) -> float:
     """1 where the whole output has the form of `pattern` (`.` matches line ends too), else 0."""
     return float(re.fullmatch(pattern, output, re.DOTALL) is not None)

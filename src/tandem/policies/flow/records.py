@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tandem.declarations import unbound
+from tandem.contracts import unbound
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
+from pkgutil import resolve_name
 
 KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
 
@@ -16,6 +17,7 @@ class Spelling:
 
     takes: tuple[str, ...]
     gives: str
+    adapter: str | None = None  # module:function that makes the form the group calls of it
 
     def __str__(self) -> str:
         return f"({', '.join(self.takes)}, *, numbers) -> {self.gives}"
@@ -26,24 +28,45 @@ class Spelling:
         return (
             tuple(parameter.name for parameter in first) == self.takes
             and all(parameter.kind not in KEYWORD for parameter in first)
-            and all(_is_number(parameter, function) for parameter in others)
+            and all(_is_number(parameter) for parameter in others)
         )
 
 
-def refuse_others(function: Callable, accepted: Sequence[Spelling]) -> Spelling:
-    """The spelling of a function; raises if it has none of them."""
+ADVANTAGES = (
+    Spelling(("scores", "rollout"), "advantages [B, T]"),
+    Spelling(
+        ("rewards", "mask"),
+        "(advantages, returns), each [B, T]",
+        "tandem.advantages.adapted:from_rewards",
+    ),
+)
+LOSSES = (
+    Spelling(("batch",), "the loss of each step [B, T]"),
+    Spelling(
+        ("old_logp", "logp", "advantages", "mask"),
+        "(loss, metrics), a scalar and a mapping",
+        "tandem.losses.adapted:from_scalar",
+    ),
+)
+
+
+def in_form(function: Callable, accepted: Sequence[Spelling]) -> Callable:
+    """The function as its group calls it; raises if it has none of the spellings."""
     for spelling in accepted:
         if spelling.fits(function):
-            return spelling
+            # Torch is imported only where it must be: whoever wrote such a function has it by now.
+            return (
+                function if spelling.adapter is None else resolve_name(spelling.adapter)(function)
+            )
     raise ValueError(
         f"{function.__module__}.{function.__qualname__}{inspect.signature(function)}: write it as "
         f"{' or as '.join(map(str, accepted))}"
     )
 
 
-def _is_number(parameter: Parameter, function: Callable) -> bool:
-    """A keyword, or the rows that a loss had surveyed."""
-    if parameter.name == "surveyed" and "survey" in vars(function):
+def _is_number(parameter: Parameter) -> bool:
+    """What a keyword can set, or what a loss found in all rows of an update."""
+    if parameter.name == "surveyed":
         return True
     has_default = parameter.default is not Parameter.empty
     return parameter.kind in KEYWORD or (

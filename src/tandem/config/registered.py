@@ -1,0 +1,49 @@
+"""Registered functions as options: their nodes in Hydra's store, whenever something is composed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from omegaconf.errors import UnsupportedValueType
+
+from tandem.config.plugins import ADMITTED
+from tandem.contracts import REGISTERED, place
+from tandem.registry.nodes import Node, node_of
+
+NOTEBOOK = "__main__"  # or a script: what it registers is the user's own, as that of a plugin is
+
+
+def own_options() -> Mapping[tuple[str, str], Callable]:
+    """Those that did not come with the package, whose options are files."""
+    return {
+        key: component
+        for key, component in REGISTERED.items()
+        if not f"{component.__module__}.".startswith("tandem.")
+    }
+
+
+def store_options(folder: Path) -> None:
+    """Put what was registered so far into Hydra's store; `folder` is conf/, whose names are taken.
+
+    Raises ValueError for a name that is taken, and for a default that no YAML can hold.
+    """
+    for (group, name), component in own_options().items():
+        node = node_of(group, name, component)
+        if node is None:
+            continue
+        if (folder / group / f"{name}.yaml").is_file():  # Hydra would merge the two
+            raise ValueError(f"{group}={name} is an option of Tandem's; register another name")
+        if component.__module__ == NOTEBOOK:
+            ADMITTED.add(NOTEBOOK)
+        ConfigStore.instance().store(group=group, name=name, node=_held(node, component))
+
+
+def _held(node: Node, component: Callable) -> object:
+    try:
+        return OmegaConf.create(node)
+    except UnsupportedValueType as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{place(component)}: no YAML can hold a default: {reason}") from None

@@ -1,0 +1,75 @@
+"""Bounds of a number, as they stand in its annotation: `width: Annotated[float, above(0)]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+INF = float("inf")
+
+
+class Limit(Protocol):
+    """What an annotation may say of a value beside its type."""
+
+    def broken(self, value: object) -> str | None:
+        """What the value must do instead; None: it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """An interval. Of several numbers each must lie in it; what is no number is not judged."""
+
+    low: float = -INF
+    high: float = INF
+    open_low: bool = False  # the end itself does not belong to it
+    open_high: bool = False
+
+    def admits(self, number: float) -> bool:
+        above = number > self.low if self.open_low else number >= self.low
+        return above and (number < self.high if self.open_high else number <= self.high)
+
+    def broken(self, value: object) -> str | None:
+        numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        judged = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
+        return None if all(map(self.admits, judged)) else f"must {self}"
+
+    def __str__(self) -> str:
+        low, high = f"{self.low:g}", f"{self.high:g}"
+        if self.high == INF:
+            words = {(0, True): "be positive", (0, False): "not be negative"}
+            return words.get((self.low, self.open_low)) or (
+                f"be {'above' if self.open_low else 'at least'} {low}"
+            )
+        if not (self.open_low or self.open_high):
+            return f"lie in {low} ... {high}"
+        first = f"be {'above' if self.open_low else 'at least'} {low}"
+        return f"{first}, and {f'below {high}' if self.open_high else f'{high} at most'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rising:
+    """Two numbers, the lower one first."""
+
+    said: str
+
+    def broken(self, value: object) -> str | None:
+        return None if value is None or value[0] < value[1] else self.said
+
+
+def between(low: float, high: float, *, open_low: bool = False, open_high: bool = False) -> Bound:
+    """low <= number <= high, or without an open end."""
+    return Bound(low=low, high=high, open_low=open_low, open_high=open_high)
+
+
+def at_least(low: float) -> Bound:
+    return Bound(low=low)
+
+
+def above(low: float) -> Bound:
+    return Bound(low=low, open_low=True)
+
+
+positive = above(0)
+fraction = between(0, 1)
+rising = Rising("give the lower bound and then the upper")

@@ -1,0 +1,202 @@
+"""Facts of a component: what it declares beside its signature, in one frozen record.
+
+A record hangs on the function or class itself and travels with it through any number of
+`functools.partial`s, so the loop and the configuration ask the part, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from tandem.contracts.bounds import Bound
+
+DOMAINS = ("tokens", "steps", "pictures")  # what a policy can be trained on; see `Facts.refused`
+Unit = Literal["clip", "ratio", "sequence", "preference", "none"]
+ERRORS_ALONE = {
+    "tokens": "it compares velocities, and tokens have none; set model=tiny_flow, or another flow",
+    "steps": "it reads velocity errors at fresh noise, not the steps that were sampled; set "
+    "algorithm.evidence=elbo",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that is declared of a component. A default is what holds of one that says nothing."""
+
+    # Of any component.
+    reads: Iterable[str] = frozenset()  # beyond the fields that are always there
+    gives: Iterable[str] = frozenset()  # beyond what its kind always gives: "pairs", "baseline"
+    # Domain -> a clause that says why it makes no sense there, and ends in what to set instead.
+    # The domains are what a policy can be trained on: "tokens"; "steps", which are Gaussian; and
+    # "pictures", whose log-probability is a regression error at fresh noise.
+    refused: Mapping[str, str] = field(default_factory=dict)
+    # Number -> its unit, which its default is multiplied by: "clip" is the log-ratio of one step
+    # (dynamics.clip_unit), "ratio" 1 plus as much, "sequence" that of a whole sample, "preference"
+    # a temperature per nat of a sample; "none" is a number that means the same everywhere.
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    metrics: Callable | None = None  # (record, *, numbers of the component) -> {name: Metric}
+    neutral: bool = False  # it leaves all as it is
+
+    # Of losses, penalties too.
+    zero_at_zero_advantage: bool = False  # value and gradient of a row whose advantages are all 0
+    whole_groups: bool = False  # it compares the rows of a group, so no cut may part them
+    on_errors: bool = False  # it takes a `DecoupledBatch`: velocity errors, no log-probabilities
+    averages: bool = False  # over the update itself, so no cut may part it
+    # What has a value of its own: a step; a sample, whose steps share one ratio; a row, whose
+    # log-probability counts as a whole.
+    per: Literal["step", "sample", "row"] = "step"
+    clips: float | None = None  # what 1 of PPO's clip ratio is in its clip_low and clip_high
+    on_fresh_samples: bool = False  # it is the policy gradient there and nowhere else
+    reads_density: bool = False  # it takes the log-probability of a step for a density
+    reward: Callable | None = None  # of pairs: (batch, *, numbers) -> [B, 1], see losses/pairs.py
+    # survey(batch, *, numbers) -> [B, T] sees all rows of an update, without gradient and before
+    # any cut; the loss is then called as loss(batch, surveyed, *, numbers). `summary(batch, *,
+    # numbers)` -> [B, T] says something of each row, and the survey gets it as a `Summary`.
+    survey: Callable | None = None
+    summary: Callable | None = None
+
+    # Of advantages.
+    compares: Literal["group"] | None = None  # a sample alone in its group says nothing
+    rewards: Bound | None = None  # the rewards that it makes sense of; None: any
+    by_reward: bool = False  # each reward by itself, weighed by numbers of its own
+    side_by_side: bool = False  # it needs whole groups of one size in their order
+    set_size: str | None = None  # the number that says how many samples of a group make a set
+    whole_group_is_no_set: bool = False
+
+    # Of weights of steps.
+    adds_to_one: bool = False  # over the update
+    # Of old policies: where the log-probabilities come from.
+    old_policy: Literal["recomputed", "sampler", "between", "current"] | None = None
+    # Of what shapes scores before they are compared.
+    lowers_scores: bool = False
+    # Of rewards and data: what they judge and what they show; None: either.
+    judges: Literal["texts", "pictures"] | None = None
+    # Of data: the like of it that has pairs, where it has none; prompts alone, nothing to imitate.
+    pairs_in: str | None = None
+    prompts_alone: bool = False
+    # Of ways of collecting: what was sampled stays as it is.
+    keeps_groups: bool = False
+    # Of kernels and KLs: steps of an SDE have a duration. Of log-probabilities: of no density.
+    of_sde: bool = False
+    unscaled: bool = False
+    # Of targets of distillation: what a step comes to only where it has no noise.
+    noiseless: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = sorted({*self.refused} - {*DOMAINS})
+        if unknown:
+            raise ValueError(f"refused: {unknown[0]} is no domain; there are {', '.join(DOMAINS)}")
+        for name in ("reads", "gives"):
+            if isinstance(given := getattr(self, name), str):
+                raise ValueError(f"{name}={given!r}: give a set of names, {{{given!r}}}")
+            object.__setattr__(self, name, frozenset(given))
+        if self.averages:  # over all rows, so none may be left out
+            object.__setattr__(self, "zero_at_zero_advantage", False)
+        if self.on_errors:
+            object.__setattr__(self, "refused", {**ERRORS_ALONE, **self.refused})
+
+    def joined(self, declared: Mapping[str, Any]) -> Facts:
+        """With what is declared above: it wins, and what is read and refused adds up."""
+        more = Facts(**declared)
+        both = {
+            "reads": self.reads | more.reads,
+            "refused": {**self.refused, **more.refused},
+            "units": {**self.units, **more.units},
+        }
+        return replace(self, **{**declared, **both})
+
+
+NOTHING = Facts()
+
+
+class Wrapper(ABC):
+    """A component made of others, whose facts depend on theirs."""
+
+    @abstractmethod
+    def own_facts(self, declared: Facts) -> Facts:
+        """Those of this object; `declared`: of its class."""
+
+
+def declare(**facts: Any) -> Callable:
+    """A decorator that declares facts of a function or class that is no option of a group."""
+
+    def decorate(component: Callable) -> Callable:
+        component.facts = facts_of(component).joined(facts)
+        return component
+
+    return decorate
+
+
+def facts_of(component: Callable | None) -> Facts:
+    """What a component declared, through any number of `functools.partial`s."""
+    owner, _ = unbound(component)
+    declared = getattr(owner, "facts", NOTHING)
+    return owner.own_facts(declared) if isinstance(owner, Wrapper) else declared
+
+
+def survey_of(component: Callable) -> Callable | None:
+    """The survey that a loss declared, bound to numbers of the loss; None if it needs none."""
+    return bound_beside(component, facts_of(component).survey)
+
+
+def summary_of(component: Callable) -> Callable | None:
+    """What the survey of a loss sees of each row, bound to numbers of the loss; None: all of it."""
+    return bound_beside(component, facts_of(component).summary)
+
+
+def bound_beside(component: Callable, function: Callable | None) -> Callable | None:
+    """A function that a component declared, bound to the numbers of the component that are keywords
+    of that function; None stays None."""
+    if function is None:
+        return None
+    return functools.partial(function, **read_of(function, numbers_of(component)))
+
+
+def read_of(function: Callable, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the numbers that a function takes; one with `**numbers` takes them all."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return {name: x for name, x in numbers.items() if takes_all or name in parameters}
+
+
+def numbers_of(component: Callable | None) -> dict[str, Any]:
+    """The keywords of a component: what was bound to it, else its defaults; of a record its
+    fields."""
+    owner, bound = unbound(component)
+    if is_dataclass(owner) and not isinstance(owner, type):
+        return {one.name: getattr(owner, one.name) for one in fields(owner)}
+    return defaults_of(owner) | bound
+
+
+def parts_of(component: Any) -> Iterator[Callable]:
+    """All that a component would call: itself, and what stands in its numbers."""
+    if isinstance(component, Mapping):
+        for item in component.values():
+            yield from parts_of(item)
+    elif callable(component):
+        yield unbound(component)[0]
+        for item in numbers_of(component).values():
+            yield from parts_of(item)
+    elif is_dataclass(component):
+        for item in numbers_of(component).values():
+            yield from parts_of(item)
+
+
+def defaults_of(function: Callable | None) -> dict[str, Any]:
+    """The keyword-only numbers of a function that have a default."""
+    return getattr(function, "__kwdefaults__", None) or {}
+
+
+def unbound(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:
+    """The function inside any number of `functools.partial`s, and the numbers bound to it."""
+    numbers: dict[str, Any] = {}
+    while isinstance(component, functools.partial):
+        numbers = {**component.keywords, **numbers}
+        component = component.func
+    return component, numbers

@@ -1,0 +1,98 @@
+"""Decorators that make a function or class an option of a group and declare its facts.
+
+    @register_policy_loss(reads={"old_logp"}, units={"width": "clip"}, zero_at_zero_advantage=True)
+    def mine(batch, *, width: Annotated[float, above(0)] = 0.2): ...
+
+Then `algorithm/loss=mine` chooses it and `algorithm.loss.width=0.3` sets its keyword. Tandem's own
+components are registered by the same decorators. `@register_policy_loss` alone declares nothing,
+and `@register_policy_loss("name", ...)` gives the option another name than the function's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.contracts.facts import declare
+from tandem.contracts.spellings import ADVANTAGES, LOSSES, Spelling, in_form
+
+# (group, option) -> what was registered as it, in order.
+REGISTERED: dict[tuple[str, str], Callable] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Registrar:
+    """The decorator of one group. What it is given by keyword are fields of `Facts`."""
+
+    group: str
+    spellings: Sequence[Spelling] = ()  # of functions; none: any
+
+    def __call__(self, named: Callable | str | None = None, /, **facts: Any) -> Callable:
+        if callable(named):
+            return self._registered(named, named.__name__, facts)
+        return lambda component: self._registered(component, named or component.__name__, facts)
+
+    def _registered(self, component: Callable, name: str, facts: dict[str, Any]) -> Callable:
+        _refuse_nameless(component)
+        if self.spellings and not inspect.isclass(component):
+            component = in_form(component, self.spellings)
+        before = REGISTERED.get((self.group, name), component)
+        if place(before) != place(component):  # the same place: a notebook ran its cell again
+            raise ValueError(
+                f"{self.group}={name} is {place(before)} already, not {place(component)}"
+            )
+        REGISTERED[self.group, name] = declare(**facts)(component)
+        return component
+
+
+def options_of(group: str) -> dict[str, Callable]:
+    """name -> component of all that was registered in a group so far."""
+    return {name: found for (where, name), found in REGISTERED.items() if where == group}
+
+
+def place(component: Callable) -> str:
+    """The path that a `_target_` names it by."""
+    return f"{component.__module__}.{component.__qualname__}"
+
+
+def _refuse_nameless(component: Callable) -> None:
+    if "." in component.__qualname__:
+        raise ValueError(f"{place(component)}: only a function at the top of a module has a name")
+
+
+# `(batch, *, numbers) -> loss of each step [B, T]`, or as other libraries have it: `(old_logp,
+# logp, advantages, mask, *, numbers) -> (loss, metrics)`, which averages itself, so that its update
+# must stay whole: one micro-batch, one rank, and weights that add up to 1. `mine.__wrapped__` is
+# then what was written.
+register_policy_loss = Registrar("algorithm/loss", LOSSES)
+# `(scores, rollout, *, numbers) -> advantages [B, T]`, or `(rewards, mask, *, numbers) ->
+# (advantages, returns)`: rewards [B, T] hold each sample's total on its last trained step, unless
+# its score is spread over its steps. Of the returns only the shape is looked at.
+register_adv_estimator = Registrar("algorithm/advantage", ADVANTAGES)
+register_reward = Registrar("reward")  # (output, prompt, *, numbers) -> number or None
+register_weights = Registrar("algorithm/weights")  # mask [B, T] of an update -> weight [B, T]
+register_correction = Registrar("algorithm/correction")  # batch -> weight [B, T]
+register_old_policy = Registrar("algorithm/proximal")  # batch -> old_logp [B, T]
+register_kl = Registrar("algorithm/kl")  # batch -> distance of each step [B, T]
+register_collect = Registrar("algorithm/collect")  # (source, prompts) -> (rollout, scores)
+register_truncation = Registrar("algorithm/truncated")  # (scores, rollout) -> (scores, rollout)
+register_dynamics = Registrar("dynamics")  # (x, velocity, sigma, next_sigma, *, numbers) -> Step
+register_noise_schedule = Registrar("dynamics/schedule")  # (steps, tokens) -> sigma [steps + 1]
+register_stochastic_steps = Registrar("dynamics/stochastic")  # (steps, iteration, seed) -> indices
+register_window_pace = Registrar("dynamics/stochastic/stay")  # (start, steps) -> iterations
+register_solver = Registrar("dynamics/solver")
+register_likelihood = Registrar("dynamics/logp")  # (next_x, step) -> [B]
+register_step_weight = Registrar("algorithm/loss/weight")  # transition -> [B, T]
+register_step_distance = Registrar("algorithm/loss/distance")  # transition -> [B, T]
+register_distillation_target = Registrar("algorithm/loss/target")
+register_centre = Registrar("algorithm/loss/centre")
+register_tilt = Registrar("algorithm/loss/tilt")
+register_fit = Registrar("algorithm/loss/fit")
+register_error_weighting = Registrar("algorithm/regression/weighting")
+register_level_candidates = Registrar("algorithm/regression/among")
+register_dataset = Registrar("data")
+register_model = Registrar("model")
+register_rollout_engine = Registrar("rollout")
+register_flow_family = Registrar("model/family")

@@ -1,0 +1,93 @@
+"""The node of a registered option: what stands in conf/ for Tandem's own, made of a signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any
+
+from tandem.contracts import facts_of, place
+
+Node = dict[str, Any]
+# Seconds of one call of a user's reward: one that hangs must not hold a run for ever. The rewards
+# that are shipped end by themselves, or have limits of their own.
+TIMEOUT = 300.0
+# A number's unit -> what its default becomes: so many of the dynamics' units, as in conf/.
+IN_UNITS: Mapping[str, str] = {
+    "clip": "${{mul:{0},${{dynamics.clip_unit}}}}",
+    "ratio": "${{add:1.0,${{mul:{1},${{dynamics.clip_unit}}}}}}",
+    "sequence": "${{mul:{0},${{dynamics.sequence_unit}}}}",
+    "preference": "${{mul:{0},${{dynamics.preference_unit}}}}",
+}
+
+
+def node_of(group: str, name: str, component: Callable) -> Node | None:
+    """The YAML of an option; None: its group has files of its own, and registering declares it."""
+    make = NODES.get(group)
+    return None if make is None else make(name, component)
+
+
+def bound_call(name: str, component: Callable) -> Node:
+    """The partial call of a function with its defaults; `???` where a keyword has none.
+
+    What `**numbers` would take has no default to show: `+algorithm.loss.alpha=2` adds it. A class
+    is made with its defaults, and what was made is called.
+    """
+    units = facts_of(component).units
+    call: Node = {"_target_": place(component)}
+    if not inspect.isclass(component):
+        call["_partial_"] = True
+    for parameter in inspect.signature(component).parameters.values():
+        if parameter.default is not Parameter.empty:
+            call[parameter.name] = _in_units(parameter.default, units.get(parameter.name))
+        elif parameter.kind is Parameter.KEYWORD_ONLY:
+            call[parameter.name] = "???"
+    return call
+
+
+def _in_units(default: Any, unit: str | None) -> Any:
+    if unit not in IN_UNITS or isinstance(default, bool) or not isinstance(default, int | float):
+        return default
+    return IN_UNITS[unit].format(default, default - 1)
+
+
+def reward_node(name: str, component: Callable) -> Node:
+    """As in conf/reward: one key, so that a list of options merges."""
+    costs = {"weight": 1.0, "range": None, "batch_size": None, "timeout": TIMEOUT}
+    call = bound_call(name, component)
+    return {name: {"_target_": "tandem.rewards.Reward", "function": call, **costs}}
+
+
+def kl_node(name: str, component: Callable) -> Node:
+    """As in conf/algorithm/kl: a term of the loss with a coefficient."""
+    held = {"coef": 0.0, "kl_target": None, "horizon": 10_000}
+    call = bound_call(name, component)
+    return {"_target_": "tandem.penalties.KLInLoss", **held, "loss": call}
+
+
+CALLED = (
+    "algorithm/loss",
+    "algorithm/advantage",
+    "algorithm/weights",
+    "algorithm/correction",
+    "algorithm/proximal",
+    "algorithm/collect",
+    "algorithm/truncated",
+    "algorithm/loss/weight",
+    "algorithm/loss/distance",
+    "algorithm/loss/target",
+    "algorithm/loss/centre",
+    "algorithm/loss/tilt",
+    "algorithm/loss/fit",
+    "algorithm/regression/weighting",
+    "algorithm/regression/among",
+    "dynamics/schedule",
+    "dynamics/stochastic",
+    "dynamics/stochastic/stay",
+)
+NODES: Mapping[str, Callable[[str, Callable], Node]] = {
+    **dict.fromkeys(CALLED, bound_call),
+    "algorithm/kl": kl_node,
+    "reward": reward_node,
+}
