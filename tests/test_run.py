@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -373,3 +374,13 @@ def test_a_guard_ends_the_command_with_one_line(tmp_path):
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
     assert "raise group_size or rollout.temperature" in done.stderr
+
+
+def test_a_run_that_lost_its_checkpoints_is_not_begun_again_without_a_word(straight, tmp_path):
+    lost = tmp_path / "lost"
+    shutil.copytree(straight, lost)
+    shutil.rmtree(lost / "checkpoints")
+    before = (lost / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="its logs have 3 lines, and there is no checkpoint in"):
+        tandem.train(f"resume={lost}")
+    assert (lost / "metrics.jsonl").read_bytes() == before

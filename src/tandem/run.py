@@ -30,6 +30,7 @@ from tandem.record import galleries
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.mirrors import Job
 from tandem.record.plots import curves, heatmap
+from tandem.record.resumable import check_resumable
 from tandem.record.run_record import RunRecord
 from tandem.start import check_engine, check_start, starting_weights
 from tandem.stop import STOPPED, Stop
@@ -64,6 +65,9 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str], *, job: Job = 
         cfg.overrides = list(overrides)
     settings = check(cfg)
     check_start(cfg)
+    if settings.resume is not None and not settings.evaluate:
+        with refusing():
+            check_resumable(run_dir, every=settings.checkpoints.every)
     say(banner(settings, run_dir))
     if settings.estimate:
         with refusing():

@@ -1,4 +1,7 @@
 import math
+import multiprocessing
+import os
+import resource
 
 import pytest
 
@@ -47,3 +50,35 @@ def test_a_line_torn_anywhere_is_dropped(tmp_path, left):
 def test_cutting_a_log_that_is_not_there_makes_none(tmp_path):
     jsonl.cut(tmp_path / "log", 3)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("middle", [b'{"iteration": 1, "x"\n', b"\0\0\0\n", b"3\n", b"\xff\n"])
+def test_a_line_in_the_middle_that_says_nothing_is_damage_and_nothing_is_cut(tmp_path, middle):
+    path = tmp_path / "log"
+    content = b'{"iteration": 0}\n' + middle + b'{"iteration": 2}\n'
+    path.write_bytes(content)
+    for act in (jsonl.read, lambda log: jsonl.cut(log, 1)):
+        with pytest.raises(jsonl.Damaged, match="log: line 2 is damaged") as damage:
+            act(path)
+        assert "\n" not in str(damage.value)
+    assert path.read_bytes() == content
+
+
+def test_a_line_for_which_there_is_no_room_leaves_no_part_of_it(tmp_path):
+    """In a child, whose files may grow to 200 bytes: the kernel writes a part, and then no more."""
+    path = tmp_path / "log"
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+        jsonl.append(path, {"iteration": 0, "x": "a" * 100})
+        try:
+            jsonl.append(path, {"iteration": 1, "x": "a" * 100})
+        except OSError as error:
+            os._exit(7 if error.filename == str(path) else 8)
+
+    child = multiprocessing.get_context("fork").Process(target=fill)
+    child.start()
+    child.join()
+    assert child.exitcode == 7
+    assert [row["iteration"] for row in jsonl.read(path)] == [0]
+    assert path.read_bytes().endswith(b"\n")

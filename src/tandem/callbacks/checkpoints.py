@@ -15,12 +15,11 @@ from tandem import ranks
 from tandem.module import PostTraining, owned
 from tandem.record.checkpoint import newest_whole, publish, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
+from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.stop import Away
 
 log = logging.getLogger(__name__)
-
-FOLDER = "checkpoints"
 
 
 class Checkpoints(Callback):

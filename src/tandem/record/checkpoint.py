@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tandem.record import durable
+from tandem.stop import Stop
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -41,7 +42,7 @@ HEADER_BYTES = 256  # of one tensor in a safetensors header, generously
 Groups = Mapping[str, Mapping[str, Tensor]]
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(Stop):
     """A checkpoint could not be written; those before it are as they were."""
 
 
@@ -104,11 +105,33 @@ def flaws(path: Path) -> list[str]:
         if raw != _manifest(manifest["step"], manifest["files"]):
             return [f"{MANIFEST} does not match its own hash"]
         files = manifest["files"].items()
-        return [flaw for name, want in files if (flaw := _flaw(path / name, want))]
+        found = [flaw for name, want in files if (flaw := _flaw(path / name, want))]
+        return found or _displaced(path, manifest["step"])
     except OSError as error:
         return [f"{MANIFEST} cannot be read ({error.strerror})"]
     except (ValueError, KeyError, TypeError) as error:
         return [f"{MANIFEST} is damaged ({type(error).__name__})"]
+
+
+def _displaced(path: Path, step: int) -> list[str]:
+    """What is wrong with the place of a whole checkpoint: a run finds the step by the name."""
+    if path.is_symlink():
+        return [f"it is a link to {path.readlink()}; copy the checkpoint itself here"]
+    if step != _step(path):
+        return [f"it holds step {step}; give it back its name step_{step:06d}"]
+    return []
+
+
+def check_places(folder: Path) -> None:
+    """Raise ValueError for a checkpoint that somebody renamed or linked: whether it is one of the
+    run's own nobody knows."""
+    for named, path in _published(folder):
+        try:
+            step = json.loads((path / MANIFEST).read_bytes())["step"]
+        except (OSError, ValueError, KeyError, TypeError):
+            step = named  # torn, which `newest_whole` sees
+        if reasons := _displaced(path, step):
+            raise ValueError(f"checkpoint {path} is refused: {reasons[0]}")
 
 
 def read(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict]:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tandem.record import durable
+
+
+class Damaged(ValueError):
+    """A whole line that cannot be read: no kill leaves one, so somebody must look at it."""
+
+    def __init__(self, path: Path, number: int, reason: str) -> None:
+        super().__init__(
+            f"{path}: line {number} is damaged ({reason}); put back a whole copy of the file, or "
+            "start another run"
+        )
 
 
 def encode(rows: Iterable[Mapping]) -> bytes:
@@ -16,21 +27,40 @@ def encode(rows: Iterable[Mapping]) -> bytes:
 
 
 def append(path: Path, row: Mapping) -> None:
-    """One write call, so that a kill leaves the line or a torn last line."""
+    """All of the line or, where the disk has no room for it, nothing. A kill leaves a torn last
+    line at most."""
+    left = encode([row])
     with path.open("ab", buffering=0) as file:
-        file.write(encode([row]))
+        end = file.seek(0, os.SEEK_END)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError as error:
+            file.truncate(end)
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read(path: Path) -> list[dict]:
-    """All whole lines; [] if there is no file."""
-    return [json.loads(line) for line in _whole_lines(path)]
+    """All whole lines; [] if there is no file. Raises Damaged for one that says nothing."""
+    return [_object(path, number, line) for number, line in enumerate(_whole_lines(path), 1)]
 
 
 def cut(path: Path, iteration: int) -> None:
     """Drop the lines of `iteration` and later ones, and a torn last line. All or nothing."""
     if path.exists():
-        kept = [line for line in _whole_lines(path) if json.loads(line)["iteration"] < iteration]
+        lines = zip(_whole_lines(path), read(path), strict=True)
+        kept = [line for line, row in lines if row["iteration"] < iteration]
         durable.replace(path, b"".join(kept))
+
+
+def _object(path: Path, number: int, line: bytes) -> dict:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise Damaged(path, number, str(error)) from None
+    if not isinstance(row, dict):
+        raise Damaged(path, number, "it is no JSON object")
+    return row
 
 
 def _whole_lines(path: Path) -> list[bytes]:

@@ -25,6 +25,7 @@ from tandem.record.mirrors import Job, Mirror, Mirrors, Run
 from tandem.types import Prompt
 
 METRICS, TIMING, EVALUATIONS = "metrics.jsonl", "timing.jsonl", "evaluations.jsonl"
+CHECKPOINTS = "checkpoints"
 MANIFEST, CONFIG = "manifest.json", "config.yaml"
 LOGS = (METRICS, TIMING, EVALUATIONS)
 
@@ -50,6 +51,7 @@ class RunRecord:
         """Write configuration and manifest; a run that is resumed only adds this start to it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / CONFIG).exists():
+            (self.folder / CHECKPOINTS).mkdir(exist_ok=True)  # that it is missing means something
             durable.replace(self.folder / CONFIG, scrub(config, os.environ).encode())
         manifest = self._manifest() or new_manifest(seed)
         manifest["starts"].append(start(command))

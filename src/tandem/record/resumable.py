@@ -1,0 +1,26 @@
+"""Whether a run directory can be gone on with, before anything in it is cut back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tandem.record import jsonl
+from tandem.record.checkpoint import check_places, newest_step
+from tandem.record.run_record import CHECKPOINTS, LOGS, METRICS
+
+
+def check_resumable(run_dir: Path, *, every: int) -> None:
+    """Raise ValueError where going on would cost what the run has written, or has lost it already.
+
+    every: iterations between two checkpoints, before which a run may have none.
+    """
+    folder = run_dir / CHECKPOINTS
+    check_places(folder)
+    lines = max(len(jsonl.read(run_dir / name)) for name in LOGS)
+    lost = not folder.is_dir() or (newest_step(folder) is None and lines > every)
+    if lines and lost:
+        raise ValueError(
+            f"resume={run_dir}: its logs have {lines} lines, and there is no checkpoint in "
+            f"{folder} to go on from; put the checkpoints back, or remove {METRICS} and the other "
+            "logs to begin the run again"
+        )

@@ -1,0 +1,70 @@
+"""A run directory that lost something is refused, and nothing in it is cut back."""
+
+import shutil
+
+import pytest
+import torch
+
+from tandem.record import jsonl
+from tandem.record.checkpoint import newest_whole, publish
+from tandem.record.resumable import check_resumable
+
+
+def written(folder, *, lines, steps=()):
+    for iteration in range(lines):
+        jsonl.append(folder / "metrics.jsonl", {"iteration": iteration})
+    (folder / "checkpoints").mkdir()
+    for step in steps:
+        tensors = {"policy": {"weight": torch.full((4,), float(step))}}
+        publish(folder / "checkpoints", step, tensors, {"iteration": step}, keep=9)
+    return folder
+
+
+@pytest.mark.parametrize(("lines", "steps"), [(0, ()), (20, ()), (21, (20,)), (25, (10, 20))])
+def test_what_a_kill_leaves_goes_on(tmp_path, lines, steps):
+    check_resumable(written(tmp_path, lines=lines, steps=steps), every=20)
+
+
+@pytest.mark.parametrize("lines", [1, 25])
+def test_lines_without_the_folder_of_checkpoints_are_refused(tmp_path, lines):
+    (written(tmp_path, lines=lines) / "checkpoints").rmdir()
+    with pytest.raises(ValueError, match=f"its logs have {lines} lines, and there is no check"):
+        check_resumable(tmp_path, every=20)
+
+
+def test_more_lines_than_a_run_has_before_its_first_checkpoint_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"put the checkpoints back, or remove metrics\.jsonl"):
+        check_resumable(written(tmp_path, lines=25), every=20)
+
+
+def test_a_renamed_checkpoint_is_refused_and_never_used(tmp_path):
+    folder = written(tmp_path, lines=45, steps=(20, 40)) / "checkpoints"
+    (folder / "step_000040").rename(folder / "step_000060")
+    with pytest.raises(ValueError, match=r"step_000060 is refused: it holds step 40; give it back"):
+        check_resumable(tmp_path, every=20)
+    found = newest_whole(folder)
+    assert (found.step, len(found.skipped)) == (20, 1)
+
+
+def test_a_linked_checkpoint_is_refused_and_never_used(tmp_path):
+    folder = written(tmp_path, lines=45, steps=(20, 40)) / "checkpoints"
+    shutil.move(folder / "step_000040", tmp_path / "elsewhere")
+    (folder / "step_000040").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"step_000040 is refused: it is a link to .*/elsewhere"):
+        check_resumable(tmp_path, every=20)
+    assert newest_whole(folder).step == 20
+
+
+def test_a_torn_checkpoint_is_left_to_those_who_look_for_a_whole_one(tmp_path):
+    folder = written(tmp_path, lines=25, steps=(20,)) / "checkpoints"
+    (folder / "step_000020" / "manifest.json").write_text("{")
+    check_resumable(tmp_path, every=20)
+    assert newest_whole(folder).path is None
+
+
+@pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl", "evaluations.jsonl"])
+def test_a_damaged_line_in_the_middle_is_refused(tmp_path, log):
+    written(tmp_path, lines=3, steps=(2,))
+    (tmp_path / log).write_text('{"iteration": 0}\n{"itera\n{"iteration": 2}\n')
+    with pytest.raises(jsonl.Damaged, match=f"{log}: line 2 is damaged"):
+        check_resumable(tmp_path, every=2)
