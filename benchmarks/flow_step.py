@@ -27,9 +27,9 @@ from torch import nn
 from turns import forget_peak, memory
 
 from tandem.algorithm import Algorithm
-from tandem.config.settings import Devices
 from tandem.module import PostTraining
 from tandem.run import trainer_for
+from tandem.settings import Devices
 
 RESULTS = Path(__file__).resolve().parent / "results"
 AIM = 1.15  # Tandem's time over that of the bare transformer

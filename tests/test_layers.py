@@ -7,7 +7,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
-    "types contracts draws hub stop",
+    "types contracts draws hub keys stop",
     "registry",
     "ranks budget weights groups schedules remembered dynamics drift remote",
     "coefficients kl",
@@ -17,6 +17,7 @@ LAYERS = (
     "guards objectives policies rewards data collect",
     "penalties",
     "algorithm source passes",
+    "settings",
     "record",
     "shell tally",
     "module evaluation held_out_pairs",

@@ -11,7 +11,6 @@ from policies.flow import small_flow
 from records import GRPO
 from table_policy import TablePolicy
 
-from tandem.config.settings import Devices
 from tandem.contracts import declare
 from tandem.devices import trainer_for
 from tandem.dynamics.kernels import ode
@@ -20,6 +19,7 @@ from tandem.guards import Guards
 from tandem.metrics import masked_mean
 from tandem.module import PostTraining
 from tandem.policies.precision import Precision
+from tandem.settings import Devices
 from tandem.types import Scores
 
 MIXED = Precision(mixed=True)

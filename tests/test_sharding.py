@@ -19,7 +19,6 @@ from two_ranks import on_two_ranks
 from tandem import ranks
 from tandem.assembly import assemble
 from tandem.config import build, check, compose
-from tandem.config.settings import Settings
 from tandem.data import Data
 from tandem.devices import trainer_for
 from tandem.evaluation import evaluate
@@ -29,6 +28,7 @@ from tandem.module import PostTraining
 from tandem.policies.flow.trajectories import even_parts, filled
 from tandem.policies.sharding import blocks_of
 from tandem.rewards import Reward, Rewards, waits
+from tandem.settings import Settings
 from tandem.types import Prompt
 
 STRATEGIES = ("ddp", "fsdp2")

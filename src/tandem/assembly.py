@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from tandem import pairs
 from tandem.batches import Budget, Plan
 from tandem.config import ConfigError, build
-from tandem.config.settings import Settings
 from tandem.contracts import facts_of
 from tandem.data import BadRow, Data, apart
 from tandem.module import PostTraining
@@ -23,6 +22,7 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.policies.precision import Precision
 from tandem.policies.sampling import Sampling
 from tandem.rewards import Rewards
+from tandem.settings import Settings
 from tandem.start import pairs_file
 
 ADMIT = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from tandem.config.settings import Settings
+from tandem.settings import Settings
 
 
 def banner(settings: Settings, run_dir: Path) -> str:

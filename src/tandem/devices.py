@@ -11,7 +11,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from tandem.config import ConfigError
-from tandem.config.settings import Devices, Settings
+from tandem.settings import Devices, Settings
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:

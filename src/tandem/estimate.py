@@ -10,9 +10,9 @@ import torch
 from omegaconf import DictConfig
 
 from tandem.config import ConfigError, build
-from tandem.config.settings import Settings
 from tandem.policies.footprint import Part, Work, footprint
 from tandem.policies.language import LanguagePolicy
+from tandem.settings import Settings
 
 GIB = 2**30
 PROBE = 512  # side of the weight that shows what an optimiser remembers

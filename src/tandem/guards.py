@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from tandem.batches import Experience
+from tandem.keys import key
 from tandem.stop import Stop
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,10 @@ class Guards:
     non_finite: str = "stop"  # or skip:k, which tolerates k in a row
     no_signal: int = 5  # iterations in a row in which every group ties
     max_missing_rewards: float = 0.1  # fraction of an iteration's samples
-    stalled_after: float | None = 3600.0  # seconds without progress; None: however long
+    # Seconds without progress; None: however long.
+    stalled_after: float | None = field(
+        default=3600.0, metadata=key(resumable=True, compared=False)
+    )
 
     def __post_init__(self) -> None:
         kind, _, number = self.non_finite.partition(":")

@@ -19,7 +19,6 @@ from tandem.banner import banner
 from tandem.callbacks import newest_policy, standard
 from tandem.config import ConfigError, build, check, configuration
 from tandem.config.command_line import refusals
-from tandem.config.settings import Settings
 from tandem.data import Data, write_quarantine
 from tandem.devices import check_devices, trainer_for
 from tandem.estimate import estimate
@@ -32,6 +31,7 @@ from tandem.record.mirrors import Job
 from tandem.record.plots import curves, heatmap
 from tandem.record.resumable import check_resumable
 from tandem.record.run_record import RunRecord
+from tandem.settings import Settings
 from tandem.start import check_engine, check_start, starting_weights
 from tandem.stop import STOPPED, Stop
 

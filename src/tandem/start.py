@@ -26,14 +26,7 @@ from tandem.policies.kernels import check_kernels
 from tandem.policies.lora import Lora
 from tandem.policies.sampling import Sampling
 from tandem.record.run_record import CONFIG
-
-# What a warm start shares with the run it is for; everything else of it is its own.
-SHARED = ("data", "model", "parameters", "plugins", "rollout", "seed")
-# What leaves no trace in the weights.
-TRACELESS = (
-    *("cache_dir", "callbacks", "checkpoints", "choices", "evaluation", "logger", "overrides"),
-    *("run_dir", "sweep_dir"),
-)
+from tandem.settings import key_of
 
 # Whoever samples for a policy, and where; it says nothing of what is sampled.
 ENGINE = "rollout.engine"
@@ -156,7 +149,7 @@ def warm_start(cfg: DictConfig, train: Train) -> Path:
 def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:
     """Where the pairs lie that a model completed: named by all that decides what it says."""
     plain = OmegaConf.to_container(cfg, resolve=True)
-    decisive = {name: plain[name] for name in SHARED}
+    decisive = {name: value for name, value in plain.items() if key_of(name).shared}
     decisive["precision"] = plain["trainer"]["precision"]
     if weights is not None:
         decisive["model"]["path"] = str(weights)
@@ -178,7 +171,7 @@ def shared(overrides: Sequence[str]) -> list[str]:
     return [
         part.input_line
         for part in parse(overrides)
-        if part.key_or_group.lstrip("+~").split(".")[0].split("/")[0] in SHARED
+        if key_of(part.key_or_group.lstrip("+~").partition("@")[0]).shared
     ]
 
 
@@ -186,7 +179,7 @@ def content_hash(cfg: DictConfig) -> str:
     """Of all that decides what weights come out: configuration, code, and the files it names."""
     plain = OmegaConf.to_container(cfg, resolve=True)
     plain["rollout"].pop("engine", None)
-    decisive = {name: value for name, value in plain.items() if name not in TRACELESS}
+    decisive = {name: value for name, value in plain.items() if key_of(name).weights}
     digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
     digest.update(torch.__version__.encode())
     digest.update(metadata.version("transformers").encode())
@@ -199,11 +192,7 @@ def content_hash(cfg: DictConfig) -> str:
 
 def named_files(cfg: DictConfig) -> list[Path]:
     """Plugins, and whatever values of the configuration are paths that exist: data, weights."""
-    values = [
-        v
-        for key, v in leaves(cfg)
-        if key.partition(".")[0] not in TRACELESS and not key.startswith(ENGINE)
-    ]
+    values = [v for key, v in leaves(cfg) if key_of(key).weights and not key.startswith(ENGINE)]
     paths = [Path(value) for value in values if isinstance(value, str)]
     plugins = [Path(sys.modules[name].__file__) for name in cfg.plugins]
     packages = [file.parent if file.name == "__init__.py" else file for file in plugins]

@@ -11,7 +11,7 @@ from tandem.config.help import places
 from tandem.config.overrides import menu
 from tandem.config.plain import plain
 from tandem.config.plugins import ADMITTED
-from tandem.config.settings import COMPONENTS, Settings
+from tandem.settings import COMPONENTS, Settings
 
 # What an option leaves to the user, and what only makes sense beside another choice.
 UNCORRECTED = ["algorithm/correction=none"]

@@ -8,12 +8,7 @@ from itertools import pairwise
 
 from tandem.compare import tasks
 from tandem.compare.runs import Run
-from tandem.record import labels
-
-# Where a run lies, how far it is watched and what it costs says nothing of what it does.
-# What is typed or counted by itself, or is told by the numbers that follow from it, neither.
-NO_DIFFERENCE = labels.NO_DIFFERENCE | {"seed", "overrides", "parameters"}
-STARTS = ("warm_start", "continue_from", "model")  # what the first weights of a run depend on
+from tandem.settings import KEYS, key_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +120,11 @@ def facts_of(run: Run) -> dict[str, object]:
     numbers = {
         key: value
         for key, value in flat(run.config)
-        if not {key, key.split(".")[0]} & {*NO_DIFFERENCE, "choices"}
+        if key_of(key).compared
         and not key.endswith(".cache_dir")
         and not (key.endswith(".seed") and value == run.seed)
     }
-    without = {*NO_DIFFERENCE, "trainer"}  # its precision is among the numbers
-    kept = {key: x for key, x in choices.items() if key.split("/")[0] not in without}
-    return numbers | kept
+    return numbers | {key: x for key, x in choices.items() if key_of(key).compared}
 
 
 def flat(node: object, where: str = "") -> Iterator[tuple[str, object]]:
@@ -165,7 +158,7 @@ def shared_seeds(one: Variant, other: Variant) -> list[int]:
 
 def start_of(run: Run) -> tuple[object, ...]:
     """What the first weights are a function of, but for the seed."""
-    leaves = dict(flat({key: run.config.get(key) for key in STARTS}))
+    leaves = dict(flat({key: run.config.get(key) for key in KEYS if key_of(key).start}))
     return tuple(
         (key, value)
         for key, value in leaves.items()

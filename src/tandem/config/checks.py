@@ -16,7 +16,7 @@ from tandem.config.names import ConfigError
 from tandem.config.overrides import TOGETHER, dotted
 from tandem.config.plain import leaves, plain, reads_environment
 from tandem.config.rules import RULES
-from tandem.config.settings import COMPONENTS, Settings
+from tandem.settings import COMPONENTS, Settings
 
 # What data, ways of collecting and the algorithm itself bring.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}

@@ -8,8 +8,8 @@ from typing import Any
 
 from tandem.collect import GIVEN
 from tandem.config.binding import Call
-from tandem.config.settings import Settings
 from tandem.contracts import facts_of
+from tandem.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tandem.config.binding import Call
 from tandem.config.composed import Composed
-from tandem.config.settings import Settings
 from tandem.config.stale import correction, proximal
 from tandem.contracts import facts_of
 from tandem.data.rows import text
+from tandem.settings import Settings
 
 SHAPING = ("penalise", "overlong")
 ON_FRESH_SAMPLES = ("reinforce",)  # losses that are the policy gradient there and nowhere else

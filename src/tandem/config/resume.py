@@ -14,22 +14,8 @@ from tandem.config.composition import compose
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import dotted, parse
 from tandem.config.plugins import load_plugins
+from tandem.settings import KEYS, key_of
 
-# What may differ from the start of a run without making it another run.
-MAY_CHANGE = (
-    "iterations",
-    "evaluate",
-    "dry_run",
-    "evaluation",
-    "checkpoints",
-    "guards",
-    "logger",
-    "callbacks",
-    "trainer",
-    "micro_batch_size",
-    "max_tokens_per_microbatch",
-)
-GROUPS = ("logger", "callbacks", "trainer")
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
     r"(reward|rollout)(\.\w+)*\.((limits|retries|breaker)(\.\w+)?|(url|token_env|api_key_env"
@@ -71,10 +57,10 @@ def _apply(cfg: DictConfig, override: Override) -> None:
     top = re.split("[./]", key)[0]
     if top in ("hydra", "resume", "run_dir"):
         return
-    may_change = top in MAY_CHANGE or ELSEWHERE.fullmatch(key) is not None
+    may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) is not None
     if not may_change or override.is_delete() or override.is_sweep_override():
         raise ConfigError(f"{text}: a run that is resumed keeps it; only {_listed()} may change")
-    if key in GROUPS:
+    if key in cfg.choices and not isinstance(override.value(), dict):
         cfg[key] = compose([text])[key]
         return
     if key not in (keys := dotted(cfg)):
@@ -86,4 +72,5 @@ def _apply(cfg: DictConfig, override: Override) -> None:
 
 
 def _listed() -> str:
-    return f"{', '.join(MAY_CHANGE)}, and where a server is asked"
+    may_change = [name for name, key in KEYS.items() if key.resumable and "." not in name]
+    return f"{', '.join(may_change)}, and where a server is asked"

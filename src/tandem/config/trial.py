@@ -10,8 +10,8 @@ from torch import Tensor
 from tandem.config.building import make
 from tandem.config.composed import Composed
 from tandem.config.legal import PICTURES, domain
-from tandem.config.settings import Dynamics
 from tandem.contracts import unbound
+from tandem.settings import Dynamics
 
 TOKENS = 256  # of some latent picture, which only the dynamic shifts read
 

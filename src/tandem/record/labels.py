@@ -6,24 +6,13 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tandem.settings import key_of
+
 Config = Mapping[str, object]
 Choice = str | int
 
 TAGGED = ("algorithm", "model", "dynamics", "data")  # and every reward
-SAID = ("algorithm", "model", "seed")  # in a group's name already, or meant to differ
-# What is typed and makes no other run of it, with all that lies below.
-NO_DIFFERENCE = {
-    *("run_dir", "sweep_dir", "cache_dir", "hydra", "plugins"),
-    *("resume", "evaluate", "estimate", "dry_run"),
-    *("logger", "callbacks", "checkpoints", "threads", "guards.stalled_after"),
-    *("micro_batch_size", "max_tokens_per_microbatch"),
-    *(f"trainer.{x}" for x in ("accelerator", "devices", "num_nodes", "strategy")),
-}
-# Where a run lies and how it was started is nobody's business elsewhere.
-AT_HOME = {
-    *("run_dir", "sweep_dir", "cache_dir", "plugins", "logger", "callbacks"),
-    *("overrides", "choices", "seed", "resume", "evaluate", "estimate", "dry_run"),
-}
+SAID = ("algorithm", "model")  # in a group's name already
 LONGEST = 100  # characters of a group's name
 
 
@@ -40,7 +29,7 @@ def choices(config: Config) -> dict[str, Choice]:
 
 def settings(config: Config) -> dict[str, object]:
     """The numbers as they were resolved, nested as they stand in the configuration."""
-    return {name: _plain(node) for name, node in config.items() if name not in AT_HOME}
+    return {name: _plain(node) for name, node in config.items() if key_of(name).mirrored}
 
 
 def group(config: Config) -> str:
@@ -62,7 +51,7 @@ def tags(config: Config) -> list[str]:
 
 def _names_a_variant(override: str) -> bool:
     key = override.lstrip("+~").partition("=")[0].partition("@")[0]
-    return key not in SAID and not {key, key.partition(".")[0]} & NO_DIFFERENCE
+    return key not in SAID and key_of(key).compared
 
 
 def _rewards(config: Config) -> Iterator[str]:
