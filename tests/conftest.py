@@ -1,10 +1,13 @@
 """Of every test: nothing is fetched, threads do not spin, reference values are at hand."""
 
 import os
+import shutil
 import socket
+import tempfile
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 times more when busy
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp()  # what tests start is not what the user has run
 
 import pytest
 import torch
@@ -16,6 +19,10 @@ from tandem.contracts import REGISTERED
 pytest_plugins = ["reference_values", "durations"]
 
 torch.set_num_threads(1)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,6 +11,13 @@ if TYPE_CHECKING:
     from tandem.run import Result
 
 __all__ = ["register_adv_estimator", "register_policy_loss", "register_reward", "train"]
+
+# `python -m` looks for modules where it is started; a run directory is no place for them.
+sys.path[:] = [
+    place
+    for place in sys.path
+    if not all(os.path.isfile(os.path.join(place, x)) for x in ("config.yaml", "manifest.json"))
+]
 
 
 def train(*overrides: str) -> Result:

@@ -19,6 +19,7 @@ from tandem.banner import banner
 from tandem.callbacks import newest_policy, standard
 from tandem.config import ConfigError, build, check, configuration
 from tandem.config.command_line import refusals
+from tandem.config.resume import remember
 from tandem.data import Data, write_quarantine
 from tandem.devices import check_devices, trainer_for
 from tandem.estimate import estimate
@@ -75,6 +76,7 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str], *, job: Job = 
     if settings.dry_run or settings.estimate:
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
+    keep_trust(cfg)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with refusing():
@@ -95,6 +97,15 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str], *, job: Job = 
             say(f"left out    {len(data.quarantine)} rows, listed in quarantine.jsonl")
     fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
     return Result(metrics=record.latest, run_dir=run_dir)
+
+
+def keep_trust(cfg: DictConfig) -> None:
+    """Plugins and servers of a run that was started need no word when it goes on."""
+    try:
+        if ranks.is_first():
+            remember(cfg)
+    except OSError as error:
+        say(f"trust       not kept ({error}); resume= will ask for plugins=[...] and addresses")
 
 
 @contextmanager

@@ -33,7 +33,7 @@ OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_s
 def main(arguments: Sequence[str] | None = None) -> None:
     given = _parser().parse_args(arguments)
     with refusals():
-        cfg = configuration(given.run)
+        cfg = configuration(given.run, given.overrides)
         prompt = worded(given.prompt, cfg, chat=given.chat)
         policy = loaded(given.run, cfg)
         sampling = sampling_of(policy, check(cfg).evaluation, vars(given))
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(save(grid(outputs, columns=min(8, len(outputs))), given.out))
 
 
-def configuration(run_dir: Path) -> DictConfig:
+def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
     found = {"config.yaml": (run_dir / "config.yaml").is_file(), "model": has_model(run_dir)}
     for needed, is_there in found.items():
         if not is_there:
@@ -52,7 +52,11 @@ def configuration(run_dir: Path) -> DictConfig:
                 f"{run_dir} has no {needed}; give the directory of a finished run, "
                 f"or finish it first: python train.py resume={run_dir}"
             )
-    return resumed(run_dir, [])
+    cfg = resumed(run_dir, overrides)
+    for place in ("rollout", "model.sampling"):
+        if OmegaConf.select(cfg, f"{place}.engine") is not None:
+            OmegaConf.update(cfg, f"{place}.engine", None)  # the weights are loaded here
+    return cfg
 
 
 def worded(text: str, cfg: DictConfig, *, chat: bool) -> Prompt:
@@ -69,8 +73,6 @@ def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
     adapters are merged into them already."""
     averaged = cfg.evaluation.get("weights") == EMA
     folder = run_dir / "model" / EMA if averaged else run_dir / "model"
-    if "engine" in cfg.rollout:
-        cfg.rollout.engine = None  # the weights are loaded here, and a server may be gone
     unused = {name: None for name in OF_TRAINING if name in cfg.model}
     policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
     try:
@@ -117,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tandem.sample", description=__doc__)
     parser.add_argument("run", type=Path, help="the directory of a finished run")
     parser.add_argument("prompt")
+    parser.add_argument("overrides", nargs="*", help="plugins=[...] of a run that is not your own")
     parser.add_argument("--n", type=_count, default=1, help="how many answers, one below the other")
     parser.add_argument("--temperature", type=float, help="0 is greedy; default: as in training")
     parser.add_argument("--max-new-tokens", type=_count, help="default: as in training")

@@ -9,6 +9,7 @@ so does `python -m tandem.compare SWEEP`. The same command again does what is mi
   metric=NAME   of the choice: eval/accuracy, or eval/reward where there is none; of the report: the
                 same one on test prompts
   seeds=N       fresh ones
+  plugins=[X]   modules that the sweep's runs name, where you have not run them yourself
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from tandem.compare import runs, selection
 from tandem.compare.__main__ import chosen
 from tandem.compare.selection import Selection
 from tandem.config.composition import conf_folder
+from tandem.config.overrides import parse
+from tandem.config.plugins import load_plugins
 from tandem.stop import INTERRUPTED
 from tandem.sweep.choice import choose, same_choice, whole
 from tandem.sweep.selection import carry_out, fresh_seeds, keep, unread
 
-OPTIONS = ("metric", "seeds")
+OPTIONS = ("metric", "seeds", "plugins")
 SEEDS = 5
 FAILED = 1
 
@@ -38,6 +41,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     try:
         sweep, metric, count = parsed(arguments)
+        load_plugins(plugins_in(arguments))
         found = select(sweep, metric, count, program=conf_folder().parent / "train.py")
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
@@ -65,6 +69,12 @@ def parsed(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
     if not seeds.isdecimal() or int(seeds) < 1:
         raise ValueError(f"seeds={seeds}: give how many, at least 1")
     return Path(places[0]).absolute(), options.get("metric"), int(seeds)
+
+
+def plugins_in(arguments: Sequence[str]) -> list[str]:
+    words = [text for text in arguments if text.startswith("plugins=")]
+    named = [part.value() for part in parse(words)]
+    return named[-1] if named else []
 
 
 def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Selection:

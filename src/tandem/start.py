@@ -87,7 +87,7 @@ def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
 
 def warm_configuration(cfg: DictConfig) -> DictConfig:
     alone = ("warm_start=null", "evaluation.every=null")  # the run it is for evaluates it
-    return compose([*shared(cfg.overrides), *cfg.warm_start, *alone])
+    return compose([*shared(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
 
 
 def finished_model(run_dir: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.algorithm import ON_ERRORS
+from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
 from tandem.config.composed import Composed
@@ -29,6 +30,7 @@ def checked(cfg: DictConfig) -> Settings:
     _refuse_secrets(cfg)
     _refuse_foreign_steps(cfg)
     config = plain(cfg)
+    trust.refuse_unsaid(config, recorded=cfg.resume is not None)
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)
     components = _components(config)

@@ -20,6 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from tandem.config import trust
 from tandem.config.absent import absent_part
 from tandem.config.clips import clip_ratio
 from tandem.config.judged_files import JudgingLoader
@@ -43,18 +44,23 @@ LAUNCHERS = {
 }
 
 
-def compose(overrides: Sequence[str] = ()) -> DictConfig:
-    """The configuration of a run; interpolations are still open. Imports no heavy library."""
-    cfg = with_hydra(overrides)
+def compose(overrides: Sequence[str] = (), *, recorded: bool = False) -> DictConfig:
+    """The configuration of a run; interpolations are still open. Imports no heavy library.
+
+    `recorded`: these are words of a file or of a run, not of a command line: see `trust`.
+    """
+    cfg = with_hydra(overrides, recorded=recorded)
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg
 
 
-def with_hydra(overrides: Sequence[str]) -> DictConfig:
+def with_hydra(overrides: Sequence[str], *, recorded: bool = False) -> DictConfig:
     """The same, and beside it what Hydra is told of itself."""
     given = parse(overrides)
-    folders = load_plugins(_plugins(given))
+    if not recorded:
+        trust.believe(given)
+    folders = load_plugins(_plugins(given), recorded=recorded)
     _refuse_foreign_folders(given, folders)
     source = loader(folders)
     options = menu(source)

@@ -5,27 +5,92 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import sysconfig
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
+from tandem.config import trust
 from tandem.config.names import ConfigError
 
 # The modules that were named by `plugins=[...]` in this process: `targets` admits what they define.
 ADMITTED: set[str] = set()
+LIBRARIES = {"site-packages", "dist-packages"}  # folders, whichever environment they are of
+OF_A_RUN = ("config.yaml", "manifest.json")
 
 
-def load_plugins(names: object) -> list[Path]:
-    """Import the modules; the `conf` folders that stand beside them hold further options."""
+def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
+    """Import the modules; the `conf` folders that stand beside them hold further options.
+
+    `recorded`: it is a run that names them, and not the user. Then they must be those that he named
+    before: the same file with the same bytes.
+    """
     if not isinstance(names, list):
         raise ConfigError(f"plugins: expected a list of modules, such as plugins=[{names}]")
-    here = str(Path.cwd())
-    if names and here not in sys.path:
-        sys.path.insert(0, here)
-    return [folder for name in names for folder in _load(str(name))]
+    here = Path.cwd()
+    if names and str(here) not in sys.path and _run_around(here) is None:
+        sys.path.insert(0, str(here))
+    plugins = [str(name) for name in names]
+    for name in plugins:
+        _refuse_foreign(name)
+        _refuse_of_a_run(name)
+        if recorded and name not in ADMITTED:
+            _refuse_unsaid(name, plugins)
+    return [folder for name in plugins for folder in _load(name)]
+
+
+def digests(names: Sequence[str]) -> dict[str, str]:
+    """Path of each module -> sha256 of what importing it runs."""
+    return {str(files[0]): trust.digest(files) for name in names if (files := files_of(name))}
+
+
+def files_of(name: str) -> list[Path]:
+    """What importing a module runs: its file, its package's, and those around it; [] if none.
+
+    Nothing is imported to find them.
+    """
+    around, places, parts = [], None, name.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), places)
+        if spec is None:
+            return []
+        places = spec.submodule_search_locations
+        around += [Path(spec.origin).resolve()] if spec.has_location else []
+    inside = [
+        file.resolve() for place in places or () for file in sorted(Path(place).rglob("*.py"))
+    ]
+    return list(dict.fromkeys([*reversed(around), *inside]))
+
+
+def _refuse_unsaid(name: str, names: Sequence[str]) -> None:
+    flag = f"plugins=[{','.join(names)}]"
+    files = files_of(name)
+    if not files:
+        raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}")
+    if trust.trusted().plugins.get(str(files[0])) != trust.digest(files):
+        raise ConfigError(
+            f"plugins: the run names {name}, and {files[0]} is not what you have run before; read "
+            f"it, and give {flag} on the command line if it may run"
+        )
+
+
+def _refuse_of_a_run(name: str) -> None:
+    for file in files_of(name)[:1]:
+        if (run := _run_around(file.parent)) is not None:
+            raise ConfigError(
+                f"plugins: {name} lies in the run directory {run}, of which nothing is imported; "
+                "read it, and move it elsewhere if it may run"
+            )
+
+
+def _run_around(folder: Path) -> Path | None:
+    """The run directory that a folder is, or lies in."""
+    for place in (folder, *folder.parents):
+        if all((place / name).is_file() for name in OF_A_RUN):
+            return place
+    return None
 
 
 def _load(name: str) -> list[Path]:
-    _refuse_foreign(name)
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -53,6 +118,5 @@ def _is_installed(top: str) -> bool:
     spec = importlib.util.find_spec(top)
     if spec is None:
         return False
-    libraries = {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
     places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
-    return any(folder in Path(place).resolve().parents for place in places for folder in libraries)
+    return any(LIBRARIES & {*Path(place).resolve().parts} for place in places)

@@ -10,10 +10,12 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from tandem.config import trust
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import dotted, parse
-from tandem.config.plugins import load_plugins
+from tandem.config.plain import plain
+from tandem.config.plugins import digests, load_plugins
 from tandem.settings import KEYS, key_of
 
 # Where somebody else is asked, and how patiently: a server may have moved since.
@@ -21,6 +23,8 @@ ELSEWHERE = re.compile(
     r"(reward|rollout)(\.\w+)*\.((limits|retries|breaker)(\.\w+)?|(url|token_env|api_key_env"
     r"|concurrency|engine\.(folder|model|timeout|patience|sleeps)))"
 )
+# Of these, what says who is asked and what is sent there.
+CONFIRMED = re.compile(r"(reward|rollout)(\.\w+)*\.(url|token_env|api_key_env)")
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:
@@ -45,21 +49,51 @@ def resumed(folder: Path, overrides: Sequence[str]) -> DictConfig:
     if not path.is_file():
         raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
     cfg = OmegaConf.load(path)
-    load_plugins(list(cfg.plugins))
-    for override in parse(overrides):
+    given = parse(overrides)
+    trust.believe(given)
+    _load_plugins(list(cfg.plugins), given)
+    for override in given:
         _apply(cfg, override)
     cfg.resume = cfg.run_dir = str(folder)
     return cfg
 
 
+def _load_plugins(names: list[str], given: Sequence[Override]) -> None:
+    """Those of the run, which a command line that names the same ones confirms."""
+    said = [part for part in given if part.key_or_group == "plugins"]
+    for part in said:
+        if part.is_delete() or part.value() != names:
+            raise ConfigError(_kept(part.input_line))
+    load_plugins(names, recorded=not said)
+
+
+def remember(cfg: DictConfig) -> None:
+    """What the user has started is his own when it goes on: see `trust`."""
+    trust.remember(plain(cfg), digests(list(cfg.plugins)))
+
+
+def confirmed(overrides: Sequence[str]) -> list[str]:
+    """What of the command line of a run is to be said again when it goes on."""
+    parts = [part for part in parse(overrides) if not part.is_delete()]
+    return [
+        part.input_line
+        for part in parts
+        if part.key_or_group == "plugins" or CONFIRMED.fullmatch(part.key_or_group)
+    ]
+
+
+def _kept(text: str) -> str:
+    return f"{text}: a run that is resumed keeps it; only {_listed()} may change"
+
+
 def _apply(cfg: DictConfig, override: Override) -> None:
     key, text = override.key_or_group, override.input_line
     top = re.split("[./]", key)[0]
-    if top in ("hydra", "resume", "run_dir"):
+    if top in ("hydra", "plugins", "resume", "run_dir"):
         return
     may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) is not None
     if not may_change or override.is_delete() or override.is_sweep_override():
-        raise ConfigError(f"{text}: a run that is resumed keeps it; only {_listed()} may change")
+        raise ConfigError(_kept(text))
     if key in cfg.choices and not isinstance(override.value(), dict):
         cfg[key] = compose([text])[key]
         return

@@ -12,7 +12,6 @@ from tandem.config.plugins import ADMITTED
 # Modules whose functions and classes are parts of a configuration. The shell (config, run, record,
 # checkpoints) stays out: it imports modules and writes files, and no YAML may ask it to.
 HOMES = (
-    "experiments",
     "tandem.advantages",
     "tandem.algorithm",
     "tandem.callbacks",

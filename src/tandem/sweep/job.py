@@ -22,6 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from tandem.compare.runs import CONFIG, MANIFEST
 from tandem.config.command_line import quoted
+from tandem.config.resume import confirmed
 from tandem.config.sweeps import job_name
 from tandem.config.swept_numbers import numbered
 from tandem.record.summary import clock
@@ -186,7 +187,7 @@ def of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
 def words_of(task: Task) -> list[str]:
     """A run that left a record goes on; where it has no checkpoint it begins again."""
     if all((task.folder / name).is_file() for name in (CONFIG, MANIFEST)):
-        return [f"resume={quoted(task.folder)}"]
+        return [f"resume={quoted(task.folder)}", *confirmed(task.overrides)]
     places = {"run_dir": task.folder, "sweep_dir": Path(task.launch.folder)}
     own = [f"{key}={quoted(folder)}" for key, folder in places.items()]
     return [*task.overrides, *own, "hydra.mode=RUN"]  # an experiment's file may say MULTIRUN

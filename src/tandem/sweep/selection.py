@@ -17,6 +17,7 @@ from tandem.compare import runs, selection
 from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build, check, compose
 from tandem.config.command_line import quoted
+from tandem.config.resume import confirmed
 from tandem.data import Data
 from tandem.record import durable
 from tandem.sweep import outcome
@@ -63,7 +64,7 @@ def unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str
     None: nothing. Raises ValueError where there are none, or where they are no others although
     they should be.
     """
-    cfg = compose([*overrides, f"seed={seed}"])
+    cfg = compose([*overrides, f"seed={seed}"], recorded=True)
     check(cfg)
     data = build(cfg.data)
     if not data.test:
@@ -149,7 +150,8 @@ def tested(task: Task) -> dict[str, float]:
     """
     answer = task.folder / ANSWER
     if not answer.is_file():
-        words = ["evaluate=true", f"resume={quoted(task.folder)}", "evaluation.split=test"]
+        resume = [f"resume={quoted(task.folder)}", *confirmed(task.overrides)]
+        words = [*resume, "evaluate=true", "evaluation.split=test"]
         with (task.folder / SAID).open("w") as said:
             subprocess.run(
                 [sys.executable, task.launch.program, *words],

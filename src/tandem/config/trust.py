@@ -1,0 +1,158 @@
+"""What the user has said on a command line: modules to import, hosts to ask, variables to send.
+
+What a run directory or a file names is not believed. What a run used that this user started is kept
+in trusted.json, in his configuration folder, so that his own runs go on without a word.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from hydra.core.override_parser.types import Override
+
+from tandem.config.names import ConfigError
+from tandem.config.overrides import parse
+from tandem.record import durable
+from tandem.remote.exchange import LOOPBACK
+
+SAID_VARIABLES: set[str] = set()  # on command lines of this process, as are the next ones
+SAID_HOSTS: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trusted:
+    """What runs used that this user started."""
+
+    plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
+    hosts: dict[str, list[str]] = field(default_factory=dict)  # -> variables that were sent there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A server that a configuration names."""
+
+    key: str
+    host: str  # "": its address stands elsewhere
+    variable: str | None  # what is sent to it; None: nothing is set
+
+
+def place() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "tandem" / "trusted.json"
+
+
+def trusted() -> Trusted:
+    path = place()
+    if not path.is_file():
+        return Trusted()
+    try:
+        return Trusted(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): remove it") from error
+
+
+def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
+    """Keep what a run uses that was found to be trusted. `plugins`: path -> sha256."""
+    path = place()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the runs of a sweep start together
+        before = trusted()
+        hosts = {host: list(names) for host, names in before.hosts.items()}
+        for one in _elsewhere(config):
+            names = hosts.setdefault(one.host, [])
+            if one.variable is not None and one.variable not in names:
+                names.append(one.variable)
+        now = Trusted(plugins={**before.plugins, **plugins}, hosts=hosts)
+        if now != before:
+            text = {"plugins": now.plugins, "hosts": now.hosts}
+            durable.replace(path, json.dumps(text, indent=1).encode())
+
+
+def believe(parts: Sequence[Override]) -> None:
+    """The variables and the hosts that a command line names."""
+    for part in parts:
+        if part.is_delete():
+            continue
+        values = part.sweep_string_iterator() if part.is_sweep_override() else [part.value()]
+        for value in values:
+            _believe(part.key_or_group.rpartition(".")[2], value)
+
+
+def _believe(name: str, value: object) -> None:
+    if isinstance(value, Mapping):
+        for inner, item in value.items():
+            _believe(str(inner), item)
+    elif name == "warm_start" and isinstance(value, list):
+        believe(parse([str(word) for word in value]))
+    elif name.endswith("_env"):
+        SAID_VARIABLES.add(str(value))
+    elif name == "url":
+        SAID_HOSTS.add(_host(value))
+
+
+def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
+    """Raise where a variable would be sent to a host, and the user has named neither.
+
+    `recorded`: the configuration is that of a run; then it may ask no host that he has not named.
+    """
+    known = trusted().hosts
+    for one in _elsewhere(config):
+        if one.host in SAID_HOSTS or one.variable in SAID_VARIABLES:
+            continue
+        if one.variable is not None and one.variable not in known.get(one.host, ()):
+            whole = f"{one.key}={one.variable}"
+            raise ConfigError(
+                f"{whole}: the variable would be sent to {one.host or 'a server'}, and you named "
+                f"neither; give {whole} on the command line if that is right"
+            )
+        if recorded and one.host and one.host not in known:
+            raise ConfigError(
+                f"{one.key}: the run would ask {one.host}, which you have not named; give its "
+                "address on the command line if that is right"
+            )
+
+
+def _elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
+    """Those that are not this machine. A model's copy of its engine comes last."""
+    found = sorted(_asked(config, ""), key=lambda one: one.key.startswith("model."))
+    return (one for one in found if one.host not in LOOPBACK)
+
+
+def _asked(node: object, where: str) -> Iterator[Asked]:
+    if isinstance(node, list):
+        for place, item in enumerate(node):
+            yield from _asked(item, f"{where}{place}.")
+    if not isinstance(node, Mapping):
+        return
+    host = _host(node.get("url"))
+    named = {str(key): name for key, name in node.items() if str(key).endswith("_env")}
+    sent = {key: name for key, name in named.items() if name and os.environ.get(str(name))}
+    for key, name in sent.items():
+        yield Asked(key=f"{where}{key}", host=host, variable=str(name))
+    if host and not sent:
+        yield Asked(key=f"{where}url", host=host, variable=None)
+    for key, item in node.items():
+        yield from _asked(item, f"{where}{key}.")
+
+
+def _host(url: object) -> str:
+    try:
+        return urlsplit(str(url)).hostname or "" if isinstance(url, str) else ""
+    except ValueError:
+        return str(url)
+
+
+def digest(files: Sequence[Path]) -> str:
+    """Of the bytes of these files, in their order."""
+    found = hashlib.sha256()
+    for file in files:
+        found.update(hashlib.sha256(file.read_bytes()).digest())
+    return found.hexdigest()

@@ -1,0 +1,230 @@
+"""A run directory of somebody else is not code, and sends nothing of the user's anywhere."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from tandem import sample
+from tandem.config import ConfigError, check, compose, configuration, resumed, trust
+from tandem.config.plugins import ADMITTED, load_plugins
+from tandem.config.resume import confirmed, remember
+from tandem.config.targets import resolve
+from tandem.start import warm_configuration
+
+LOUD = "import os\nos.mkdir('canary')\n"
+KEY = "reward.judge.function.chat.api_key_env"
+URL = "reward.judge.function.chat.url"
+JUDGE = ["reward=judge", f"{URL}=https://evil.example/v1", "reward.judge.function.chat.model=m"]
+PLAIN = OmegaConf.to_yaml(compose(["algorithm=rloo"]), resolve=True)
+JUDGED = OmegaConf.to_yaml(compose(JUDGE), resolve=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """Nothing was said before, in a working directory that is empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(trust, "SAID_VARIABLES", set())
+    monkeypatch.setattr(trust, "SAID_HOSTS", set())
+    yield
+    for name in ("loud", "loud.inner"):
+        sys.modules.pop(name, None)
+        ADMITTED.discard(name)
+
+
+def run_of(folder, text=PLAIN, **changed):
+    """A run directory whose configuration says this."""
+    folder.mkdir(exist_ok=True)
+    cfg = OmegaConf.merge(OmegaConf.create(text), changed)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg))
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+def forget_module():
+    sys.modules.pop("loud", None)
+    ADMITTED.discard("loud")
+
+
+def test_a_foreign_run_imports_nothing(tmp_path):
+    run = run_of(tmp_path / "run", plugins=["loud"])
+    (tmp_path / "loud.py").write_text(LOUD)
+    (run / "model").mkdir()
+    (run / "model" / "config.json").write_text("{}")
+    said = (
+        f"plugins: the run names loud, and {tmp_path}/loud.py is not what you have run before; "
+        "read it, and give plugins=[loud] on the command line if it may run"
+    )
+    asks = [
+        lambda: configuration([f"resume={run}"]),
+        lambda: configuration([f"resume={run}", "evaluate=true"]),
+        lambda: sample.configuration(run),
+    ]
+    for ask in asks:
+        with pytest.raises(ConfigError) as refused:
+            ask()
+        assert str(refused.value) == said
+    assert not (tmp_path / "canary").exists()
+
+
+def test_the_command_line_confirms_what_a_run_names(tmp_path):
+    run = run_of(tmp_path / "run", plugins=["loud"])
+    (tmp_path / "loud.py").write_text("")
+    assert configuration([f"resume={run}", "plugins=[loud]"]).plugins == ["loud"]
+    with pytest.raises(ConfigError, match=r"^plugins=\[other\]: a run that is resumed keeps it"):
+        configuration([f"resume={run}", "plugins=[other]"])
+
+
+def test_a_run_of_ones_own_goes_on_until_its_plugin_changes(tmp_path):
+    run = run_of(tmp_path / "run", plugins=["loud"])
+    (tmp_path / "loud.py").write_text("x = 1\n")
+    remember(compose(["plugins=[loud]"]))
+    forget_module()
+    assert configuration([f"resume={run}"]).plugins == ["loud"]
+    forget_module()
+    (tmp_path / "loud.py").write_text("x = 2\n")
+    with pytest.raises(ConfigError, match="is not what you have run before"):
+        configuration([f"resume={run}"])
+
+
+def test_a_package_has_changed_when_one_of_its_modules_has(tmp_path):
+    run = run_of(tmp_path / "run", plugins=["loud.inner"])
+    (tmp_path / "loud" / "inner").mkdir(parents=True)
+    for name in ("__init__.py", "inner/__init__.py", "inner/deep.py"):
+        (tmp_path / "loud" / name).write_text("")
+    remember(compose(["plugins=[loud.inner]"]))
+    for name in ("inner/deep.py", "__init__.py"):
+        forget_module()
+        ADMITTED.discard("loud.inner")
+        (tmp_path / "loud" / name).write_text("x = 2\n")
+        with pytest.raises(ConfigError, match="is not what you have run before"):
+            configuration([f"resume={run}"])
+        (tmp_path / "loud" / name).write_text("")
+    assert configuration([f"resume={run}"]).plugins == ["loud.inner"]
+
+
+@pytest.mark.parametrize("inside", ["", "code"])
+def test_nothing_inside_a_run_directory_is_imported(tmp_path, monkeypatch, inside):
+    run = run_of(tmp_path / "run", plugins=["loud"])
+    (run / inside).mkdir(exist_ok=True)
+    (run / inside / "loud.py").write_text(LOUD)
+    monkeypatch.chdir(run)
+    monkeypatch.syspath_prepend(str(run / inside))
+    for ask in (lambda: configuration(["resume=."]), lambda: compose(["plugins=[loud]"])):
+        with pytest.raises(ConfigError) as refused:
+            ask()
+        assert str(refused.value) == (
+            f"plugins: loud lies in the run directory {run}, of which nothing is imported; read "
+            "it, and move it elsewhere if it may run"
+        )
+    assert not (run / "canary").exists()
+
+
+def test_a_run_directory_is_not_searched_for_modules(tmp_path, monkeypatch):
+    run = run_of(tmp_path / "run")
+    (tmp_path / "loud.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(run)
+    load_plugins(["loud"])
+    assert str(run) not in sys.path
+
+
+def test_python_m_finds_no_module_in_the_run_directory_that_it_is_started_in(tmp_path):
+    run = run_of(tmp_path / "run")
+    (run / "omegaconf.py").write_text(LOUD)
+    command = [sys.executable, "-m", "tandem.config.help"]
+    done = subprocess.run(command, cwd=run, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not (run / "canary").exists()
+
+
+@pytest.mark.parametrize("changed", [
+    {"overrides": ["plugins=[loud]"], "warm_start": ["algorithm=sft"]},
+    {"warm_start": ["plugins=[loud]", "algorithm=sft"]},
+])  # fmt: skip
+def test_a_warm_start_names_no_plugin_that_its_run_does_not(tmp_path, changed):
+    (tmp_path / "loud.py").write_text(LOUD)
+    cfg = configuration([f"resume={run_of(tmp_path / 'run', **changed)}"])
+    with pytest.raises(ConfigError, match="is not what you have run before"):
+        warm_configuration(cfg)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_target_among_experiments_needs_a_plugin(tmp_path):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "loud.py").write_text(LOUD + "def f(): ...\n")
+    with pytest.raises(ConfigError, match=r"experiments\.loud\.f is not among the targets"):
+        resolve("experiments.loud.f", "data")
+
+
+def test_a_run_sends_no_variable_that_the_user_has_not_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("BANK_PASSWORD", "12345678")
+    chat = {"judge": {"function": {"chat": {"api_key_env": "BANK_PASSWORD"}}}}
+    run = run_of(tmp_path / "run", JUDGED, reward=chat)
+    with pytest.raises(ConfigError) as refused:
+        check(configuration([f"resume={run}"]))
+    assert str(refused.value) == (
+        f"{KEY}=BANK_PASSWORD: the variable would be sent to evil.example, and you named neither; "
+        f"give {KEY}=BANK_PASSWORD on the command line if that is right"
+    )
+    check(configuration([f"resume={run}", f"{KEY}=BANK_PASSWORD"]))
+
+
+def test_a_run_asks_no_host_that_the_user_has_not_named(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    run = run_of(tmp_path / "run", JUDGED)
+    with pytest.raises(ConfigError, match=rf"^{URL}: the run would ask evil\.example, which you"):
+        check(configuration([f"resume={run}"]))
+    check(configuration([f"resume={run}", f"{URL}=https://mine.example/v1"]))
+
+
+def test_what_a_run_sent_it_sends_when_it_goes_on_and_to_nobody_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-12345678")
+    cfg = compose(JUDGE)
+    check(cfg)
+    remember(cfg)
+    trust.SAID_HOSTS.clear()
+    run = run_of(tmp_path / "run", JUDGED)
+    check(resumed(run, []))
+    text = JUDGED.replace("evil.example", "other.example")
+    with pytest.raises(ConfigError, match=r"would be sent to other\.example"):
+        check(resumed(run_of(tmp_path / "run", text), []))
+
+
+def test_a_recipe_sends_no_variable_either(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-12345678")
+    folder = tmp_path / "loud" / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    (tmp_path / "loud" / "__init__.py").write_text("")
+    chat = "{url: 'https://evil.example/v1', model: m}"
+    (folder / "odd.yaml").write_text(
+        "# @package _global_\ndefaults: [override /reward: judge]\n"
+        f"reward: {{judge: {{function: {{chat: {chat}}}}}}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"OPENAI_API_KEY: the variable would be sent to evil"):
+        check(compose(["plugins=[loud]", "experiment=odd"]))
+
+
+def test_this_machine_is_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-12345678")
+    text = JUDGED.replace("https://evil.example", "http://127.0.0.1:8000")
+    check(resumed(run_of(tmp_path / "run", text), []))
+
+
+def test_what_is_kept_is_for_the_user_alone_to_read_and_mend(tmp_path):
+    (tmp_path / "loud.py").write_text("")
+    remember(compose(["plugins=[loud]"]))
+    assert json.loads(trust.place().read_bytes())["plugins"].keys() == {f"{tmp_path}/loud.py"}
+    assert trust.place().parent.stat().st_mode & 0o077 == 0
+    trust.place().write_text("[")
+    with pytest.raises(ConfigError, match=r"trusted\.json cannot be read .*: remove it$"):
+        trust.trusted()
+
+
+def test_a_job_of_a_sweep_that_goes_on_says_what_its_command_line_said():
+    words = ["plugins=[mine]", "seed=3", "reward=judge", f"{URL}=http://x", f"{KEY}=NAME"]
+    assert confirmed(words) == [words[0], *words[3:]]
