@@ -9,8 +9,16 @@ from torch import Tensor
 def group_sum(x: Tensor, group: Tensor) -> Tensor:
     """Sum of x over each group, given back to every row. [B] or [B, N] -> the same."""
     x = x.float() if x.dtype == torch.bool else x
-    ids, row = torch.unique(group, return_inverse=True)
+    ids, row = numbered(group)
     return x.new_zeros(len(ids), *x.shape[1:]).index_add_(0, row, x)[row]
+
+
+def numbered(group: Tensor) -> tuple[Tensor, Tensor]:
+    """The groups there are, and the place of each row's own among them: [G] and [B] int64."""
+    # Rows mostly come group by group, in rising order: then there is nothing to sort.
+    in_order = bool((group[1:] >= group[:-1]).all())
+    unique = torch.unique_consecutive if in_order else torch.unique
+    return unique(group, return_inverse=True)
 
 
 def group_mean(x: Tensor, group: Tensor, weight: Tensor) -> Tensor:
@@ -25,7 +33,7 @@ def group_mean(x: Tensor, group: Tensor, weight: Tensor) -> Tensor:
 def from_the_top(logits: Tensor, group: Tensor, mask: Tensor) -> Tensor:
     """exp of logits less the largest of their group: 1 there, and 0 outside the mask. [B, T]"""
     logits = logits.masked_fill(~mask, -torch.inf)
-    ids, row = group.unique(return_inverse=True)
+    ids, row = numbered(group)
     place = row[:, None].expand_as(logits)
     none = logits.new_full((len(ids), logits.shape[1]), -torch.inf)
     top = none.scatter_reduce(0, place, logits, "amax")[row]

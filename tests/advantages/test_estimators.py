@@ -14,7 +14,6 @@ from tandem.advantages.group import (
     batch_std,
     gpg,
     group_relative,
-    grpo_vectorized,
     leave_one_out,
     maxrl,
     opo,
@@ -29,7 +28,6 @@ BINARY = [1.0, 0.0, 1.0, 1.0, 1.0, 0.0]
 grpo = partial(group_relative, scale=unbiased_std)
 centred = partial(group_relative, scale=None)
 lite_ppo = partial(group_relative, scale=batch_std, eps=1e-4)
-vectorized = partial(grpo_vectorized, group_size=3)
 halves = Combined({"own": Share(grpo, 0.5), "all": Share(batch_relative, 0.5)})
 
 
@@ -73,13 +71,11 @@ def check(got, want, dtype=torch.float64):
     ("estimate", "total", "name"),
     [
         (lite_ppo, None, "grpo/batchstd"),
-        (vectorized, None, "grpo/std"),
         (batch_relative, None, "reinforce/batch_mean_seq"),
         (maxrl, BINARY, "maxrl"),
         (Standardised(leave_one_out), None, "rloo_norm"),
         (partial(best_gap, scale=None), [1, 0, 0.5, 0.9, 1, 0], "passk/bestgap"),
         (partial(best_gap, scale=unbiased_std), [1, 0, 0.5, 0.9, 1, 0], "passk/bestgap_std"),
-        (vectorized, [0.3, 0.3, 0.3, 1, 0, 1], "tie/grpo"),
     ],
 )
 def test_values_are_the_reference_ones(vectors, estimate, total, name, dtype):
@@ -199,21 +195,3 @@ def test_maxrl_refuses_a_negative_score():
 
 def test_maxrl_is_zero_where_nothing_succeeds():
     assert (maxrl(*one_step(torch.zeros(6))) == 0).all()
-
-
-@pytest.mark.parametrize("missing", [[], [4], [0, 1, 2], [7, 8]])
-def test_groups_side_by_side_have_the_general_values(missing):
-    generator = torch.Generator().manual_seed(0)
-    known = torch.ones(12, dtype=torch.bool)
-    known[missing] = False
-    group = torch.tensor([7, 7, 7, 7, 2, 2, 2, 2, 5, 5, 5, 5])
-    total = torch.randn(12, generator=generator, dtype=torch.float64)
-    rows = rollout(torch.ones(12, 3, dtype=torch.bool), group)
-    got = grpo_vectorized(scores(total, known), rows, group_size=4)
-    assert_close(got, grpo(scores(total, known), rows))
-
-
-@pytest.mark.parametrize("group", [[0, 1, 0, 1], [0, 0, 0, 1], [0, 0, 1]])
-def test_groups_that_are_not_side_by_side_are_refused(group):
-    with pytest.raises(ValueError, match="needs whole groups of 2 side by side"):
-        grpo_vectorized(*one_step(torch.zeros(len(group)), torch.tensor(group)), group_size=2)

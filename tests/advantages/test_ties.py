@@ -10,7 +10,6 @@ from tandem.advantages.group import (
     batch_relative,
     gpg,
     group_relative,
-    grpo_vectorized,
     leave_one_out,
     maxrl,
     opo,
@@ -57,13 +56,6 @@ def test_scores_a_rounding_apart_tie(estimate, size):
     assert not estimate(scores(total), rows).any()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_ties_side_by_side_are_exactly_zero(size):
-    rows = rollout(torch.ones(2 * size, 2, dtype=torch.bool), torch.arange(2 * size) // size)
-    total = torch.tensor(VALUES[:2]).repeat_interleave(size)
-    assert not grpo_vectorized(scores(total), rows, group_size=size).any()
-
-
 def test_a_tie_without_an_eps_is_zero_and_no_nan():
     rows = rollout(torch.ones(4, 2, dtype=torch.bool), torch.zeros(4, dtype=torch.int64))
     for estimate in (
@@ -72,6 +64,5 @@ def test_a_tie_without_an_eps_is_zero_and_no_nan():
             for scale in (unbiased_std, population_std)
         ),
         *(partial(parts, eps=0.0) for parts in (by_part, gdpo)),
-        partial(grpo_vectorized, group_size=4, eps=0.0),
     ):
         assert not estimate(scores(torch.ones(4)), rows).any()

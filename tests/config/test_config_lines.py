@@ -242,10 +242,6 @@ WRONG = {
     "algorithm/advantage=pkpo algorithm.advantage.k=0": (
         "k=0 of pkpo: a group of group_size=8 has no set of 0 samples; set k to 1 ... 8"
     ),
-    "algorithm=dapo algorithm/advantage=grpo_vectorized": (
-        "algorithm/collect=dynamic_sampling does not keep what was sampled as it is, but "
-        "grpo_vectorized needs whole groups side by side; set algorithm/advantage=group_relative"
-    ),
     "algorithm=gdpo algorithm/truncated=overlong": (
         "algorithm/truncated=overlong lowers the sum of the rewards, which gdpo does not read; "
         "set algorithm/truncated=train or mask and algorithm/kl=auto"

@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.contracts import at_least, positive, register_adv_estimator
+from tandem.contracts import at_least, register_adv_estimator
 from tandem.groups import group_sum
 from tandem.types import Rollout, Scores
 
@@ -41,34 +41,6 @@ def group_relative(
     if scale is not None:
         centred = divided(centred, scale(scores, rollout.group) + eps)
     return on_steps(centred, rollout.mask)
-
-
-@register_adv_estimator(compares="group", side_by_side=True)
-def grpo_vectorized(
-    scores: Scores,
-    rollout: Rollout,
-    *,
-    group_size: Annotated[int, positive],
-    eps: Annotated[float, at_least(0)] = 1e-6,
-) -> Tensor:
-    """`group_relative` by its std, for whole groups of one size that stand side by side.
-
-    Raises where they do not: dynamic sampling, for one, leaves rows out.
-    """
-    groups = rollout.group.view(-1, group_size) if len(rollout.group) % group_size == 0 else None
-    if groups is None or (groups != groups[:, :1]).any():
-        raise ValueError(
-            f"grpo_vectorized needs whole groups of {group_size} side by side, but of "
-            f"{len(rollout.group)} rows some are missing or elsewhere; "
-            "set algorithm/advantage=group_relative"
-        )
-    scored, total = scores.scored.view_as(groups), scores.total.view_as(groups).double()
-    count = scored.sum(1, keepdim=True)
-    mean = torch.where(scored, total, 0).sum(1, keepdim=True) / count.clamp(min=1)
-    centred = torch.where(scored, total - mean, 0)
-    std = (centred.square().sum(1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
-    relative = torch.where(std < TIE, 0, centred / (std + eps).clamp(min=TIE))
-    return on_steps(relative.view(-1).to(scores.total.dtype), rollout.mask)
 
 
 @register_adv_estimator(compares="group")
@@ -183,4 +155,4 @@ def count_and_mean(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
 
 def on_steps(x: Tensor, mask: Tensor) -> Tensor:
     """One number per sample -> every trained step of it. [B], [B, T] -> [B, T]."""
-    return x[:, None] * mask
+    return torch.where(mask, x[:, None], 0)

@@ -8,8 +8,7 @@ from tandem.config.given import shapes
 from tandem.contracts import facts_of
 
 COMPARING = (
-    "group_relative grpo_vectorized leave_one_out opo maxrl gpg by_part gdpo "
-    "best_gap pass_at_k pkpo_centred"
+    "group_relative leave_one_out opo maxrl gpg by_part gdpo best_gap pass_at_k pkpo_centred"
 )
 PARTS, SETS = "tandem.advantages.parts", "tandem.advantages.passk"
 
@@ -107,17 +106,4 @@ def scores_stay_in_their_domain(composed: Composed) -> str | None:
     return (
         f"{broken} makes scores negative, and {strict} compares rewards of 0 and more; leave it "
         "out, or set algorithm/advantage=group_relative"
-    )
-
-
-def groups_stand_side_by_side(composed: Composed) -> str | None:
-    names = [e.target.__name__ for e in composed.estimators]
-    collect = composed.within("algorithm", "collect")
-    if "grpo_vectorized" not in names or collect is None:
-        return None
-    if (name := collect.target.__name__) == "on_policy":
-        return None
-    return (
-        f"algorithm/collect={name} does not keep what was sampled as it is, but grpo_vectorized "
-        "needs whole groups side by side; set algorithm/advantage=group_relative"
     )

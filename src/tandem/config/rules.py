@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tandem.config.comparing import (
     groups_have_rivals,
-    groups_stand_side_by_side,
     rewards_are_weighed_once,
     scores_stay_in_their_domain,
     sets_fit_into_groups,
@@ -104,7 +103,6 @@ RULES: tuple[Rule, ...] = (
     values_have_a_critic,
     rewards_are_weighed_once,
     scores_stay_in_their_domain,
-    groups_stand_side_by_side,
     what_shaping_takes_is_read,
     whole_samples_are_weighed_as_such,
     demonstrations_come_alone,
