@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
 from tandem.config import ConfigError, compose
+from tandem.record import room
 from tandem.run import Result
 
 pytestmark = pytest.mark.usefixtures("unpainted")
@@ -384,3 +386,18 @@ def test_a_run_that_lost_its_checkpoints_is_not_begun_again_without_a_word(strai
     with pytest.raises(ConfigError, match="its logs have 3 lines, and there is no checkpoint in"):
         tandem.train(f"resume={lost}")
     assert (lost / "metrics.jsonl").read_bytes() == before
+
+
+def test_no_room_for_the_checkpoints_is_known_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(ConfigError, match=r"3 checkpoints of .* GiB are free; free some space"):
+        train(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_room_that_is_asked_for_is_what_a_checkpoint_takes(straight, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("tandem.run.check_room", lambda place, **how: asked.append(how))
+    train(tmp_path / "run", "iterations=1")
+    (taken,) = {room.size_of(path) for path in (straight / "checkpoints").glob("step_000002")}
+    assert asked[0]["size"] == pytest.approx(taken, rel=0.05)

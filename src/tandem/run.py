@@ -22,7 +22,7 @@ from tandem.config.command_line import refusals
 from tandem.config.resume import remember
 from tandem.data import Data, write_quarantine
 from tandem.devices import check_devices, trainer_for
-from tandem.estimate import estimate
+from tandem.estimate import estimate, state_of
 from tandem.evaluation import evaluate, held_out
 from tandem.held_out_pairs import compare_pairs
 from tandem.module import PostTraining
@@ -31,7 +31,8 @@ from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.mirrors import Job
 from tandem.record.plots import curves, heatmap
 from tandem.record.resumable import check_resumable
-from tandem.record.run_record import RunRecord
+from tandem.record.room import check_place, check_room, size_of, stopping_where_full
+from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.settings import Settings
 from tandem.start import check_engine, check_start, starting_weights
 from tandem.stop import STOPPED, Stop
@@ -66,8 +67,9 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str], *, job: Job = 
         cfg.overrides = list(overrides)
     settings = check(cfg)
     check_start(cfg)
-    if settings.resume is not None and not settings.evaluate:
-        with refusing():
+    with refusing():
+        check_place(run_dir)
+        if settings.resume is not None and not settings.evaluate:
             check_resumable(run_dir, every=settings.checkpoints.every)
     say(banner(settings, run_dir))
     if settings.estimate:
@@ -90,12 +92,15 @@ def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str], *, job: Job = 
         split = settings.evaluation.split
         found = EvaluationRecord(run_dir=run_dir, split=split, config=config, mirrors=mirrors)
         return Result(metrics=evaluated(module, settings, data, found), run_dir=run_dir)
+    with refusing():
+        check_room_for(module, settings, run_dir)
     record = RunRecord(run_dir, mirrors=mirrors, job=job)
-    if ranks.is_first():
-        record.begin(config, seed=settings.seed, command=["train.py", *overrides])
-        if write_quarantine(run_dir, data.quarantine) is not None:
-            say(f"left out    {len(data.quarantine)} rows, listed in quarantine.jsonl")
-    fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
+    with stopping_where_full(run_dir):
+        if ranks.is_first():
+            record.begin(config, seed=settings.seed, command=["train.py", *overrides])
+            if write_quarantine(run_dir, data.quarantine) is not None:
+                say(f"left out    {len(data.quarantine)} rows, listed in quarantine.jsonl")
+        fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
     return Result(metrics=record.latest, run_dir=run_dir)
 
 
@@ -128,6 +133,15 @@ def refusing() -> Iterator[None]:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def check_room_for(module: PostTraining, settings: Settings, run_dir: Path) -> None:
+    """Raise ValueError where the checkpoints of this module will not fit."""
+    trained, state = module.policy.weights().values(), module.state().values()
+    size = sum(x.nbytes for x in (*trained, *state))
+    size += sum(x.numel() * state_of(module.optimizer, x.dtype) for x in trained)
+    held = size_of(run_dir / CHECKPOINTS)
+    check_room(run_dir, size=size, keep=settings.checkpoints.keep, held=held)
 
 
 def fit(

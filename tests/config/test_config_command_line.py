@@ -180,3 +180,9 @@ def test_help_needs_no_torch(tmp_path):
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"torch", "lightning", "transformers", "numpy"}
     print(f"help took {time.perf_counter() - start:.2f} s")
+
+
+def test_a_run_directory_that_is_a_file_is_refused_before_hydra_makes_it(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"^run_dir=.*/file is a file; give a directory$"):
+        preflight(["train.py", f"run_dir={tmp_path}/file"])

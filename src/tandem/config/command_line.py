@@ -75,8 +75,13 @@ def _refuse(message: str) -> NoReturn:
 
 def _check(cfg: DictConfig, words: argparse.Namespace) -> None:
     from tandem.config.checks import checked  # imports torch
+    from tandem.record.room import check_place
 
     checked(cfg)
+    try:
+        check_place(Path(cfg.run_dir))  # Hydra makes it
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     if words.cfg == "job":  # Hydra knows neither the choices nor the configuration of a resumed run
         shown = OmegaConf.select(cfg, words.package) if words.package else cfg
         print(OmegaConf.to_yaml(shown, resolve=words.resolve), end="")

@@ -1,0 +1,70 @@
+"""Whether a run directory can be written to and has room, and what to say where it has not."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from tandem.stop import Stop
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+GIB = 2**30
+
+
+def check_place(run_dir: Path) -> None:
+    """Raise ValueError for a directory that cannot be made or written to. Leaves nothing."""
+    place = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    if not place.is_dir():
+        raise ValueError(f"run_dir={run_dir}: {place} is a file; give a directory")
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise ValueError(
+            f"run_dir={run_dir}: nothing can be written to {place} ({error.strerror}); give a "
+            "directory that is yours, on a disk with room"
+        ) from error
+
+
+def check_room(run_dir: Path, *, size: float, keep: int, held: int) -> None:
+    """Raise ValueError where checkpoints of `size` bytes do not fit: `keep` of them, and one more
+    while it is written. `held` bytes of them are there already."""
+    place = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    free, wanted = shutil.disk_usage(place).free, (keep + 1) * size - held
+    if free < wanted:
+        fewer = "set checkpoints.keep=1, " if keep > 1 else ""
+        raise ValueError(
+            f"run_dir={run_dir}: {keep + 1} checkpoints of {size / GIB:.3g} GiB (checkpoints.keep="
+            f"{keep}, and one that is written) take {wanted / GIB:.3g} GiB, and {free / GIB:.3g} "
+            f"GiB are free; free some space, {fewer}or give a run_dir on another disk"
+        )
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@contextmanager
+def stopping_where_full(run_dir: Path) -> Iterator[None]:
+    """A disk that takes no more ends a run with one line; what was published is whole."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise Stop(_said(f"{error.filename or run_dir}: {error.strerror}", run_dir)) from error
+    except SafetensorError as error:
+        raise Stop(_said(f"a file of weights was not written: {error}", run_dir)) from error
+
+
+def _said(reason: str, run_dir: Path) -> str:
+    return (
+        f"{reason}; free some space or mend the disk, and go on with: python train.py "
+        f"resume={run_dir}"
+    )
