@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -41,6 +42,38 @@ def check_hub(name: str, key: str) -> None:
         raise ValueError(
             f"{key}={name} is no folder, and the hub did not give it ({one_line(error)}); {advice}"
         ) from None
+
+
+def refuse_pickles(path: str | Path, *, key: str, kind: str, part: str = "") -> None:
+    """Raise where weights would be read from a pickle, which runs code.
+
+    `kind`: library.class that would load them from the subfolder `part` of `path`.
+    """
+    folder = Path(path).expanduser() / part
+    shards = [shard for file in folder.glob("*.safetensors.index.json") for shard in _shards(file)]
+    if shards or any(folder.glob("*.safetensors")):
+        found = sorted({shard for shard in shards if not shard.endswith(".safetensors")})
+    else:
+        found = sorted(file.name for file in folder.glob("*.bin"))
+    if not found:
+        return
+    library, _, name = kind.rpartition(".")
+    inside = f", subfolder='{part}'" if part else ""
+    raise ValueError(
+        f"{key}={path} has its weights in {found[0]}, a pickle, which runs code when it is read; "
+        f'where you trust who made it, convert it once: python -c "from {library} import {name} '
+        f"as M; M.from_pretrained('{path}'{inside}, use_safetensors=False)"
+        f".save_pretrained('{folder}')\""
+    )
+
+
+def name_of(kind: type) -> str:
+    """library.class, as a class of a library is imported."""
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def _shards(index: Path) -> list[str]:
+    return [str(name) for name in json.loads(index.read_bytes()).get("weight_map", {}).values()]
 
 
 def without_bars() -> None:

@@ -142,3 +142,29 @@ def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(GPT2Config(vocab_size=264, n_embd=16, n_layer=1, n_head=2))
+
+
+def as_pickle(folder, name="pytorch_model.bin"):
+    weights = folder / "model.safetensors"
+    torch.save(load_file(weights), folder / name)
+    weights.unlink()
+
+
+def test_weights_in_a_pickle_are_refused_with_the_command_that_converts_them(folder):
+    want = load_file(folder / "model.safetensors")
+    as_pickle(folder)
+    with pytest.raises(ValueError, match=r"^model\.path=\S+ has its weights in pyt\S+, a pi") as no:
+        load(folder)
+    assert "\n" not in str(no.value)
+    exec(str(no.value).partition('python -c "')[2].removesuffix('"'))
+    load(folder)
+    got = load_file(folder / "model.safetensors")
+    assert all(torch.equal(got[name], want[name]) for name in got)
+
+
+def test_an_index_of_safetensors_that_names_a_pickle_is_refused(folder):
+    as_pickle(folder, "shard.bin")
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": "shard.bin"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"has its weights in shard\.bin, a pickle, which runs"):
+        load(folder)

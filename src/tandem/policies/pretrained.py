@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import ranks
-from tandem.hub import align, located, one_line, without_bars
+from tandem.hub import align, located, one_line, refuse_pickles, without_bars
 
 Packing = bool | Literal["auto"]
 
@@ -70,6 +70,7 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     place = located(path, key="model.path")
+    refuse_pickles(place, key="model.path", kind="transformers.AutoModelForCausalLM")
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
@@ -79,6 +80,7 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
             dtype=_dtype(numerics),
             attn_implementation=numerics.attn_implementation,
             trust_remote_code=False,
+            use_safetensors=True,
             output_loading_info=True,
         )
     except Exception as error:  # a dozen libraries' own; all mean that this path is of no use

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from tandem.hub import align, located, one_line, without_bars
+from tandem.hub import align, located, name_of, one_line, refuse_pickles, without_bars
 
 Item = TypeVar("Item")
 
@@ -51,6 +51,7 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
     `key` is the setting that gave the path: whatever cannot be loaded is one line that names it.
     """
     without_bars()
+    refuse_pickles(path, key=key, kind=name_of(kind))
     given = {"dtype": getattr(torch, hosting.dtype), "use_safetensors": True}
     model, report = read(kind, path, key, output_loading_info=True, **given)
     if missing := sorted(report["missing_keys"]):

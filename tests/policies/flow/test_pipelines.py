@@ -253,6 +253,16 @@ def test_a_folder_that_is_not_whole_or_of_another_family_is_one_line(world, tmp_
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("part", ["transformer", "vae", "text_encoder"])
+def test_a_part_in_a_pickle_is_refused_when_the_pipeline_is_loaded(world, tmp_path, part):
+    folder = shutil.copytree(world.folders["qwen_image"], tmp_path / "pickled")
+    for weights in (folder / part).glob("*.safetensors"):
+        torch.save(load_file(weights), weights.with_suffix(".bin"))
+        weights.unlink()
+    with pytest.raises(ValueError, match=rf"in \w+\.bin, a pickle.*, subfolder='{part}', use_saf"):
+        QwenImage(resolution=32).load(str(folder), None)
+
+
 def test_a_text_that_is_cut_off_is_read_as_diffusers_cuts_it(world):
     adapter = QwenImage(resolution=32, max_sequence_length=8)
     policy = world.make("qwen_image", adapter=adapter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -52,17 +53,26 @@ def from_hub(name: str) -> Path:
         ) from None
 
 
+def refuse_pickled_readers(folder: Path, readers: Sequence[str]) -> None:
+    """Encoders are read when there are texts to encode; what they are is said in the index."""
+    index = json.loads((folder / INDEX).read_bytes())
+    for part in readers:
+        kind = ".".join(map(str, index.get(part) or ()))
+        hub.refuse_pickles(folder, key="model.path", kind=kind, part=part)
+
+
 def loaded(
     folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | Literal["auto"]
 ) -> nn.Module:
     """The network in a subfolder, all of its weights. Whatever cannot be loaded is one line."""
     if not (folder / part / "config.json").is_file():
         raise ValueError(f"model.path={folder} holds no {part}/config.json")
+    hub.refuse_pickles(folder, key="model.path", kind=hub.name_of(kind), part=part)
     try:
         named = json.loads((folder / part / "config.json").read_text())["_class_name"]
         if named == kind.__name__:
             network, told = kind.from_pretrained(
-                folder, subfolder=part, dtype=dtype, output_loading_info=True
+                folder, subfolder=part, dtype=dtype, output_loading_info=True, use_safetensors=True
             )
     except Exception as error:  # several libraries' own; all mean that this path is of no use
         raise ValueError(

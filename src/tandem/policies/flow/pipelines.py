@@ -14,7 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from tandem.dynamics.guidance import guided
-from tandem.policies.flow.folders import loaded, pipeline_folder, without_bars
+from tandem.policies.flow.folders import (
+    loaded,
+    pipeline_folder,
+    refuse_pickled_readers,
+    without_bars,
+)
 from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.prompts import fingerprint_of
 from tandem.policies.flow.protocol import Canvas
@@ -89,6 +94,7 @@ class Pipeline(ABC):
         for part in self.readers:
             if part not in self.optional and not (self.folder / part).is_dir():
                 raise ValueError(f"model.path={self.folder} has no folder {part}")
+        refuse_pickled_readers(self.folder, self.readers)
         self.vae = loaded(self.folder, "vae", family.vae, torch.float32).eval()
         own = self.canvas(None)
         self.latent_shape, self.tokens = own.latent_shape, (own.tokens, self.text_tokens)
@@ -134,8 +140,9 @@ class Pipeline(ABC):
         """The pipeline with its encoders on that device, and without a VAE."""
         absent = {name: None for name in self.readers if not (self.folder / name).is_dir()}
         # Some ask the transformer how wide the states are of an encoder that was left out.
+        given = {"vae": None, "transformer": self.network, **absent}
         pipeline = self.family().pipeline.from_pretrained(
-            self.folder, vae=None, transformer=self.network, dtype=self.encoder_dtype, **absent
+            self.folder, dtype=self.encoder_dtype, use_safetensors=True, **given
         )
         for name in self.readers:
             if isinstance(part := pipeline.components[name], nn.Module):
