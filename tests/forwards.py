@@ -15,9 +15,10 @@ from omegaconf import DictConfig
 from policies.flow.small_flow import Brightness, asked
 
 from tandem.algorithm import Algorithm
-from tandem.batches import Budget, Experience, Plan, counting_rows
+from tandem.batches import Budget, Plan, counting_rows
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
+from tandem.experience import Experience
 from tandem.guards import Guards
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.tiny_flow import TinyFlow

@@ -218,7 +218,7 @@ def test_the_part_that_decides_is_the_first_that_judges_a_prompt():
     scores = Scores(total=torch.ones(3), parts=parts, scored=torch.ones(3).bool())
     own = (None, ("b",), ("b", "a"))
     prompts = [Prompt(id=i, source="s", text="?", rewards=r) for i, r in enumerate(own)]
-    assert_close(collect.part(scores, None, prompts), torch.tensor([1.0, 6.0, nan]), equal_nan=True)
-    assert collect.part(scores, "b", prompts) is scores.parts["b"]
+    assert_close(scores.part(None, prompts), torch.tensor([1.0, 6.0, nan]), equal_nan=True)
+    assert scores.part("b", prompts) is scores.parts["b"]
     with pytest.raises(ValueError, match="no reward is called 'c'; there are a, b"):
-        collect.part(scores, "c", prompts)
+        scores.part("c", prompts)

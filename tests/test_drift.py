@@ -9,7 +9,8 @@ from torch.testing import assert_close
 
 from tandem import draws
 from tandem.data.shapes_drawn import renderings
-from tandem.drift import Collapse, colour_entropy, dark, distance, edge_density
+from tandem.drift import Collapse, colour_entropy, dark, edge_density
+from tandem.record.galleries import distance
 
 BLACK = torch.zeros(4, 4, 3, dtype=torch.uint8)
 HALF = BLACK.clone()

@@ -9,12 +9,12 @@ from records import GRPO, rollout, scores
 from torch.testing import assert_close
 
 from tandem import draws, kl
-from tandem.batches import Experience
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import unbound
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, step_log_ratio
+from tandem.experience import Experience
 from tandem.metrics import settle
 from tandem.objectives.coupled import Coupled
 from tandem.penalties import KLInLoss, KLInReward

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from tandem import corrections, ranks
 from tandem.advantages.compose import normalised
-from tandem.batches import Experience
 from tandem.contracts import facts_of, unbound
 from tandem.dynamics.decays import Following
 from tandem.dynamics.regression import Regression
+from tandem.experience import Experience
 from tandem.losses.critic import explained_variance
 from tandem.objectives.coupled import Coupled
 from tandem.objectives.decoupled import Decoupled

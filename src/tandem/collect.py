@@ -12,8 +12,8 @@ from torch import Tensor
 from tandem import ranks
 from tandem.advantages.baselines import OF_GREEDY_ROWS
 from tandem.advantages.preference import extremes
-from tandem.batches import unmasked
 from tandem.contracts import at_least, positive, register_collect
+from tandem.experience import unmasked
 from tandem.groups import group_sum
 from tandem.metrics import Metric, Sum
 from tandem.types import Prompt, Rollout, Scores, concat, take
@@ -180,7 +180,7 @@ def dynamic_sampling(
     drawn = found = 0
     while found < wanted and len(kept) < max_rounds:
         rollout, scores = source.act(source.more(len(kept)) if kept else prompts)
-        said = part(scores, metric, rollout.prompts)
+        said = scores.part(metric, rollout.prompts)
         rows = differing(said, rollout.group, tolerance).nonzero()[:, 0]
         kept.append((take(rollout, rows), take(scores, rows)))
         drawn, found = drawn + wanted, found + _groups(rollout.group[rows])
@@ -214,20 +214,6 @@ def _first_groups(rollout: Rollout, scores: Scores, wanted: int) -> tuple[Rollou
     last = ids[ids >= 0][:wanted][-1].to(rollout.group.device)
     rows = ((rollout.group <= last) | ~trained).nonzero()[:, 0]
     return take(rollout, rows), take(scores, rows)
-
-
-def part(scores: Scores, metric: str | None, prompts: Sequence[Prompt]) -> Tensor:
-    """One named reward part, [B]; the first one if there is no name.
-
-    Of a prompt that it does not judge, the first of the rewards that do.
-    """
-    name = next(iter(scores.parts)) if metric is None else metric
-    if name not in scores.parts:
-        raise ValueError(f"no reward is called {name!r}; there are {', '.join(scores.parts)}")
-    names = [name if prompt.judged_by(name) else prompt.rewards[0] for prompt in prompts]
-    if {*names} <= {name}:
-        return scores.parts[name]
-    return torch.stack([scores.parts[own][row] for row, own in enumerate(names)])
 
 
 def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:

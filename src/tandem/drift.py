@@ -49,12 +49,6 @@ def edge_density(pictures: Tensor) -> Tensor:
     return edges.double().mean((-2, -1))
 
 
-def distance(pictures: Tensor, others: Tensor) -> Tensor:
-    """The root of the mean squared difference of two pictures, on the scale from -1 to 1."""
-    difference = (pictures.double() - others.double()) / 127.5
-    return difference.square().mean((-3, -2, -1)).sqrt()
-
-
 Measure = Callable[[Tensor], Tensor]
 MEASURES: Mapping[str, Measure] = {
     "dark": dark,

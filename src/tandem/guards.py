@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from safetensors.torch import save_file
 
-from tandem.batches import Experience
+from tandem.experience import Experience
 from tandem.keys import key
 from tandem.stop import Stop
 

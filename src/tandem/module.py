@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tandem import ranks
 from tandem.algorithm import Algorithm
-from tandem.batches import Experience, Plan, even_parts, is_fresh, updates
-from tandem.collect import GIVEN, part, slots_of_this_rank
+from tandem.batches import Plan, even_parts, is_fresh, updates
+from tandem.collect import GIVEN, slots_of_this_rank
+from tandem.experience import Experience
 from tandem.guards import STALE, Guards, finite, save_failure
 from tandem.metrics import Metric, Sum, merge, settle
 from tandem.objectives.terms import Objective, Outcome
@@ -231,7 +232,7 @@ class PostTraining(Shell):
         # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
         main = (rollout.group < len(prompts)).nonzero()[:, 0]
         asked = [prompts[slot] for slot in rollout.group[main].tolist()]
-        success = part(take(scores, main), None, asked)
+        success = take(scores, main).part(None, asked)
         self.stream.observe([prompt.source for prompt in asked], success)
 
     # What a checkpoint holds beside weights and optimiser.

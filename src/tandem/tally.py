@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tandem.collect import part
 from tandem.data.records import reported_with
 from tandem.drift import MEASURES
 from tandem.passes import Evaluation, Pass
@@ -45,7 +44,7 @@ class Columns:
 
     def count(self, rollout: Rollout, scores: Scores, settings: Evaluation, one: Pass) -> Tensor:
         """Sums over the samples of each prompt: [prompts, len(names)]."""
-        decisive = part(scores, settings.metric, rollout.prompts).cpu()
+        decisive = scores.part(settings.metric, rollout.prompts).cpu()
         scored = scores.scored.cpu()
         each = {
             "correct": settings.right(decisive),

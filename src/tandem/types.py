@@ -121,6 +121,19 @@ class Scores:
             rows = (len(self.total), self.per_step.shape[1])
             check_shapes("Scores", {"per_step": self.per_step}, rows)
 
+    def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
+        """One named reward of each sample, [B]; None: the first one.
+
+        For a prompt that it does not judge, the first of the rewards that do.
+        """
+        name = next(iter(self.parts)) if name is None else name
+        if name not in self.parts:
+            raise ValueError(f"no reward is called {name!r}; there are {', '.join(self.parts)}")
+        names = [name if prompt.judged_by(name) else prompt.rewards[0] for prompt in prompts]
+        if {*names} <= {name}:
+            return self.parts[name]
+        return torch.stack([self.parts[own][row] for row, own in enumerate(names)])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:

@@ -26,10 +26,11 @@ from torch.testing import assert_close
 from tandem import draws
 from tandem.advantages.passk import pass_at_k
 from tandem.algorithm import Algorithm
-from tandem.batches import Budget, Experience, Plan
+from tandem.batches import Budget, Plan
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import declare, facts_of, unbound
+from tandem.experience import Experience
 from tandem.guards import Guards
 from tandem.types import Prompt, Rollout, Scores
 

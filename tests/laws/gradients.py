@@ -19,8 +19,8 @@ from torch.testing import assert_close
 from tandem import kl
 from tandem.advantages.temporal import return_to_go
 from tandem.algorithm import Algorithm
-from tandem.batches import Experience
 from tandem.contracts import facts_of, unbound
+from tandem.experience import Experience
 from tandem.guards import Guards
 from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of

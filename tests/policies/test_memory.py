@@ -7,7 +7,8 @@ import torch
 from policies.small_language import NOTHING, questions, small
 
 from tandem import weights
-from tandem.batches import Budget, Experience, rows_of
+from tandem.batches import Budget
+from tandem.experience import Experience, rows_of
 from tandem.losses.policy import reinforce
 from tandem.objectives.coupled import Coupled
 from tandem.objectives.terms import Term

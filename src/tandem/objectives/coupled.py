@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tandem import corrections
-from tandem.batches import Experience
 from tandem.contracts import declare, facts_of
+from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.objectives.terms import KL, POLICY, Objective, Term, counted, found
 from tandem.readings import mismatch_metrics, policy_metrics, reference_metrics

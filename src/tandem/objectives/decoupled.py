@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.batches import Experience
 from tandem.contracts import facts_of
 from tandem.dynamics.regression import Weighting, energy
+from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.objectives.terms import KL, POLICY, Objective, Term, counted, found
 from tandem.readings import policy_metrics

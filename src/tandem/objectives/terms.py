@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tandem import corrections, ranks
-from tandem.batches import Experience, rows_of
 from tandem.contracts import facts_of, summary_of, survey_of
+from tandem.experience import Experience, rows_of
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch, DecoupledBatch, Summary, concat, pad_steps, take

@@ -20,7 +20,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tandem.drift import distance
 from tandem.record import jsonl, pictures
 
 Rows = Sequence[Mapping]
@@ -108,6 +107,12 @@ def progress(run_dir: Path) -> Path | None:
     titles = [str(iteration) for iteration in shown]
     path = run_dir / "pictures.png"
     return pictures.save_titled(strip, path, size=size, columns=titles, rows=prompts)
+
+
+def distance(pictures: Tensor, others: Tensor) -> Tensor:
+    """The root of the mean squared difference of two pictures, on the scale from -1 to 1."""
+    difference = (pictures.double() - others.double()) / 127.5
+    return difference.square().mean((-3, -2, -1)).sqrt()
 
 
 def distance_to_start(rows: Rows, start: Path) -> float | None:

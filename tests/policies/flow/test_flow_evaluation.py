@@ -11,7 +11,6 @@ from torch import distributed as dist
 from torch import multiprocessing
 
 from tandem import draws
-from tandem.batches import Experience
 from tandem.data.shapes import Pictures as Demonstrations
 from tandem.data.shapes import shapes
 from tandem.data.shapes_drawn import renderings
@@ -20,6 +19,7 @@ from tandem.dynamics.decays import Following, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.steps import random_steps
 from tandem.evaluation import evaluate
+from tandem.experience import Experience
 from tandem.guards import save_failure
 from tandem.passes import Pictures
 from tandem.rewards import Reward, Rewards

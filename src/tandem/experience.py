@@ -1,0 +1,89 @@
+"""Rows that are ready to be trained on, and choices among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from tandem.types import (
+    PER_STEP,
+    CoupledBatch,
+    DecoupledBatch,
+    Rollout,
+    Scores,
+    check_shapes,
+    each,
+    take,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """Rows that are ready to be trained on."""
+
+    rollout: Rollout
+    scores: Scores
+    advantages: Tensor  # [B, T]
+    returns: Tensor | None = None  # [B, T] what a critic learns; None: there is none
+    # Of one update, by term: how much each step counts, and what its loss found in all rows.
+    weights: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
+    surveyed: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T, ...]
+    # What the policy said of them, with gradient, if it was asked before the cut.
+    record: CoupledBatch | DecoupledBatch | None = None
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.rollout.mask.shape)
+        check_shapes("Experience", self.columns(), shape)
+        check_shapes("Experience.weights", self.weights, shape)
+        # A survey may find several numbers for a step, along further axes.
+        found = {
+            name: x.flatten(2)[..., 0] if x.ndim > 2 else x for name, x in self.surveyed.items()
+        }
+        check_shapes("Experience.surveyed", found, shape)
+
+    def columns(self) -> dict[str, Tensor]:
+        """Its own tensors [B, T] that are there."""
+        own = {"advantages": self.advantages, "returns": self.returns}
+        return {name: value for name, value in own.items() if value is not None}
+
+    def weighed(self, weights: Mapping[str, Tensor]) -> Experience:
+        return replace(self, weights=weights)
+
+    def weightless(self) -> Experience:
+        """The same rows, counting for nothing."""
+        return self.weighed({name: 0 * weight for name, weight in self.weights.items()})
+
+
+def rows_of(experience: Experience, rows: Tensor) -> Experience:
+    """The chosen rows, without the steps that none of them has."""
+    return trim(take(experience, rows))
+
+
+def first_row(experience: Experience) -> Experience:
+    return rows_of(experience, torch.zeros(1, dtype=torch.int64))
+
+
+def trim(experience: Experience) -> Experience:
+    """Drop the steps right of the longest sample."""
+    steps = max(int(experience.rollout.length.max()), 1)
+    rollout = experience.rollout
+    if steps >= rollout.mask.shape[1]:
+        return experience
+    cut = {name: getattr(rollout, name) for name in ("mask", *PER_STEP)}
+    shorter = {name: value[:, :steps] for name, value in cut.items() if value is not None}
+    return replace(
+        experience,
+        rollout=replace(rollout, **shorter),
+        **{name: value[:, :steps] for name, value in experience.columns().items()},
+        weights={name: weight[:, :steps] for name, weight in experience.weights.items()},
+        surveyed={name: found[:, :steps] for name, found in experience.surveyed.items()},
+        record=each(experience.record, lambda x: x if x.ndim == 1 else x[:, :steps]),
+    )
+
+
+def unmasked(rollout: Rollout) -> Rollout:
+    """The same rows without a trained step: they weigh nothing and join no group's cut."""
+    return replace(rollout, mask=torch.zeros_like(rollout.mask))
