@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.contracts.facts import declare
-from tandem.contracts.spellings import ADVANTAGES, LOSSES, Spelling, in_form
+from tandem.contracts.spellings import (
+    ADVANTAGES,
+    LOSSES,
+    REWARDS,
+    Foreign,
+    Spelling,
+    adapted,
+    in_form,
+)
 
 # (group, option) -> what was registered as it, in order.
 REGISTERED: dict[tuple[str, str], Callable] = {}
@@ -28,6 +36,7 @@ class Registrar:
 
     group: str
     spellings: Sequence[Spelling] = ()  # of functions; none: any
+    foreign: Sequence[Foreign] = ()  # forms of other libraries, beside its own
 
     def __call__(self, named: Callable | str | None = None, /, **facts: Any) -> Callable:
         if callable(named):
@@ -38,6 +47,8 @@ class Registrar:
         _refuse_nameless(component)
         if self.spellings and not inspect.isclass(component):
             component = in_form(component, self.spellings)
+        if self.foreign and not inspect.isclass(component):
+            component = adapted(component, self.foreign)
         before = REGISTERED.get((self.group, name), component)
         if place(before) != place(component):  # the same place: a notebook ran its cell again
             raise ValueError(
@@ -71,7 +82,9 @@ register_policy_loss = Registrar("algorithm/loss", LOSSES)
 # (advantages, returns)`: rewards [B, T] hold each sample's total on its last trained step, unless
 # its score is spread over its steps. Of the returns only the shape is looked at.
 register_adv_estimator = Registrar("algorithm/advantage", ADVANTAGES)
-register_reward = Registrar("reward")  # (output, prompt, *, numbers) -> number or None
+# `(output, prompt, *, numbers) -> number or None`, or as verl and TRL have it: `(data_source,
+# solution_str, ground_truth, extra_info) -> number`, `(completions, **columns) -> [number]`.
+register_reward = Registrar("reward", foreign=REWARDS)
 register_weights = Registrar("algorithm/weights")  # mask [B, T] of an update -> weight [B, T]
 register_correction = Registrar("algorithm/correction")  # batch -> weight [B, T]
 register_old_policy = Registrar("algorithm/proximal")  # batch -> old_logp [B, T]

@@ -32,6 +32,17 @@ class Spelling:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """How another library calls such a function: by keyword, so some names give it away."""
+
+    takes: tuple[str, ...]
+    adapter: str  # module:function that makes the form the group calls of it
+
+    def fits(self, function: Callable) -> bool:
+        return {*self.takes} <= {*inspect.signature(function).parameters}
+
+
 ADVANTAGES = (
     Spelling(("scores", "rollout"), "advantages [B, T]"),
     Spelling(
@@ -48,6 +59,18 @@ LOSSES = (
         "tandem.losses.adapted:from_scalar",
     ),
 )
+
+
+REWARDS = (
+    Foreign(("solution_str", "ground_truth"), "tandem.rewards.adapted:from_verl"),
+    Foreign(("completions",), "tandem.rewards.adapted:from_trl"),
+)
+
+
+def adapted(function: Callable, known: Sequence[Foreign]) -> Callable:
+    """The function as its group calls it, where another library's form is known; else itself."""
+    adapter = next((one.adapter for one in known if one.fits(function)), None)
+    return function if adapter is None else resolve_name(adapter)(function)
 
 
 def in_form(function: Callable, accepted: Sequence[Spelling]) -> Callable:

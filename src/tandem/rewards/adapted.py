@@ -1,0 +1,112 @@
+"""Rewards as verl and TRL have them, asked as ours are. Both call by keyword, so names decide."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+from tandem.contracts import declare
+from tandem.rewards.asking import batched
+from tandem.rewards.verdicts import Missing
+from tandem.types import Prompt
+
+VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
+# What a column may be called that holds the right answer, where the data has none of that name.
+ANSWERS = ("answer", "ground_truth", "solution")
+OF_TRAINERS = ("completion_ids", "trainer_state", "log_extra", "log_metric")
+NUMBERS = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def from_verl(function: Callable) -> Callable:
+    """`(data_source, solution_str, ground_truth, extra_info) -> number`, or a dict with `score`, or
+    a list whose first number it is: as `(output, prompt, *, numbers) -> number`.
+
+    The source of a prompt is the data source, its answer the ground truth, its fields the rest.
+    """
+    parameters = inspect.signature(function).parameters
+    numbers = [one for name, one in parameters.items() if name not in VERL and one.kind in NUMBERS]
+
+    @declare(judges="texts")
+    @functools.wraps(function)
+    def reward(output: str, prompt: Prompt, **given: object) -> object:
+        known = (prompt.source, output, prompt.answer, dict(prompt.fields))
+        told = _taken(parameters, dict(zip(VERL, known, strict=True)))
+        return _score(function(**told, **given))
+
+    reward.__signature__ = _signature(("output", "prompt"), numbers)
+    return reward
+
+
+def from_trl(function: Callable) -> Callable:
+    """`(completions, prompts, **columns) -> [number or None]`, of which it takes what it names: as
+    `(outputs, prompts, *, numbers) -> [number or None]`. Numbers are its keyword-only parameters.
+
+    Answers to messages are messages too. Columns are the fields of the prompts, and their answer.
+    """
+    parameters = inspect.signature(function).parameters
+    numbers = [one for one in parameters.values() if one.kind is Parameter.KEYWORD_ONLY]
+    columns = [name for name, one in parameters.items() if one.kind in NUMBERS[1:]]
+    if unknown := [n for n in columns if n in OF_TRAINERS and _is_asked(parameters[n])]:
+        raise ValueError(
+            f"{function.__module__}.{function.__qualname__}: {unknown[0]} is TRL's own, and Tandem "
+            "has none; take completions, prompts and columns of the data"
+        )
+
+    @batched
+    @declare(judges="texts")
+    @functools.wraps(function)
+    def reward(outputs: Sequence[str], prompts: Sequence[Prompt], **given: object) -> object:
+        told = {
+            "prompts": [_question(prompt) for prompt in prompts],
+            "completions": [_answer(*pair) for pair in zip(outputs, prompts, strict=True)],
+        }
+        told = _columns(prompts, columns) | told
+        if missing := [n for n in columns if n not in told and _is_asked(parameters[n])]:
+            raise Missing(f"takes the column {missing[0]}, and prompts have {', '.join(told)}")
+        return function(**_taken(parameters, told), **given)
+
+    reward.__signature__ = _signature(("outputs", "prompts"), numbers)
+    return reward
+
+
+def _score(answer: object) -> object:
+    """As verl reads it."""
+    if isinstance(answer, Mapping):
+        return answer["score"]
+    return answer[0] if isinstance(answer, list | tuple) else answer
+
+
+def _question(prompt: Prompt) -> str | list[dict[str, str]]:
+    return [dict(one) for one in prompt.messages] if prompt.text is None else prompt.text
+
+
+def _answer(output: str, prompt: Prompt) -> str | list[dict[str, str]]:
+    return [{"role": "assistant", "content": output}] if prompt.text is None else output
+
+
+def _columns(prompts: Sequence[Prompt], named: Sequence[str]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for prompt in prompts for name in prompt.fields)
+    columns = {name: [prompt.fields.get(name) for prompt in prompts] for name in names}
+    answers = [prompt.answer for prompt in prompts]
+    wanted = [name for name in ANSWERS if name == ANSWERS[0] or name in named]
+    return {name: answers for name in wanted} | columns
+
+
+def _taken(parameters: Mapping[str, Parameter], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a function takes; one with `**columns` takes them all."""
+    takes_all = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
+    return {name: x for name, x in told.items() if takes_all or name in parameters}
+
+
+def _is_asked(parameter: Parameter) -> bool:
+    return parameter.default is Parameter.empty
+
+
+def _signature(first: Sequence[str], numbers: Sequence[Parameter]) -> Signature:
+    """What can be configured of it, beside what it is asked about."""
+    asked = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in first]
+    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in numbers]
+    return Signature([*asked, *keywords])
