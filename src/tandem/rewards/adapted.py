@@ -92,7 +92,7 @@ def _columns(prompts: Sequence[Prompt], named: Sequence[str]) -> dict[str, list[
     columns = {name: [prompt.fields.get(name) for prompt in prompts] for name in names}
     answers = [prompt.answer for prompt in prompts]
     wanted = [name for name in ANSWERS if name == ANSWERS[0] or name in named]
-    return {name: answers for name in wanted} | columns
+    return dict.fromkeys(wanted, answers) | columns
 
 
 def _taken(parameters: Mapping[str, Parameter], told: Mapping[str, Any]) -> dict[str, Any]:
