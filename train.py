@@ -8,22 +8,21 @@ os.environ.setdefault("PROJECT_ROOT", str(Path(__file__).resolve().parent))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 times more when busy
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
-from tandem.config import configuration
-from tandem.config.command_line import preflight, refusals
+from tandem.config.command_line import Run, preflight, refusals
 from tandem.config.sweeps import Sweep
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="config")
-def main(_: DictConfig) -> None:
+def train(asked: Run, run_dir: Path) -> None:
     from tandem.run import run, stops  # heavy imports, once nothing can be refused any more
 
-    job = HydraConfig.get()
-    overrides, run_dir = list(job.overrides.task), Path(job.runtime.output_dir)
     with stops():
-        run(configuration(overrides), run_dir, overrides)
+        run(asked.cfg, run_dir, asked.overrides, settings=asked.settings)
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(_: object) -> None:
+    """What is asked of Hydra itself: --hydra-help, --info, --shell-completion."""
 
 
 if __name__ == "__main__":
@@ -34,5 +33,7 @@ if __name__ == "__main__":
 
         with refusals():
             sys.exit(launch(asked, sys.argv))
-    sys.argv = asked
-    main()
+    if isinstance(asked, Run):
+        asked.start(train)
+    else:
+        main()

@@ -57,15 +57,23 @@ def train(*overrides: str) -> Result:
     return run(cfg, Path(cfg.run_dir), overrides)
 
 
-def run(cfg: DictConfig, run_dir: Path, overrides: Sequence[str], *, job: Job = "train") -> Result:
+def run(
+    cfg: DictConfig,
+    run_dir: Path,
+    overrides: Sequence[str],
+    *,
+    job: Job = "train",
+    settings: Settings | None = None,
+) -> Result:
     """Check, build, train or evaluate, and leave a record in `run_dir`.
 
-    Nothing that costs time or memory happens before everything that can be checked was.
+    Nothing that costs time or memory happens before everything that can be checked was; `settings`
+    are those of `cfg` where it was checked before.
     """
     cfg.run_dir = str(run_dir)
     if cfg.resume is None:
         cfg.overrides = list(overrides)
-    settings = check(cfg)
+    settings = check(cfg) if settings is None else settings
     check_start(cfg)
     with refusing():
         check_place(run_dir)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, compose
+from tandem.config import ConfigError, compose, loading
 from tandem.config.command_line import preflight, refusals
 from tandem.config.composition import conf_folder
 from tandem.config.help import page
@@ -108,10 +108,19 @@ def test_a_refusal_is_one_line_and_exit_code_2(capsys):
     assert capsys.readouterr() == ("", "unknown key 'sede': did you mean 'seed'?\n")
 
 
-def test_a_right_command_line_reaches_hydra_with_its_options_last():
-    words = preflight(["train.py", "--package", "algorithm", "iterations=2", "seed=1"])
-    assert words == ["train.py", "iterations=2", "seed=1", "--package", "algorithm"]
-    assert preflight(["train.py", "seed=1"]) == ["train.py", "seed=1"]
+def test_a_run_is_composed_once_and_keeps_the_words_that_began_it(monkeypatch):
+    composed, create = [], loading.merged
+    monkeypatch.setattr(loading, "merged", lambda *given: composed.append(1) or create(*given))
+    run = preflight(["train.py", "iterations=2", "hydra.verbose=false", "algorithm=rloo"])
+    assert len(composed) == 1
+    assert run.overrides == run.cfg.overrides == ["iterations=2", "algorithm=rloo"]
+    assert (run.settings.iterations, run.cfg.choices.algorithm) == (2, "rloo")
+    assert "hydra" not in run.cfg
+
+
+def test_what_is_asked_of_hydra_reaches_it_as_it_is():
+    words = ["train.py", "--info", "defaults", "seed=1"]
+    assert preflight(words) == words
 
 
 def test_the_configuration_that_is_printed_is_the_one_that_runs(capsys):
@@ -143,11 +152,13 @@ def quoted(folder: Path) -> str:
 
 
 def test_a_resumed_run_keeps_its_directory(run_dir):
-    resume = f"resume={quoted(run_dir)}"
-    words = preflight(["train.py", resume, "iterations=9", "logger.wandb.mode=offline"])
-    keep = [f"hydra.run.dir={quoted(run_dir)}", "hydra.output_subdir=null"]
-    assert words == ["train.py", resume, "iterations=9", "++logger.wandb.mode=offline", *keep]
-    assert preflight(words) == [*words, *keep]  # as a rank that is started with them will
+    words = [f"resume={quoted(run_dir)}", "iterations=9", "logger.wandb.mode=offline"]
+    run = preflight(["train.py", *words])
+    assert run.job.hydra.run.dir == run.cfg.run_dir == str(run_dir)
+    assert (run.settings.iterations, run.cfg.logger.wandb.mode) == (9, "offline")
+    rank = preflight(["train.py", *words, 'hydra.run.dir="elsewhere"', "hydra.job.name=rank_1"])
+    assert rank.job.hydra.run.dir == str(run_dir)
+    assert rank.overrides == words
 
 
 def test_a_resumed_run_prints_its_own_configuration(run_dir, capsys):

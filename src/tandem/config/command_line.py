@@ -1,26 +1,33 @@
-"""What is read of a command line before Hydra: help, resume, and every mistake that can be seen."""
+"""What is read of a command line: help, resume, and every mistake that can be seen."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from hydra._internal.callbacks import Callbacks
 from hydra._internal.utils import get_args_parser
-from hydra.core.override_parser.types import Override
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import run_job
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.composition import compose, conf_folder, search_path
+from tandem.config import check
+from tandem.config.composition import conf_folder, loader, with_hydra, without_hydra
 from tandem.config.help import page
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
-from tandem.config.plugins import load_plugins
 from tandem.config.resume import configuration, resumes
 from tandem.config.sweeps import Sweep, sweep_of
 from tandem.config.swept_values import one_that_runs
+
+if TYPE_CHECKING:
+    from tandem.config.settings import Settings
 
 REFUSED = 2  # exit code of a command line that cannot run
 
@@ -35,10 +42,33 @@ def refusals() -> Iterator[None]:
         sys.exit(REFUSED)
 
 
-def preflight(argv: Sequence[str]) -> list[str] | Sweep:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run, checked, and the job that Hydra makes of it."""
+
+    cfg: DictConfig
+    settings: Settings
+    overrides: list[str]  # without Hydra's own
+    job: DictConfig
+
+    def start(self, task: Callable[[Run, Path], None]) -> None:
+        """As Hydra's job: it makes the directory, sets up logging, and tells ranks where it is."""
+        self.job.hydra.mode, self.job.hydra.job.name = RunMode.RUN, "train"
+        context = HydraContext(config_loader=loader(), callbacks=Callbacks(self.job))
+        done = run_job(
+            lambda _: task(self, Path(HydraConfig.get().runtime.output_dir)),
+            config=self.job,
+            job_dir_key="hydra.run.dir",
+            job_subdir_key=None,
+            hydra_context=context,
+        )
+        _ = done.return_value  # raises what the task raised
+
+
+def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
     """What is asked for, once nothing is seen to be wrong with it; may print and exit.
 
-    Of one run, the arguments for Hydra.
+    The words themselves where they ask something of Hydra.
     """
     words = _read(argv[1:])
     if words.help:
@@ -47,11 +77,11 @@ def preflight(argv: Sequence[str]) -> list[str] | Sweep:
     if words.hydra_help or words.info or words.shell_completion:
         return list(argv)
     sweep = sweep_of(words.overrides, multirun=words.multirun)
-    if sweep is None:
-        _check(configuration(words.overrides), words)
-        return [argv[0], *_for_hydra(words, argv[1:])]
-    _check_sweep(sweep, words)
-    return [argv[0], *_for_hydra(words, argv[1:])] if words.cfg else sweep
+    run = _run(words.overrides) if sweep is None else _first_run(sweep)
+    if words.cfg:
+        _print(run, words)
+        sys.exit(0)
+    return run if sweep is None else sweep
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
@@ -73,46 +103,46 @@ def _refuse(message: str) -> NoReturn:
     raise ConfigError(message)
 
 
-def _check(cfg: DictConfig, words: argparse.Namespace) -> None:
-    from tandem.config.checks import checked  # imports torch
+def _run(overrides: Sequence[str]) -> Run:
+    """Composed once. Of a run that goes on, only where it lies is composed."""
+    parts = parse(overrides)
+    own = [part.input_line for part in parts if not part.is_hydra_override()]
+    if (folder := resumes(overrides)) is None:
+        job = with_hydra(overrides)
+        cfg = without_hydra(job)
+        cfg.overrides = own
+    else:
+        cfg = configuration(overrides)
+        of_hydra = [part.input_line for part in parts if part.is_hydra_override()]
+        job = with_hydra([*of_hydra, f"hydra.run.dir={quoted(folder)}"])
+    settings = check(cfg)
+    _refuse_place(Path(job.hydra.run.dir))
+    return Run(cfg=cfg, settings=settings, overrides=own, job=job)
+
+
+def _refuse_place(run_dir: Path) -> None:
+    """Raise before Hydra makes the directory."""
     from tandem.record.room import check_place
 
-    checked(cfg)
     try:
-        check_place(Path(cfg.run_dir))  # Hydra makes it
+        check_place(run_dir)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if words.cfg == "job":  # Hydra knows neither the choices nor the configuration of a resumed run
-        shown = OmegaConf.select(cfg, words.package) if words.package else cfg
-        print(OmegaConf.to_yaml(shown, resolve=words.resolve), end="")
-        sys.exit(0)
 
 
-def _check_sweep(sweep: Sweep, words: argparse.Namespace) -> None:
-    """Each value of each swept key; --cfg prints the first job that can run."""
-    from tandem.config.checks import checked
-
-    run = one_that_runs(sweep, checked)
-    if words.cfg:
-        _check(compose(run), words)
+def _first_run(sweep: Sweep) -> Run:
+    """Raises for a value that no run of the sweep could have."""
+    return _run(one_that_runs(sweep, check))
 
 
-def _for_hydra(words: argparse.Namespace, argv: Sequence[str]) -> list[str]:
-    """Overrides before options. A resumed run keeps its directory, and what is not in the default
-    configuration is forced into it: the configuration of the run is read later.
-    """
-    parts = parse(words.overrides)
-    overrides, options = words.overrides, [word for word in argv if word not in words.overrides]
-    if (folder := resumes(overrides)) is not None:
-        keep = [f"hydra.run.dir={quoted(folder)}", "hydra.output_subdir=null"]
-        return [*(_forced(part) for part in parts), *keep, *options]
-    folders = [f for p in parts if p.key_or_group == "plugins" for f in load_plugins(p.value())]
-    return [*overrides, *search_path(folders), *options]
-
-
-def _forced(part: Override) -> str:
-    plain = "." not in part.key_or_group or part.key_or_group.startswith("hydra.")
-    return part.input_line if plain else f"++{part.input_line.lstrip('+')}"
+def _print(run: Run, words: argparse.Namespace) -> None:
+    """The choices and the configuration of a resumed run are in none of Hydra's own printing."""
+    shown = run.cfg
+    if words.cfg != "job":
+        hydra = OmegaConf.create({"hydra": run.job.hydra})
+        shown = hydra if words.cfg == "hydra" else OmegaConf.merge(run.cfg, hydra)
+    shown = OmegaConf.select(shown, words.package) if words.package else shown
+    print(OmegaConf.to_yaml(shown, resolve=words.resolve), end="")
 
 
 def quoted(folder: Path) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,10 +24,11 @@ from omegaconf.errors import OmegaConfBaseException
 from tandem.config import trust
 from tandem.config.absent import absent_part
 from tandem.config.clips import clip_ratio
-from tandem.config.judged_files import JudgingLoader
 from tandem.config.learning_rates import learning_rate
+from tandem.config.loading import Loader
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
+    Menu,
     is_choice,
     menu,
     parse,
@@ -37,6 +39,10 @@ from tandem.config.plugins import load_plugins
 from tandem.config.registered import store_options
 
 SEARCHED = "hydra.searchpath"
+
+# Choices -> what they make, and the option of every group.
+Compose = Callable[[Loader, Sequence[str]], tuple[DictConfig, Mapping[str, str | None]]]
+
 # What starts the runs of a sweep, when it is installed -> the extra that brings it.
 LAUNCHERS = {
     **{"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"},
@@ -49,40 +55,55 @@ def compose(overrides: Sequence[str] = (), *, recorded: bool = False) -> DictCon
 
     `recorded`: these are words of a file or of a run, not of a command line: see `trust`.
     """
-    cfg = with_hydra(overrides, recorded=recorded)
+    given = parse(overrides)
+    if not any(part.key_or_group.startswith("hydra.") for part in given):
+        return _composed(given, Loader.compose, recorded=recorded)
+    return without_hydra(with_hydra(overrides, recorded=recorded))
+
+
+def with_hydra(overrides: Sequence[str], *, recorded: bool = False) -> DictConfig:
+    """The same, and beside it what Hydra is told of itself."""
+    return _composed(parse(overrides), _beside_hydra, recorded=recorded)
+
+
+def without_hydra(whole: DictConfig) -> DictConfig:
+    cfg = copy.deepcopy(whole)
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg
 
 
-def with_hydra(overrides: Sequence[str], *, recorded: bool = False) -> DictConfig:
-    """The same, and beside it what Hydra is told of itself."""
-    given = parse(overrides)
+def _composed(given: Sequence[Override], compose: Compose, *, recorded: bool) -> DictConfig:
+    _refuse_other_folders(given)
     if not recorded:
         trust.believe(given)
-    folders = load_plugins(_plugins(given), recorded=recorded)
-    _refuse_foreign_folders(given, folders)
-    source = loader(folders)
+    source = loader(load_plugins(_plugins(given), recorded=recorded))
     options = menu(source)
     choices = [part for part in given if is_choice(part, options)]
     for choice in choices:
         refuse_wrong_choice(choice, options)
-    cfg = _composed(source, choices)
+    with _told(choices):
+        cfg, chosen = compose(source, [part.input_line for part in choices])
     values = [part for part in given if part not in choices]
     for value in values:
         refuse_unknown_key(value, cfg, options)
     with _told():
         ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
     with open_dict(cfg):
-        cfg.choices = choices_of(cfg.hydra.runtime.choices, source)
+        cfg.choices = choices_of(chosen, options)
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` has come to
     return cfg
+
+
+def _beside_hydra(source: Loader, choices: Sequence[str]) -> tuple[DictConfig, Mapping]:
+    cfg = source.load_configuration("config", list(choices), run_mode=RunMode.RUN, from_shell=False)
+    return cfg, cfg.hydra.runtime.choices
 
 
 def option_file(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
     """What the file of an option says by itself, in conf/ or beside the plugins of a command."""
     source = loader(load_plugins(_plugins(parse(overrides))))
-    return source.repository.load_config(f"{group}/{option}").config
+    return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
 
 
 def conf_folder() -> Path:
@@ -92,7 +113,7 @@ def conf_folder() -> Path:
     return inside if inside.is_dir() else package.parents[1] / "conf"
 
 
-def loader(plugin_folders: Sequence[Path] = ()) -> ConfigLoaderImpl:
+def loader(plugin_folders: Sequence[Path] = ()) -> Loader:
     """Reads conf/, what was registered, and the folders of plugins."""
     store_options(conf_folder())
     os.environ.setdefault("PROJECT_ROOT", str(conf_folder().parent))
@@ -101,32 +122,18 @@ def loader(plugin_folders: Sequence[Path] = ()) -> ConfigLoaderImpl:
     path = create_config_search_path(str(conf_folder()))
     for folder in plugin_folders:
         path.prepend("plugin", f"file://{folder}", anchor="schema")
-    return JudgingLoader(config_search_path=path)
+    return Loader(path)
 
 
-def search_path(folders: Sequence[Path]) -> list[str]:
-    """The override that makes Hydra itself look into these folders too."""
-    if not folders:
-        return []
-    return [f"{SEARCHED}=[{','.join(repr(f'file://{folder}') for folder in folders)}]"]
-
-
-def _refuse_foreign_folders(given: Sequence[Override], folders: Sequence[Path]) -> None:
-    """Hydra would read them unjudged; those of plugins are told to the ranks of a run."""
-    for part in given:
-        if part.key_or_group == SEARCHED and part.input_line not in search_path(folders):
-            raise ConfigError(f"{SEARCHED}: conf/ is the only source; see plugins=")
+def _refuse_other_folders(given: Sequence[Override]) -> None:
+    """Hydra would read them unjudged."""
+    if any(part.key_or_group == SEARCHED for part in given):
+        raise ConfigError(f"{SEARCHED}: conf/ is the only source; see plugins=")
 
 
 def _plugins(given: Sequence[Override]) -> object:
     named = [part.value() for part in given if part.key_or_group == "plugins"]
     return named[-1] if named else []
-
-
-def _composed(source: ConfigLoaderImpl, parts: Sequence[Override]) -> DictConfig:
-    lines = [part.input_line for part in parts]
-    with _told(parts):
-        return source.load_configuration("config", lines, run_mode=RunMode.RUN, from_shell=False)
 
 
 @contextmanager
@@ -156,14 +163,14 @@ def one_line(error: Exception) -> str:
     return " ".join(said.split())
 
 
-def choices_of(raw: Mapping[str, str | None], source: ConfigLoaderImpl) -> dict[str, str | None]:
+def choices_of(raw: Mapping[str, str | None], options: Menu) -> dict[str, str | None]:
     """The option of every group; the recipe is None where the pair has none.
 
     What is swept is no choice of the one run that it is swept for.
     """
     chosen = {group: raw[group] for group in sorted(raw) if "/" not in group and group != "sweep"}
     folder, _, name = (chosen.get("recipe") or "").rpartition("/")
-    found = name in source.get_group_options(f"recipe/{folder}")
+    found = name in options.get(f"recipe/{folder}", ())
     return chosen | {"recipe": chosen["recipe"] if found else None}
 
 

@@ -1,4 +1,4 @@
-"""The loader of configuration files, which judges what each of them tells Hydra itself.
+"""A judgement of what each configuration file tells Hydra itself.
 
 Hydra acts on its own keys: it calls what callbacks, loggers, launchers and sweepers name, and sets
 environment variables. A file may come from somebody else, so it says what is swept and no more.
@@ -7,13 +7,11 @@ environment variables. A file may come from somebody else, so it says what is sw
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import IConfigRepository
-from hydra.core.default_element import GroupDefault, InputDefault, ResultDefault
+from hydra.core.default_element import GroupDefault, InputDefault
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import DictConfig
 
 from tandem.config.names import ConfigError
 from tandem.config.plain import leaves, reads_environment
@@ -26,29 +24,18 @@ TYPED = re.compile(r"(?<![\w.])(hydra\b|plugins\b)|(\w*_env|\burl)\s*(?=[:=]|$)"
 ADVICE = "a file may come from somebody else; give it on the command line"
 
 
-class JudgingLoader(ConfigLoaderImpl):
-    """Hydra's loader. Raises ConfigError before Hydra acts on anything that a file says."""
+def judge(path: str, read: ConfigResult, content: Mapping[str, Any]) -> None:
+    """Raise ConfigError before Hydra acts on anything that a file says.
 
-    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
-        path = str(default.config_path)
-        read = repo.load_config(path)
-        is_ours = path in PROGRAM and read.provider == "main"
-        if is_ours or not read.path.startswith("file://"):
-            return super()._load_single_config(default, repo)
-        if path.startswith("hydra/"):
-            raise ConfigError(f"{path}.yaml: Hydra's own groups take no options from files")
-        found = super()._load_single_config(default, repo)
-        _judge(path, found)
-        return found
-
-
-def _judge(path: str, found: ConfigResult) -> None:
-    """`found.config` is embedded: its keys are those of the whole configuration."""
-    for default in found.defaults_list or ():
-        _judge_default(path, default)
-    if not isinstance(found.config, DictConfig):
+    `content` is embedded: its keys are those of the whole configuration.
+    """
+    if (path in PROGRAM and read.provider == "main") or not read.path.startswith("file://"):
         return
-    for key, value in leaves(found.config):
+    if path.startswith("hydra/"):
+        raise ConfigError(f"{path}.yaml: Hydra's own groups take no options from files")
+    for default in read.defaults_list or ():
+        _judge_default(path, default)
+    for key, value in leaves(content):
         _judge_value(path, key, value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -43,9 +43,9 @@ def reads_environment(text: str) -> bool:
     return "${" in rest and READS.search(rest) is not None
 
 
-def leaves(node: DictConfig | ListConfig) -> Iterator[tuple[str, Any]]:
+def leaves(node: DictConfig | ListConfig | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every key with its value as written: interpolations stay text."""
-    raw = OmegaConf.to_container(node, resolve=False)
+    raw = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node
     yield from _leaves(raw, key_of(node))
 
 

@@ -16,7 +16,6 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import dotted, parse
 from tandem.config.plain import plain
 from tandem.config.plugins import digests, load_plugins
-from tandem.settings import KEYS, key_of
 
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
@@ -91,6 +90,8 @@ def _apply(cfg: DictConfig, override: Override) -> None:
     top = re.split("[./]", key)[0]
     if top in ("hydra", "plugins", "resume", "run_dir"):
         return
+    from tandem.settings import key_of  # imports torch
+
     may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) is not None
     if not may_change or override.is_delete() or override.is_sweep_override():
         raise ConfigError(_kept(text))
@@ -106,5 +107,7 @@ def _apply(cfg: DictConfig, override: Override) -> None:
 
 
 def _listed() -> str:
+    from tandem.settings import KEYS  # imports torch
+
     may_change = [name for name, key in KEYS.items() if key.resumable and "." not in name]
     return f"{', '.join(may_change)}, and where a server is asked"

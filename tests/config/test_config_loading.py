@@ -1,0 +1,67 @@
+"""Files that are read once per process, and merged to what Hydra makes of them."""
+
+import os
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from tandem.config import ConfigError, compose, loading
+from tandem.config.composition import conf_folder, loader
+from tandem.config.loading import merge
+
+LINES = (
+    [],
+    ["model=tiny_flow", "+algorithm/snapshots@algorithm.snapshots.mine=ramp"],
+    ["model=sd3_5_medium", "algorithm=mix_grpo", "~recipe", "optimizer=sgd"],
+    ["logger=[wandb,csv]", "reward=[length,format]", "sweep=[seeds]"],
+)
+
+
+@pytest.mark.parametrize("choices", LINES, ids=" ".join)
+def test_choices_compose_to_what_hydra_composes(choices, monkeypatch):
+    """The oracle is Hydra's own loader, with its own reading, merging and list."""
+    ours, known = loader().compose(choices)
+    monkeypatch.setattr(loading.hydras_list, "_create_interpolation_map", loading._choices)
+    path = create_config_search_path(str(conf_folder()))
+    theirs = ConfigLoaderImpl(path).load_configuration("config", choices, run_mode=RunMode.RUN)
+    assert known == OmegaConf.to_container(theirs.hydra.runtime.choices)
+    theirs = OmegaConf.to_container(theirs)
+    del theirs["hydra"]
+    assert OmegaConf.to_container(ours) == theirs
+
+
+def test_a_second_composition_reads_no_file(monkeypatch):
+    compose(["algorithm=rloo"])
+    monkeypatch.setattr(loading.yaml, "load", None)
+    assert compose(["algorithm=rloo", "seed=4"]).seed == 4
+
+
+def test_a_file_that_changed_is_read_again(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    folder = tmp_path / "mine" / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for seed in (1, 22):
+        (folder / "study.yaml").write_text(f"# @package _global_\nseed: {seed}\n")
+        assert compose(["plugins=[mine]", "experiment=study"]).seed == seed
+    (folder / "study.yaml").write_text("# @package _global_\nseed: 1\nseed: 2\n")
+    os.utime(folder / "study.yaml", ns=(1, 1))
+    with pytest.raises(ConfigError, match=r"study.yaml, line 3: found duplicate key seed"):
+        compose(["plugins=[mine]", "experiment=study"])
+
+
+def test_one_configuration_is_never_another():
+    first = compose()
+    first.algorithm.loss.clip_low = first.iterations = 7
+    assert compose().algorithm.loss.clip_low != 7
+
+
+def test_what_is_left_open_does_not_beat_what_is_given():
+    whole = {"path": "here", "node": {"a": 1}, "list": [1, 2], "none": None}
+    merge(whole, {"path": "???", "node": {"b": "???"}, "list": [3], "none": {"c": 1}})
+    assert whole == {"path": "here", "node": {"a": 1, "b": "???"}, "list": [3], "none": {"c": 1}}
