@@ -159,6 +159,17 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at
     assert names == ["batch.json", "batch.safetensors"]
 
 
+def test_weights_that_a_step_made_infinite_are_given_to_nobody(tmp_path):
+    loop, told = Loop(folder=tmp_path, guards=Guards(non_finite="skip:3")), []
+    loop.policy.updated = lambda: told.append(loop.policy.table.detach().clone())
+    loop.go()
+    assert len(told) == 4
+    loop.only.param_groups[0]["lr"] = float("inf")
+    with pytest.raises(Stop, match=r"iteration 1: the optimizer's step made weights .* not finite"):
+        loop.go()
+    assert len(told) == 4 and all(bool(table.isfinite().all()) for table in told)
+
+
 def test_non_finite_updates_can_be_skipped_and_are_counted(tmp_path):
     def poisoned(batch):
         return batch.logp * torch.nan

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,7 @@ from typing import Protocol
 import torch
 from safetensors.torch import save_file
 
+from tandem import ranks
 from tandem.experience import Experience
 from tandem.keys import key
 from tandem.stop import Stop
@@ -96,6 +98,19 @@ class Guards:
                 f"{facts['grad_norm']} is not finite; the weights were left as they were and the "
                 f"batch is in {folder}. "
                 "guards.non_finite=skip:3 would leave out up to 3 such updates in a row"
+            )
+
+    def check_weights(self, weights: Iterable[torch.Tensor], iteration: int, rate: float) -> None:
+        """Those that an optimiser's step has just made, before anybody gets them."""
+        # Of its own part each rank: a maximum over ranks may lose what is no number.
+        parts = [ranks.own(weight.detach()) for weight in weights]
+        most = torch.nn.utils.get_total_norm(parts, norm_type=math.inf)
+        broken = torch.tensor(not finite(most), dtype=torch.float32)
+        if ranks.largest(broken) > 0:
+            raise Stop(
+                f"iteration {iteration}: the optimizer's step made weights that are not finite, at "
+                f"a learning rate of {rate:g}; no engine, snapshot or checkpoint was given them; "
+                "lower optimizer.lr, or go on from the newest checkpoint by resume="
             )
 
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:

@@ -166,6 +166,8 @@ class PostTraining(Shell):
         broken = torch.tensor(not finite(norm, *self.losses.values()), dtype=torch.float32)
         if ranks.largest(broken) == 0:
             optimizer.step()
+            rate = optimizer.param_groups[0]["lr"]
+            self.guards.check_weights(parameters, self.iteration, rate)
             self.policy.updated()
             self.skipped_in_a_row = 0
         else:

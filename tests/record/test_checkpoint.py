@@ -109,6 +109,26 @@ def test_a_missing_file_sends_resume_to_the_checkpoint_before(tmp_path, name):
     assert_falls_back(tmp_path, name)
 
 
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_weights_that_are_not_finite_are_not_published(tmp_path, value):
+    save(tmp_path, 40)
+    broken = {"policy": {"fine": torch.ones(2), "layer": torch.tensor([1.0, value])}}
+    with pytest.raises(CheckpointError, match="1 weights are not finite, layer for one"):
+        publish(tmp_path, 80, broken, {}, keep=1)
+    assert names(tmp_path) == ["step_000040"]
+
+
+def test_a_whole_checkpoint_of_weights_that_are_not_finite_is_passed_over(tmp_path, monkeypatch):
+    """As versions before this one have published them."""
+    save(tmp_path, 40)
+    monkeypatch.setattr(checkpoint, "not_finite", lambda weights: [])
+    publish(tmp_path, 80, {"policy": {"layer": torch.tensor(torch.inf)}}, {}, keep=2)
+    monkeypatch.undo()
+    found = newest_whole(tmp_path)
+    assert found.step == 40
+    assert "1 weights are not finite, layer for one" in found.skipped[0]
+
+
 def test_a_manifest_of_another_checkpoint_does_not_pass(tmp_path):
     older, newer = save(tmp_path, 10), save(tmp_path, 20)
     shutil.copy(older / "manifest.json", newer)

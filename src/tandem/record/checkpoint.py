@@ -34,6 +34,8 @@ from tandem.stop import Stop
 FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
+POLICY = "policy"  # the group of the trained weights
+WEIGHTS = f"{POLICY}.safetensors"
 NAME = re.compile(r"step_(\d{6,})")
 TEMPORARY = re.compile(r"step_\d{6,}\.tmp-(?P<host>.+)\.(?P<pid>\d+)\.[0-9a-f]{32}")
 ABANDONED_AFTER = 3600.0  # seconds of silence of a writer on another host
@@ -65,6 +67,11 @@ def publish(folder: Path, step: int, tensors: Groups, state: Mapping, *, keep: i
     target = folder / f"step_{step:06d}"
     if not flaws(target):
         return target
+    if broken := not_finite(tensors.get(POLICY, {})):
+        raise CheckpointError(
+            f"checkpoint {target} was not written: {len(broken)} weights are not finite, "
+            f"{broken[0]} for one; those before it are untouched"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
@@ -106,7 +113,7 @@ def flaws(path: Path) -> list[str]:
             return [f"{MANIFEST} does not match its own hash"]
         files = manifest["files"].items()
         found = [flaw for name, want in files if (flaw := _flaw(path / name, want))]
-        return found or _displaced(path, manifest["step"])
+        return found or _displaced(path, manifest["step"]) or _broken(path / WEIGHTS)
     except OSError as error:
         return [f"{MANIFEST} cannot be read ({error.strerror})"]
     except (ValueError, KeyError, TypeError) as error:
@@ -120,6 +127,17 @@ def _displaced(path: Path, step: int) -> list[str]:
     if step != _step(path):
         return [f"it holds step {step}; give it back its name step_{step:06d}"]
     return []
+
+
+def _broken(path: Path) -> list[str]:
+    """What is wrong with weights that are as they were written; the file may be absent."""
+    names = not_finite(load_file(path)) if path.is_file() else []
+    return [f"{len(names)} weights are not finite, {names[0]} for one"] if names else []
+
+
+def not_finite(weights: Mapping[str, Tensor]) -> list[str]:
+    """The names of those that hold an infinity, or what is no number."""
+    return [name for name, x in weights.items() if not bool(x.isfinite().all())]
 
 
 def check_places(folder: Path) -> None:

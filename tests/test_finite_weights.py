@@ -1,0 +1,37 @@
+"""Weights that are cut over ranks: one verdict for all."""
+
+import pytest
+import torch
+from two_ranks import on_both
+
+from tandem import ranks
+from tandem.guards import Guards
+from tandem.stop import Stop
+
+
+def verdict() -> tuple[str, str]:
+    """Of whole weights, and once the second rank has one that is no number."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    network = torch.nn.Linear(3, 4)
+    fully_shard(network, mesh=init_device_mesh("cpu", (2,)))
+    said = []
+    for broken in (False, True):
+        if broken and ranks.rank() == 1:
+            network.weight.to_local().data[0, 0] = torch.nan
+        try:
+            Guards().check_weights(network.parameters(), 3, 0.1)
+            said.append("")
+        except Stop as stop:
+            said.append(str(stop))
+    return tuple(said)
+
+
+@pytest.mark.system
+def test_a_rank_whose_part_is_broken_stops_all():
+    for before, after in on_both(verdict):
+        assert before == ""
+        assert after.startswith(
+            "iteration 3: the optimizer's step made weights that are not finite"
+        )
