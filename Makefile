@@ -35,6 +35,9 @@ forwards: $(VENV)/ready ## write docs/forwards.md: how often an update asks the 
 faults: $(VENV)/ready ## write the table of docs/rewards.md: what comes of a reward that fails
 	PYTHONPATH=tests $(RUN) -m faults
 
+kills: $(VENV)/ready ## kill 20 runs of tokens and 20 of pictures at random, and say how many went on bit for bit
+	PYTHONPATH=tests nice -n 19 $(RUN) -m kills $(ARGS)
+
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
@@ -44,4 +47,4 @@ $(VENV)/bench: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
 	touch $@
 
-.PHONY: train test exhaustive status laws legality matrix forwards faults
+.PHONY: train test exhaustive status laws legality matrix forwards faults kills

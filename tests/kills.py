@@ -1,0 +1,141 @@
+"""Runs that are killed by SIGKILL at random moments and resumed, beside one that was left alone.
+
+`make kills` kills 20 runs of tokens and 20 of pictures, goes on after one that differs, and counts
+how many were equal bit for bit: `PYTHONPATH=tests python -m kills [COUNT] [WORLD ...]`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from processes import start_training
+from safetensors import safe_open
+
+# Another seed than the default, a reference and a warm start: all must be found again.
+SHARED = (
+    "seed=1", "iterations=10", "num_minibatches=2", "group_size=8", "evaluation.every=4",
+    "warm_start=['algorithm=sft','iterations=2']", "checkpoints.every=2", "optimizer.lr=1e-3",
+)  # fmt: skip
+BY_STEPS = (*SHARED, "algorithm=grpo", "algorithm.kl.coef=0.1", "epochs=2")
+OF_FLOWS = (
+    "model=tiny_flow", "prompts_per_step=4", "rollout.steps=5", "evaluation.samples=2",
+    "evaluation.prompts=4",
+)  # fmt: skip
+RUNS = {
+    "tokens": (
+        *BY_STEPS, "prompts_per_step=16", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
+        "reward=target_length", "reward.target_length.function.target=5",
+    ),
+    # Steps that are random in turn, and a picture for every evaluation.
+    "flows": (
+        *BY_STEPS, *OF_FLOWS, "dynamics/stochastic=random_steps",
+        "dynamics.stochastic.num_sde_steps=2",
+    ),
+    # Two older policies, one of which samples.
+    "pictures": (
+        *SHARED, *OF_FLOWS, "algorithm=crd", "algorithm.regression.count=2",
+        "algorithm.snapshots.sampling.decay.flat=0",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """One run that was killed and resumed."""
+
+    alive: bool  # when it was killed
+    differs: tuple[str, ...]  # what is not, bit for bit, as in the run that was left alone
+
+
+def whole_run(world: str, folder: Path) -> float:
+    """A run that nobody disturbs, and how many seconds it trained."""
+    process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
+    began = wait_for(folder / "manifest.json", process)
+    finish(process, folder)
+    return time.monotonic() - began
+
+
+def kills(world: str, count: int, whole: Path, seconds: float, places: Path) -> Iterator[Kill]:
+    """At moments of the whole run but its last tenth, the same ones for the same count."""
+    moments = random.Random(count)
+    for number in range(count):
+        folder = places / f"{world}-{number}"
+        alive = kill_and_resume(world, folder, moments.uniform(0, 0.9) * seconds)
+        yield Kill(alive=alive, differs=differences(folder, whole))
+
+
+def kill_and_resume(world: str, folder: Path, moment: float) -> bool:
+    """Whether the kill came before the end."""
+    process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
+    wait_for(folder / "manifest.json", process)
+    time.sleep(moment)
+    alive = process.is_alive()
+    process.kill()  # SIGKILL
+    process.join()
+    finish(start_training(f"resume={folder}", output=said_in(folder)), folder)
+    return alive
+
+
+def differences(folder: Path, whole: Path) -> tuple[str, ...]:
+    parts = {"history": history, "weights": tensors, "samples": samples}
+    return tuple(name for name, of in parts.items() if of(folder) != of(whole))
+
+
+def history(folder: Path) -> bytes:
+    return (folder / "metrics.jsonl").read_bytes()
+
+
+def tensors(folder: Path) -> dict[str, bytes]:
+    (weights,) = (folder / "model").rglob("*.safetensors")
+    with safe_open(weights, "np") as file:
+        return {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
+
+
+def samples(folder: Path) -> dict[str, bytes]:
+    files = [path for path in (folder / "samples").rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def wait_for(path: Path, process: BaseProcess) -> float:
+    while not path.exists() and process.is_alive():
+        time.sleep(0.02)
+    return time.monotonic()
+
+
+def finish(process: BaseProcess, folder: Path) -> None:
+    process.join(timeout=900)
+    assert process.exitcode == 0, said_in(folder).read_text()
+
+
+def said_in(folder: Path) -> Path:
+    return folder.with_suffix(".log")
+
+
+def main(words: Sequence[str]) -> int:
+    count = int(words[0]) if words else 20
+    equal = []
+    for world in words[1:] or ("tokens", "pictures"):
+        with tempfile.TemporaryDirectory() as place:
+            whole = Path(place) / "whole"
+            seconds = whole_run(world, whole)
+            done = []
+            for kill in kills(world, count, whole, seconds, Path(place)):
+                done.append(kill)
+                what = f"differs in {', '.join(kill.differs)}" if kill.differs else "equal"
+                when = "in the middle" if kill.alive else "after the end"
+                print(f"{world} {len(done)}: killed {when}, {what}", flush=True)
+        equal.append(sum(not kill.differs for kill in done))
+        middle = sum(kill.alive for kill in done)
+        print(f"{world}: {equal[-1]} of {count} equal, {middle} killed in the middle", flush=True)
+    return 0 if set(equal) == {count} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
