@@ -108,15 +108,20 @@ class Endpoint:
             try:
                 answer = self._attempt(request, read, end - time.monotonic())
             except RemoteError as error:
-                wait = self._wait(error, attempt, request)
                 again = repeatable and error.passing and attempt <= self.retries.count
-                if not again or self.breaker.is_open or time.monotonic() + wait >= end:
+                if not again or not self._waited(self._wait(error, attempt, request), end):
                     self._report(error, admission)
                     raise
             else:
                 self.breaker.succeeded()
                 return answer
-            time.sleep(wait)
+
+    def _waited(self, pause: float, end: float) -> bool:
+        """Whether an attempt may follow after the pause: a sleep may end later than it should."""
+        if self.breaker.is_open or time.monotonic() + pause >= end:
+            return False
+        time.sleep(pause)
+        return time.monotonic() < end
 
     def _admitted(self, request: Request) -> int:
         """The breaker is asked and told of calls: of attempts it would open before the last one."""
