@@ -14,6 +14,9 @@ test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the lo
 	$(VENV)/bin/ruff check .
 	$(RUN) -m pytest --numprocesses=auto --maxprocesses=8 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
+rounding: $(VENV)/ready ## the tests of forward passes, as on a CPU that rounds few rows otherwise
+	PYTHONPATH=tests $(RUN) -m pytest -p row_rounding tests/policies tests/test_decoupled_loop.py
+
 exhaustive: $(VENV)/bench ## all that is too long for the gate, into docs/status.md; ARGS="kills parity" for some
 	$(RUN) benchmarks/exhaustive.py $(ARGS)
 
@@ -47,4 +50,4 @@ $(VENV)/bench: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
 	touch $@
 
-.PHONY: train test exhaustive status laws legality matrix forwards faults kills
+.PHONY: train test rounding exhaustive status laws legality matrix forwards faults kills

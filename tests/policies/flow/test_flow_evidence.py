@@ -7,7 +7,9 @@ import torch
 from small_flow import (
     KERNELS,
     NOTHING,
+    SAME_LOGP,
     asked,
+    gap_to_sampler,
     gradients_of,
     sampled,
     small,
@@ -18,10 +20,12 @@ from torch.testing import assert_close
 from tandem import draws
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, plain, uniform
+from tandem.policies.flow.policy import SAME
 from tandem.policies.precision import Precision
 from tandem.types import take
 
 ALL = frozenset({"old_logp", "ref_logp", "transition", "kl_to_old", "kl_to_ref"})
+NO_KL = 2e-10  # (1e-6 / 0.05)^2 / 2, of means that differ in their last bits, at std 0.05
 EACH_KERNEL = pytest.mark.parametrize("kernel", KERNELS)
 FACTS = ("std", "sigma", "next_sigma", "velocity_gain")
 
@@ -53,10 +57,10 @@ def test_both_kls_are_zero_before_an_update_and_the_closed_form_after_it(kernel)
     policy = small(ALL, sampling={"kernel": KERNELS[kernel]})
     rollout = policy.complete(sampled(policy), ALL)
     before = policy.evidence(rollout, ALL).transition
-    assert (before.kl_to_old == 0).all() and (before.kl_to_ref == 0).all()
+    assert max(before.kl_to_old.max(), before.kl_to_ref.max()) < NO_KL
     moved(policy, rollout)
     after = policy.evidence(rollout, ALL).transition
-    assert (after.kl_to_ref > 0).all()
+    assert (after.kl_to_ref > 100 * NO_KL).all()
     assert_close(after.kl_to_old, after.kl_to_ref, atol=0, rtol=1e-5)
     _, now = policy.scorer.steps_again(policy.model.field, rollout)
     gap = now - rollout.sample.trajectory.mean
@@ -102,7 +106,7 @@ def test_old_means_are_the_samplers_and_found_again_where_it_kept_none():
     rollout = sampled(policy)
     found = policy.complete(rollout, frozenset({"kl_to_old"})).sample.trajectory.mean
     assert rollout.sample.trajectory.mean is None
-    assert torch.equal(found, kept)
+    assert_close(found, kept, atol=1e-6, rtol=1e-6)
 
 
 def test_old_means_and_log_probabilities_are_of_one_origin():
@@ -116,8 +120,8 @@ def test_old_means_and_log_probabilities_are_of_one_origin():
         sample=replace(rollout.sample, trajectory=replace(kept, mean=kept.mean + 0.1)),
     )
     found = policy.complete(lied, ALL)
-    assert torch.equal(found.old_logp, rollout.behaviour_logp)
-    assert torch.equal(found.sample.trajectory.mean, kept.mean)
+    assert_close(found.old_logp, rollout.behaviour_logp, **SAME_LOGP)
+    assert_close(found.sample.trajectory.mean, kept.mean, atol=1e-6, rtol=1e-6)
     moved(policy, rollout)  # what was found once stays
     again = policy.complete(found, ALL)
     assert again.old_logp is found.old_logp and again.sample.trajectory is found.sample.trajectory
@@ -229,8 +233,9 @@ def test_several_noise_levels_are_averaged():
 def test_old_and_reference_start_where_the_policy_is(kernel):
     policy = small(ALL, sampling={"kernel": {"ode": ode, **KERNELS}[kernel]})
     rollout = policy.complete(sampled(policy), ALL)
-    live = policy.evidence(rollout, NOTHING).logp
-    assert torch.equal(rollout.old_logp, live) and torch.equal(rollout.ref_logp, live)
+    live = policy.evidence(rollout, NOTHING).logp.detach()
+    assert_close(rollout.old_logp, live, **SAME_LOGP)
+    assert_close(rollout.ref_logp, live, **SAME_LOGP)
     assert not rollout.ref_logp.requires_grad
     moved(policy, rollout)
     again = policy.complete(replace(rollout, ref_logp=None, old_logp=None), ALL)
@@ -243,7 +248,7 @@ def test_a_sampler_that_differs_is_not_believed():
     rollout = sampled(policy)
     other = replace(rollout, behaviour_logp=rollout.behaviour_logp + 1e-4)
     found = policy.complete(other, ALL & {"old_logp"}).old_logp
-    assert torch.equal(found, rollout.behaviour_logp)
+    assert_close(found, rollout.behaviour_logp, **SAME_LOGP)
     assert policy.state()["sampler"] == 0
     fresh = small()
     assert fresh.complete(rollout, ALL & {"old_logp"}).old_logp is rollout.behaviour_logp
@@ -254,7 +259,7 @@ def test_a_sampler_that_differs_is_not_believed():
 def test_guidance_replays_and_both_velocities_learn():
     policy = small(sampling={"guidance_scale": 3.0}, negative_prompt="")
     rollout = sampled(policy)
-    assert torch.equal(policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp)
+    assert gap_to_sampler(policy, rollout) < SAME
     conditioning = policy.library.rows(rollout.prompts, policy.device, guided=True)
     x, sigma = rollout.sample.x0, torch.full((16,), 0.5)
     with torch.no_grad():
@@ -305,4 +310,5 @@ def test_passes_in_mixed_precision_do_not_hold_on_to_old_weights():
             parameter.mul_(1.05)
     second = policy.evidence(rollout, NOTHING).logp
     assert not policy.exact
+    assert_close(first.detach(), rollout.behaviour_logp, atol=2**-9, rtol=0)  # of bfloat16
     assert (second - first).abs().max() > 1e-3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_flow import KERNELS, KEY, NOTHING, sampled, small, step_on
+from small_flow import KERNELS, KEY, NOTHING, gap_to_sampler, sampled, small, step_on
 from tiny_flux import write_flux
 from tiny_qwen_image import write_qwen_image
 from tiny_sd3 import write_pipeline
@@ -18,6 +18,7 @@ from tandem.config import build, compose
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.flux import Flux
 from tandem.policies.flow.patches import packed, unpacked
+from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.qwen_image import QwenImage
 from tandem.policies.flow.trajectories import start_noise
 from tandem.policies.lora import Lora
@@ -121,13 +122,13 @@ def test_pictures_of_another_size_have_their_own_schedule(world, name):
 
 
 @pytest.mark.parametrize(("name", "kernel"), [("flux1_dev", "flow_sde"), ("qwen_image", "cps")])
-def test_a_ratio_before_the_first_update_is_one_to_the_bit(world, name, kernel):
+def test_a_ratio_before_the_first_update_is_one(world, name, kernel):
     sampling = {"kernel": KERNELS[kernel], "storage": "bfloat16", "guidance_scale": 3.0}
     policy = world.make(name, sampling=sampling | {"schedule": world.schedule(name)})
     rollout = sampled(policy, 3, texts=TEXTS)
     for rows in (8, 64):
         policy.scorer.max_rows = rows
-        assert torch.equal(policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp)
+        assert gap_to_sampler(policy, rollout) < SAME
 
 
 @FAMILIES
@@ -194,7 +195,7 @@ def test_adapters_are_float32_over_a_base_in_bfloat16(world, name):
     assert {p.dtype for p in network.parameters() if not p.requires_grad} == {torch.bfloat16}
     rollout = sampled(policy, texts=TEXTS)
     before = policy.evidence(rollout, NOTHING).logp
-    assert torch.equal(before, rollout.behaviour_logp)
+    assert_close(before.detach(), rollout.behaviour_logp, atol=2**-9, rtol=0)  # of bfloat16
     step_on(policy, -before.sum(), lr=1e-2)
     assert (policy.evidence(rollout, NOTHING).logp - before).abs().max() > 0
 

@@ -5,13 +5,24 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_flow import KERNELS, KEY, NOTHING, asked, gradients_of, sampled, small, step_on
+from small_flow import (
+    KERNELS,
+    KEY,
+    NOTHING,
+    asked,
+    gap_to_sampler,
+    gradients_of,
+    sampled,
+    small,
+    step_on,
+)
 from tiny_sd3 import write_pipeline
 from torch.testing import assert_close
 
 from tandem import draws
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.schedules import diffusers_default
+from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.sd3 import SD3
 from tandem.policies.flow.trajectories import start_noise
 from tandem.policies.lora import Lora
@@ -76,12 +87,12 @@ def test_under_the_ode_it_paints_what_diffusers_paints(make, folder, scale):
 
 @pytest.mark.parametrize("storage", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_it_replays_to_the_bit(make, kernel, storage):
+def test_it_replays_what_it_sampled(make, kernel, storage):
     policy = make(sampling={"kernel": KERNELS[kernel], "storage": storage, "guidance_scale": 3.0})
     rollout = sampled(policy)
     for rows in (8, 64):
         policy.scorer.max_rows = rows
-        assert torch.equal(policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp)
+        assert gap_to_sampler(policy, rollout) < SAME
 
 
 def test_guided_velocities_carry_a_gradient_of_both(make):

@@ -1,0 +1,25 @@
+"""Matrix products whose last bits depend on the number of rows, as BLAS has it on some CPUs.
+
+A plugin: `make rounding` runs with it what compares forward passes of different numbers of rows. A
+test that fails under it asks for bits where the code promises 1e-6 nats.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+linear = functional.linear
+
+
+def rounded_by_rows(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A sum of two products, cut where the number of rows says."""
+    width = weight.shape[1]
+    plain = type(states) is Tensor and states.is_floating_point() and states.dtype == weight.dtype
+    if not plain or states.dtype == torch.float64 or width < 4:
+        return linear(states, weight, bias)
+    cut = 1 + states.numel() // width % (width - 2)
+    first = linear(states[..., :cut], weight[:, :cut], bias)
+    return first + linear(states[..., cut:], weight[:, cut:])
+
+
+functional.linear = rounded_by_rows
