@@ -14,8 +14,8 @@ linear = functional.linear
 def rounded_by_rows(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A sum of two products, cut where the number of rows says."""
     width = weight.shape[1]
-    plain = type(states) is Tensor and states.is_floating_point() and states.dtype == weight.dtype
-    if not plain or states.dtype == torch.float64 or width < 4:
+    plain = type(states) is Tensor and states.dtype == weight.dtype != torch.float64
+    if not plain or torch.is_autocast_enabled("cpu") or width < 4:
         return linear(states, weight, bias)
     cut = 1 + states.numel() // width % (width - 2)
     first = linear(states[..., :cut], weight[:, :cut], bias)
