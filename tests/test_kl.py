@@ -1,5 +1,6 @@
 """KL estimates: reference values, and the gradient each has in expectation, by enumeration."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -49,6 +50,26 @@ def test_the_unbiased_estimate_has_the_gradient_of_k1_as_a_score(vectors):
     for term, name in zip(terms, names, strict=True):
         (gradient,) = torch.autograd.grad((term * weight).sum(), batch.logp, retain_graph=True)
         assert_close(gradient.sum(1), vectors[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("log_ratio", [-18.0, -12.0, -0.01, 0.01, 12.0])
+def test_the_unbiased_estimate_is_exact_in_float32_however_far_the_reference_is(log_ratio):
+    """r (exp(-x) + x - 1) and its slope r x, written out in float64: r = exp(0.5)."""
+    ref_logp, ratio = -20.0, math.exp(0.5)
+    logp = torch.tensor([[ref_logp + log_ratio]], requires_grad=True)
+    x = float(logp.detach().double() - ref_logp)
+    batch = CoupledBatch(
+        logp=logp,
+        old_logp=(logp - 0.5).detach(),
+        ref_logp=torch.tensor([[ref_logp]]),
+        advantages=torch.zeros(1, 1),
+        mask=torch.ones(1, 1, dtype=torch.bool),
+        group=torch.zeros(1, dtype=torch.int64),
+    )
+    value = k3_unbiased(batch)
+    (slope,) = torch.autograd.grad(value.sum(), logp)
+    assert value.item() == pytest.approx(ratio * (math.expm1(-x) + x), rel=1e-4)
+    assert slope.item() == pytest.approx(ratio * x, rel=1e-5)
 
 
 REVERSE = [0.149849, -0.187048, 0.037199]

@@ -41,3 +41,11 @@ def test_the_last_iteration_has_the_final_share_and_later_ones_keep_it(schedule,
 @pytest.mark.parametrize("schedule", [linear, cosine])
 def test_a_run_of_one_iteration_has_the_whole_learning_rate(schedule):
     assert schedule(0, 1, final=0.1) == 1.0
+
+
+@pytest.mark.parametrize("schedule", [linear, cosine])
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_every_iteration_of_a_decay_to_nothing_trains(schedule, warmup):
+    got = course(partial(schedule, warmup=warmup, final=0.0))
+    assert min(got) > 0.01 and got[warmup:] == sorted(got[warmup:], reverse=True)
+    assert schedule(ITERATIONS, ITERATIONS, warmup=warmup) == pytest.approx(0, abs=1e-12)

@@ -11,14 +11,20 @@ def constant(iteration: int, iterations: int, *, warmup: int = 0) -> float:
 
 
 def linear(iteration: int, iterations: int, *, warmup: int = 0, final: float = 0.0) -> float:
-    """From 1 after the warm-up straight down to `final` in the last iteration."""
-    left = 1 - _passed(iteration, iterations, warmup)
+    """From 1 after the warm-up straight down to `final` in the last iteration.
+
+    With final=0 it arrives at 0 after the last one, which would not train otherwise.
+    """
+    left = 1 - _passed(iteration, iterations, warmup, final)
     return _risen(iteration, warmup) * (final + (1 - final) * left)
 
 
 def cosine(iteration: int, iterations: int, *, warmup: int = 0, final: float = 0.0) -> float:
-    """From 1 after the warm-up along half a cosine to `final` in the last iteration."""
-    left = (1 + math.cos(math.pi * _passed(iteration, iterations, warmup))) / 2
+    """From 1 after the warm-up along half a cosine to `final` in the last iteration.
+
+    With final=0 it arrives at 0 after the last one, which would not train otherwise.
+    """
+    left = (1 + math.cos(math.pi * _passed(iteration, iterations, warmup, final))) / 2
     return _risen(iteration, warmup) * (final + (1 - final) * left)
 
 
@@ -26,7 +32,8 @@ def _risen(iteration: int, warmup: int) -> float:
     return min(1.0, (iteration + 1) / (warmup + 1))
 
 
-def _passed(iteration: int, iterations: int, warmup: int) -> float:
+def _passed(iteration: int, iterations: int, warmup: int, final: float) -> float:
     """The share of the decay that lies behind, in [0, 1]. Iterations count from 0."""
-    length = max(1, iterations - 1 - warmup)
+    last = iterations - 1 if final else iterations
+    length = max(1, last - warmup)
     return min(1.0, max(0.0, (iteration - warmup) / length))
