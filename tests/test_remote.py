@@ -190,16 +190,6 @@ def test_nobody_waits_beyond_the_deadline(server, after):
     assert fault.retry_after > 20
 
 
-def test_a_pause_that_oversleeps_the_deadline_leaves_the_fault_before_it(server, monkeypatch):
-    """As on a busy machine: the clock of the call stands beyond its end when the pause is over."""
-    limits = Limits(connect=1, timeout=9, deadline=1, max_reply_bytes=1 << 20)
-    asleep = time.sleep
-    monkeypatch.setattr("tandem.remote.endpoint.time.sleep", lambda pause: asleep(pause + 1.1))
-    fault = fault_of(says("", 503), server, limits=limits, retries=QUICK)
-    assert type(fault) is Unwell
-    assert len(server.seen) == 1
-
-
 @pytest.mark.parametrize("after", ["soon", "-1", "", "1e9", "Mon, 99 Foo 2020"])
 def test_a_wait_that_is_none_is_no_wait(server, after):
     assert fault_of(says("", 503, Retry_After=after), server).retry_after is None
