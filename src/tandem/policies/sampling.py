@@ -4,37 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from tandem import draws
-
-if TYPE_CHECKING:
-    from tandem.policies.engines.handover import Files
-    from tandem.policies.engines.supply import Supply
-    from tandem.policies.lora import Lora
+from tandem.policies.engines.protocol import EngineOption
 
 ONE_BY_ONE = 4096  # vocabulary up to which every token is given its noise in every draw
 BLOCK = 256  # tokens of a larger one that are drawn as one first
-
-
-class Hostable(Protocol):
-    """What an engine wants to know of the policy that it samples for."""
-
-    vocabulary: int  # token ids are below it
-    files: Files  # its weights, as they are handed over
-
-
-class Server(Protocol):
-    """An engine that runs beside the policy, with weights of its own."""
-
-    def check(self, sampling: Sampling, lora: Lora | None) -> None:
-        """Whether it is there and can do what is wanted. Raises ValueError."""
-
-    def host(self, policy: Hostable) -> Supply:
-        """The engine of a policy whose weights are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +26,7 @@ class Sampling:
     stop: Sequence[str] = ()  # a text that ends with one of these is finished
     max_prompt_tokens: int | None = None  # longer ones are left out; None: what the model holds
     max_rows: int = 512  # of one forward pass: memory, nothing else
-    engine: Server | None = None  # who samples; None: our own loop over the live weights
+    engine: EngineOption | None = None  # who samples; None: our own loop over the live weights
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))

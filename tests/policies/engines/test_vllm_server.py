@@ -183,7 +183,7 @@ def test_a_rank_that_finds_the_weights_there_again_hands_over_nothing(hosted, lo
     with hosted(lora=lora) as (state, policy):
         sampled(policy)
         first, version = policy.supply.engine, policy.supply.version
-        second = policy.sampling.engine.host(policy).engine  # of another rank
+        second = policy.sampling.engine.host(policy)  # of another rank
         second.follow(policy.files, version)
         assert second.handovers == first.handovers
         state.start()

@@ -48,9 +48,10 @@ class Hosting(Policy):
 
     def host(self) -> Engine:
         """The engine of the weights that were loaded."""
-        if self.sampling.engine is None:
+        option = self.sampling.engine
+        if option is None:
             return Local(self.scorer.model, self.precision)
-        self.supply = self.sampling.engine.host(self)
+        self.supply = Supply(option.host(self), self.files, sleeps=option.sleeps)
         return self.supply
 
     @property

@@ -1,15 +1,23 @@
-"""Who samples answers to prompts, as token ids: our own loop, or a server with its own weights."""
+"""The protocol of a rollout engine: whoever samples token ids for a policy.
+
+An engine with a copy of the weights subclasses `RolloutEngine` and writes two methods, `sync` and
+`answer`. `@register_rollout_engine("name")` above the class makes it `rollout=name`; what stands in
+its constructor with a default is set by `rollout.engine.KEY=...`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from tandem.policies.decoding import Answers, Endings
-from tandem.policies.sampling import Sampling
+if TYPE_CHECKING:
+    from tandem.policies.decoding import Answers, Endings
+    from tandem.policies.lora import Lora
+    from tandem.policies.sampling import Sampling
 
 
 class Engine(Protocol):
@@ -34,21 +42,57 @@ class Weights(Protocol):
         """In Hugging Face format, or in peft's if they are adapters."""
 
 
-class Served(Engine, Protocol):
-    """An engine that holds a copy of the weights, and says so: `answer` raises Forgotten where
-    that copy is not the one that was handed over last."""
+class Hostable(Protocol):
+    """What an engine may want to know of the policy that it samples for."""
 
+    vocabulary: int  # token ids are below it
+
+
+class EngineOption(ABC):
+    """What `rollout.engine` makes, before any weight is there."""
+
+    sleeps: bool = False  # during training, so that the accelerator's memory is free
+
+    def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, none is a choice
+        """Whether it is there and can do what is wanted. Raises ValueError."""
+
+    @abstractmethod
+    def host(self, policy: Hostable) -> RolloutEngine:
+        """The engine of a policy whose weights are there."""
+
+
+class RolloutEngine(EngineOption):
+    """An engine that holds a copy of the weights: `sync` and `answer` are enough.
+
+    `answer` may raise Forgotten where its copy is not the one that was handed over last.
+    """
+
+    handovers: Sequence[Path] = ()  # folders of the newest weights, oldest first, to compare with
+
+    def host(self, policy: Hostable) -> RolloutEngine:
+        return self
+
+    @abstractmethod
     def sync(self, weights: Weights, version: str) -> None:
         """Take these weights; from now on the answers are theirs."""
 
+    @abstractmethod
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        """As any engine does."""
+
     def renew(self, weights: Weights, version: str) -> None:
         """Take those that were handed over last again, unless another process has seen to it."""
+        self.sync(weights, version)
 
     def follow(self, weights: Weights, version: str) -> None:
         """Another process has handed these over; the answers that count are theirs."""
+        self.sync(weights, version)
 
     def is_asleep(self) -> bool:
         """Whether somebody left it so."""
+        return False
 
     def sleep(self, *, keep: bool) -> None:
         """Free the accelerator's memory. `keep`: remember the weights elsewhere."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem import ranks
 from tandem.policies.decoding import Answers, Endings
-from tandem.policies.engines.protocol import Forgotten, Served, Weights
+from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
 from tandem.policies.sampling import Sampling
 from tandem.stop import Away
 
@@ -24,7 +24,7 @@ class Supply:
     Ranks share one engine. The first one hands over, while the others wait.
     """
 
-    def __init__(self, engine: Served, weights: Weights, *, sleeps: bool = False) -> None:
+    def __init__(self, engine: RolloutEngine, weights: Weights, *, sleeps: bool = False) -> None:
         """sleeps: during training."""
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
         # Two runs, or a run and its successor, must not take each other's weights for their own.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tandem.policies.decoding import Answers, Endings
-from tandem.policies.engines.protocol import Forgotten, Weights
+from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
 from tandem.policies.engines.replies import Question, Row
 from tandem.policies.engines.shelf import Shelf
 from tandem.policies.sampling import Sampling
@@ -30,8 +30,8 @@ def ignored(reply: Reply) -> None:
     """Of endpoints that answer with a status alone."""
 
 
-class VllmClient:
-    """A `Served` engine. Threads ask for rows; everything else comes one by one."""
+class VllmClient(RolloutEngine):
+    """Threads ask for rows; everything else comes one by one."""
 
     def __init__(
         self,

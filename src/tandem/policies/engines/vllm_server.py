@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tandem.policies.engines.supply import Supply
+from tandem.policies.engines.protocol import EngineOption, Hostable
 from tandem.policies.engines.vllm_client import VllmClient, ignored
 from tandem.policies.lora import Lora
-from tandem.policies.sampling import Hostable, Sampling
+from tandem.policies.sampling import Sampling
 from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retries
 
 WHERE = "rollout.engine"
@@ -19,7 +19,7 @@ NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmServer:
+class VllmServer(EngineOption):
     """A server of vLLM 0.31 or later, started beside the run; docs/engines.md says how."""
 
     url: str  # such as http://127.0.0.1:8000
@@ -91,16 +91,14 @@ class VllmServer:
                 "rollout.engine.sleeps"
             )
 
-    def host(self, policy: Hostable) -> Supply:
-        """The server as the engine of a policy whose weights are there."""
-        client = VllmClient(
+    def host(self, policy: Hostable) -> VllmClient:
+        return VllmClient(
             self.endpoint(),
             folder=self.folder,
             model=self.model,
             vocabulary=policy.vocabulary,
             concurrency=self.concurrency,
         )
-        return Supply(client, policy.files, sleeps=self.sleeps)
 
 
 def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
