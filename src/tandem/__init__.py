@@ -7,10 +7,37 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tandem.registry import register_adv_estimator, register_policy_loss, register_reward
+    from tandem.registry import (
+        register_adv_estimator,
+        register_correction,
+        register_dataset,
+        register_dynamics,
+        register_flow_family,
+        register_kl,
+        register_model,
+        register_noise_schedule,
+        register_policy_loss,
+        register_reward,
+        register_rollout_engine,
+        register_weights,
+    )
     from tandem.run import Result
 
-__all__ = ["register_adv_estimator", "register_policy_loss", "register_reward", "train"]
+__all__ = [
+    "register_adv_estimator",
+    "register_correction",
+    "register_dataset",
+    "register_dynamics",
+    "register_flow_family",
+    "register_kl",
+    "register_model",
+    "register_noise_schedule",
+    "register_policy_loss",
+    "register_reward",
+    "register_rollout_engine",
+    "register_weights",
+    "train",
+]
 
 # `python -m` looks for modules where it is started; a run directory is no place for them.
 sys.path[:] = [

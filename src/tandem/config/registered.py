@@ -11,7 +11,7 @@ from omegaconf.errors import UnsupportedValueType
 
 from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, place
-from tandem.registry.nodes import Node, node_of
+from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, node_of
 
 NOTEBOOK = "__main__"  # or a script: what it registers is the user's own, as that of a plugin is
 
@@ -34,11 +34,19 @@ def store_options(folder: Path) -> None:
         node = node_of(group, name, component)
         if node is None:
             continue
+        group = OFFERED_AS.get(group, group)
         if (folder / group / f"{name}.yaml").is_file():  # Hydra would merge the two
             raise ValueError(f"{group}={name} is an option of Tandem's; register another name")
         if component.__module__ == NOTEBOOK:
             ADMITTED.add(NOTEBOOK)
-        ConfigStore.instance().store(group=group, name=name, node=_held(node, component))
+        package = "_global_" if group in GLOBAL else None
+        held = _held(node, component)
+        ConfigStore.instance().store(group=group, name=name, node=held, package=package)
+        if group == "rollout":  # what dynamics=auto comes to where it samples
+            of_tokens = OmegaConf.create(
+                {"defaults": ["/dynamics/autoregressive@_global_.dynamics"]}
+            )
+            ConfigStore.instance().store(group="dynamics/_of", name=name, node=of_tokens)
 
 
 def _held(node: Node, component: Callable) -> object:

@@ -85,6 +85,8 @@ class Facts:
     # Of kernels and KLs: steps of an SDE have a duration. Of log-probabilities: of no density.
     of_sde: bool = False
     unscaled: bool = False
+    # Of flow families: the dimensions of one latent picture; None: they are to be set.
+    latent_size: int | None = None
     # Of targets of distillation: what a step comes to only where it has no noise.
     noiseless: bool = False
 

@@ -38,7 +38,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Step]
 def ode(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor) -> Step:
     """x + velocity dt: Euler's step, without noise."""
     dt = next_sigma.double() - sigma.double()
-    return _step(x, velocity, torch.ones_like(dt), dt, torch.zeros_like(dt))
+    return linear_step(x, velocity, torch.ones_like(dt), dt, torch.zeros_like(dt))
 
 
 @register_dynamics(of_sde=True)
@@ -57,7 +57,7 @@ def flow_sde(
     """
     level = sigma.double()
     below_one = torch.where(level == 1, next_sigma.double(), level)
-    return _sde(x, velocity, sigma, next_sigma, noise_level * (level / (1 - below_one)).sqrt())
+    return sde_step(x, velocity, sigma, next_sigma, noise_level * (level / (1 - below_one)).sqrt())
 
 
 @register_dynamics(of_sde=True)
@@ -71,7 +71,7 @@ def dance_sde(
 ) -> Step:
     """The SDE with the same s at every level, s = noise_level (DanceGRPO, arXiv:2505.07818)."""
     s = torch.full_like(sigma, noise_level, dtype=torch.float64)
-    return _sde(x, velocity, sigma, next_sigma, s)
+    return sde_step(x, velocity, sigma, next_sigma, s)
 
 
 @register_dynamics
@@ -92,7 +92,9 @@ def cps(
     # cos and sin of the angle: sqrt(sigma'^2 - std^2) is NaN where rounding turns it negative.
     kept = after * math.cos(noise_level * math.pi / 2)
     fresh = after * math.sin(noise_level * math.pi / 2)
-    return _step(x, velocity, (1 - after) + kept, (1 - level) * kept - level * (1 - after), fresh)
+    return linear_step(
+        x, velocity, (1 - after) + kept, (1 - level) * kept - level * (1 - after), fresh
+    )
 
 
 def next_state(step: Step, noise: Tensor, *, storage: torch.dtype = torch.float32) -> Tensor:
@@ -105,15 +107,15 @@ def next_state(step: Step, noise: Tensor, *, storage: torch.dtype = torch.float3
     return drawn.detach().to(storage).to(drawn.dtype)
 
 
-def _sde(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, s: Tensor) -> Step:
+def sde_step(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, s: Tensor) -> Step:
     """x + (velocity - s^2 / 2 score) dt + s sqrt(-dt) noise: the ODE's marginals, as dt -> 0."""
     level = sigma.double()
     dt = next_sigma.double() - level
     pull = s.square() / (2 * level)  # -s^2 / 2 score = pull (x + (1 - sigma) velocity)
-    return _step(x, velocity, 1 + pull * dt, (1 + pull * (1 - level)) * dt, s * (-dt).sqrt())
+    return linear_step(x, velocity, 1 + pull * dt, (1 + pull * (1 - level)) * dt, s * (-dt).sqrt())
 
 
-def _step(x: Tensor, velocity: Tensor, state_gain: Tensor, gain: Tensor, std: Tensor) -> Step:
+def linear_step(x: Tensor, velocity: Tensor, state_gain: Tensor, gain: Tensor, std: Tensor) -> Step:
     x, velocity = wide(x), wide(velocity)
     state_gain, gain, std = (number.to(x.dtype) for number in (state_gain, gain, std))
     mean = beside(state_gain, x) * x + beside(gain, x) * velocity

@@ -66,6 +66,50 @@ def kl_node(name: str, component: Callable) -> Node:
     return {"_target_": "tandem.penalties.KLInLoss", **held, "loss": call}
 
 
+def dynamics_node(name: str, kernel: Callable) -> Node:
+    """As in conf/dynamics: steps of a flow with random ones among them."""
+    defaults = ["_random", "_self_"]
+    return {"defaults": defaults, "name": name, "kernel": bound_call(name, kernel)}
+
+
+def engine_node(name: str, engine: Callable) -> Node:
+    """As in conf/rollout: our own sampling of tokens, but for who samples."""
+    return {"defaults": ["local", "_self_"], "engine": made_call(name, engine)}
+
+
+def data_node(name: str, component: Callable) -> Node:
+    """As in conf/data: the call, and a curriculum if it takes one."""
+    call = made_call(name, component)
+    if call.pop("curriculum", None) is None:
+        return call
+    return {"defaults": [{"curriculum": "uniform"}, "_self_"], **call}
+
+
+def model_node(name: str, build: Callable) -> Node:
+    """As in conf/model: a language model that a function makes, with its tokenizer."""
+    call = {**made_call(name, build), "_partial_": True}
+    return {"defaults": ["_language", "_self_"], "model": {"path": None, "build": call}}
+
+
+def family_node(name: str, adapter: Callable) -> Node:
+    """As in conf/model: a flow whose transformer the adapter of its family knows."""
+    chosen = {"algorithm": "flow_grpo", "data": "text", "reward": "jpeg_compressibility"}
+    overrides = [{f"override /{group}": option} for group, option in chosen.items()]
+    size = facts_of(adapter).latent_size
+    model = {
+        "path": None,
+        "adapter": made_call(name, adapter),
+        "latent_size": "???" if size is None else size,
+    }
+    return {"defaults": ["_flow", *overrides, "_self_"], "model": model}
+
+
+def made_call(name: str, component: Callable) -> Node:
+    """A call that is made when a run is built; a `seed` is that of the run."""
+    call = {key: x for key, x in bound_call(name, component).items() if key != "_partial_"}
+    return call | ({"seed": "${seed}"} if "seed" in call else {})
+
+
 CALLED = (
     "algorithm/loss",
     "algorithm/advantage",
@@ -90,4 +134,13 @@ NODES: Mapping[str, Callable[[str, Callable], Node]] = {
     **dict.fromkeys(CALLED, bound_call),
     "algorithm/kl": kl_node,
     "reward": reward_node,
+    "dynamics": dynamics_node,
+    "rollout": engine_node,
+    "data": data_node,
+    "model": model_node,
+    "model/family": family_node,
 }
+# Group of components -> the group of options, where it has another name.
+OFFERED_AS: Mapping[str, str] = {"model/family": "model"}
+# Groups whose options choose options of others too.
+GLOBAL = ("model",)
