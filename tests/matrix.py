@@ -31,7 +31,7 @@ YES = "✓"
 INTRODUCTION = """# Which algorithm trains which model, under which dynamics
 
 A tick is a composition that trains: `tests/test_matrix.py` takes two iterations, a checkpoint, and
-a third iteration of the resumed run, one tick of every algorithm in the quick tests and all of them
+a third iteration of the resumed run, one tick of every column in the quick tests and all of them
 in the slow ones. A number says why the composition is refused, in the words of the command line,
 before any weight is trained; "it" is the algorithm. Every preset has the numbers it published, and
 every model the data that it chooses, but for algorithms of given pairs (`data=sort_pairs`,
