@@ -17,6 +17,7 @@ def banner(settings: Settings, run_dir: Path) -> str:
     lines = {
         "run": str(run_dir),
         "chosen": ", ".join(f"{k}={s.choices[k]}" for k in CHOSEN if s.choices.get(k)),
+        **{what: ", ".join(numbers) for what, numbers in s.replaced.items() if numbers},
         "seed": str(s.seed),
         "iteration": f"{s.prompts_per_step} prompts x {s.group_size} samples = {samples} samples"
         + _over(s),

@@ -112,6 +112,7 @@ class Settings:
     overrides: list[str] = field(metadata=key(**AT_HOME))  # of the command line that began it
     cache_dir: str = field(metadata=key(**AT_HOME))
     choices: Mapping[str, str | None] = field(metadata=key(**AT_HOME))  # group -> its option
+    replaced: Mapping[str, list[str]] = field(metadata=key(**AT_HOME))  # numbers of replaced parts
 
 
 def _said(record: type) -> dict[str, Key]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from tandem.algorithm import ON_ERRORS
 from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
 from tandem.config.composed import Composed
-from tandem.config.composition import conf_folder
 from tandem.config.names import ConfigError
-from tandem.config.overrides import TOGETHER, dotted
+from tandem.config.overrides import TOGETHER
 from tandem.config.plain import leaves, plain, reads_environment
 from tandem.config.rules import RULES
 from tandem.settings import COMPONENTS, Settings
@@ -51,10 +50,7 @@ def _made(call: Call) -> Any:
 
 
 def _components(config: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return {group: _component(config, group) for group in COMPONENTS}
-    except ConfigError as error:
-        raise ConfigError(f"{error}{_hint_of_recipe(str(error), config)}") from error
+    return {group: _component(config, group) for group in COMPONENTS}
 
 
 def _component(config: Mapping[str, Any], group: str) -> Any:
@@ -87,16 +83,6 @@ def _bound(node: Any, where: str) -> Call:
     if isinstance(node, Mapping) and "_target_" in node:
         return bind(node, where)
     raise ConfigError(f"{where}: expected a node with _target_, as the options of its group have")
-
-
-def _hint_of_recipe(message: str, config: Mapping[str, Any]) -> str:
-    """Numbers tuned for a pair may not fit where another part was chosen."""
-    if (recipe := config["choices"].get("recipe")) is None:
-        return ""
-    numbers = OmegaConf.load(conf_folder() / "recipe" / f"{recipe}.yaml")
-    if not any(message.startswith(f"unknown key '{key}'") for key in dotted(numbers)):
-        return ""
-    return f"; the recipe {recipe} sets it, ~recipe leaves its numbers out"
 
 
 def _refuse_foreign_steps(cfg: DictConfig) -> None:

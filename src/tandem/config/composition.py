@@ -25,7 +25,7 @@ from tandem.config import trust
 from tandem.config.absent import absent_part
 from tandem.config.clips import clip_ratio
 from tandem.config.learning_rates import learning_rate
-from tandem.config.loading import Loader
+from tandem.config.loading import Composition, Loader
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
     Menu,
@@ -37,11 +37,11 @@ from tandem.config.overrides import (
 )
 from tandem.config.plugins import load_plugins
 from tandem.config.registered import store_options
+from tandem.config.swaps import Numbers
 
 SEARCHED = "hydra.searchpath"
 
-# Choices -> what they make, and the option of every group.
-Compose = Callable[[Loader, Sequence[str]], tuple[DictConfig, Mapping[str, str | None]]]
+Compose = Callable[[Loader, Sequence[str]], Composition]
 
 # What starts the runs of a sweep, when it is installed -> the extra that brings it.
 LAUNCHERS = {
@@ -83,21 +83,26 @@ def _composed(given: Sequence[Override], compose: Compose, *, recorded: bool) ->
     for choice in choices:
         refuse_wrong_choice(choice, options)
     with _told(choices):
-        cfg, chosen = compose(source, [part.input_line for part in choices])
+        made = compose(source, [part.input_line for part in choices])
+    cfg = made.cfg
     values = [part for part in given if part not in choices]
     for value in values:
         refuse_unknown_key(value, cfg, options)
     with _told():
         ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
     with open_dict(cfg):
-        cfg.choices = choices_of(chosen, options)
+        cfg.choices = choices_of(made.choices, options)
+        cfg.replaced = replaced_of(made.numbers)
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` has come to
     return cfg
 
 
-def _beside_hydra(source: Loader, choices: Sequence[str]) -> tuple[DictConfig, Mapping]:
-    cfg = source.load_configuration("config", list(choices), run_mode=RunMode.RUN, from_shell=False)
-    return cfg, cfg.hydra.runtime.choices
+def _beside_hydra(source: Loader, choices: Sequence[str]) -> Composition:
+    made = source.compose(choices)
+    hydras = source.load_configuration("config", list(choices), RunMode.RUN, from_shell=False)
+    with open_dict(made.cfg):
+        made.cfg.hydra = hydras.hydra
+    return made
 
 
 def option_file(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
@@ -172,6 +177,14 @@ def choices_of(raw: Mapping[str, str | None], options: Menu) -> dict[str, str | 
     folder, _, name = (chosen.get("recipe") or "").rpartition("/")
     found = name in options.get(f"recipe/{folder}", ())
     return chosen | {"recipe": chosen["recipe"] if found else None}
+
+
+def replaced_of(numbers: Numbers) -> dict[str, list[str]]:
+    """As they would be typed; one in units of the dynamics by its key."""
+    return {
+        what: [key if "${" in str(value) else f"{key}={value}" for key, value in found.items()]
+        for what, found in (("dropped", numbers.dropped), ("kept", numbers.kept))
+    }
 
 
 def _choice(group: str, _root_: DictConfig) -> str:

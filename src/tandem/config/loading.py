@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -19,6 +19,7 @@ import yaml
 from hydra._internal import defaults_list as hydras_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository, IConfigRepository
+from hydra._internal.defaults_list import DefaultsList
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import InputDefault, ResultDefault
@@ -29,6 +30,7 @@ from omegaconf._utils import get_yaml_loader
 
 from tandem.config.judged_files import judge
 from tandem.config.names import ConfigError
+from tandem.config.swaps import Numbers, Swap, at, belongs, chosen_by_parts, fitted, replaced
 
 Plain = dict[str, Any]
 
@@ -126,43 +128,100 @@ class Loader(ConfigLoaderImpl):
         super().__init__(config_search_path)
         self.repository = Repository(config_search_path)
 
-    def compose(self, choices: Sequence[str]) -> tuple[DictConfig, dict[str, str | None]]:
-        """The configuration without Hydra's own part of it, and the option of every group."""
+    def compose(self, choices: Sequence[str]) -> Composition:
+        """The configuration of these choices, without Hydra's own part of it."""
+        asked = self._listed(choices)
+        presets = self._presets(asked, choices)
+        numbers = Numbers()
+        plain = merged(asked, self.repository, presets, numbers)
+        plain.pop("hydra", None)
+        cfg = OmegaConf.create(plain)
+        OmegaConf.set_struct(cfg, True)
+        return Composition(cfg=cfg, choices=asked.overrides.known_choices, numbers=numbers)
+
+    def _listed(self, choices: Sequence[str]) -> DefaultsList:
         parsed, repo = self._parse_overrides_and_create_caching_repo("config", list(choices))
-        found = hydras_list.create_defaults_list(
+        return hydras_list.create_defaults_list(
             repo=repo,
             config_name="config",
             overrides_list=parsed,
             prepend_hydra=True,
             skip_missing=False,
         )
-        plain = merged(found.defaults, repo)
-        plain.pop("hydra", None)
-        cfg = OmegaConf.create(plain)
-        OmegaConf.set_struct(cfg, True)
-        return cfg, found.overrides.known_choices
+
+    def _presets(self, asked: DefaultsList, choices: Sequence[str]) -> list[DefaultsList]:
+        """What model and algorithm chose by themselves, and what an experiment made of that."""
+        if not chosen_by_parts(choices):
+            return []
+        known = asked.overrides.known_choices
+        alone = [f"{group}={known[group]}" for group in ("model", "algorithm")]
+        if known.get("experiment") is None:
+            return [self._listed(alone)]
+        study = f"experiment={known['experiment']}"
+        return [self._listed(alone), self._listed([*alone, study])]
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         hydras = [default for default in defaults if _is_hydras(default.config_path)]
-        own = OmegaConf.create(merged(defaults, repo))  # judges Hydra's files before it acts on one
+        others = [default for default in defaults if default not in hydras]
+        said = {}
+        for default in others:
+            merge(said, read(default, repo).get("hydra", {}))
         cfg = super()._compose_config_from_defaults_list(hydras, repo)
-        cfg.merge_with(own)
+        cfg.merge_with({"hydra": said})
         return cfg
 
 
-def merged(defaults: Iterable[ResultDefault], repo: IConfigRepository) -> Plain:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """What a command line's choices make, and the numbers of the parts that they replaced."""
+
+    cfg: DictConfig
+    choices: Mapping[str, str | None]  # group -> its option
+    numbers: Numbers
+
+
+def merged(
+    asked: DefaultsList,
+    repo: IConfigRepository,
+    presets: Sequence[DefaultsList],
+    numbers: Numbers,
+) -> Plain:
     """The contents of files, Hydra's own left out, each put where its package says."""
+    swaps = [list(_swaps(preset, asked, repo)) for preset in presets]
     whole: Plain = {}
-    for default in defaults:
-        path = default.config_path
-        found = repo.load_config(path)
-        own = default.package if default.package is not None else found.header["package"]
-        content = {} if _is_hydras(path) else placed(found.plain, own)
-        judge(path, found, content)
+    for default in asked.defaults:
+        content = read(default, repo)
+        of_study = default.config_path.startswith("experiment/")
+        for swap in (swaps[-1] if of_study else swaps[0]) if swaps else ():
+            if not default.primary and not swap.brings(default):
+                content = fitted(content, swap, numbers)
         merge(whole, content)
     return whole
+
+
+def _swaps(preset: DefaultsList, asked: DefaultsList, repo: IConfigRepository) -> Iterator[Swap]:
+    before, after = (listed.overrides.known_choices for listed in (preset, asked))
+    for group, place in replaced(before, after):
+        nodes = []
+        for listed in (preset, asked):
+            alone: Plain = {}
+            for default in listed.defaults:
+                if belongs(default, group, place):
+                    merge(alone, read(default, repo))
+            nodes.append(at(alone, place))
+        yield Swap(group, place, *nodes)
+
+
+def read(default: ResultDefault, repo: IConfigRepository) -> Plain:
+    """What a file says, put where its package says; nothing of Hydra's own files."""
+    path = default.config_path
+    found = repo.load_config(path)
+    package = default.package if default.package is not None else found.header["package"]
+    content = {} if _is_hydras(path) else placed(found.plain, package)
+    judge(path, found, content)
+    return content
 
 
 def placed(content: Any, package: str | None) -> Plain:

@@ -74,6 +74,15 @@ ALIASES: Mapping[str, str] = {
     "output_dir": "run_dir",
     "resume_from_checkpoint": "resume",
     "report_to": "logger=wandb",
+    "ema_decay": "model/ema=constant and model.ema.decay",
+    "num_inference_steps": "rollout.steps",
+    "num_gpus": "trainer.devices",
+    "n_gpus_per_node": "trainer.devices",
+    "nnodes": "trainer.num_nodes",
+    "num_processes": "trainer.devices",
+    "mixed_precision": "trainer.precision",
+    "bf16": "trainer.precision",
+    "cfg_scale": "rollout.guidance_scale",
 }
 
 # Options that are not there for a reason -> the reason, and what to set.
@@ -96,6 +105,8 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
         return f"unknown {what} {name!r}: here it is {elsewhere}"
     if (meant := nearest(name, names)) is not None:
         return f"unknown {what} {name!r}: did you mean {meant!r}?"
+    if beside := [one for one in names if "." in one and _parts(one)[0] == _parts(name)[0]]:
+        return f"unknown {what} {name!r}: there are {', '.join(_parts(one)[1] for one in beside)}"
     listed = ", ".join(names) or "none"
     hint = f"there are {listed}" if len(names) < 20 else "see `python train.py --help`"
     return f"unknown {what} {name!r}: {hint}"
@@ -107,10 +118,24 @@ def _of_algorithm(last: str, names: Sequence[str]) -> bool:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The most alike of `names`; the last part of a key may also be right in another place."""
+    """The most alike of `names`. The last part of a key may also be right above or below its place.
+
+    Right in any place only where its own is not there: `reward.length` has no target, and that of
+    an entropy bonus is another thing.
+    """
+    names = list(names)
+    parent, _ = _parts(name)
+    if parent in names:
+        inside = [one for one in names if not f"{name}.".startswith(f"{one}.")]
+        names = [one for one in inside if _in_line(parent, _parts(one)[0])]
     scored = [(_likeness(name, candidate), candidate) for candidate in names]
-    best = max(scored, default=(0.0, ""), key=lambda pair: (pair[0], -len(pair[1])))
-    return best[1] if best[0] >= 0.6 else None
+    likeness, found = max(scored, default=(0.0, ""), key=lambda pair: (pair[0], -len(pair[1])))
+    return found if likeness >= (0.6 if _parts(found)[0] == parent else 0.75) else None
+
+
+def _in_line(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    return not short or f"{long}.".startswith(f"{short}.")
 
 
 def _likeness(name: str, candidate: str) -> float:

@@ -6,7 +6,9 @@ An override is a choice (`algorithm=grpo`: an option of a group) or a value (`se
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -27,13 +29,21 @@ Menu = Mapping[str, Sequence[str]]  # group, with slashes -> its options
 
 def parse(overrides: Sequence[str]) -> list[Override]:
     try:
-        return OverridesParser.create().parse_overrides(list(overrides))
+        return [_counted(part) for part in OverridesParser.create().parse_overrides(overrides)]
     except OverrideParseException as error:
         form = (
             "write key=value, e.g. seed=3; quote values that hold spaces, commas, brackets or ~, "
             "e.g. 'data.path=\"~/my prompts\"'"
         )
         raise ConfigError(f"cannot read {error.override!r}: {form}") from error
+
+
+def _counted(part: Override) -> Override:
+    """1e3 is how people write 1000: what is counted takes no 1000.0."""
+    whole = isinstance(part._value, float) and part._value.is_integer()
+    if whole and re.fullmatch(r"\d+e\+?\d+", part.input_line.partition("=")[2], re.I):
+        return replace(part, _value=int(part._value))
+    return part
 
 
 def menu(source: ConfigLoaderImpl) -> Menu:

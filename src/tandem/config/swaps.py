@@ -1,0 +1,145 @@
+"""Parts that a choice put in place of others, and the numbers that were meant for the others.
+
+A preset, a recipe and a model set numbers of the parts that they chose. Where a command line or an
+experiment chooses another function for one, such a number stays only if the new function has a
+number of that name and both have the same default for it: then it means the same thing, in the
+same unit. All others are left out, and the run says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.default_element import ResultDefault
+
+Plain = dict[str, Any]
+Choices = Mapping[str, str | None]
+
+# Groups whose options choose parts of other groups, or none that a number could be meant for.
+PRESETS = ("model", "algorithm", "recipe", "experiment", "sweep")
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What stands at a place by itself, before any other file sets a number of it."""
+
+    group: str  # with slashes
+    place: str  # with dots
+    before: Any
+    after: Any
+
+    def brings(self, default: ResultDefault) -> bool:
+        """Whether a file belongs to the part itself."""
+        return belongs(default, self.group, self.place)
+
+
+@dataclass(slots=True)
+class Numbers:
+    """Numbers of replaced parts that presets, recipes and models had set: key -> value."""
+
+    dropped: Plain = field(default_factory=dict)
+    kept: Plain = field(default_factory=dict)
+
+
+def belongs(default: ResultDefault, group: str, place: str) -> bool:
+    package = f"{default.package or ''}."
+    return default.config_path.startswith(f"{group}/") or package.startswith(f"{place}.")
+
+
+def replaced(before: Choices, after: Choices) -> Iterator[tuple[str, str]]:
+    """(group, place) of the parts for which another option was chosen, the outer ones first."""
+    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    for key in sorted(changed, key=len):
+        group, _, place = key.partition("@")
+        if group not in PRESETS and not group.startswith("hydra/"):
+            yield group, (place or group.replace("/", ".")).removeprefix("_global_.")
+
+
+def fitted(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
+    """What a file says, without what it says of the part that was replaced and does not fit."""
+    *path, last = swap.place.split(".")
+    outer = content = dict(content)
+    for name in path:
+        if not isinstance(outer.get(name), dict):
+            return content
+        outer[name] = outer = dict(outer[name])
+    if last not in outer:
+        return content
+    if isinstance(outer[last], dict) and isinstance(swap.after, dict):
+        fits = _Fit(numbers, swap.place)
+        outer[last] = fits.of(outer[last], _mapping(swap.before), swap.after, same=True)
+    elif swap.before != swap.after:
+        del outer[last]
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """The judgement of one node, `place`, and of those below it."""
+
+    numbers: Numbers
+    place: str
+
+    def of(self, said: Plain, before: Plain, after: Plain, *, same: bool) -> Plain:
+        """`same`: whether the function around this node is the one that the numbers are for."""
+        meant = said.get("_target_", before.get("_target_"))
+        if meant is not None or "_target_" in after:
+            same = meant == after.get("_target_")
+        if "_target_" in said and said["_target_"] != before.get("_target_"):
+            before = {}  # the file chose a function of its own
+        kept = {}
+        for name, value in said.items():
+            inner, other = after.get(name), before.get(name)
+            if isinstance(value, dict) and isinstance(inner, dict):
+                below = _Fit(self.numbers, f"{self.place}.{name}")
+                kept[name] = below.of(value, _mapping(other), inner, same=same)
+            elif self._stays(name, value, (other, inner), known=name in after, same=same):
+                kept[name] = value
+        return kept
+
+    def _stays(
+        self, name: str, value: Any, defaults: tuple[Any, Any], *, known: bool, same: bool
+    ) -> bool:
+        before, after = defaults
+        was_part = isinstance(before, dict) and "_target_" in before
+        if same and (not was_part or isinstance(after, dict)):
+            return True
+        if name.startswith("_"):
+            return False
+        stays = known and before == after and _alike(value, after)
+        found = self.numbers.kept if stays else self.numbers.dropped
+        found.update(_numbers(f"{self.place}.{name}", value))
+        return stays
+
+
+def _alike(value: Any, default: Any) -> bool:
+    """Whether a value is of the kind of a default: a null in place of a function is none."""
+    kinds = {float if type(one) is int else type(one) for one in (value, default)}
+    return len(kinds) == 1
+
+
+def _mapping(node: Any) -> Plain:
+    return node if isinstance(node, dict) else {}
+
+
+def _numbers(key: str, value: Any) -> Plain:
+    if not isinstance(value, dict):
+        return {key: value}
+    inner = (_numbers(f"{key}.{name}", item) for name, item in value.items() if name[0] != "_")
+    return {name: item for each in inner for name, item in each.items()}
+
+
+def at(content: Plain, place: str) -> Any:
+    """The node at a dotted place; None where there is none."""
+    node: Any = content
+    for name in place.split("."):
+        node = node.get(name) if isinstance(node, dict) else None
+    return node
+
+
+def chosen_by_parts(choices: Sequence[str]) -> bool:
+    """Whether a command line may replace a part: presets alone do not."""
+    groups = {line.lstrip("+~").partition("=")[0].partition("@")[0] for line in choices}
+    return bool(groups - {"model", "algorithm", "recipe", "sweep"})

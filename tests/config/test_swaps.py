@@ -1,0 +1,147 @@
+"""Parts that are put in place of others, and what becomes of the numbers of the others."""
+
+import functools
+import re
+
+import pytest
+
+from tandem.config import ConfigError, check, compose
+from tandem.config.composition import conf_folder, loader
+from tandem.config.overrides import menu
+from tandem.config.swaps import Numbers, Swap, fitted
+
+PPO = {"_target_": "ppo", "clip_low": 0.2, "clip_high": 0.2, "coef": 0.0, "ratio_max": None}
+CISPO = {"_target_": "cispo", "ratio_max": 5.0, "coef": 0.0}
+
+
+def what_stays(said, before, after):
+    numbers = Numbers()
+    swap = Swap("algorithm/loss", "algorithm.loss", before, after)
+    content = fitted({"algorithm": {"loss": said}, "seed": 1}, swap, numbers)
+    assert content["seed"] == 1
+    return content["algorithm"]["loss"], numbers
+
+
+def test_numbers_of_another_function_are_dropped_and_named():
+    stays, numbers = what_stays({"clip_low": 0.3, "clip_high": 0.4}, PPO, CISPO)
+    assert stays == {}
+    assert numbers.dropped == {"algorithm.loss.clip_low": 0.3, "algorithm.loss.clip_high": 0.4}
+
+
+def test_a_number_of_the_same_function_stays_and_is_not_named():
+    stays, numbers = what_stays({"clip_low": 0.3}, PPO, {**PPO, "clip_low": 0.1})
+    assert (stays, numbers) == ({"clip_low": 0.3}, Numbers())
+
+
+def test_a_number_with_the_same_default_in_both_means_the_same_and_is_kept():
+    """coef is 0 in both; ratio_max is a cap of bad steps in one and of all steps in the other."""
+    stays, numbers = what_stays({"coef": 0.1, "ratio_max": 3.0}, PPO, CISPO)
+    assert (stays, numbers.kept) == ({"coef": 0.1}, {"algorithm.loss.coef": 0.1})
+    assert numbers.dropped == {"algorithm.loss.ratio_max": 3.0}
+
+
+def test_a_part_inside_the_same_part_is_judged_by_its_own_function():
+    before, after = ({"_target_": "kl", "coef": 0.0, "loss": inner} for inner in (PPO, CISPO))
+    stays, numbers = what_stays({"coef": 0.1, "loss": {"clip_low": 0.3}}, before, after)
+    assert stays == {"coef": 0.1, "loss": {}}
+    assert numbers.dropped == {"algorithm.loss.loss.clip_low": 0.3}
+
+
+def test_a_function_that_a_recipe_put_there_itself_is_replaced_too():
+    said = {"_target_": "gspo", "clip_low": 0.3, "ratio_max": 5.0}
+    stays, numbers = what_stays(said, {**PPO, "ratio_max": 5.0}, CISPO)
+    assert stays == {}
+    assert {*numbers.dropped} == {"algorithm.loss.clip_low", "algorithm.loss.ratio_max"}
+
+
+def test_what_a_plain_mapping_holds_stays():
+    assert what_stays({"a": {"b": 1}}, {"a": {"b": 0}}, {"a": {"b": 0}})[0] == {"a": {"b": 1}}
+
+
+FLOW = "model=tiny_flow"
+LINES = {  # a swap -> a number that is dropped, and one that is kept
+    "algorithm=grpo algorithm/loss=cispo": ("algorithm.loss.clip_high=0.28", None),
+    "algorithm=dapo algorithm/loss=sapo": ("algorithm.loss.clip_low", None),
+    "algorithm=ppo algorithm/kl=k3": (None, "algorithm.kl.coef=0.0"),
+    "optimizer=sgd": ("optimizer.lr=0.0003", None),
+    f"{FLOW} algorithm=mix_grpo dynamics/stochastic=random_steps": (
+        "dynamics.stochastic.length=4",
+        None,
+    ),
+    f"{FLOW} algorithm=crd algorithm/snapshots@algorithm.snapshots.sampling=linear": (
+        "algorithm.snapshots.sampling.decay.slope=0.0075",
+        None,
+    ),
+    "model=flux1_dev algorithm=flow_grpo dynamics=cps data.path=x": (
+        "dynamics.kernel.noise_level=0.9",
+        None,
+    ),
+    "algorithm=grpo seed=1": (None, None),
+}
+
+
+@pytest.mark.parametrize(("line", "told"), LINES.items(), ids=LINES)
+def test_a_swap_composes_and_says_what_it_left_out(line, told):
+    cfg = compose(line.split())
+    check(cfg)
+    for number, named in zip(told, (cfg.replaced.dropped, cfg.replaced.kept), strict=True):
+        assert number in named if number else not named
+
+
+def test_what_is_typed_for_a_part_that_has_no_such_number_is_an_error():
+    with pytest.raises(ConfigError, match=r"^unknown key 'algorithm\.loss\.clip_low': "):
+        compose(["algorithm=grpo", "algorithm/loss=cispo", "algorithm.loss.clip_low=0.1"])
+
+
+@functools.cache
+def option_groups() -> dict[str, list[str]]:
+    found = menu(loader())
+    parts = ("loss", "advantage", "weights", "correction", "kl", "collect", "proximal", "truncated")
+    groups = [*(f"algorithm/{part}" for part in parts), "dynamics/stochastic", "dynamics/schedule"]
+    return {group: found[group] for group in groups}
+
+
+def beside(algorithm: str) -> list[str]:
+    """A model that the preset is for, and the data that it cannot do without."""
+    text = (conf_folder() / "algorithm" / f"{algorithm}.yaml").read_text()
+    of_flows = re.search(r"dynamics|elbo|advantage: \w*flow_grpo|loss: (flow|grpo_g)", text)
+    teacher = ["algorithm.teachers.folders={others:x}"] if "evidence: teacher" in text else []
+    pairs = "preference_pairs" in text or "mismatched" in text
+    return [*([FLOW] if of_flows else []), *(["data=sort_pairs"] if pairs else []), *teacher]
+
+
+# A refusal that names a key which nobody typed, or a part that nobody chose.
+NOT_MATHEMATICS = re.compile(r"unknown key|is missing|expected .* got|[Cc]ould not")
+
+
+def swaps(preset: str, start: int, step: int) -> list[str]:
+    lines = [f"{group}={name}" for group, names in option_groups().items() for name in names]
+    flows = FLOW in beside(preset)
+    return [line for line in lines if flows or line.startswith("algorithm/")][start::step]
+
+
+def refusals_of(preset: str, lines: list[str]) -> list[str]:
+    found = []
+    for line in lines:
+        words = [f"algorithm={preset}", *beside(preset), line]
+        try:
+            check(compose(words))
+        except ConfigError as error:
+            if NOT_MATHEMATICS.search(str(error)):
+                found.append(f"{' '.join(words)}: {error}")
+    return found
+
+
+PRESETS = sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
+
+
+@pytest.mark.parametrize("place", range(len(PRESETS)))
+def test_some_swaps_of_each_preset_run_or_are_refused_for_a_reason_of_mathematics(place):
+    """Each option is tried with one preset or more; the next test tries them all."""
+    assert not refusals_of(PRESETS[place], swaps(PRESETS[place], place, len(PRESETS)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS)
+def test_all_swaps_run_or_are_refused_for_a_reason_of_mathematics(preset):
+    assert not refusals_of(preset, swaps(preset, 0, 1))
