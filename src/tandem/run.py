@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from tandem.record.plots import curves, heatmap
 from tandem.record.resumable import check_resumable
 from tandem.record.room import check_place, check_room, size_of, stopping_where_full
 from tandem.record.run_record import CHECKPOINTS, RunRecord
+from tandem.record.writer import only_writer
 from tandem.settings import Settings
 from tandem.start import check_engine, check_start, starting_weights
 from tandem.stop import STOPPED, Stop
@@ -87,6 +88,17 @@ def run(
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
     keep_trust(cfg)
+    with ExitStack() as held:
+        if ranks.is_first() and not settings.evaluate:
+            with refusing():
+                held.enter_context(only_writer(run_dir))
+        return carry_out(cfg, settings, run_dir, overrides, job)
+
+
+def carry_out(
+    cfg: DictConfig, settings: Settings, run_dir: Path, overrides: Sequence[str], job: Job
+) -> Result:
+    """Build what was checked, and train or evaluate it."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with refusing():

@@ -1,0 +1,142 @@
+"""The one process that writes in a run directory: run.lock says which.
+
+The lock is the operating system's, so it goes with the process that holds it, however that ends,
+and no process that was forked from it keeps it. What the file says is for people, and for machines
+that share files without their locks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+log = logging.getLogger(__name__)
+
+LOCK = "run.lock"
+PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
+STARTED = 19  # place of the start time, counted from what follows the name of the program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Who holds the lock, or held it last."""
+
+    host: str
+    pid: int
+    began: str | None  # when the process did, as `beginning_of` says it; ids are used again
+    since: str
+
+    @property
+    def runs(self) -> bool:
+        """Whether this very process is there, on this machine."""
+        try:
+            os.kill(self.pid, 0)  # signal 0 only asks
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return self.began == beginning_of(self.pid)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Nobody else writes in this run directory meanwhile.
+
+    Raises ValueError where somebody does. A lock whose process is dead is taken over, with a word.
+    """
+    was_there = folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / LOCK) as file:
+        _write(file)
+        try:
+            yield
+        finally:
+            (folder / LOCK).unlink(missing_ok=True)
+            if not was_there:
+                with suppress(OSError):
+                    folder.rmdir()  # where nothing came of it
+
+
+def beginning_of(pid: int) -> str | None:
+    """When a process began, in ticks of which boot; None: this system does not say."""
+    try:
+        after_name = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2]
+        return f"{BOOT.read_text().strip()} {after_name.split()[STARTED]}"
+    except OSError:
+        return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[IO[str]]:
+    while True:
+        with path.open("a+") as file:
+            held = _is_held(file)
+            if not held and not _is_same(path, file):
+                continue  # whoever held it took it away just now
+            before = _read(file)
+            if held or before is not None:
+                _judge(path, before, held)
+            yield file
+            return
+
+
+def _is_held(file: IO[str]) -> bool:
+    """Take the lock; True: another process has it. False too where files have no locks."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return True
+    except OSError as error:
+        log.warning(
+            "%s cannot be locked (%s): two starts at once are not noticed", file.name, error
+        )
+    return False
+
+
+def _judge(path: Path, writer: Writer | None, held: bool) -> None:
+    """Raise unless the lock was left behind by a process of this machine."""
+    if writer is None:
+        raise ValueError(f"{path.parent}: another process begins to write there; wait for it")
+    who = f"process {writer.pid} on {writer.host}, since {writer.since}"
+    here = writer.host == socket.gethostname()
+    if held or (here and writer.runs):
+        raise ValueError(f"{path.parent} is written by {who}: one run directory has one writer")
+    if not here:
+        raise ValueError(
+            f"{path.parent} is or was written by {who}, and from here nobody sees whether it still "
+            f"runs; if it does not, delete {path}"
+        )
+    log.warning("%s: %s, is dead; its lock is taken over", path.parent, who)
+
+
+def _read(file: IO[str]) -> Writer | None:
+    """None: nothing was written yet, or not to the end."""
+    file.seek(0)
+    try:
+        return Writer(**json.load(file))
+    except (ValueError, TypeError):
+        return None
+
+
+def _write(file: IO[str]) -> None:
+    pid, since = os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    own = Writer(host=socket.gethostname(), pid=pid, began=beginning_of(pid), since=since)
+    file.truncate(0)
+    file.write(json.dumps(asdict(own)))
+    file.flush()
+
+
+def _is_same(path: Path, file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,133 @@
+"""A run directory has one writer, and a dead one is in nobody's way."""
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from omegaconf import OmegaConf
+
+from tandem.config import ConfigError, compose
+from tandem.record.writer import LOCK, beginning_of, only_writer
+from tandem.run import train
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from tandem.record.writer import only_writer
+with only_writer(Path(sys.argv[1])):
+    child = os.fork()  # as workers are, and this one outlives its parent
+    if child:
+        print(child, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock, and a child of its own."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        child = int(process.stdout.readline())
+        yield process
+        process.kill()
+        os.kill(child, signal.SIGKILL)
+
+
+def left_behind(folder, **changed):
+    """A lock that its process did not take away."""
+    own = {"host": socket.gethostname(), "pid": os.getpid(), "began": "another boot 1"}
+    (folder / LOCK).write_text(json.dumps({**own, "since": "then", **changed}))
+
+
+def test_a_second_writer_is_refused_and_the_next_one_after_kill_9_is_not(tmp_path, holder, caplog):
+    refused = pytest.raises(ValueError, match=rf"^{tmp_path} is written by process {holder.pid} on")
+    with refused, only_writer(tmp_path):
+        pass
+    assert json.loads((tmp_path / LOCK).read_text())["pid"] == holder.pid
+    holder.kill()
+    holder.wait()
+    with caplog.at_level(logging.WARNING), only_writer(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+    assert f"process {holder.pid} on" in caplog.text and "is dead; its lock is" in caplog.text
+
+
+def test_a_run_is_refused_where_another_writes_before_anything_is_built(tmp_path, holder):
+    with pytest.raises(ConfigError, match="one run directory has one writer"):
+        train(f"run_dir='{tmp_path}'", "algorithm=dpo", "data.path=/none", "data=jsonl")
+    assert {path.name for path in tmp_path.iterdir()} == {LOCK}
+
+
+def test_a_run_that_goes_on_is_refused_where_another_writes(tmp_path, holder):
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(compose(), resolve=True))
+    with pytest.raises(ConfigError, match="one run directory has one writer"):
+        train(f"resume='{tmp_path}'")
+    assert {path.name for path in tmp_path.iterdir()} == {LOCK, "config.yaml"}
+
+
+def test_a_used_process_id_is_no_sign_of_life(tmp_path):
+    left_behind(tmp_path)
+    with only_writer(tmp_path):
+        pass
+
+
+def test_a_process_that_is_there_counts_where_files_have_no_locks(tmp_path):
+    left_behind(tmp_path, began=beginning_of(os.getpid()))
+    refused = pytest.raises(ValueError, match="one run directory has one writer")
+    with refused, only_writer(tmp_path):
+        pass
+
+
+def test_of_another_machine_the_file_to_delete_is_named(tmp_path):
+    left_behind(tmp_path, host="elsewhere")
+    refused = pytest.raises(ValueError, match=rf"^{tmp_path} is or was written by process \d+ on")
+    with refused, only_writer(tmp_path):
+        pass
+    (tmp_path / LOCK).unlink()
+    with only_writer(tmp_path):
+        pass
+
+
+def test_the_lock_is_gone_however_the_run_ends(tmp_path):
+    with pytest.raises(KeyboardInterrupt), only_writer(tmp_path / "run"):
+        raise KeyboardInterrupt
+    assert not (tmp_path / "run").exists()  # nothing came of it
+    with only_writer(tmp_path):
+        (tmp_path / "kept").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_torn_lock_of_a_dead_process_is_nobody_s(tmp_path):
+    (tmp_path / LOCK).write_text('{"host": "el')
+    with only_writer(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+
+
+def enter(folder, count):
+    for _ in range(40):
+        try:
+            with only_writer(folder):
+                (folder / "inside").touch(exist_ok=False)
+                time.sleep(0.001)
+                (folder / "inside").unlink()
+                count.value += 1
+        except ValueError:
+            time.sleep(0.001)
+
+
+def test_of_many_that_come_and_go_at_once_never_two_are_inside(tmp_path):
+    forked = multiprocessing.get_context("fork")
+    count = forked.Value("i", 0)
+    processes = [forked.Process(target=enter, args=(tmp_path, count)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert count.value > 0
