@@ -17,8 +17,8 @@ from pathlib import Path
 import yaml
 
 from tandem.record import durable, galleries, jsonl
-from tandem.record.manifest import scrub
 from tandem.record.mirrors import Mirror, Mirrors, Run
+from tandem.record.secrets import scrub_config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class EvaluationRecord:
             id=uuid.uuid4().hex[:8],
             iteration=iteration,
             job="evaluate",
-            config=yaml.safe_load(scrub(self.config, os.environ)),
+            config=yaml.safe_load(scrub_config(self.config, os.environ)),
         )
         run.folder.mkdir(exist_ok=True)
         copies = Mirrors(self.mirrors)

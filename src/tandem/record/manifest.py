@@ -11,30 +11,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+
+from tandem.record.secrets import scrub_words
 
 PACKAGES = (
     *("tandem", "torch", "lightning", "hydra-core", "omegaconf", "transformers", "diffusers"),
     *("peft", "safetensors", "wandb", "numpy"),
-)
-REDACTED = "<redacted>"  # a plain scalar in YAML too
-SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-SHORTEST_SECRET = 8  # TOKENIZERS_PARALLELISM=false names no secret, and "false" is everywhere
-URL_USER = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
-# What holds a secret whatever the environment says; num_tokens, pad_token, use_cls_token do not.
-NAME = (
-    r"[\w.-]*(?:(?:api|access|secret|private)[_-]?key|(?:auth|access|api|hf)[_-]?token"
-    r"|secret|password|passwd|credentials)|(?:[\w.-]*\.)?token"
-)
-OPTIONS = (
-    re.compile(rf"(?P<name>(?<![\w.-])(?:{NAME})=['\"]?)(?P<value>[^\s'\"&]+)", re.I),  # name=value
-    re.compile(rf"(?P<name>--(?:{NAME})\s+['\"]?)(?P<value>[^\s'\"]+)", re.I),  # --name value
-    re.compile(
-        rf"(?P<name>[{{,]\s*(?:{NAME})\s*:\s*)(?P<value>[^\s,}}]+)", re.I
-    ),  # {{name: value}}
-    re.compile(rf"(?P<name>^\s*(?:- )?(?:{NAME}): )(?P<value>.+)$", re.I | re.M),  # a line of YAML
 )
 
 
@@ -47,29 +32,12 @@ def start(command: Sequence[str]) -> dict:
     """What may differ from one start of a run to the next."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": scrub(shlex.join(command), os.environ),
+        "command": shlex.join(scrub_words(command, os.environ)),
         "code": _code(),
         "packages": _versions(),
         "python": platform.python_version(),
         "hardware": _hardware(),
     }
-
-
-def scrub(text: str, environment: Mapping[str, str]) -> str:
-    """Replace values of secret-looking variables, of secret-looking options, and users in URLs."""
-    for name, value in sorted(environment.items(), key=lambda item: -len(item[1])):
-        is_place = os.path.exists(value)  # HF_TOKEN_PATH=/home/me hides no secret, but breaks paths
-        if SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET and not is_place:
-            text = text.replace(value, REDACTED)
-    text = URL_USER.sub(REDACTED, text)
-    for option in OPTIONS:
-        text = option.sub(lambda found: found["name"] + _hidden(found["value"]), text)
-    return text
-
-
-def _hidden(value: str) -> str:
-    """A reference to where the secret is, or nothing at all, is none itself."""
-    return value if value in ("null", "None", "???") or value.startswith("$") else REDACTED
 
 
 def _code() -> dict:

@@ -20,8 +20,9 @@ from pathlib import Path
 import yaml
 
 from tandem.record import durable, galleries, jsonl
-from tandem.record.manifest import new_manifest, scrub, start
+from tandem.record.manifest import new_manifest, start
 from tandem.record.mirrors import Job, Mirror, Mirrors, Run
+from tandem.record.secrets import scrub_config
 from tandem.types import Prompt
 
 METRICS, TIMING, EVALUATIONS = "metrics.jsonl", "timing.jsonl", "evaluations.jsonl"
@@ -52,7 +53,7 @@ class RunRecord:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / CONFIG).exists():
             (self.folder / CHECKPOINTS).mkdir(exist_ok=True)  # that it is missing means something
-            durable.replace(self.folder / CONFIG, scrub(config, os.environ).encode())
+            durable.replace(self.folder / CONFIG, scrub_config(config, os.environ).encode())
         manifest = self._manifest() or new_manifest(seed)
         manifest["starts"].append(start(command))
         durable.replace(self.folder / MANIFEST, json.dumps(manifest, indent=2).encode())

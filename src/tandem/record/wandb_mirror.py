@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tandem.record import galleries, labels, wandb_tables
-from tandem.record.manifest import scrub
 from tandem.record.mirrors import Rows, Run, lines
+from tandem.record.secrets import scrub
 from tandem.record.wandb_account import is_logged_in
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config.names import ConfigError
 from tandem.config.sweeps import Sweep
 from tandem.record import durable
+from tandem.record.secrets import scrub_words
 from tandem.stop import INTERRUPTED
 from tandem.sweep import outcome
 from tandem.sweep.job import LAUNCH, Launch, job, this_process
@@ -53,7 +54,9 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
         gpus=sweep.gpus,
         environment=environment(sweep),
     )
-    plan = outcome.write_plan(sweep.folder, shlex.join(["python", *argv]), jobs)
+    plan = outcome.write_plan(
+        sweep.folder, shlex.join(scrub_words(["python", *argv], os.environ)), jobs
+    )
     print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")
     with told_to_stop(order):
         broken = _handed_to_hydra(sweep, order)

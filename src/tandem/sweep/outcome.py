@@ -26,7 +26,7 @@ from tandem.compare.planned import PLAN
 from tandem.compare.runs import METRICS, read
 from tandem.compare.states import JOB, LOCK, is_locked
 from tandem.record import durable
-from tandem.record.manifest import scrub
+from tandem.record.secrets import scrub, scrub_words
 from tandem.stop import INTERRUPTED
 
 PLAN_LOCK = "sweep.lock"
@@ -122,7 +122,7 @@ def same_command(start: Start, overrides: Sequence[str]) -> bool:
 
 
 def scrubbed(overrides: Sequence[str]) -> list[str]:
-    return [scrub(line, os.environ) for line in overrides]
+    return scrub_words(overrides, os.environ)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import re
 import signal
 
 from tandem.config.command_line import REFUSED
-from tandem.record.manifest import scrub
+from tandem.record.secrets import scrub
 from tandem.stop import INTERRUPTED
 
 LONGEST = 300  # characters

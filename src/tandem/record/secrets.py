@@ -1,0 +1,129 @@
+"""Secrets that a record must not hold, and how they are told from the rest of a text or a tree.
+
+A value is hidden for its name (`api_key`), for its shape (`hf_...`), for its place (a signature in
+a URL), or because a variable of the environment with a telling name holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+
+REDACTED = "<redacted>"  # a plain scalar in YAML too
+SHORTEST = 8  # TOKENIZERS_PARALLELISM=false names no secret, and "false" is everywhere
+LOOSE = r"auth(?!or(?!iz))|cookie|credential"
+VARIABLE = re.compile(rf"KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PWD$|_PAT$|{LOOSE}", re.I)
+# What holds a secret whatever the environment says; num_tokens, pad_token, use_cls_token do not.
+NAME = (
+    r"[\w.-]*(?:(?:api|access|secret|private|account|shared)[_-]?keys?|(?:auth|access|api|hf|bearer"
+    r"|session|refresh|id)[_-]?tokens?|secrets?|password|passwd|passphrase|(?:_|\b)pwd|_pat"
+    r"|credentials?|cookies?|(?:_|\b)auth|authorization)|(?:[\w.-]*\.)?token"
+)
+KEY = re.compile(NAME, re.I)
+LOOSE_KEY = re.compile(rf"{LOOSE}", re.I)  # of a text alone: cookie_weight is a number
+ASSIGNED = re.compile(rf"(?P<name>[+~'\"-]*(?:{NAME})=)(?P<value>.+)", re.I | re.S)
+IN_URL = r"sig|signature|key|code|token|secret|password|credential|auth"
+PLACES = tuple(
+    re.compile(pattern, re.I | re.M)
+    for pattern in (
+        r"(?P<name>://)(?P<value>[^/\s'\"]+)(?=@)",  # a user and a password
+        rf"(?P<name>[?&;](?:[\w.-]*(?:{IN_URL}))=)(?P<value>[^&\s'\"#]+)",
+        r"(?P<name>\bauthorization['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic|token)\s+)?)"
+        r"(?P<value>(?!(?:bearer|basic|token)\s)[^\s'\",}]+)",
+        r"(?P<name>\bbearer\s+)(?P<value>[\w.~+/=-]{8,})",
+        r"(?P<name>\bcookie['\"]?\s*:\s*['\"]?)(?P<value>\w[\w.-]*=[^'\"\n]+)",
+        rf"(?P<name>(?<![\w.-])(?:{NAME})=['\"]?)(?P<value>[^\s'\"&]+)",  # name=value
+        rf"(?P<name>--(?:{NAME})\s+['\"]?)(?P<value>[^\s'\"]+)",  # --name value
+        rf"(?P<name>[{{,]\s*['\"]?(?:{NAME})['\"]?\s*:\s*)(?P<value>[^\s,}}]+)",  # {name: value}
+        rf"(?P<name>^\s*(?:- )?(?:{NAME}): )(?P<value>.+)$",  # a line of YAML
+    )
+)
+SHAPES = re.compile(
+    r"\b(?:sk|pk|rk)-(?=[\w-]*\d)[\w-]{12,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
+    r"|\bgithub_pat_\w{20,}|\bAKIA[0-9A-Z]{16}\b|\bxox[abeprs]-[\w-]{10,}|\bglpat-[\w-]{16,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+
+
+def scrub(text: str, environment: Mapping[str, str]) -> str:
+    """The text without the secrets in it."""
+    for name, value in sorted(environment.items(), key=lambda item: -len(item[1])):
+        is_place = os.path.exists(value)  # HF_TOKEN_PATH=/home/me hides no secret, but breaks paths
+        if VARIABLE.search(name) and len(value) >= SHORTEST and not is_place:
+            text = text.replace(value, REDACTED).replace(quote(value, safe=""), REDACTED)
+    for place in PLACES:
+        text = place.sub(lambda found: found["name"] + _hidden(found["value"]), text)
+    return SHAPES.sub(REDACTED, text)
+
+
+def scrub_word(word: str, environment: Mapping[str, str]) -> str:
+    """One word of a command line: a value may hold spaces and lines."""
+    if (found := ASSIGNED.fullmatch(word)) is not None:
+        return found["name"] + _hidden(found["value"])
+    return scrub(word, environment)
+
+
+def scrub_words(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """A command line: what follows --password is a secret too."""
+    pairs = zip(("", *words), words, strict=False)
+    return [
+        REDACTED
+        if before.startswith("--") and KEY.fullmatch(before[2:]) and not word.startswith("--")
+        else scrub_word(word, environment)
+        for before, word in pairs
+    ]
+
+
+def scrub_tree(value: Any, environment: Mapping[str, str]) -> Any:
+    """Mappings and lists without the secrets in them, before any of it is folded into lines."""
+    if isinstance(value, Mapping):
+        return {key: _scrub_item(str(key), item, environment) for key, item in value.items()}
+    if isinstance(value, list):
+        return [scrub_tree(item, environment) for item in value]
+    return scrub_word(value, environment) if isinstance(value, str) else value
+
+
+def scrub_config(text: str, environment: Mapping[str, str]) -> str:
+    """A configuration in YAML; the same text if no secret is in it."""
+    tree = yaml.safe_load(text)
+    clean = scrub_tree(tree, environment)
+    if clean == tree:
+        return text
+    return yaml.dump(clean, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def _scrub_item(key: str, item: Any, environment: Mapping[str, str]) -> Any:
+    is_named = KEY.fullmatch(key) or (LOOSE_KEY.search(key) and isinstance(item, str))
+    if is_named and not key.lower().endswith("_env"):  # which names a variable
+        return _scrub_all(item)
+    return scrub_tree(item, environment)
+
+
+def _scrub_all(item: Any) -> Any:
+    if isinstance(item, Mapping):
+        return {key: _scrub_all(inner) for key, inner in item.items()}
+    if isinstance(item, list):
+        return [_scrub_all(inner) for inner in item]
+    return item if item is None or isinstance(item, bool) else _hidden(str(item))
+
+
+def _hidden(value: str) -> str:
+    """A reference to where the secret is, or nothing at all, is none itself."""
+    return value if value in ("null", "None", "???", "") or value.startswith("$") else REDACTED
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that OmegaConf, unlike this library, would read as numbers."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "'" if re.fullmatch(r"[-+]?[\d._]+(e[-+]?\d+)?", text, re.I) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
