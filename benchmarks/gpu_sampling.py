@@ -1,0 +1,92 @@
+"""Ways to sample the same rows: ours, transformers' own, and forward passes and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from gpu_meter import timed
+from gpu_runs import questions
+from gpu_sizes import Answers
+from torch import Tensor, nn
+
+from tandem.policies.decoding import left_padded
+from tandem.policies.language import LanguagePolicy
+from tandem.types import Prompt
+
+ROUNDS = 2
+Report = dict[str, object]
+
+
+def compared(policy: LanguagePolicy, size: Answers, *, rows: int) -> Report:
+    """Seconds for a step of all rows, by way; one that fails says why."""
+    own = replace(policy.sampling, max_rows=rows)
+    texts = questions(size)[: max(rows // size.group, 1)]
+    even = [" ".join(text.split()[: size.shortest]) for text in texts]
+    model = policy.scorer.model
+    tokens, mask = padded_rows(policy, texts, rows)
+    ways: dict[str, Callable[[], object]] = {
+        "tandem": lambda: ours(policy, texts, size, own),
+        "tandem, prompts of one length": lambda: ours(policy, even, size, own),
+        "forward passes": lambda: forwards(model, tokens, mask, size.new),
+        "transformers": lambda: generated(model, tokens, mask, size.new, cache="dynamic"),
+        "transformers, static cache and graphs": lambda: generated(
+            model, tokens, mask, size.new, cache="static"
+        ),
+    }
+    return {name: taken(way, policy.device, size.new) for name, way in ways.items()}
+
+
+def taken(way: Callable[[], object], device: torch.device, steps: int) -> float | str:
+    """Seconds of one token of every row."""
+    try:
+        return timed(way, device, rounds=ROUNDS) / steps
+    except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
+        return f"failed: {str(error).splitlines()[0]}"
+
+
+def ours(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object) -> None:
+    prompts = [Prompt(id=i, source="random", text=text) for i, text in enumerate(texts)]
+    policy.sample(prompts, size.group, key=0, slots=range(len(prompts)), sampling=own)
+
+
+def padded_rows(policy: LanguagePolicy, texts: Sequence[str], rows: int) -> tuple[Tensor, Tensor]:
+    """Every prompt as often as there are rows for it."""
+    prompts = [Prompt(id=i, source="random", text=text) for i, text in enumerate(texts)]
+    tokens, mask = left_padded(policy.chat.encode(prompts), policy.device)
+    times = rows // len(texts)
+    return tokens.repeat_interleave(times, 0), mask.repeat_interleave(times, 0)
+
+
+@torch.no_grad()
+def forwards(model: nn.Module, tokens: Tensor, mask: Tensor, steps: int) -> None:
+    """The likeliest token each time: no noise, no log-probability, no end."""
+    position, cache = (mask.cumsum(1) - 1).clamp(min=0), None
+    for _ in range(steps):
+        out = model(
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=position,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache, tokens = out.past_key_values, out.logits[:, -1:].argmax(-1)
+        position = position[:, -1:] + 1
+        mask = nn.functional.pad(mask, (0, 1), value=1)
+
+
+@torch.no_grad()
+def generated(model: nn.Module, tokens: Tensor, mask: Tensor, steps: int, *, cache: str) -> None:
+    """transformers compiles the forward of a static cache by itself, on a GPU."""
+    model.generate(
+        input_ids=tokens,
+        attention_mask=mask,
+        do_sample=True,
+        top_k=0,
+        temperature=1.0,
+        min_new_tokens=steps,
+        max_new_tokens=steps,
+        cache_implementation=cache,
+    )

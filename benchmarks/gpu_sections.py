@@ -1,0 +1,148 @@
+"""The measurements of `gpu.py`: real runs of Tandem, and the bare work beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from gpu_flops import PASSES, decoded_bytes, flow_forward, language_forward
+from gpu_meter import Meter, synchronize, timed, waits
+from gpu_models import qwen3_config
+from gpu_runs import Place, fit, memory, started
+from gpu_sampling import compared
+from gpu_sizes import Section
+
+from tandem.config import build
+from tandem.policies.flow.policy import FlowPolicy
+
+Report = dict[str, object]
+NOTED = ("rollout_corr/abs_logp_diff", "rollout_corr/k3", "actor/log_ratio_max", "optim/grad_norm")
+COPIED = {"cuda": 2**31, "cpu": 2**16}  # bytes of the tensor that shows how fast memory is
+
+
+def ceilings(section: Section, place: Place) -> Report:
+    """What this device does at its best: a product of random matrices, and a copy."""
+    side, device = place.matrix, place.device
+    report: Report = {}
+    for name, dtype in {"bfloat16": torch.bfloat16, "float32": torch.float32}.items():
+        left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+        seconds = timed(lambda a=left, b=right: a @ b, device, rounds=10)
+        report[f"{name}_flops_per_second"] = 2 * side**3 / seconds
+    here = torch.empty(COPIED[device.type], dtype=torch.uint8, device=device)
+    there = here.clone()
+    seconds = timed(lambda: there.copy_(here), device, rounds=10)
+    return report | {"copied_bytes_per_second": 2 * here.numel() / seconds}
+
+
+def tokens(section: Section, place: Place) -> Report:
+    """A run of GRPO: sampling and updates of a language model."""
+    size, run = section.size, started(section, place)
+    meter = Meter()
+    fit(run, meter)
+    config, lap = qwen3_config(size.shape), meter.counted[-1]
+    forward = language_forward(config, lap.read, lap.sampled)
+    kind = "full" if run.module.policy.lora is None else "lora"
+    update = PASSES[kind] * forward / meter.seconds("train")
+    return common(meter) | {
+        "sampled_tokens_per_second": lap.sampled / meter.seconds("sample"),
+        "trained_tokens_per_second": int(lap.read.sum()) / meter.seconds("train"),
+        "update_flops_per_second": update,
+        "memory": memory(run, meter, place),
+    }
+
+
+def pictures(section: Section, place: Place) -> Report:
+    """A run of a flow model: what is painted, and the steps that are trained."""
+    run = started(section, place)
+    policy, meter = run.module.policy, Meter()
+    policy.adapter.asked = meter.count
+    fit(run, meter)
+    lap, per_row = meter.counted[-1], of_a_row(policy)
+    rows = int(lap.read.sum()) // sum(policy.adapter.tokens)
+    kind = "full" if policy.model.lora is None else "lora"
+    update = PASSES[kind] * rows + lap.asked.get("train", 0)
+    return common(meter) | {
+        "pictures_per_second": lap.samples / meter.seconds("sample"),
+        "sampling_flops_per_second": per_row * lap.asked.get("sample", 0) / meter.seconds("sample"),
+        "trained_rows_per_second": rows / meter.seconds("train"),
+        "update_flops_per_second": per_row * update / meter.seconds("train"),
+        "memory": {"sampling": meter.most("sample"), "update": meter.most("complete", "train")},
+    }
+
+
+def of_a_row(policy: FlowPolicy) -> float:
+    """Operations of the transformer for one latent picture and one text."""
+    adapter, text = policy.adapter, next(iter(policy.library.recent.values()))
+
+    def call(network: torch.nn.Module) -> object:
+        one = {name: torch.empty(1, *x.shape) for name, x in text.items()}
+        x = torch.empty(1, *adapter.latent_shape)
+        return adapter.velocity(network, x, torch.empty(1), one)
+
+    return flow_forward(policy.model.network, call)
+
+
+def sampling(section: Section, place: Place) -> Report:
+    """Our own loop beside transformers' `generate` and beside forward passes and nothing else."""
+    run, size = started(section, place), section.size
+    run.module.policy.to(place.device)
+    read = decoded_bytes(qwen3_config(size.shape), size=2)
+    return {
+        "new_tokens": size.new,
+        "least_bytes_of_a_step": read,
+        "ways": {rows: compared(run.module.policy, size, rows=rows) for rows in size.compared},
+    }
+
+
+def waiting(section: Section, place: Place) -> Report:
+    """How often one iteration waits for the device, and where."""
+    run = started(section, place)
+    meter = Meter()
+    with waits(place.device) as found:
+        fit(run, meter)
+    return {"waits": sum(found.values()), "where": dict(found.most_common(15))}
+
+
+def loading(section: Section, place: Place) -> Report:
+    """A checkpoint from disk to the device, by the code that loads any other."""
+    run, folder = started(section, place), place.folder / "checkpoint"
+    began = time.perf_counter()
+    run.module.policy.save(folder)
+    written = time.perf_counter()
+    cfg = run.cfg
+    del run
+    cfg.model.build, cfg.model.path = None, str(folder)
+    policy = build(cfg.model)
+    policy.load(build(cfg.algorithm).request(build(cfg.rollout)))
+    loaded = time.perf_counter()
+    policy.to(place.device)
+    synchronize(place.device)
+    moved = time.perf_counter()
+    return {
+        "written_seconds": written - began,
+        "loaded_seconds": loaded - written,
+        "moved_seconds": moved - loaded,
+    }
+
+
+def common(meter: Meter) -> Report:
+    """Seconds of each phase of an iteration, and what the run itself reported."""
+    names = dict.fromkeys(name for lap in meter.counted for name in lap.seconds)
+    last = meter.counted[-1].report
+    return {
+        "iterations": len(meter.counted),
+        "first_iteration_seconds": meter.laps[0].seconds["step"],
+        "seconds": {name: meter.seconds(name) for name in names},
+        "reported": {name: last[name] for name in NOTED if name in last},
+    }
+
+
+MEASURES: Mapping[str, Callable[[Section, Place], Report]] = {
+    "ceilings": ceilings,
+    "tokens": tokens,
+    "pictures": pictures,
+    "sampling": sampling,
+    "waiting": waiting,
+    "loading": loading,
+}
