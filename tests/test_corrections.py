@@ -80,8 +80,10 @@ def test_staleness_decay_by_hand():
     batch = batch_of(old, behaviour, mask, torch.tensor([1, 2]))
     got = corrections.staleness_decay(batch, decay=0.5)
     assert_close(got, torch.tensor([[1.0, 0.25, 0.0], [0.5, 0.25, 0.25]]))
-    undecayed = corrections.staleness_decay(batch)
+    undecayed = corrections.staleness_decay(batch, decay=1.0)
     assert_close(undecayed, torch.tensor([[2.0, 0.5, 0.0], [2.0, 1.0, 1.0]]))
+    default = corrections.staleness_decay(batch)
+    assert_close(default, torch.tensor([[1.8, 0.45, 0.0], [1.62, 0.81, 0.81]]))
 
 
 def test_the_log_linear_proximal_policy_is_the_reference_one(vectors):

@@ -137,7 +137,7 @@ def staleness_decay(
     *,
     low: float = 0.5,
     high: float = 2.0,
-    decay: Annotated[float, fraction] = 1.0,
+    decay: Annotated[float, fraction] = 0.9,
 ) -> Tensor:
     """clip(r, low, high) decay^gap, the gap in versions of the weights since the step was taken.
 

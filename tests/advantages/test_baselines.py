@@ -8,6 +8,7 @@ from records import rollout, scores
 from torch.testing import assert_close
 
 from tandem.advantages.baselines import MovingAverage, remax
+from tandem.config import build, compose
 from tandem.types import concat, take
 
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -135,3 +136,8 @@ def test_the_order_and_the_company_of_groups_do_not_matter():
     others = (others[0], replace(others[1], group=others[1].group + 2))
     both = (concat(pair) for pair in zip(records, others, strict=True))
     assert_close(remax(*both)[:8], want)
+
+
+def test_reinforce_compares_with_the_moving_average_of_decay_0_99():
+    made = build(compose(["algorithm=reinforce"]).algorithm).advantage
+    assert isinstance(made, MovingAverage) and made.decay == 0.99

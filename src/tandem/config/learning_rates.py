@@ -41,7 +41,9 @@ LANGUAGE: Mapping[float, Rates] = {
     math.inf: Rates(low=1e-7, high=5e-7),
 }
 UNKNOWN = 1e-6  # where the rows of 1B to 10B and of 10B to 70B meet
-ADAPTERS = 10  # times the rate of full weights
+# Times the rate of full weights, as sweeps found it for adapters on all linear layers
+# (LoRA Without Regret, Schulman et al., 2025, thinkingmachines.ai/blog/lora).
+ADAPTERS = 10
 # Of flows: as their papers have it, at any size. The embedded one: as most of its recipes have it.
 FLOW = {"weights": around(1e-5), "adapters": around(3e-4), "tiny": around(1e-3)}
 LEVELS: tuple[Level, ...] = ("low", "middle", "high")
