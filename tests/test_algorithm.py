@@ -97,7 +97,7 @@ def test_a_sample_without_a_score_pays_nothing():
 def test_a_kl_is_paid_in_one_place():
     charged = KLInLoss(coef=0.2, loss=k3_unbiased).charge(scores(torch.ones(2)), sampled())
     assert charged.per_step is None
-    assert KLInReward(coef=0.2).term is None
+    assert KLInReward(coef=0.2).term_beside(weights.token_mean) is None
     assert KLInReward(coef=0.0).reads_before == frozenset()
     assert KLInReward(coef=0.1).reads_before == {"old_kl_to_ref"}
 

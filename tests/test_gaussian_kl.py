@@ -72,11 +72,11 @@ class Velocities:
         )
 
 
-def gradient_by_hand(policy, loss, coef):
-    """Of coef x the mean over steps of the loss, in closed form."""
+def gradient_by_hand(policy, loss, coef, weights):
+    """Of coef x the weighted sum over steps of the loss, in closed form."""
     step = policy.step(policy.own.detach())
     dt = policy.sigma - policy.next_sigma
-    slope = SLOPES[loss](step.velocity_gain, step.std, dt) * token_mean(MASK)
+    slope = SLOPES[loss](step.velocity_gain, step.std, dt) * weights
     return coef * slope[..., None] * (policy.own.detach() - policy.ref) / policy.size
 
 
@@ -85,10 +85,10 @@ def gradient_by_hand(policy, loss, coef):
 @pytest.mark.parametrize("loss", SLOPES, ids=lambda loss: loss.__name__)
 def test_the_gradient_of_every_kl_is_the_closed_form(loss, kernel, size):
     policy = Velocities(KERNELS[kernel], size)
-    objective = Coupled({"kl": KLInLoss(coef=0.3, loss=loss).term})
+    objective = Coupled({"kl": KLInLoss(coef=0.3, loss=loss).term_beside(token_mean)})
     outcome = objective(policy, policy.rows())
     outcome.loss.backward()
-    assert_close(policy.own.grad, gradient_by_hand(policy, loss, 0.3), **EXACT)
+    assert_close(policy.own.grad, gradient_by_hand(policy, loss, 0.3, token_mean(MASK)), **EXACT)
     exact = gaussian_kl(policy.step(policy.own), policy.step(policy.ref).mean)[MASK].mean()
     metrics, paid = settle(outcome.metrics), outcome.parts["kl"].item() / 0.3
     assert metrics["actor/ref_kl"] == pytest.approx(exact.item(), rel=1e-12)
@@ -157,7 +157,11 @@ def test_the_kl_of_every_preset_is_the_closed_form(preset, size):
     rows = replace(rows, weights=algorithm.objective.weigh(MASK))
     algorithm.objective(policy, rows).loss.backward()
     loss = unbound(penalty.loss)[0]
-    assert_close(policy.own.grad, gradient_by_hand(policy, loss, penalty.coef), **EXACT)
+    assert_close(
+        policy.own.grad,
+        gradient_by_hand(policy, loss, penalty.coef, algorithm.weights(MASK)),
+        **EXACT,
+    )
 
 
 @pytest.mark.parametrize("size", [1, 768])

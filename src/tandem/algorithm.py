@@ -91,14 +91,10 @@ class Algorithm:
     @cached_property
     def objective(self) -> Objective:
         policy = Term(loss=self.loss, coef=1.0, weights=self.weights, correction=self.correction)
-        beside = {
-            "kl": self.kl,
-            "anchor": self.anchor,
-            "entropy": self.entropy,
-            "value": self.critic,
-        }
-        terms = {name: part.term for name, part in beside.items() if part is not None}
-        terms = {POLICY: policy} | {name: term for name, term in terms.items() if term is not None}
+        beside = {"anchor": self.anchor, "entropy": self.entropy, "value": self.critic}
+        terms = {POLICY: policy, "kl": self.kl.term_beside(self.weights)}
+        terms |= {name: part.term for name, part in beside.items() if part is not None}
+        terms = {name: term for name, term in terms.items() if term is not None}
         if self.reads_errors:
             return Decoupled(terms, weighting=self.regression.weighting)
         return Coupled(terms, old_policy=self.proximal)

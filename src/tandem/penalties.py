@@ -13,11 +13,9 @@ from tandem.advantages.temporal import step_rewards
 from tandem.coefficients import EntropyController, KLController
 from tandem.contracts import declare, facts_of
 from tandem.objectives.coupled import entropy_bonus
-from tandem.objectives.terms import Term
+from tandem.objectives.terms import Term, Weigh
 from tandem.types import CoupledBatch, Rollout, Scores
 from tandem.weights import token_mean
-
-# Every penalty keeps the token mean, so that its coefficient means the same beside any loss.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +45,12 @@ class KLInLoss(KL):
     """A term of the objective: immediate, and fresh in every update."""
 
     loss: Callable[[CoupledBatch], Tensor]
+    weights: Weigh | None = None  # of each step; None: those of the policy loss, as published
     reads_before = frozenset()  # before the first update
 
-    @property
-    def term(self) -> Term:
-        return Term(loss=self.loss, coef=self.coefficient, weights=token_mean)
+    def term_beside(self, weights: Weigh) -> Term:
+        """The term beside a policy loss of these weights."""
+        return Term(loss=self.loss, coef=self.coefficient, weights=self.weights or weights)
 
     def charge(self, scores: Scores, rollout: Rollout) -> Scores:
         return scores
@@ -73,7 +72,8 @@ class KLInReward(KL):
     over the updates of an iteration.
     """
 
-    term = None
+    def term_beside(self, weights: Weigh) -> None:
+        return None
 
     @property
     def reads_before(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import corrections, weights
-from tandem.kl import k2, k3
+from tandem.config import build, compose
 from tandem.losses.behaviour import binary_kl, dppo, dppo_pulled, total_variation
 from tandem.losses.policy import nll, ppo, ratio_of, reinforce
 from tandem.losses.sequence import gmpo, gspo, gspo_token, vespo
@@ -19,11 +19,6 @@ from tandem.losses.soft import cispo, dro, sapo
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 MEAN, SUM, TOKENS = weights.sequence_mean, weights.sequence_sum, weights.token_mean
 wide = {"clip_low": 0.2, "clip_high": 0.28}
-
-
-def beside(batch, *, penalty):
-    """GRPO with a KL that is weighed as its loss is."""
-    return ppo(batch) + 0.04 * penalty(batch)
 
 
 VECTORS = [
@@ -41,8 +36,6 @@ VECTORS = [
     (sapo, MEAN, "sapo"),
     (dro, TOKENS, "dro/b.1"),
     (dppo, TOKENS, "dppo_tv/.15"),
-    (partial(beside, penalty=k2), MEAN, "grpo+k2/.04"),
-    (partial(beside, penalty=k3), MEAN, "grpo+k3/.04"),
     (partial(dppo, too_far=binary_kl), TOKENS, "dppo_tv/.15"),  # the same steps are masked
 ]
 
@@ -60,6 +53,25 @@ def check(vectors, name, value, logp, dtype=torch.float64, kind="grad"):
 def test_value_and_gradient_are_the_reference_ones(vectors, loss, weigh, name, dtype):
     batch = coupled(vectors, dtype)
     check(vectors, name, (loss(batch) * weigh(batch.mask)).sum(), batch.logp, dtype)
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("kl", ["k2", "k3"])
+def test_the_preset_grpo_weighs_its_kl_as_its_loss(vectors, kl, dtype):
+    """Inside the mean over each sample, as published and as TRL has it."""
+    beside = ("algorithm.kl.coef=0.04", "algorithm.entropy.coef=0", "~recipe")
+    cfg = compose(["algorithm=grpo", f"algorithm/kl={kl}", *beside])
+    batch, terms = coupled(vectors, dtype), build(cfg.algorithm).objective.terms
+    parts = [t.coef * (t.loss(batch) * t.weights(batch.mask)).sum() for t in terms.values()]
+    check(vectors, f"grpo+{kl}/.04", sum(parts), batch.logp, dtype)
+
+
+def test_a_kl_may_keep_the_token_mean(vectors):
+    chosen = ("algorithm/weights@algorithm.kl.weights=token_mean", "algorithm.kl.coef=0.04")
+    terms = build(compose(["algorithm=grpo", *chosen]).algorithm).objective.terms
+    mask = coupled(vectors).mask
+    assert_close(terms["kl"].weights(mask), mask / mask.sum())
+    assert not torch.equal(terms["kl"].weights(mask), terms["policy"].weights(mask))
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
