@@ -168,7 +168,7 @@ def test_a_resumed_run_prints_its_own_configuration(run_dir, capsys):
 
 
 def test_help_names_every_option_and_every_key():
-    text = page(conf_folder())
+    text = page(conf_folder(), {})
     for path in conf_folder().rglob("*.yaml"):
         hidden = path.name.startswith("_") or path.name == "config.yaml"
         assert hidden or f"{path.stem} " in text, path
@@ -187,7 +187,7 @@ def test_help_needs_no_torch(tmp_path):
     command = [sys.executable, "-X", "importtime", str(ROOT / "train.py"), "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert done.stdout == page(conf_folder())
+    assert done.stdout == page(conf_folder(), {})
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"torch", "lightning", "transformers", "numpy"}
     print(f"help took {time.perf_counter() - start:.2f} s")

@@ -18,8 +18,14 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import check
-from tandem.config.composition import conf_folder, loader, with_hydra, without_hydra
-from tandem.config.help import page
+from tandem.config.composition import (
+    conf_folder,
+    loader,
+    plugin_folders,
+    with_hydra,
+    without_hydra,
+)
+from tandem.config.help import brought_by, page
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
 from tandem.config.resume import configuration, resumes
@@ -27,7 +33,7 @@ from tandem.config.sweeps import Sweep, sweep_of
 from tandem.config.swept_values import one_that_runs
 
 if TYPE_CHECKING:
-    from tandem.config.settings import Settings
+    from tandem.settings import Settings
 
 REFUSED = 2  # exit code of a command line that cannot run
 
@@ -72,7 +78,7 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
     """
     words = _read(argv[1:])
     if words.help:
-        print(page(conf_folder()), end="")
+        print(page(conf_folder(), brought_by(plugin_folders(words.overrides))), end="")
         sys.exit(0)
     if words.hydra_help or words.info or words.shell_completion:
         return list(argv)

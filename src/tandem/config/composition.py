@@ -107,8 +107,13 @@ def _beside_hydra(source: Loader, choices: Sequence[str]) -> Composition:
 
 def option_file(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
     """What the file of an option says by itself, in conf/ or beside the plugins of a command."""
-    source = loader(load_plugins(_plugins(parse(overrides))))
+    source = loader(plugin_folders(overrides))
     return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
+
+
+def plugin_folders(overrides: Sequence[str]) -> list[Path]:
+    """Import the plugins of a command; the `conf` folders beside them."""
+    return load_plugins(_plugins(parse(overrides)))
 
 
 def conf_folder() -> Path:

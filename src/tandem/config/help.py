@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+from tandem.config.registered import own_options
+from tandem.registry.nodes import OFFERED_AS
 
 # A choice of a defaults list that is put under another name: group@place: option.
 PLACED = re.compile(r"^  - (\w[\w/]*)@(\w[\w.]*): \w+", re.M)
@@ -24,11 +27,16 @@ NOTES = """\
   dry_run=true stops before any weight is loaded."""
 
 
-def page(conf: Path) -> str:
-    """Five examples, the groups with their options, and the keys of the top level."""
+def page(conf: Path, plugins: Mapping[str, Mapping[str, str]]) -> str:
+    """Five examples, the groups with their options, and the keys of the top level.
+
+    `plugins`: group -> the options that they bring, each with what it says of itself.
+    """
+    brought = [line for group in sorted(plugins) for line in _listed(group, plugins[group])]
     parts = {
         "Examples": EXAMPLES,
         "How to write it": NOTES,
+        **({"Of plugins": "\n".join(brought)} if brought else {}),
         "Groups (* is the default)": "\n".join(_groups(conf)),
         "Keys": "\n".join(_keys(conf / "config.yaml")),
     }
@@ -48,6 +56,24 @@ def _groups(conf: Path) -> Iterator[str]:
         for option in options:
             mark = "*" if defaults.get(group) == option.stem else " "
             yield f"   {mark}{option.stem:<22} {description(option)}".rstrip()
+
+
+def _listed(group: str, options: Mapping[str, str]) -> Iterator[str]:
+    yield f"  {group}"
+    yield from (f"    {name:<22} {options[name]}".rstrip() for name in sorted(options))
+
+
+def brought_by(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
+    """The options that plugins registered, and those of the files in their `conf` folders."""
+    found: dict[str, dict[str, str]] = {}
+    for (group, name), component in own_options().items():
+        said = (component.__doc__ or "").partition("\n")[0]
+        found.setdefault(OFFERED_AS.get(group, group), {})[name] = said
+    for folder in folders:
+        for path in sorted(folder.rglob("*.yaml")):
+            group = path.parent.relative_to(folder).as_posix()
+            found.setdefault(group, {})[path.stem] = description(path)
+    return found
 
 
 def places(conf: Path) -> dict[str, list[str]]:

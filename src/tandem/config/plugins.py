@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -94,14 +95,27 @@ def _load(name: str) -> list[Path]:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the plugin is there, but something that it imports is not
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(_fault(name, error)) from error
         raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}") from error
+    except Exception as error:  # whatever it is, the user wrote it, and wants to know where
+        raise ConfigError(_fault(name, error)) from error
     if module.__file__ is None:
         raise ConfigError(f"plugins: {name} is a folder without an __init__.py; add one")
     ADMITTED.add(name)
     folder = Path(module.__file__).parent / "conf"
     return [folder] if folder.is_dir() else []
+
+
+def _fault(name: str, error: Exception) -> str:
+    """What a module failed with, and the line of the user's own files that led there."""
+    if isinstance(error, SyntaxError):
+        return f"plugins: {error.filename}, line {error.lineno}: {error.msg}"
+    frames, files = traceback.extract_tb(error.__traceback__), files_of(name)
+    own = [frame for frame in frames if Path(frame.filename).resolve() in files]
+    last = (own or frames)[-1]
+    said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return f"plugins: {last.filename}, line {last.lineno}: {' '.join(said.split())}"
 
 
 def _refuse_foreign(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import UnsupportedValueType
 
+from tandem.config.names import ConfigError
 from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, place
 from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, node_of
@@ -28,7 +30,7 @@ def own_options() -> Mapping[tuple[str, str], Callable]:
 def store_options(folder: Path) -> None:
     """Put what was registered so far into Hydra's store; `folder` is conf/, whose names are taken.
 
-    Raises ValueError for a name that is taken, and for a default that no YAML can hold.
+    Raises ConfigError for a name that is taken, and for a default that no YAML can hold.
     """
     for (group, name), component in own_options().items():
         node = node_of(group, name, component)
@@ -36,7 +38,8 @@ def store_options(folder: Path) -> None:
             continue
         group = OFFERED_AS.get(group, group)
         if (folder / group / f"{name}.yaml").is_file():  # Hydra would merge the two
-            raise ValueError(f"{group}={name} is an option of Tandem's; register another name")
+            taken = f"{group}={name} is an option of Tandem's; register another name"
+            raise ConfigError(f"{_line(component)}: {taken}")
         if component.__module__ == NOTEBOOK:
             ADMITTED.add(NOTEBOOK)
         package = "_global_" if group in GLOBAL else None
@@ -54,4 +57,11 @@ def _held(node: Node, component: Callable) -> object:
         return OmegaConf.create(node)
     except UnsupportedValueType as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{place(component)}: no YAML can hold a default: {reason}") from None
+        said = f"{place(component)}: no YAML can hold a default: {reason}"
+        raise ConfigError(f"{_line(component)}: {said}") from None
+
+
+def _line(component: Callable) -> str:
+    """Where it is written."""
+    written = inspect.unwrap(component)
+    return f"{inspect.getsourcefile(written)}, line {inspect.getsourcelines(written)[1]}"

@@ -1,0 +1,75 @@
+"""What a plugin's author is told: one line with the file and the line, and a page that lists it."""
+
+import sys
+
+import pytest
+
+from tandem.config import ConfigError, compose
+from tandem.config.composition import plugin_folders
+from tandem.config.help import brought_by
+
+pytestmark = pytest.mark.usefixtures("unregistered")
+
+TAKEN = """
+from tandem import register_reward
+
+@register_reward("judge")
+def mine(output, prompt): return 1.0
+"""
+WRONG = {
+    "a syntax error": ("x = 1\ndef broken(:\n", 2, "invalid syntax"),
+    "a missing import": ("\n\nimport nowhere_to_be_found\n", 3, "No module named 'nowhere_to_be"),
+    "a name that is not there": ("from tandem import register_rewards\n", 1, "ImportError: cannot"),
+    "an error of its own": ("\n1 / 0\n", 2, "ZeroDivisionError: division by zero"),
+    "a name that Tandem has": (TAKEN, 4, "reward=judge is an option of Tandem's"),
+    "a form that no loss has": (
+        "from tandem import register_policy_loss\n\n@register_policy_loss\ndef mine(x): return x\n",
+        3, "own_plugin.mine(x): write it as (batch, *, numbers)",
+    ),
+    "two of one name": (
+        f"{TAKEN.replace('judge', 'one')}\n@register_reward('one')\ndef other(output, prompt): 1\n",
+        7, "reward=one is own_plugin.mine already",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    def write(text, name="own_plugin.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return tmp_path / name
+
+    yield write
+    sys.modules.pop("own_plugin", None)
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_an_error_in_a_plugin_is_one_line_with_its_place(written, fault):
+    text, line, said = WRONG[fault]
+    path = written(text)
+    with pytest.raises(ConfigError) as refused:
+        compose(["plugins=[own_plugin]"])
+    answer = str(refused.value)
+    assert f"{path}, line {line}: " in answer
+    assert said in answer and "\n" not in answer
+
+
+def test_a_fault_in_what_a_plugin_imports_is_placed_there(written):
+    written("from own_plugin import inside\n", "own_plugin/__init__.py")
+    path = written("\n\nraise KeyError('no such thing')\n", "own_plugin/inside.py")
+    with pytest.raises(ConfigError, match="KeyError: 'no such thing'") as refused:
+        compose(["plugins=[own_plugin]"])
+    assert f"{path}, line 3: " in str(refused.value)
+
+
+def test_the_page_lists_what_plugins_register_and_what_their_files_offer(written):
+    written(
+        TAKEN.replace("judge", "calm").replace("return 1.0", '"""How calm."""'),
+        "own_plugin/__init__.py",
+    )
+    written("# A schedule of mine\nlr: 1\n", "own_plugin/conf/schedule/mine.yaml")
+    found = brought_by(plugin_folders(["plugins=[own_plugin]"]))
+    assert found == {"reward": {"calm": "How calm."}, "schedule": {"mine": "A schedule of mine"}}
