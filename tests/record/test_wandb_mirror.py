@@ -6,6 +6,8 @@ import time
 import pytest
 import torch
 import wandb
+from faulty_server import drips_headers, says
+from faulty_server import serving as proxy
 from wandb_files import inspected, of_type, tables
 from wandb_server import serving
 
@@ -77,6 +79,27 @@ def test_an_unreachable_server_costs_no_line_and_no_time(tmp_path, client, caplo
         "W&B does not answer at http://127.0.0.1:9: the run is kept offline"
     ]
     assert len(stored(tmp_path / "with")) == 3
+
+
+@pytest.mark.parametrize("first", [[], [says({"ok": True})]], ids=["at once", "after an answer"])
+def test_a_proxy_that_drips_headers_delays_the_start_by_ten_seconds_at_most(
+    tmp_path, client, caplog, first
+):
+    _, usual = train(tmp_path / "without", Wandb(project="p", mode="offline"))
+    wandb.teardown()
+    client.setenv("WANDB_BASE_URL", "http://wandb.invalid")
+    client.setenv("WANDB_API_KEY", "0" * 40)
+    client.delenv("no_proxy", raising=False)
+    client.delenv("NO_PROXY", raising=False)
+    with proxy(behaviour=drips_headers) as server:
+        server.script.extend(first)
+        for name in ("http_proxy", "HTTP_PROXY"):
+            client.setenv(name, server.url)
+        lines, delay = train(tmp_path / "run", Wandb(project="p"))
+    assert delay - usual < 10
+    assert len(lines) == len(stored(tmp_path / "run")) == 3
+    assert len(warnings(caplog)) == 1
+    assert warnings(caplog)[0].endswith("kept offline")
 
 
 def test_a_server_that_lets_nobody_in_leaves_the_run_offline(tmp_path, client, caplog):

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import shutil
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -28,8 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANSWER_WITHIN = 2.0  # seconds a server gets to show that it is there
-START_WITHIN = 10.0  # seconds a server that is there gets to start a run
+START_WITHIN = 10.0  # seconds that a server may delay the start of a run, in all
+ANSWER_WITHIN = 2.0  # of them, for the server to show that it is there
+FALL_BACK = 5.0  # of them, for the client to start, to give up, and to start again offline
 # Seconds at the end for what is not uploaded yet; `wandb sync --include-online` does the rest.
 UPLOAD_WITHIN = 60.0
 AXES = ("iteration", "samples", "tokens", "steps", "time/total", "time/cpu", "time/gpu")
@@ -62,6 +67,7 @@ class Wandb:
         import wandb
 
         self.source, self.waiting = run, {}
+        self.began = time.monotonic()
         self.run = self._online(run) if self._goes_online(wandb.setup().settings) else None
         if self.run is None:
             self.run = self._init(run, "offline")
@@ -142,9 +148,10 @@ class Wandb:
     def _init(self, run: Run, mode: Literal["online", "offline"]) -> wandb.Run:
         import wandb
 
+        patience = max(self.began + START_WITHIN - FALL_BACK - time.monotonic(), 1.0)
         settings = wandb.Settings(
-            init_timeout=START_WITHIN,
-            login_timeout=START_WITHIN,
+            init_timeout=patience,
+            login_timeout=patience,
             finish_timeout=UPLOAD_WITHIN,
             reinit="finish_previous",  # or a job of a sweep would write into the one that crashed
             console="off",  # what a run prints may hold what its record must not
@@ -175,11 +182,23 @@ def _clean(text: str) -> str:
 
 
 def _answers(server: str) -> bool:
-    """Whether anything that speaks HTTP is there, whatever it says, through the user's proxy."""
+    """Whether anything that speaks HTTP is there, whatever it says, through the user's proxy.
+
+    In a thread: a time-out of a connection bounds each read and not their sum.
+    """
+    said: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    threading.Thread(target=lambda: said.put(_opens(server)), daemon=True).start()
+    try:
+        return said.get(timeout=ANSWER_WITHIN)
+    except queue.Empty:
+        return False
+
+
+def _opens(server: str) -> bool:
     try:
         urllib.request.urlopen(server, timeout=ANSWER_WITHIN).close()
     except urllib.error.HTTPError:
         return True
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return False
     return True
