@@ -23,7 +23,8 @@ LAYERS = (
     "module evaluation held_out_pairs",
     "callbacks",
     "config",
-    "banner pairs start",
+    "banner pairs made_of",
+    "start",
     "assembly estimate",
     "devices",
     "run sample compare rewards/serve",
@@ -43,7 +44,9 @@ HOMES = {
     "PIL": {"data", "record", "rewards", "compare"},
     "httpx": {"remote"},
     "hydra": {"config", "sweep"},
-    "omegaconf": {"assembly", "estimate", "config", "run", "start", "sample", "sweep"},
+    "omegaconf": {
+        *("assembly", "estimate", "config", "made_of", "run", "start", "sample", "sweep"),
+    },
 }
 DOORS = ("rewards/serve.py",)  # what people start, though it stands beside what it serves
 FILES = sorted(SRC.rglob("*.py"))

@@ -133,5 +133,7 @@ ORDINARY = Key()
 def key_of(name: str) -> Key:
     """What a dotted key, or a group written with slashes, matters for."""
     parts = name.replace("/", ".").split(".")
+    if KEYS.get(parts[-1]) == Key(**AT_HOME):  # model.cache_dir repeats cache_dir
+        return KEYS[parts[-1]]
     above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((KEYS[near] for near in above if near in KEYS), ORDINARY)

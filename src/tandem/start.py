@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.collect import GIVEN
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.overrides import parse
-from tandem.config.plain import leaves
 from tandem.data import Data
+from tandem.made_of import FILE, made_of, reason
 from tandem.policies.flow.teachers import weights_of
 from tandem.policies.kernels import check_kernels
 from tandem.policies.lora import Lora
 from tandem.policies.sampling import Sampling
 from tandem.record.run_record import CONFIG
 from tandem.settings import key_of
-
-# Whoever samples for a policy, and where; it says nothing of what is sampled.
-ENGINE = "rollout.engine"
 
 TRANSFORMER = "transformer/config.json"  # of a pipeline
 CONFIGS = ("config.json", TRANSFORMER)  # the first of a language model
@@ -126,18 +119,21 @@ def has_model(run_dir: Path) -> bool:
 
 
 def warm_start(cfg: DictConfig, train: Train) -> Path:
-    """The directory of the warm start's own run, trained now or found under its content hash."""
+    """The directory of the warm start's own run, trained now or found by what it is made of."""
     start = warm_configuration(cfg)
-    folder = Path(cfg.cache_dir) / "warm_start" / content_hash(start)
+    wanted, kept = made_of(start), Path(cfg.cache_dir) / "warm_start"
+    folder = kept / wanted.name
     if folder.is_dir():
         print(f"warm start  {folder}, there already")
         return folder
-    print(f"warm start  {' '.join(cfg.warm_start)}, kept for the next time in {folder}")
+    because = reason(wanted, kept)
+    print(f"warm start  {' '.join(cfg.warm_start)}, kept for the next time in {folder}: {because}")
     # Runs of a sweep may begin together, and on several machines whose processes share numbers.
     unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         train(start, unfinished, shared(cfg.overrides))
+        (unfinished / FILE).write_text(wanted.text, encoding="utf-8")
         publish(unfinished, folder)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -153,7 +149,7 @@ def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:
     decisive["precision"] = plain["trainer"]["precision"]
     if weights is not None:
         decisive["model"]["path"] = str(weights)
-    name = content_hash(OmegaConf.create(decisive))
+    name = made_of(OmegaConf.create(decisive)).name
     return Path(cfg.cache_dir) / "pairs" / f"{name}.jsonl"
 
 
@@ -173,33 +169,3 @@ def shared(overrides: Sequence[str]) -> list[str]:
         for part in parse(overrides)
         if key_of(part.key_or_group.lstrip("+~").partition("@")[0]).shared
     ]
-
-
-def content_hash(cfg: DictConfig) -> str:
-    """Of all that decides what weights come out: configuration, code, and the files it names."""
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    plain["rollout"].pop("engine", None)
-    decisive = {name: value for name, value in plain.items() if key_of(name).weights}
-    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
-    digest.update(torch.__version__.encode())
-    digest.update(metadata.version("transformers").encode())
-    for place in (Path(__file__).parent, *named_files(cfg)):
-        for file in files(place):
-            digest.update(str(file.relative_to(place.parent)).encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def named_files(cfg: DictConfig) -> list[Path]:
-    """Plugins, and whatever values of the configuration are paths that exist: data, weights."""
-    values = [v for key, v in leaves(cfg) if key_of(key).weights and not key.startswith(ENGINE)]
-    paths = [Path(value) for value in values if isinstance(value, str)]
-    plugins = [Path(sys.modules[name].__file__) for name in cfg.plugins]
-    packages = [file.parent if file.name == "__init__.py" else file for file in plugins]
-    return [*packages, *(path for path in paths if path.exists())]
-
-
-def files(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    return [p for p in sorted(place.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]

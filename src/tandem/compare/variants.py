@@ -120,9 +120,7 @@ def facts_of(run: Run) -> dict[str, object]:
     numbers = {
         key: value
         for key, value in flat(run.config)
-        if key_of(key).compared
-        and not key.endswith(".cache_dir")
-        and not (key.endswith(".seed") and value == run.seed)
+        if key_of(key).compared and not (key.endswith(".seed") and value == run.seed)
     }
     return numbers | {key: x for key, x in choices.items() if key_of(key).compared}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 
 from tandem.config import trust
 from tandem.config.names import ConfigError
@@ -123,9 +125,43 @@ def _refuse_foreign(name: str) -> None:
     if name.endswith(".py") or "/" in name:
         module = name.removesuffix(".py").strip("./").replace("/", ".")
         raise ConfigError(f"plugins: {name} is a file; name its module: plugins=[{module}]")
-    top = name.partition(".")[0]
-    if top == "tandem" or top in sys.stdlib_module_names or _is_installed(top):
+    if _is_library(name):
         raise ConfigError(f"plugins: {name} is a library; a plugin is a module of your own")
+
+
+def sources_of(targets: Iterable[str]) -> list[Path]:
+    """The files and packages of the user's own that define these functions, and what they import
+    of his."""
+    found: dict[Path, None] = {}
+    waiting = [target.rpartition(".")[0] for target in targets]
+    while waiting:
+        module = sys.modules.get(waiting.pop())
+        if module is None or _is_library(module.__name__) or module.__file__ is None:
+            continue
+        file = Path(module.__file__)
+        place = file.parent if file.name == "__init__.py" else file
+        if place not in found:
+            found[place] = None
+            inside = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+            waiting += [name for path in inside for name in _imported(path, module)]
+    return list(found)
+
+
+def _imported(path: Path, module: ModuleType) -> Iterator[str]:
+    """Modules, and what might be one."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            base = importlib.util.resolve_name(relative, module.__package__)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _is_library(name: str) -> bool:
+    top = name.partition(".")[0]
+    return top == "tandem" or top in sys.stdlib_module_names or _is_installed(top)
 
 
 def _is_installed(top: str) -> bool:
