@@ -196,7 +196,8 @@ def _answers(server: str) -> bool:
 
 def _opens(server: str) -> bool:
     try:
-        urllib.request.urlopen(server, timeout=ANSWER_WITHIN).close()
+        opener = urllib.request.build_opener()  # `urlopen` keeps the proxy of its first call
+        opener.open(server, timeout=ANSWER_WITHIN).close()
     except urllib.error.HTTPError:
         return True
     except (OSError, ValueError, HTTPException):
