@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
+import tandem.advantages
+import tandem.collect
+import tandem.corrections
+import tandem.losses
 from tandem.advantages.temporal import gae_returns
-from tandem.config.composition import conf_folder
-from tandem.config.legal import functions, options, refusal
+from tandem.contracts import DOMAINS, options_of, parts_of
+from tandem.legality.domains import refusal
 from tandem.losses.critic import value_loss
 from tandem.penalties import EntropyBonus
 
 PAGE = Path(__file__).parents[1] / "docs" / "legality.md"
-DYNAMICS = {"tokens": "autoregressive", "steps": "_flow", "pictures": "_flow"}
 GROUPS = ("loss", "kl", "advantage", "weights", "correction", "proximal", "truncated", "collect")
 BESIDE = {"entropy": [EntropyBonus], "critic": [value_loss, gae_returns]}
 
@@ -38,36 +41,40 @@ a KL or an entropy bonus of coefficient 0, so neither is refused. Two refusals d
 the column: `algorithm/kl=timeless` on `dynamics=cps`, `algorithm/loss=grpo_guard` on
 `dynamics/logp=unscaled`.
 
-`make legality` writes this page from the options of `conf/algorithm`, and a test compares.
+`algorithm/kl=auto` is `k3_unbiased` of tokens and `gaussian` of steps. `make legality` writes this
+page from what functions declare, and a test compares.
 """
+
+
+for package in (tandem.losses, tandem.advantages):
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)  # what registers its functions
 
 
 def page() -> str:
     """docs/legality.md."""
     tables = [table(f"algorithm/{group}", group, rows(group)) for group in GROUPS]
-    beside = [(name, dict.fromkeys(DYNAMICS, called)) for name, called in BESIDE.items()]
-    return "\n".join([INTRODUCTION, *tables, table("Beside the loss", "", beside)])
+    return "\n".join([INTRODUCTION, *tables, table("Beside the loss", "", [*BESIDE.items()])])
 
 
-def rows(group: str) -> list[tuple[str, dict[str, list[Callable]]]]:
-    """(option, domain -> what it calls), in the order of the functions in their files."""
-    calls: dict[str, dict[str, list[Callable]]] = {}
-    for domain, dynamics in DYNAMICS.items():
-        own = OmegaConf.load(conf_folder() / "dynamics" / f"{dynamics}.yaml")
-        for name, call in options(group, OmegaConf.to_container(own)["kl"]).items():
-            calls.setdefault(name, {})[domain] = list(functions(call))
-    return sorted(calls.items(), key=lambda row: [place(f) for f in row[1]["tokens"]])
+def rows(group: str) -> list[tuple[str, list[Callable]]]:
+    """(option, what it calls) of all that is registered, in the order of the functions in their
+    files. The same code lists what a plugin registered, once it is imported; not on this page."""
+    found = options_of(f"algorithm/{group}").items()
+    own = [item for item in found if item[1].__module__.startswith("tandem.")]
+    calls = [(name, list(parts_of(component))) for name, component in own]
+    return sorted(calls, key=lambda row: place(row[1][0]))
 
 
 def place(function: Callable) -> tuple[str, int]:
     return function.__module__, inspect.getsourcelines(function)[1]
 
 
-def table(title: str, group: str, rows: Sequence[tuple[str, dict[str, list[Callable]]]]) -> str:
+def table(title: str, group: str, rows: Sequence[tuple[str, list[Callable]]]) -> str:
     reasons: list[str] = []
     lines = []
     for name, called in rows:
-        cells = [cell(group or name, called[domain], domain, reasons) for domain in DYNAMICS]
+        cells = [cell(group or name, called, domain, reasons) for domain in DOMAINS]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     head = ["| | tokens | Gaussian steps | pictures |", "|---|:-:|:-:|:-:|"]
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]

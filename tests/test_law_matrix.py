@@ -13,15 +13,19 @@ from two_ranks import on_two_ranks
 
 from tandem.algorithm import Algorithm
 from tandem.config import build, compose
-from tandem.config.legal import functions, options, refusal
+from tandem.contracts import options_of, parts_of
+from tandem.legality.domains import refusal
 
 FOUND = reasons()
 KEPT = [key for key, reason in FOUND.items() if reason is None and key[1] != "ranks"]
 EXCUSED = [key for key, reason in FOUND.items() if reason and LAWS[key[1]].otherwise]
 ESTIMATORS = [
-    name
-    for name, call in options("kl", kl={}).items()
-    if not any(refusal(function, "tokens", "kl") for function in functions(call))
+    "auto",
+    *(
+        name
+        for name, estimator in options_of("algorithm/kl").items()
+        if not any(refusal(function, "tokens", "kl") for function in parts_of(estimator))
+    ),
 ]
 
 

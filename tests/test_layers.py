@@ -22,6 +22,7 @@ LAYERS = (
     "shell tally",
     "module evaluation held_out_pairs",
     "callbacks",
+    "legality",
     "config",
     "banner pairs made_of",
     "start",

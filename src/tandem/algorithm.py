@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
 from tandem import corrections, ranks
 from tandem.advantages.compose import normalised
-from tandem.contracts import facts_of, unbound
+from tandem.contracts import at_least, facts_of, positive, unbound
 from tandem.dynamics.decays import Following
 from tandem.dynamics.regression import Regression
 from tandem.experience import Experience
@@ -41,8 +41,8 @@ class Critic:
     coef: float
     loss: Loss
     returns: Compare  # what they should be
-    lr: float
-    warmup: int  # first iterations in which nothing else is trained
+    lr: Annotated[float, at_least(0)]
+    warmup: Annotated[int, at_least(0)]  # first iterations in which nothing else is trained
 
     def __post_init__(self) -> None:
         if self.coef <= 0:
@@ -75,7 +75,9 @@ class Algorithm:
     kl: KLInLoss | KLInReward  # to the frozen reference
     entropy: EntropyBonus
     critic: Critic | None
-    target_kl: float | None  # nats per step; past 1.5 times it the iteration's updates end
+    target_kl: (
+        Annotated[float, positive] | None
+    )  # nats per step; past 1.5 times it the iteration's updates end
     group_size: int
     num_minibatches: int
     epochs: int
@@ -85,7 +87,9 @@ class Algorithm:
     # Older states of the weights, by name.
     snapshots: Mapping[str, Following] = field(default_factory=dict)
     sampled_by: str = "live"  # or the snapshot that samples are drawn from
-    sampled_by_from: int = 0  # updates before which the live weights sample all the same
+    sampled_by_from: Annotated[int, at_least(0)] = (
+        0  # updates before which the live weights sample all the same
+    )
     teachers: Teachers | None = None  # of the states that the policy comes to
 
     @cached_property

@@ -65,7 +65,7 @@ class Source(Protocol):
 # rows that others are compared with.
 
 
-@register_collect(keeps_groups=True)
+@register_collect
 def on_policy(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt."""
     return source.act(prompts)

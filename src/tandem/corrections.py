@@ -97,27 +97,27 @@ def sequence_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
     return product_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
-@register_correction(reads=BOTH)
+@register_correction(reads=BOTH, rising=(("low", "high"),))
 def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tensor:
     """r of each step, 0 where it is outside [low, high]."""
     ratio = step_ratio(batch)
     return ratio * _within(ratio, low, high) * batch.mask
 
 
-@register_correction(reads=BOTH)
+@register_correction(reads=BOTH, rising=(("low", "high"),))
 def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -> Tensor:
     """R of the sample, 0 where it is outside [low, high]."""
     ratio = product_ratio(batch)
     return ratio * _within(ratio, low, high) * batch.mask
 
 
-@register_correction(reads=BOTH)
+@register_correction(reads=BOTH, rising=(("low", "high"),))
 def sequence_rejection(batch: CoupledBatch, *, low: float = 0.5, high: float = 2.0) -> Tensor:
     """1, but 0 for samples whose R is outside [low, high]."""
     return _within(product_ratio(batch), low, high) * none(batch)
 
 
-@register_correction(reads=BOTH)
+@register_correction(reads=BOTH, rising=(("low", "high"),))
 def geometric_rejection(batch: CoupledBatch, *, low: float = 0.999, high: float = 1.001) -> Tensor:
     """1, but 0 for samples whose geometric mean ratio is outside [low, high]."""
     return _within(geometric_ratio(batch), low, high) * none(batch)
@@ -131,7 +131,7 @@ def _staleness(batch: CoupledBatch, *, low: float, high: float, decay: float) ->
     }
 
 
-@register_correction(reads=BOTH | {"version_gap"}, metrics=_staleness)
+@register_correction(reads=BOTH | {"version_gap"}, rising=(("low", "high"),), metrics=_staleness)
 def staleness_decay(
     batch: CoupledBatch,
     *,

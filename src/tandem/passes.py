@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from torch import Tensor
 
+from tandem.contracts import positive
 from tandem.drift import MEASURES, Collapse
 from tandem.dynamics.kernels import ode
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tandem.policies.sampling import Sampling
 
 GREEDY = 0.0
+Size = Annotated[int, positive]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +42,13 @@ class Pass:
 class Evaluation(ABC):
     """What is measured on held-out prompts, and how often."""
 
-    every: int | None  # iterations; None: never
-    prompts: int | None  # None: all
-    samples: int  # of each prompt
-    pass_at: tuple[int, ...]  # at both ends of a run
+    every: Size | None  # iterations; None: never
+    prompts: Size | None  # None: all
+    samples: Size  # of each prompt
+    pass_at: Annotated[tuple[int, ...], positive]  # at both ends of a run
     metric: str | None = None  # the reward part that says what is correct; None: the first one
     threshold: float | None = 1.0  # of that part, before its weight; None: nothing is right
-    rows: int = 16  # prompts in the sample table
+    rows: Size = 16  # prompts in the sample table
     split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, what nothing has read
 
     @abstractmethod

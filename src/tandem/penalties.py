@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import step_rewards
 from tandem.coefficients import EntropyController, KLController
-from tandem.contracts import declare, facts_of
+from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
 from tandem.objectives.coupled import entropy_bonus
 from tandem.objectives.terms import Term, Weigh
 from tandem.types import CoupledBatch, Rollout, Scores
@@ -19,12 +20,12 @@ from tandem.weights import token_mean
 
 
 @dataclass(frozen=True, kw_only=True)
-class KL:
+class KL(Switch):
     """How much the KL costs; with `kl_target` a controller holds it there (nats per step)."""
 
-    coef: float
+    coef: Annotated[float, at_least(0)]
     kl_target: float | None = None
-    horizon: int = 10_000  # samples over which the coefficient may change by a fifth
+    horizon: Annotated[int, positive] = 10_000  # samples over which it may change by a fifth
 
     def __post_init__(self) -> None:
         if self.kl_target is not None and not (self.coef > 0 and self.kl_target > 0):
@@ -32,6 +33,10 @@ class KL:
                 f"algorithm.kl.kl_target={self.kl_target} moves a coefficient from where it "
                 f"starts, and algorithm.kl.coef={self.coef}; set both above 0"
             )
+
+    @property
+    def is_off(self) -> bool:
+        return self.coef == 0
 
     @cached_property
     def coefficient(self) -> float | KLController:
@@ -48,6 +53,10 @@ class KLInLoss(KL):
     weights: Weigh | None = None  # of each step; None: those of the policy loss, as published
     reads_before = frozenset()  # before the first update
 
+    @property
+    def distance(self) -> Callable[..., Tensor]:
+        return self.loss
+
     def term_beside(self, weights: Weigh) -> Term:
         """The term beside a policy loss of these weights."""
         return Term(loss=self.loss, coef=self.coefficient, weights=self.weights or weights)
@@ -56,7 +65,8 @@ class KLInLoss(KL):
         return scores
 
 
-@declare(
+@register_kl(
+    "in_reward",
     lowers_scores=True,
     refused={
         "pictures": "the policy's steps are not known one by one, and it is they that pay; set "
@@ -71,6 +81,8 @@ class KLInReward(KL):
     A step then answers for all the divergence that follows it, and what it pays stays as it is
     over the updates of an iteration.
     """
+
+    distance = None  # it pays with the log ratio of the steps that were taken
 
     def term_beside(self, weights: Weigh) -> None:
         return None
@@ -89,11 +101,19 @@ class KLInReward(KL):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anchor:
+class Anchor(Switch):
     """The distance to an average of the weights that follows in a few updates: a trust region."""
 
-    coef: float
+    coef: Annotated[float, at_least(0)]
     loss: Callable[..., Tensor]
+
+    @property
+    def distance(self) -> Callable[..., Tensor]:
+        return self.loss
+
+    @property
+    def is_off(self) -> bool:
+        return self.coef == 0
 
     @property
     def term(self) -> Term:
@@ -102,7 +122,7 @@ class Anchor:
 
 @declare(refused=facts_of(entropy_bonus).refused)
 @dataclass(frozen=True, kw_only=True)
-class EntropyBonus:
+class EntropyBonus(Switch):
     """On the entropy of the full distribution; with `target` only while it is below (Skywork-OR1).
 
     The coefficient then starts at `coef` and moves by `step` an iteration, up to `most`.
@@ -112,6 +132,11 @@ class EntropyBonus:
     target: float | None = None  # nats per step
     step: float = 0.005
     most: float = 1.0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether its coefficient is 0, and nothing will move it."""
+        return self.coef == 0 and self.target is None
 
     @cached_property
     def coefficient(self) -> float | EntropyController:

@@ -25,6 +25,7 @@ from tandem.devices import check_devices, trainer_for
 from tandem.estimate import estimate, state_of
 from tandem.evaluation import evaluate, held_out
 from tandem.held_out_pairs import compare_pairs
+from tandem.legality import units
 from tandem.module import PostTraining
 from tandem.record import galleries
 from tandem.record.evaluation_record import EvaluationRecord
@@ -81,6 +82,8 @@ def run(
         if settings.resume is not None and not settings.evaluate:
             check_resumable(run_dir, every=settings.checkpoints.every)
     say(banner(settings, run_dir))
+    if (said := units.warning(build(cfg.algorithm), settings)) is not None:
+        say(said)
     if settings.estimate:
         with refusing():
             say(estimate(cfg, settings))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
+
+from tandem.contracts import at_least
+
+Count = Annotated[int, at_least(0)]
+Share = Annotated[float, at_least(0)]
 
 
-def constant(iteration: int, iterations: int, *, warmup: int = 0) -> float:
+def constant(iteration: int, iterations: int, *, warmup: Count = 0) -> float:
     """1, after `warmup` iterations that rise to it in equal steps, the first above 0."""
     return _risen(iteration, warmup)
 
 
-def linear(iteration: int, iterations: int, *, warmup: int = 0, final: float = 0.0) -> float:
+def linear(iteration: int, iterations: int, *, warmup: Count = 0, final: Share = 0.0) -> float:
     """From 1 after the warm-up straight down to `final` in the last iteration.
 
     With final=0 it arrives at 0 after the last one, which would not train otherwise.
@@ -19,7 +25,7 @@ def linear(iteration: int, iterations: int, *, warmup: int = 0, final: float = 0
     return _risen(iteration, warmup) * (final + (1 - final) * left)
 
 
-def cosine(iteration: int, iterations: int, *, warmup: int = 0, final: float = 0.0) -> float:
+def cosine(iteration: int, iterations: int, *, warmup: Count = 0, final: Share = 0.0) -> float:
     """From 1 after the warm-up along half a cosine to `final` in the last iteration.
 
     With final=0 it arrives at 0 after the last one, which would not train otherwise.

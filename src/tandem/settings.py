@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Literal, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
+from tandem.contracts import at_least, positive
 from tandem.guards import Guards
 from tandem.keys import AT_HOME, Key, key
 from tandem.passes import Answers, Pictures
 
+Size = Annotated[int, positive]
 Precision = Literal["32-true", "bf16-mixed"]
 
 
@@ -32,8 +34,8 @@ COMPONENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    every: int  # iterations
-    keep: int
+    every: Size  # iterations
+    keep: Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class Devices:
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"]
     devices: int | list[int] | Literal["auto"]  # of each node
-    num_nodes: int
+    num_nodes: Size
     strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
     # Of the policy's passes; what is computed of them has its own.
     precision: Precision = field(metadata=key(resumable=True))
@@ -83,17 +85,19 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    seed: int = field(metadata=key(shared=True, compared=False, mirrored=False))
-    iterations: int = field(metadata=key(resumable=True))
-    prompts_per_step: int
-    group_size: int
-    num_minibatches: int
-    epochs: int
-    max_tokens_per_microbatch: int | None = field(metadata=key(resumable=True, compared=False))
-    micro_batch_size: int | None = field(metadata=key(resumable=True, compared=False))
-    max_grad_norm: float
-    parameters: float | None = field(metadata=key(shared=True))  # of the model
-    threads: int | None = field(metadata=key(compared=False))
+    seed: Annotated[int, at_least(0)] = field(
+        metadata=key(shared=True, compared=False, mirrored=False)
+    )
+    iterations: Size = field(metadata=key(resumable=True))
+    prompts_per_step: Size
+    group_size: Size
+    num_minibatches: Size
+    epochs: Size
+    max_tokens_per_microbatch: Size | None = field(metadata=key(resumable=True, compared=False))
+    micro_batch_size: Size | None = field(metadata=key(resumable=True, compared=False))
+    max_grad_norm: Annotated[float, positive]
+    parameters: Annotated[float, positive] | None = field(metadata=key(shared=True))  # of the model
+    threads: Size | None = field(metadata=key(compared=False))
     evaluation: Answers | Pictures = field(metadata=key(weights=False, resumable=True))
     checkpoints: Checkpoints = field(metadata=key(weights=False, resumable=True, compared=False))
     guards: Guards = field(metadata=key(resumable=True))

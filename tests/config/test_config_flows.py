@@ -9,7 +9,7 @@ from tandem.config import ConfigError, check, compose
 WRONG = {
     "dynamics.kernel.noise_level=0": "dynamics.kernel.noise_level=0.0: must be positive",
     "dynamics=cps dynamics.kernel.noise_level=1.2": (
-        "dynamics.kernel.noise_level=1.2: must lie in 0 ... 1 under dynamics=cps"
+        "dynamics.kernel.noise_level=1.2: must be above 0, and 1 at most"
     ),
     "dynamics.schedule.shift=0": "dynamics.schedule.shift=0.0: must be positive",
     "algorithm=mix_grpo dynamics.stochastic.stride=0": (

@@ -30,7 +30,7 @@ ON_STEPS = {
     "algorithm=reinforce_pp_baseline": f"algorithm/kl=k2 on dynamics=flow_sde: {SECOND_ORDER}",
     "algorithm=dppo dynamics=cps": f"algorithm/loss=dppo on dynamics=cps: {PROBABILITY}",
     "algorithm=dppo algorithm/loss=dppo_kl": (
-        f"algorithm/loss=dppo_kl on dynamics=flow_sde: {PROBABILITY}"
+        f"algorithm/loss=dppo on dynamics=flow_sde: {PROBABILITY}"
     ),
     "algorithm=clip_cov dynamics=dance_sde": (
         f"algorithm/loss=clip_cov on dynamics=dance_sde: it spares the policy's entropy, and "

@@ -152,8 +152,8 @@ WRONG = {
         "prompts_per_step=2 or more"
     ),
     "trainer=fsdp2 trainer.devices=1": (
-        "trainer.devices=1: trainer.strategy=fsdp2 cuts every weight over ranks, and one has "
-        "nobody to share with; give 2 or more, or set trainer=auto"
+        "trainer.devices=1: trainer.strategy=fsdp2 cuts every weight over ranks, and "
+        "needs 2 devices at least; give 2 or more, or set trainer=auto"
     ),
     "trainer=fsdp2 model=tiny_flow algorithm=ppo": (
         "algorithm=ppo has a critic, and trainer.strategy=fsdp2 knows none of pictures yet; set "
@@ -299,7 +299,7 @@ WRONG = {
         "algorithm.loss.between=[5.0, 1.0]: give the lower bound and then the upper"
     ),
     "algorithm/correction=icepop algorithm.correction.low=6": (
-        "algorithm.correction.low=6.0: must be below high=5.0"
+        "algorithm.correction.low=6.0 algorithm.correction.high=5.0: must rise"
     ),
     "algorithm=ppo algorithm.critic.loss.clip=-1": (
         "algorithm.critic.loss.clip=-1.0: must not be negative"
@@ -312,7 +312,7 @@ WRONG = {
         "algorithm.critic.warmup=200 of iterations=150 leaves none to the policy; set it lower"
     ),
     "algorithm=ppo algorithm.critic=null": (
-        "algorithm.critic=null: generalised reads the values of a critic; take the one of "
+        "algorithm.critic=null: gae reads the values of a critic; take the one of "
         "algorithm=ppo, or another algorithm/advantage"
     ),
     "algorithm=ppo algorithm/advantage=group_relative group_size=4": (

@@ -58,10 +58,10 @@ WRONG = {
     ),
     f"{PAIRS} algorithm.loss.beta=0": "algorithm.loss.beta=0.0: must be positive",
     f"{PAIRS} algorithm.loss.label_smoothing=0.5": (
-        "algorithm.loss.label_smoothing=0.5: a part of the labels, below one half"
+        "algorithm.loss.label_smoothing=0.5: must be at least 0, and below 0.5"
     ),
     f"{PAIRS} algorithm/loss=exo algorithm.loss.label_smoothing=0": (
-        "algorithm.loss.label_smoothing=0: exo needs more than 0; set 1e-3"
+        "algorithm.loss.label_smoothing=0.0: must be above 0, and below 0.5"
     ),
 }
 

@@ -28,7 +28,7 @@ WRONG = {
         "set algorithm/loss=distillation"
     ),
     f"{NFT} algorithm.evidence=teacher": (
-        "algorithm.evidence=teacher: nobody teaches; take algorithm=diffusion_opd"
+        "algorithm.evidence=teacher needs algorithm.teachers.folders; see algorithm=diffusion_opd"
     ),
     f"{OPD} algorithm.evidence=elbo algorithm/loss=nft algorithm/kl=regressed": (
         "algorithm.teachers are not asked under algorithm.evidence=elbo; set teacher"

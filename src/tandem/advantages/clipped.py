@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -30,7 +30,10 @@ class Clipped(Wrapper):
                 )
 
     def own_facts(self, declared: Facts) -> Facts:
-        return facts_of(self.of)
+        return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
+
+    def wrapped(self) -> dict[str, Callable]:
+        return {"of": self.of}
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         kept = self.of(scores, rollout).clamp(-self.bound, self.bound)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import counted, whiten
-from tandem.contracts import Facts, Wrapper, at_least, facts_of, register_adv_estimator
+from tandem.contracts import Facts, Switch, Wrapper, at_least, facts_of, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 Estimator = Callable[[Scores, Rollout], Tensor]
@@ -36,7 +36,10 @@ class Standardised(Wrapper):
     eps: Annotated[float, at_least(0)] = 1e-4
 
     def own_facts(self, declared: Facts) -> Facts:
-        return facts_of(self.of)
+        return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
+
+    def wrapped(self) -> dict[str, Estimator]:
+        return {"of": self.of}
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.of(scores, rollout)
@@ -52,11 +55,15 @@ class Standardised(Wrapper):
 
 
 @dataclass(frozen=True)
-class Share:
+class Share(Switch):
     """One of the advantages of a sum."""
 
     of: Estimator
     coef: float = 1.0
+
+    @property
+    def is_off(self) -> bool:
+        return self.coef == 0
 
 
 @register_adv_estimator("combined")
@@ -71,9 +78,12 @@ class Combined(Wrapper):
         reads = (facts_of(share.of).reads for share in self._live())
         return replace(declared, reads=frozenset().union(*reads))
 
+    def wrapped(self) -> dict[str, Estimator]:
+        return {f"shares.{name}.of": share.of for name, share in self.shares.items()}
+
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         zero = torch.zeros_like(rollout.mask, dtype=scores.total.dtype)
         return sum((share.coef * share.of(scores, rollout) for share in self._live()), zero)
 
     def _live(self) -> list[Share]:
-        return [share for share in self.shares.values() if share.coef != 0]
+        return [share for share in self.shares.values() if not share.is_off]

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tandem.config.names import ConfigError, unknown
-from tandem.config.signatures import ROWS, describe, is_callable, options, signature
+from tandem.config.signatures import ROWS, describe, is_callable, limits, options, signature
 from tandem.config.targets import resolve
+from tandem.contracts import defaults_of, facts_of
 
 MARKS = ("_target_", "_partial_")
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -57,7 +58,18 @@ def bind_call(target: Callable, given: Mapping[str, Any], where: str, *, partial
         )
         for name, value in given.items()
     }
+    _refuse_falling(target, arguments, where)
     return Call(target, arguments, partial)
+
+
+def _refuse_falling(target: Callable, arguments: Mapping[str, Any], where: str) -> None:
+    """Numbers of which the first must be below the second."""
+    numbers = defaults_of(target) | dict(arguments)
+    for low, high in facts_of(target).rising:
+        ends = numbers[low], numbers[high]
+        if not ends[0] < ends[1]:
+            shown = " ".join(f"{_key(where, n)}={numbers[n]}" for n in (low, high))
+            raise ConfigError(f"{shown}: must rise")
 
 
 def _refuse_unknown(
@@ -89,7 +101,20 @@ def _comes_later(parameter: Parameter) -> bool:
 
 
 def convert(value: object, annotation: object, where: str) -> Any:
-    """`value` as its annotation wants it: calls for nodes, tuples and records where it says so."""
+    """`value` as its annotation wants it, type and bounds: calls for nodes, tuples and records
+    where it says so."""
+    converted = _typed(value, annotation, where)
+    for limit in limits(annotation):
+        if (said := limit.broken(converted)) is not None:
+            raise ConfigError(f"{where}={_listed(converted)}: {said}")
+    return converted
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _typed(value: object, annotation: object, where: str) -> Any:
     wanted = options(annotation)
     if isinstance(value, Mapping) and "_target_" in value:
         call = bind(value, where)

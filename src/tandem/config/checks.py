@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from omegaconf import DictConfig
@@ -11,11 +12,11 @@ from tandem.algorithm import ON_ERRORS
 from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
-from tandem.config.composed import Composed
 from tandem.config.names import ConfigError
 from tandem.config.overrides import TOGETHER
 from tandem.config.plain import leaves, plain, reads_environment
-from tandem.config.rules import RULES
+from tandem.config.remotes import remotes_can_be_asked
+from tandem.legality import Case, check
 from tandem.settings import COMPONENTS, Settings
 
 # What data, ways of collecting and the algorithm itself bring.
@@ -26,6 +27,17 @@ OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
 
 def checked(cfg: DictConfig) -> Settings:
     """The settings of a configuration in which every call binds and no rule is broken."""
+    case = case_of(cfg)
+    remote = remotes_can_be_asked({"reward": case.rewards, "rollout": case.rollout})
+    for broken in chain(remote, check(case)):
+        raise ConfigError(broken)
+    _refuse_unmet_needs(case)
+    return case.plan
+
+
+def case_of(cfg: DictConfig) -> Case:
+    """What is judged, every call bound to its signature. The algorithm is made, and what would cost
+    time or memory is not."""
     _refuse_secrets(cfg)
     _refuse_foreign_steps(cfg)
     config = plain(cfg)
@@ -33,13 +45,17 @@ def checked(cfg: DictConfig) -> Settings:
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)
     components = _components(config)
-    _made(components["rollout"])  # it judges its numbers before evaluation does, which repeats some
-    composed = Composed(settings=_made(bound), components=components)
-    for rule in RULES:
-        if (broken := rule(composed)) is not None:
-            raise ConfigError(broken)
-    _refuse_unmet_needs(composed)
-    return composed.settings
+    return Case(
+        # Before the evaluation, which repeats some of its numbers.
+        sampling=_made(components["rollout"]),
+        plan=_made(bound),
+        algorithm=_made(components["algorithm"]),
+        rollout=components["rollout"],
+        model=components["model"],
+        data=components["data"],
+        rewards=components["reward"],
+        optimizer=components["optimizer"],
+    )
 
 
 def _made(call: Call) -> Any:
@@ -63,19 +79,18 @@ def _component(config: Mapping[str, Any], group: str) -> Any:
     return bind(node, group)
 
 
-def _refuse_unmet_needs(composed: Composed) -> None:
+def _refuse_unmet_needs(case: Case) -> None:
     """What the algorithm reads and the policy cannot say; neither has weights yet."""
-    parts = (_made(composed.components[name]) for name in ("algorithm", "model", "rollout"))
-    algorithm, policy, sampling = parts
-    provided = policy.describe(algorithm.request(sampling)).provides
-    provided -= OF_SAMPLES if composed.is_offline else frozenset()
+    algorithm, policy = case.algorithm, _made(case.model)
+    provided = policy.describe(algorithm.request(case.sampling)).provides
+    provided -= OF_SAMPLES if case.is_offline else frozenset()
     missing = sorted(algorithm.needs - provided - OWN - LOGGED)
     if missing:
-        chosen = composed.settings.choices
+        chosen = case.plan.choices
         raise ConfigError(
             f"algorithm={chosen['algorithm']} needs {', '.join(missing)}, "
-            f"which {'rows of data' if composed.is_offline else 'model'}="
-            f"{chosen['data' if composed.is_offline else 'model']} does not give"
+            f"which {'rows of data' if case.is_offline else 'model'}="
+            f"{chosen['data' if case.is_offline else 'model']} does not give"
         )
 
 

@@ -7,44 +7,33 @@ from typing import Any
 
 from tandem.config.binding import Call
 from tandem.config.building import make
-from tandem.config.composed import Composed
-from tandem.remote import Breaker, Limits, Retries
-from tandem.rewards.chat import Chat
-from tandem.rewards.http import HttpReward
-from tandem.rewards.template import Template, places_of
+from tandem.contracts import facts_of
+from tandem.rewards.template import places_of
 
-# What judges its own numbers and costs nothing to make: nobody is asked yet.
-JUDGING = (Limits, Retries, Breaker, Template, Chat, HttpReward)
 GROUPS = ("reward", "rollout")
 
 
-def remotes_can_be_asked(composed: Composed) -> str | None:
+def remotes_can_be_asked(components: Mapping[str, Any]) -> Iterator[str]:
     for group in GROUPS:
-        for where, call in _calls(composed.components[group], group):
+        for where, call in _calls(components[group], group):
             try:
-                if call.target in JUDGING:
+                if facts_of(call.target).judges_itself:
                     make(call)
             except ValueError as error:
-                return f"{where}.{error}"
-    return None
+                yield f"{where}.{error}"
+    for where, call in _calls(components["reward"], "reward"):
+        yield from _judges_are_shown_what_they_judge(where, call)
 
 
-def judges_are_shown_what_they_judge(composed: Composed) -> str | None:
-    for where, call in _calls(composed.components["reward"], "reward"):
-        template, places = call.arguments.get("template"), places_of(call.target)
-        if places is None or not isinstance(template, Call):
-            continue
-        if (broken := make(template).broken(*places)) is not None:
-            return f"{where}.template: {broken}"
-    return None
-
-
-def scales_rise(composed: Composed) -> str | None:
-    for where, call in _calls(composed.components["reward"], "reward"):
-        scale = call.arguments.get("scale") if places_of(call.target) is not None else None
-        if scale is not None and not scale[0] < scale[1]:
-            return f"{where}.scale={list(scale)}: give the worst score and then the best"
-    return None
+def _judges_are_shown_what_they_judge(where: str, call: Call) -> Iterator[str]:
+    template, places = call.arguments.get("template"), places_of(call.target)
+    if places is None:
+        return
+    if isinstance(template, Call) and (broken := make(template).broken(*places)) is not None:
+        yield f"{where}.template: {broken}"
+    scale = call.arguments.get("scale")
+    if scale is not None and not scale[0] < scale[1]:
+        yield f"{where}.scale={list(scale)}: give the worst score and then the best"
 
 
 def _calls(value: Any, where: str) -> Iterator[tuple[str, Call]]:
@@ -54,6 +43,3 @@ def _calls(value: Any, where: str) -> Iterator[tuple[str, Call]]:
         yield from _calls(item, f"{where}.{name}")
     if isinstance(value, Call):
         yield where, value
-
-
-REMOTE_RULES = (remotes_can_be_asked, judges_are_shown_what_they_judge, scales_rise)

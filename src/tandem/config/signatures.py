@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
+from tandem.contracts.bounds import Limit
+
 ROWS = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
 
 
@@ -36,6 +38,16 @@ def options(annotation: object) -> tuple[object, ...]:
         return (annotation,)
     members = [options(argument) for argument in arguments]
     return sum(members, ()) if all(members) else ()
+
+
+def limits(annotation: object) -> list[Limit]:
+    """The bounds that an annotation holds, whichever of its alternatives they stand in."""
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Annotated:
+        return [*limits(arguments[0]), *(x for x in arguments[1:] if isinstance(x, Limit))]
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [limit for argument in arguments for limit in limits(argument)]
+    return []
 
 
 def describe(annotation: object) -> str:
@@ -73,6 +85,6 @@ def _evaluated(annotation: object, scope: Mapping[str, Any]) -> object:
         return annotation
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     try:
-        return typing.get_type_hints(holder, globalns=dict(scope))["it"]
+        return typing.get_type_hints(holder, globalns=dict(scope), include_extras=True)["it"]
     except NameError:
         return Any

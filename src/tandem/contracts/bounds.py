@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 INF = float("inf")
 
 
+@runtime_checkable
 class Limit(Protocol):
     """What an annotation may say of a value beside its type."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,7 @@ class Facts:
     """All that is declared of a component. A default is what holds of one that says nothing."""
 
     # Of any component.
+    option: str | None = None  # the name that chooses it in its group
     reads: Iterable[str] = frozenset()  # beyond the fields that are always there
     gives: Iterable[str] = frozenset()  # beyond what its kind always gives: "pairs", "baseline"
     # Domain -> a clause that says why it makes no sense there, and ends in what to set instead.
@@ -40,6 +41,7 @@ class Facts:
     # (dynamics.clip_unit), "ratio" 1 plus as much, "sequence" that of a whole sample, "preference"
     # a temperature per nat of a sample; "none" is a number that means the same everywhere.
     units: Mapping[str, Unit] = field(default_factory=dict)
+    rising: Sequence[tuple[str, str]] = ()  # numbers of which the first must be below the second
     metrics: Callable | None = None  # (record, *, numbers of the component) -> {name: Metric}
     neutral: bool = False  # it leaves all as it is
 
@@ -65,7 +67,6 @@ class Facts:
     compares: Literal["group"] | None = None  # a sample alone in its group says nothing
     rewards: Bound | None = None  # the rewards that it makes sense of; None: any
     by_reward: bool = False  # each reward by itself, weighed by numbers of its own
-    side_by_side: bool = False  # it needs whole groups of one size in their order
     set_size: str | None = None  # the number that says how many samples of a group make a set
     whole_group_is_no_set: bool = False
 
@@ -80,14 +81,17 @@ class Facts:
     # Of data: the like of it that has pairs, where it has none; prompts alone, nothing to imitate.
     pairs_in: str | None = None
     prompts_alone: bool = False
-    # Of ways of collecting: what was sampled stays as it is.
-    keeps_groups: bool = False
+    mixes: bool = False  # datasets of its own under `of`
+    # Of parts of rewards and engines: made before the run, since it judges its own numbers and asks
+    # nobody yet.
+    judges_itself: bool = False
     # Of kernels and KLs: steps of an SDE have a duration. Of log-probabilities: of no density.
     of_sde: bool = False
     unscaled: bool = False
     # Of flow families: the dimensions of one latent picture; None: they are to be set.
     latent_size: int | None = None
-    # Of targets of distillation: what a step comes to only where it has no noise.
+    # Of kernels: they add no noise. Of targets of distillation: they are what a step comes to only
+    # where it has none.
     noiseless: bool = False
 
     def __post_init__(self) -> None:
@@ -98,6 +102,8 @@ class Facts:
             if isinstance(given := getattr(self, name), str):
                 raise ValueError(f"{name}={given!r}: give a set of names, {{{given!r}}}")
             object.__setattr__(self, name, frozenset(given))
+        if self.clips is not None and self.units.get("clip_low") not in ("clip", "sequence"):
+            raise ValueError('clips: say of what, units={"clip_low": "clip"} or "sequence"')
         if self.averages:  # over all rows, so none may be left out
             object.__setattr__(self, "zero_at_zero_advantage", False)
         if self.on_errors:
@@ -118,11 +124,23 @@ NOTHING = Facts()
 
 
 class Wrapper(ABC):
-    """A component made of others, whose facts depend on theirs."""
+    """A component made of others of its kind, whose facts depend on theirs."""
 
     @abstractmethod
     def own_facts(self, declared: Facts) -> Facts:
         """Those of this object; `declared`: of its class."""
+
+    @abstractmethod
+    def wrapped(self) -> Mapping[str, Callable]:
+        """Key below its own -> what it calls."""
+
+
+class Switch(ABC):
+    """A part that a coefficient of 0 switches off: nothing it holds is called then."""
+
+    @property
+    @abstractmethod
+    def is_off(self) -> bool: ...
 
 
 def declare(**facts: Any) -> Callable:
@@ -140,6 +158,22 @@ def facts_of(component: Callable | None) -> Facts:
     owner, _ = unbound(component)
     declared = getattr(owner, "facts", NOTHING)
     return owner.own_facts(declared) if isinstance(owner, Wrapper) else declared
+
+
+def name_of(component: Callable) -> str:
+    """The option that chooses it, else the name of the function or class."""
+    owner, _ = unbound(component)
+    return facts_of(component).option or getattr(owner, "__name__", type(owner).__name__)
+
+
+def innermost(component: Callable, where: str) -> Iterator[tuple[str, Callable]]:
+    """What a component comes to within all that wraps it, each under its key."""
+    owner, _ = unbound(component)
+    if not isinstance(owner, Wrapper):
+        yield where, component
+        return
+    for key, inner in owner.wrapped().items():
+        yield from innermost(inner, f"{where}.{key}")
 
 
 def survey_of(component: Callable) -> Callable | None:
@@ -178,14 +212,13 @@ def numbers_of(component: Callable | None) -> dict[str, Any]:
 
 def parts_of(component: Any) -> Iterator[Callable]:
     """All that a component would call: itself, and what stands in its numbers."""
+    if isinstance(component, Switch) and component.is_off:
+        return
     if isinstance(component, Mapping):
         for item in component.values():
             yield from parts_of(item)
-    elif callable(component):
+    elif callable(component) or is_dataclass(component):
         yield unbound(component)[0]
-        for item in numbers_of(component).values():
-            yield from parts_of(item)
-    elif is_dataclass(component):
         for item in numbers_of(component).values():
             yield from parts_of(item)
 

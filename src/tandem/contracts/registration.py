@@ -54,7 +54,7 @@ class Registrar:
             raise ValueError(
                 f"{self.group}={name} is {place(before)} already, not {place(component)}"
             )
-        REGISTERED[self.group, name] = declare(**facts)(component)
+        REGISTERED[self.group, name] = declare(option=name, **facts)(component)
         return component
 
 

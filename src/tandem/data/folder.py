@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from tandem.contracts import register_dataset
 from tandem.data.checks import parse
 from tandem.data.lines import as_row
 from tandem.data.pictures import finisher
@@ -16,6 +17,7 @@ from tandem.types import Prompt
 READERS = {".jsonl": parse, ".txt": as_row}
 
 
+@register_dataset
 def folder(
     *,
     path: str,

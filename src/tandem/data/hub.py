@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tandem.contracts import register_dataset
 from tandem.data.checks import OWN_KEYS
 from tandem.data.records import AS_CHAT, Data, StreamMaker, Wording
 from tandem.data.rows import Rows, assemble, check_rows
@@ -34,6 +35,7 @@ class Columns:
     answer_pattern: str | None = None  # the answer is the first group of its last match
 
 
+@register_dataset
 def hub(
     *,
     name: str,

@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from tandem.contracts import unbound
+from tandem.contracts import register_dataset, unbound
 from tandem.data.mixed import MixedStream, Order
 from tandem.data.records import (
     TOGETHER,
@@ -39,6 +39,7 @@ class Dataset:
     eval: bool | int = True  # whether it is evaluated, or by how many prompts at most
 
 
+@register_dataset(mixes=True)
 def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
     """The datasets `of`, by name: every source of one becomes NAME/source, and ids of different
     ones never meet.

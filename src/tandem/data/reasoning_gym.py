@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tandem.contracts import register_dataset
 from tandem.data.records import AS_CHAT, Data, StreamMaker, Wording, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -18,6 +19,7 @@ from tandem.types import Prompt
 SCRIPT = Path(__file__).with_name("puzzles.py")
 
 
+@register_dataset(pairs_in="sort_pairs")
 def reasoning_gym(
     *,
     task: str,

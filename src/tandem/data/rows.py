@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
+from tandem.contracts import register_dataset
 from tandem.data.checks import parse, to_prompt
 from tandem.data.lines import as_row, numbered
 from tandem.data.pictures import finisher, unnamed
@@ -32,6 +33,7 @@ class Rows:
     bad: tuple[BadRow, ...]
 
 
+@register_dataset
 def jsonl(
     *,
     path: str,
@@ -72,6 +74,7 @@ def jsonl(
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
 
 
+@register_dataset(prompts_alone=True)
 def text(
     *,
     path: str,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
+from tandem.contracts import register_dataset
 from tandem.data.records import TOGETHER, Data, StreamMaker, prompt_id, prompt_ids
 from tandem.data.shapes_drawn import COLOURS, SHAPES, renderings
 from tandem.data.stream import PromptStream
@@ -29,6 +30,7 @@ class Pictures:
             raise ValueError(f"count is at least 1, and corrupted from 0 to 1: {self}")
 
 
+@register_dataset(pairs_in="shapes_pairs")
 def shapes(
     *,
     demonstrations: Pictures,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
+from tandem.contracts import register_dataset
 from tandem.data.records import Data, StreamMaker, prompt_ids
 from tandem.data.shapes import PAIRS, Pictures, shapes, shown_pairs
 from tandem.data.shapes_drawn import renderings
@@ -18,6 +19,7 @@ from tandem.types import Prompt
 Pair = tuple[str, str]  # colour and shape
 
 
+@register_dataset
 def shapes_pairs(
     *,
     demonstrations: Pictures,

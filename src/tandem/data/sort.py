@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem import draws
+from tandem.contracts import register_dataset
 from tandem.data.records import Data, StreamMaker, prompt_ids
 from tandem.data.rows import choose
 from tandem.data.stream import PromptStream
@@ -44,6 +45,7 @@ class Splits:
     test: Tensor  # [held_out]
 
 
+@register_dataset(pairs_in="sort_pairs")
 def sort_ladder(
     *,
     demonstrations: Lengths,
@@ -75,6 +77,7 @@ def sort_ladder(
     )
 
 
+@register_dataset(pairs_in="sort_pairs")
 def sort_letters(
     *,
     lengths: Lengths,
@@ -100,6 +103,7 @@ def sort_letters(
     )
 
 
+@register_dataset
 def sort_pairs(
     *,
     lengths: Lengths,

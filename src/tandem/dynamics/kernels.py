@@ -34,7 +34,7 @@ class Step:
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Step]
 
 
-@register_dynamics
+@register_dynamics(noiseless=True)
 def ode(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor) -> Step:
     """x + velocity dt: Euler's step, without noise."""
     dt = next_sigma.double() - sigma.double()

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tandem import draws
 from tandem.contracts import (
+    declare,
     fraction,
     positive,
     register_error_weighting,
@@ -79,6 +80,7 @@ def energy(error: Tensor) -> Tensor:
     return error.square().mean(-1)
 
 
+@declare(rising=(("low", "high"),))
 def uniform(
     u: Tensor,
     schedule: Tensor,
@@ -91,6 +93,7 @@ def uniform(
     return shifted(between(u, low=low, high=high), shift)
 
 
+@declare(rising=(("low", "high"),))
 def logit_normal(
     u: Tensor,
     schedule: Tensor,
@@ -121,7 +124,7 @@ def between(x: Tensor, *, low: float, high: float) -> Tensor:
     return low + (high - low) * x
 
 
-@register_level_candidates("index")
+@register_level_candidates("index", rising=(("start", "end"),))
 def by_index(
     schedule: Tensor,
     *,
@@ -139,7 +142,7 @@ def part_of(steps: int, part: float) -> int:
     return math.floor(steps * part + ROUNDING)
 
 
-@register_level_candidates("time")
+@register_level_candidates("time", rising=(("low", "high"),))
 def by_time(
     schedule: Tensor,
     *,

@@ -35,11 +35,15 @@ class Outer(Wrapper):
         inner = facts_of(self.loss)
         return replace(
             inner,
+            option=declared.option,
             reads=inner.reads | declared.reads,
             refused={**inner.refused, **declared.refused},
-            units=declared.units,
+            units={**inner.units, **declared.units},
             metrics=self.metrics,
         )
+
+    def wrapped(self) -> dict[str, Callable]:
+        return {"loss": self.loss}
 
     @abstractmethod
     def metrics(self, batch: CoupledBatch) -> dict[str, Metric]:

@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tandem.contracts import declare
 
+
+@declare(judges_itself=True)
 @dataclass(kw_only=True)
 class Breaker:
     """Closed, until `failures` in a row open it; then one probe is let through every `pause`

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tandem.contracts import declare
 from tandem.remote.breaker import Breaker
 from tandem.remote.exchange import JSON, Limits, Reply, Request, Wire, checked
 from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
@@ -16,6 +17,7 @@ from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
 Answer = TypeVar("Answer")
 
 
+@declare(judges_itself=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """How often a call is tried again, after waits that double."""

@@ -12,6 +12,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tandem.contracts import declare
 from tandem.remote.deadline import Deadline
 from tandem.remote.faults import BadReply, Late, Rejected, RemoteError, Unreachable, Unwell
 
@@ -25,6 +26,7 @@ SHOWN = 200  # characters of it that are shown
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
+@declare(judges_itself=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a call may cost."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tandem.contracts import declare
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
 from tandem.rewards.images import pixels
 from tandem.rewards.threads import at_once
@@ -20,6 +21,7 @@ WHERE = f"{HERE}function.chat"
 Question = Sequence[str | Tensor]  # texts and pictures, uint8 [H, W, 3], in the order they are read
 
 
+@declare(judges_itself=True)
 @dataclass(kw_only=True)
 class Chat:
     """Where a model answers, which one it is, and what a question may cost."""

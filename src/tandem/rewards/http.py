@@ -7,6 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
+from tandem.contracts import declare
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
 from tandem.rewards.asking import batched, waits
 from tandem.rewards.verdicts import HERE, Missing
@@ -14,6 +15,7 @@ from tandem.rewards.wire import Number, Row, decode_numbers, encode, row_of
 from tandem.types import Prompt
 
 
+@declare(judges_itself=True)
 @waits
 @batched
 class HttpReward:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from tandem.contracts import unbound
+from tandem.contracts import declare, unbound
 from tandem.rewards.chat import Question
 from tandem.types import Prompt
 
@@ -29,6 +29,7 @@ SYSTEM = (
 )
 
 
+@declare(judges_itself=True)
 @dataclass(frozen=True, kw_only=True)
 class Template:
     """The question to a judge. `{name}` in it is a place, which is filled literally and once: what

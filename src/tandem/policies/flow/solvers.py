@@ -7,10 +7,14 @@ algorithms that train on finished pictures.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
+
+from tandem.contracts import positive, register_solver
+
+Shift = Annotated[float, positive]
 
 
 class Solver(Protocol):
@@ -26,7 +30,8 @@ class Solver(Protocol):
     ) -> tuple[Tensor]: ...
 
 
-def dpm_solver(*, shift: float = 3.0, order: int = 2) -> Solver:
+@register_solver
+def dpm_solver(*, shift: Shift = 3.0, order: int = 2) -> Solver:
     """DPM-Solver++ with several steps in view, arXiv:2211.01095: one call a step."""
     from diffusers import DPMSolverMultistepScheduler
 
@@ -38,7 +43,8 @@ def dpm_solver(*, shift: float = 3.0, order: int = 2) -> Solver:
     )
 
 
-def unipc(*, shift: float = 3.0, order: int = 2) -> Solver:
+@register_solver
+def unipc(*, shift: Shift = 3.0, order: int = 2) -> Solver:
     """UniPC, arXiv:2302.04867: one call a step, which also corrects the step before."""
     from diffusers import UniPCMultistepScheduler
 
@@ -50,7 +56,8 @@ def unipc(*, shift: float = 3.0, order: int = 2) -> Solver:
     )
 
 
-def heun(*, shift: float = 3.0) -> Solver:
+@register_solver
+def heun(*, shift: Shift = 3.0) -> Solver:
     """Heun's trapezoid: two calls a step, but the last."""
     from diffusers import FlowMatchHeunDiscreteScheduler
 

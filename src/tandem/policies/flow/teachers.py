@@ -6,10 +6,12 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from tandem.contracts import between
 from tandem.dynamics.regression import part_of
 from tandem.policies.flow.field import Field
 from tandem.policies.flow.protocol import Adapter
@@ -25,14 +27,12 @@ class Teachers:
 
     # Source, or "others" -> a run directory, or a folder in diffusers' layout.
     folders: Mapping[str, str]
-    fraction: float = 0.99  # of the denoising steps, from the first on, at which they are asked
+    # Of the denoising steps, from the first on, at which they are asked.
+    fraction: Annotated[float, between(0, 1, open_low=True)] = 0.99
 
     def __post_init__(self) -> None:
-        if not self.folders or not 0 < self.fraction <= 1:
-            raise ValueError(
-                f"algorithm.teachers names one folder or more, and a fraction of the steps in "
-                f"(0, 1], not {dict(self.folders)} and {self.fraction}"
-            )
+        if not self.folders:
+            raise ValueError("algorithm.teachers.folders={}: name one folder or more")
 
     def kept(self, steps: int) -> range:
         """The denoising steps from which a student and its teacher are compared."""

@@ -1,0 +1,99 @@
+"""Contradictions between an advantage and the samples and scores that it is to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tandem.contracts import facts_of, name_of, numbers_of
+from tandem.legality.case import Case
+
+
+def groups_have_rivals(case: Case) -> Iterator[str]:
+    size = case.plan.group_size
+    for estimator in case.estimators.values():
+        if size < 2 and facts_of(estimator).compares == "group":
+            yield (
+                f"group_size={size}: {name_of(estimator)} compares the samples of a group; "
+                "set group_size=2 or more"
+            )
+
+
+def sets_fit_into_groups(case: Case) -> Iterator[str]:
+    size = case.plan.group_size
+    for estimator in case.estimators.values():
+        facts, name = facts_of(estimator), name_of(estimator)
+        if facts.set_size is None:
+            continue
+        key, k = facts.set_size, numbers_of(estimator)[facts.set_size]
+        if not 1 <= k <= size:
+            yield (
+                f"{key}={k} of {name}: a group of group_size={size} has no set of {k} samples; set "
+                f"{key} to 1 ... {size}"
+            )
+        if k == size and facts.whole_group_is_no_set:
+            yield (
+                f"{key}={k} of {name}: all of a group of group_size={size} pass or none does; set "
+                f"{key} to {size - 1} or less"
+            )
+
+
+def values_have_a_critic(case: Case) -> Iterator[str]:
+    critic = case.algorithm.critic
+    estimators = case.estimators.values()
+    reading = [name_of(e) for e in estimators if "old_values" in facts_of(e).reads]
+    if critic is None and reading:
+        yield (
+            f"algorithm.critic=null: {reading[0]} reads the values of a critic; take the one of "
+            "algorithm=ppo, or another algorithm/advantage"
+        )
+    if critic is not None and not reading:
+        yield (
+            "algorithm.critic learns values that no advantage reads; set algorithm.critic=null or "
+            "algorithm/advantage=gae"
+        )
+
+
+def rewards_are_weighed_once(case: Case) -> Iterator[str]:
+    """Estimators of single rewards have weights of their own."""
+    for key, estimator in case.estimators.items():
+        if not facts_of(estimator).by_reward or numbers_of(estimator).get("weights") is not None:
+            continue
+        for name, reward in case.rewards.items():
+            if (weight := reward.arguments.get("weight", 1.0)) != 1.0:
+                yield (
+                    f"reward.{name}.weight={weight}: {name_of(estimator)} compares each reward by "
+                    "itself and reads no weight of the sum; set it to 1, and "
+                    f"{key}.weights={{{name}:{weight},...}}"
+                )
+
+
+def scores_stay_in_their_domain(case: Case) -> Iterator[str]:
+    limits = ((e, facts_of(e).rewards) for e in case.estimators.values())
+    strict = next((e for e, limit in limits if limit is not None and not limit.admits(-1)), None)
+    ranged = [n for n, r in case.rewards.items() if r.arguments.get("range")]
+    broken = case.shaping or (f"reward.{ranged[0]}.range" if ranged else None)
+    if strict is not None and broken is not None:
+        yield (
+            f"{broken} makes scores negative, and {name_of(strict)} compares rewards of 0 and "
+            "more; leave it out, or set algorithm/advantage=group_relative"
+        )
+
+
+def what_shaping_takes_is_read(case: Case) -> Iterator[str]:
+    """A penalty lowers the total, which estimators of single rewards never read."""
+    by_part = [name_of(e) for e in case.estimators.values() if facts_of(e).by_reward]
+    if case.shaping is not None and by_part:
+        yield (
+            f"{case.shaping} lowers the sum of the rewards, which {by_part[0]} does not read; set "
+            "algorithm/truncated=train or mask and algorithm/kl=auto"
+        )
+
+
+RULES = (
+    groups_have_rivals,
+    sets_fit_into_groups,
+    values_have_a_critic,
+    rewards_are_weighed_once,
+    scores_stay_in_their_domain,
+    what_shaping_takes_is_read,
+)

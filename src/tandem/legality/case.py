@@ -1,0 +1,116 @@
+"""The case that is judged: an algorithm without weights, and what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from tandem.algorithm import ON_ERRORS, Algorithm
+from tandem.collect import GIVEN
+from tandem.contracts import DOMAINS, Facts, facts_of, innermost, name_of
+from tandem.settings import Settings
+
+TOKENS, STEPS, PICTURES = DOMAINS
+
+
+class Part(Protocol):
+    """A component that is costly to make, as it would be called."""
+
+    target: Callable
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What the rules read: facts and numbers of parts, never the name of a function."""
+
+    plan: Settings
+    algorithm: Algorithm
+    sampling: object  # what `rollout` makes
+    rollout: Part
+    model: Part
+    data: Part
+    rewards: Mapping[str, Part]
+    optimizer: Part
+
+    @property
+    def loss(self) -> Callable:
+        """The loss of the algorithm, out of whatever masks its samples."""
+        return next(innermost(self.algorithm.loss, ""))[1]
+
+    @property
+    def loss_facts(self) -> Facts:
+        return facts_of(self.loss)
+
+    @property
+    def estimators(self) -> dict[str, Callable]:
+        """The advantages of the algorithm, out of whatever normalises or adds them, by key."""
+        return dict(innermost(self.algorithm.advantage, "algorithm.advantage"))
+
+    @property
+    def collect(self) -> Facts:
+        return facts_of(self.algorithm.collect)
+
+    @property
+    def is_offline(self) -> bool:
+        """Nothing is sampled to train on."""
+        return bool(self.collect.reads & GIVEN)
+
+    @property
+    def old_policy(self) -> str | None:
+        return facts_of(self.algorithm.proximal).old_policy
+
+    @property
+    def corrects(self) -> bool:
+        return not facts_of(self.algorithm.correction).neutral
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether the loss is one of preferences."""
+        return self.loss_facts.reward is not None
+
+    @property
+    def engine(self) -> Part | None:
+        """Whoever samples with weights of its own."""
+        return self.rollout.arguments.get("engine")
+
+    @property
+    def updates(self) -> int:
+        return self.plan.num_minibatches * self.plan.epochs
+
+    @property
+    def is_of_texts(self) -> bool:
+        return self.plan.dynamics.kernel is None
+
+    @property
+    def domain(self) -> str:
+        """What the log-probabilities are of: one of DOMAINS."""
+        wanted = self.algorithm.evidence
+        if self.is_of_texts:
+            return TOKENS
+        noiseless = facts_of(self.plan.dynamics.kernel).noiseless
+        whole = wanted in ON_ERRORS or (wanted == "any" and noiseless)
+        return PICTURES if whole or self.is_offline else STEPS
+
+    @property
+    def shaping(self) -> str | None:
+        """What is taken from a score before it is compared, as the option that does it."""
+        if facts_of(self.algorithm.truncated).lowers_scores:
+            return self.option("truncated")
+        if facts_of(self.algorithm.kl).lowers_scores and self.algorithm.kl.coef:
+            return self.option("kl")
+        return None
+
+    def option(self, group: str) -> str:
+        """As a user would write it."""
+        return f"algorithm/{group}={name_of(getattr(self.algorithm, group))}"
+
+
+def unknown(what: str, name: str, names: Iterable[str]) -> str:
+    """The end of a line about a name that does not exist, with the one that was probably meant."""
+    names = list(names)
+    if meant := get_close_matches(name, names, n=1):
+        return f"unknown {what} {name!r}: did you mean {meant[0]!r}?"
+    return f"unknown {what} {name!r}: there are {', '.join(names) or 'none'}"

@@ -1,0 +1,59 @@
+"""Numbers of devices that no run can have, and what cannot be cut over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tandem.legality.case import Case
+
+
+def there_is_a_device(case: Case) -> Iterator[str]:
+    devices = case.plan.trainer.devices
+    if devices == [] or (isinstance(devices, int) and devices < 1):
+        yield f"trainer.devices={devices}: give 1 or more, or auto"
+
+
+def every_rank_has_a_prompt(case: Case) -> Iterator[str]:
+    ranks, prompts = case.plan.trainer.ranks, case.plan.prompts_per_step
+    if ranks is not None and ranks > prompts:
+        yield (
+            f"prompts_per_step={prompts} over {ranks} ranks (trainer.devices): each needs a prompt "
+            f"of its own; set prompts_per_step={ranks} or more"
+        )
+
+
+def parts_fit(case: Case) -> Iterator[str]:
+    """What cannot be had where every weight is cut over ranks."""
+    if case.plan.trainer.strategy != "fsdp2":
+        return
+    chosen, given = case.plan.choices, case.model.arguments
+    if case.plan.trainer.ranks == 1:
+        yield (
+            "trainer.devices=1: trainer.strategy=fsdp2 cuts every weight over ranks, and needs 2 "
+            "devices at least; give 2 or more, or set trainer=auto"
+        )
+    if given.get("torch_compile"):
+        yield (
+            "model.torch_compile=true: trainer.strategy=fsdp2 gathers weights within the calls "
+            "that would be compiled; set model.torch_compile=false or trainer=ddp"
+        )
+    if case.engine is not None:
+        yield (
+            f"rollout={chosen['rollout']} takes whole weights from one rank, and "
+            "trainer.strategy=fsdp2 leaves a part of each on it; set rollout=local or trainer=ddp"
+        )
+    # Ranks of unequal work would wait for ever: the backward of a critic recomputes two roots.
+    if not case.is_of_texts and case.algorithm.critic is not None:
+        yield (
+            f"algorithm={chosen['algorithm']} has a critic, and trainer.strategy=fsdp2 knows none "
+            "of pictures yet; set trainer=ddp"
+        )
+    # Blocks of 256 know nothing of where a weight was cut.
+    if case.optimizer.target.__module__.startswith("bitsandbytes"):
+        yield (
+            f"optimizer={chosen['optimizer']} keeps its state in blocks of whole weights, and "
+            "trainer.strategy=fsdp2 cuts them; set optimizer=adamw or trainer=ddp"
+        )
+
+
+RULES = (there_is_a_device, every_rank_has_a_prompt, parts_fit)

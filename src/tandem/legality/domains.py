@@ -1,0 +1,120 @@
+"""Which functions make sense of what is trained on: tokens, Gaussian steps, or pictures.
+
+A function says where it does not by `refused`. Where it only reads what nobody could tell it, that
+is reason enough, and known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+from tandem.algorithm import ON_ERRORS
+from tandem.contracts import facts_of, name_of, parts_of
+from tandem.legality.case import PICTURES, STEPS, TOKENS, Case
+
+GAUSSIAN = ("transition", "kl_to_old", "kl_to_ref")
+CRITICS = ("values", "old_values", "returns")
+# What cannot be known of a step in a domain, and why.
+UNKNOWN = {
+    TOKENS: dict.fromkeys(GAUSSIAN, "tokens are no Gaussian steps"),
+    STEPS: {"entropy": "the entropy of a Gaussian step is a constant of its noise level"},
+    PICTURES: {
+        **dict.fromkeys(GAUSSIAN, "a picture as a whole is no Gaussian step"),
+        **dict.fromkeys(CRITICS, "a picture as a whole passes no states that a critic could value"),
+        "behaviour_logp": "nobody knows how likely the sampler was to paint a picture as a whole",
+        "entropy": "a regression error has no entropy",
+    },
+}
+INSTEAD = {
+    "loss": "algorithm/loss=ppo",
+    "advantage": "algorithm/advantage=group_relative",
+    "correction": "algorithm/correction=none",
+    "proximal": "algorithm/proximal=recomputed",
+    "critic": "algorithm.critic=null",
+}
+
+
+def refusal(function: Callable, where: str, group: str) -> str | None:
+    """Why a function makes no sense in a domain, and what to set; None if it does."""
+    facts = facts_of(function)
+    if (reason := facts.refused.get(where)) is not None:
+        return reason
+    reason = next((why for name, why in UNKNOWN[where].items() if name in facts.reads), None)
+    if reason is None or group not in INSTEAD:
+        return reason
+    return f"{reason}; set {INSTEAD[group]}"
+
+
+def steps_are_sampled(case: Case) -> Iterator[str]:
+    """By dynamics with noise alone."""
+    dynamics = case.plan.dynamics
+    if case.is_of_texts or case.is_offline or case.algorithm.evidence != "path":
+        return
+    if facts_of(dynamics.kernel).noiseless:
+        yield (
+            f"algorithm={case.plan.choices['algorithm']} asks how likely sampled steps are, and "
+            f"dynamics={dynamics.name} takes none at random; set dynamics=flow_sde, dance_sde or "
+            "cps"
+        )
+
+
+def functions_make_sense(case: Case) -> Iterator[str]:
+    """Of everything that the algorithm calls, its loss first: much of the rest follows from it."""
+    groups = sorted((one.name for one in fields(case.algorithm)), key=lambda name: name != "loss")
+    for group in groups:
+        for function in parts_of(getattr(case.algorithm, group)):
+            if (reason := refusal(function, case.domain, group)) is not None:
+                yield f"{_shown(case, group)} on {_place(case)}: {reason}" + _of_velocities(
+                    case, group
+                )
+
+
+def rows_of_data_have_no_steps(case: Case) -> Iterator[str]:
+    whole = case.domain == PICTURES and case.is_offline
+    if whole and case.algorithm.evidence == "path":
+        yield (
+            f"algorithm={case.plan.choices['algorithm']} asks how likely sampled steps are, and "
+            f"{_place(case)} have none; set algorithm=sft"
+        )
+
+
+def numbers_are_of_their_dynamics(case: Case) -> Iterator[str]:
+    """What single dynamics lack, where the domain does not tell."""
+    dynamics, kl = case.plan.dynamics, case.algorithm.kl
+    timeless = next((part for part in parts_of(kl) if facts_of(part).of_sde), None)
+    if timeless is not None and not case.is_of_texts and not facts_of(dynamics.kernel).of_sde:
+        yield (
+            f"algorithm/kl={name_of(timeless)} leaves out the duration of an SDE's step, and that "
+            f"of dynamics={dynamics.name} has none; set algorithm/kl=gaussian"
+        )
+    if case.loss_facts.reads_density and facts_of(dynamics.logp).unscaled:
+        yield (
+            f"dynamics/logp={name_of(dynamics.logp)}: {name_of(case.loss)} takes the "
+            "log-probability of a step for a density; set dynamics/logp=gaussian"
+        )
+
+
+def _of_velocities(case: Case, group: str) -> str:
+    """What to set in place of a KL where velocity errors are known."""
+    known = group == "kl" and case.algorithm.evidence in ON_ERRORS
+    return ", or algorithm/kl=regressed, the distance of velocities" if known else ""
+
+
+def _shown(case: Case, group: str) -> str:
+    """As a user would write it: the innermost part that is an option of the group."""
+    named = [part for part in parts_of(getattr(case.algorithm, group)) if facts_of(part).option]
+    return f"algorithm/{group}={name_of(named[0])}" if named else f"algorithm.{group}"
+
+
+def _place(case: Case) -> str:
+    dynamics = f"dynamics={case.plan.dynamics.name}"
+    return f"rows of data under {dynamics}" if case.is_offline else dynamics
+
+
+RULES = (
+    steps_are_sampled,
+    functions_make_sense,
+    rows_of_data_have_no_steps,
+    numbers_are_of_their_dynamics,
+)

@@ -1,0 +1,154 @@
+"""Contradictions between samples, how they are drawn, and what they are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from tandem.contracts import facts_of
+from tandem.data.mixture import complaint
+from tandem.legality.case import Case, Part, unknown
+from tandem.passes import Answers, Pictures
+from tandem.rewards.asking import compares
+
+
+def training_samples_are_whole(case: Case) -> Iterator[str]:
+    """A truncated sampler is another policy than the one whose log-probabilities are trained."""
+    given = case.rollout.arguments
+    if case.is_offline:
+        return
+    if (top_p := given.get("top_p")) is not None and top_p < 1:
+        yield f"rollout.top_p={top_p} trains on samples of another policy; set rollout.top_p=1"
+    if top_k := given.get("top_k"):
+        yield f"rollout.top_k={top_k} trains on samples of another policy; set rollout.top_k=0"
+
+
+def training_samples_are_random(case: Case) -> Iterator[str]:
+    temperature = case.rollout.arguments.get("temperature")
+    if not case.is_offline and temperature is not None and temperature <= 0:
+        yield f"rollout.temperature={temperature} samples nothing to compare; set it above 0"
+
+
+def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
+    """There are no temperatures of pictures, and no ODE of texts."""
+    if isinstance(case.plan.evaluation, Answers) == case.is_of_texts:
+        return
+    chosen, fits = case.plan.choices, "answers" if case.is_of_texts else "pictures"
+    yield (
+        f"evaluation={chosen['evaluation']} does not measure the samples of "
+        f"model={chosen['model']}; set evaluation={fits}"
+    )
+
+
+def rewards_read_what_is_made(case: Case) -> Iterator[str]:
+    made = "texts" if case.is_of_texts else "pictures"
+    for name, function in _functions(case).items():
+        if (read := facts_of(function).judges) not in (None, made):
+            yield (
+                f"reward.{name} reads {read}, but model={case.plan.choices['model']} makes {made}; "
+                f"choose a reward of {made}"
+            )
+
+
+def rewards_that_compare_see_a_group(case: Case) -> Iterator[str]:
+    comparing = [name for name, function in _functions(case).items() if compares(function)]
+    if case.is_offline or not comparing:
+        return
+    said = f"reward.{comparing[0]} compares the samples of a prompt"
+    if case.plan.group_size == 1:
+        yield f"{said}, but group_size=1 leaves each alone; set group_size=2 or more"
+    if "baseline" in case.collect.gives:
+        yield (
+            f"{said}, but {case.option('collect')} has one more judged alone; take "
+            "algorithm=rloo, or another reward"
+        )
+
+
+def _functions(case: Case) -> dict[str, Callable]:
+    functions = {name: part.arguments.get("function") for name, part in case.rewards.items()}
+    return {name: one.target for name, one in functions.items() if one is not None}
+
+
+def metrics_name_a_reward(case: Case) -> Iterator[str]:
+    """What evaluation calls correct, and what dynamic sampling filters by."""
+    collect = case.algorithm.collect
+    numbers = collect.keywords if isinstance(collect, partial) else {}
+    named = {
+        "evaluation.metric": case.plan.evaluation.metric,
+        "algorithm.collect.metric": numbers.get("metric"),
+    }
+    for key, name in named.items():
+        if name is not None and name not in case.rewards:
+            yield f"{key}: {unknown('reward', name, case.rewards)}"
+
+
+def an_average_is_kept(case: Case) -> Iterator[str]:
+    if case.plan.evaluation.of_average and case.model.arguments.get("ema") is None:
+        yield "evaluation.weights=ema: no average is kept; set model/ema=constant, or another one"
+
+
+def pictures_can_have_that_size(case: Case) -> Iterator[str]:
+    evaluation, adapter = case.plan.evaluation, case.model.arguments.get("adapter")
+    if not isinstance(evaluation, Pictures) or evaluation.resolution is None:
+        return
+    only = adapter.target.only_resolution
+    if only not in (None, evaluation.resolution):
+        yield (
+            f"evaluation.resolution={evaluation.resolution}: "
+            f"model={case.plan.choices['model']} paints {only} x {only} pixels and no others; set "
+            "evaluation.resolution=null"
+        )
+
+
+def ranges_rise(case: Case) -> Iterator[str]:
+    for name, reward in case.rewards.items():
+        bounds = reward.arguments.get("range")
+        if bounds is not None and not bounds[0] < bounds[1]:
+            yield f"reward.{name}.range={list(bounds)}: give the lowest number and then the highest"
+
+
+def datasets_have_their_numbers(case: Case) -> Iterator[str]:
+    for name, given in _datasets(case.data).items():
+        numbers = {key: value for key, value in given.items() if key != "data"}
+        mixed = bool(_datasets(given["data"]))
+        if (said := complaint(name, mixed=mixed, **numbers)) is not None:
+            yield said
+
+
+def datasets_name_their_rewards(case: Case) -> Iterator[str]:
+    named = {name: given.get("rewards") for name, given in _datasets(case.data).items()}
+    for name, own in named.items():
+        for reward in own or ():
+            if reward not in case.rewards:
+                yield f"data.of.{name}.rewards: {unknown('reward', reward, case.rewards)}"
+    if not named or None in named.values():
+        return
+    judging = {reward for own in named.values() for reward in own}
+    for idle in [reward for reward in case.rewards if reward not in judging]:
+        yield (
+            f"reward.{idle} judges no dataset; name it in data.of.{next(iter(named))}.rewards, or "
+            "leave it out"
+        )
+
+
+def _datasets(data: Part) -> dict[str, Mapping[str, Any]]:
+    """What each dataset of a mixture was given, by name."""
+    if not facts_of(data.target).mixes:
+        return {}
+    return {name: one.arguments for name, one in data.arguments["of"].items()}
+
+
+RULES = (
+    training_samples_are_whole,
+    training_samples_are_random,
+    samples_are_measured_as_what_they_are,
+    rewards_read_what_is_made,
+    rewards_that_compare_see_a_group,
+    metrics_name_a_reward,
+    an_average_is_kept,
+    pictures_can_have_that_size,
+    ranges_rise,
+    datasets_have_their_numbers,
+    datasets_name_their_rewards,
+)

@@ -1,0 +1,36 @@
+"""Numbers of a loss without a declared unit: right for tokens, they may be far off for a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tandem.algorithm import Algorithm
+from tandem.contracts import facts_of, innermost, name_of, numbers_of
+from tandem.settings import Settings
+
+
+def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, float, str]]:
+    """(key, number, loss) of the loss, of what wraps it and of the penalties beside it."""
+    (inside, loss), *_ = innermost(algorithm.loss, "algorithm.loss")
+    parts = {"algorithm.loss": algorithm.loss, inside: loss}
+    for where, part in parts.items():
+        known = facts_of(part).units
+        for name, number in numbers_of(part).items():
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            if is_number and name not in known:
+                yield f"{where}.{name}", number, name_of(part)
+
+
+def warning(algorithm: Algorithm, settings: Settings) -> str | None:
+    """What a run on a flow says at its start; None where every number has its unit."""
+    found = list(without_unit(algorithm))
+    if settings.dynamics.kernel is None or not found:
+        return None
+    (key, _, loss), shown = found[0], ", ".join(f"{key}={number:g}" for key, number, _ in found)
+    scale = f"{settings.dynamics.clip_unit:.2g}"
+    return (
+        f"units       {shown} of {loss} has no unit: log-probabilities of a flow are means over "
+        f"its latent dimensions, and what is 1 of tokens is {scale} here; "
+        f"declare units={{{key.rpartition('.')[2]!r}: 'clip'}}, or 'none' if it means the same "
+        "everywhere"
+    )

@@ -1,0 +1,145 @@
+"""Contradictions between a loss, the weights of its steps, and how an update is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tandem.contracts import facts_of, name_of, numbers_of, options_of
+from tandem.legality.case import Case
+from tandem.losses.adapted import by_steps
+
+FINEST = 5e-7  # some steps of float32 beside 1
+
+
+def one_budget_of_memory(case: Case) -> Iterator[str]:
+    if None not in (case.plan.micro_batch_size, case.plan.max_tokens_per_microbatch):
+        yield (
+            "micro_batch_size and max_tokens_per_microbatch both cut an update; set one of them to "
+            "null"
+        )
+
+
+def minibatches_have_a_group_each(case: Case) -> Iterator[str]:
+    cuts, prompts = case.plan.num_minibatches, case.plan.prompts_per_step
+    if cuts > prompts:
+        yield (
+            f"num_minibatches={cuts} needs as many groups, but prompts_per_step={prompts}; "
+            f"raise prompts_per_step or set num_minibatches={prompts} or less"
+        )
+
+
+def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
+    weights = facts_of(case.algorithm.weights)
+    if case.loss_facts.per == "sample" and weights.per != "sample":
+        fitting = _weights_that(per="sample")
+        yield (
+            f"{case.option('weights')}: {name_of(case.loss)} has one ratio for a whole sample; set "
+            f"algorithm/weights={fitting}"
+        )
+
+
+def demonstrations_come_alone(case: Case) -> Iterator[str]:
+    size = case.plan.group_size
+    if "demonstrations" in case.collect.reads and size != 1:
+        yield (
+            f"group_size={size}: an offline algorithm has one demonstration a prompt; set "
+            "group_size=1"
+        )
+
+
+def averaging_losses_see_whole_updates(case: Case) -> Iterator[str]:
+    """What can be known of it before a row is sampled; the rest is seen by the weights of rows."""
+    if case.loss_facts.averages:
+        for broken in _parted(case):
+            yield by_steps(case.loss, broken)
+
+
+def _parted(case: Case) -> Iterator[str]:
+    plan, algorithm = case.plan, case.algorithm
+    if algorithm.loss is not case.loss:
+        yield f"{name_of(algorithm.loss)} masks its samples"
+    if case.corrects:
+        yield f"{case.option('correction')} weighs its steps (set algorithm/correction=none)"
+    if not facts_of(algorithm.weights).adds_to_one:
+        fitting = _weights_that(adds_to_one=True)
+        yield f"{case.option('weights')} need not add up to 1 over it (set {fitting})"
+    if plan.trainer.ranks not in (1, None):
+        yield f"trainer.devices={plan.trainer.devices} shares it out"
+    rows = -(-plan.prompts_per_step // plan.num_minibatches) * plan.group_size
+    if plan.micro_batch_size is not None and plan.micro_batch_size < rows:
+        yield f"micro_batch_size={plan.micro_batch_size} cuts its {rows} rows"
+
+
+def _weights_that(**facts: object) -> str:
+    """The shipped weights that have these facts."""
+    named = options_of("algorithm/weights").items()
+    fitting = [
+        name
+        for name, weights in named
+        if weights.__module__ == "tandem.weights"
+        and all(getattr(facts_of(weights), fact) == value for fact, value in facts.items())
+    ]
+    return " or ".join(fitting)
+
+
+def clips_can_be_told_from_rounding(case: Case) -> Iterator[str]:
+    """A ratio near 1 is a float32, and where its steps are as wide as the clip it is noise."""
+    for name in ("clip_low", "clip_high"):
+        clip = numbers_of(case.loss).get(name)
+        if clip is not None and 0 < clip < FINEST:
+            yield (
+                f"algorithm.loss.{name}={clip:.2g}: a float32 ratio near 1 is rounded by as much; "
+                f"set it to {FINEST:g} or more, or to 0"
+            )
+
+
+def the_cap_is_above_the_clip(case: Case) -> Iterator[str]:
+    """Below it, a dual clip would hide steps that the clip means to push back."""
+    numbers = numbers_of(case.loss)
+    high, most = numbers.get("clip_high"), numbers.get("ratio_max")
+    if None not in (high, most) and most <= 1 + high:
+        yield (
+            f"algorithm.loss.ratio_max={most} caps ratios that clip_high={high} lets through; "
+            f"set it above {1 + high:g}, or to null"
+        )
+
+
+def the_policy_learns_at_last(case: Case) -> Iterator[str]:
+    critic, iterations = case.algorithm.critic, case.plan.iterations
+    if critic is not None and critic.warmup >= iterations:
+        yield (
+            f"algorithm.critic.warmup={critic.warmup} of iterations={iterations} leaves none to "
+            "the policy; set it lower"
+        )
+
+
+def rates_are_not_negative(case: Case) -> Iterator[str]:
+    """Of optimisers, which are libraries' and state no bounds."""
+    for name in ("lr", "weight_decay"):
+        value = case.optimizer.arguments.get(name)
+        if value is not None and value < 0:
+            yield f"optimizer.{name}={value}: must not be negative"
+
+
+def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
+    folder = case.plan.run_dir
+    if case.plan.resume is None and (Path(folder) / "metrics.jsonl").exists():
+        yield (
+            f"run_dir={folder} holds a run already; go on with it by resume={folder}, or give "
+            "another"
+        )
+
+
+RULES = (
+    rates_are_not_negative,
+    clips_can_be_told_from_rounding,
+    the_cap_is_above_the_clip,
+    the_policy_learns_at_last,
+    one_budget_of_memory,
+    minibatches_have_a_group_each,
+    whole_samples_are_weighed_as_such,
+    demonstrations_come_alone,
+    averaging_losses_see_whole_updates,
+    a_run_has_a_directory_of_its_own,
+)
