@@ -58,6 +58,12 @@ def test_what_a_plain_mapping_holds_stays():
     assert what_stays({"a": {"b": 1}}, {"a": {"b": 0}}, {"a": {"b": 0}})[0] == {"a": {"b": 1}}
 
 
+def test_the_null_of_a_part_that_is_left_out_stays_and_a_part_in_its_place_does_not():
+    assert what_stays(None, PPO, None)[0] is None
+    content = {"algorithm": {"loss": PPO}}
+    assert fitted(content, Swap("x", "algorithm.loss", PPO, None), Numbers()) == {"algorithm": {}}
+
+
 FLOW = "model=tiny_flow"
 LINES = {  # a swap -> a number that is dropped, and one that is kept
     "algorithm=grpo algorithm/loss=cispo": ("algorithm.loss.clip_high=0.28", None),

@@ -70,7 +70,7 @@ def fitted(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
     if isinstance(outer[last], dict) and isinstance(swap.after, dict):
         fits = _Fit(numbers, swap.place)
         outer[last] = fits.of(outer[last], _mapping(swap.before), swap.after, same=True)
-    elif swap.before != swap.after:
+    elif swap.before != swap.after and outer[last] != swap.after:  # the null of a part left out
         del outer[last]
     return content
 
