@@ -1,8 +1,9 @@
 """Whether the tests notice bugs that others had: `python benchmarks/mutations.py [--save]`.
 
-Each mutant of `mutants/*.toml` is a published bug of another project, as an edit of one file of
-src. It is planted in a copy of the checkout, where the tests that know the file best run first and,
-if they see nothing, all quick ones. Ends with 1 if a mutant survives.
+Each mutant of `mutants/*.toml` is a published bug of another project, or one of our own making
+(`own.toml`), as an edit of one file of src. It is planted in a copy of the checkout, where the
+tests that know the file best run first and, if they see nothing, all quick ones. Ends with 1 if
+a mutant survives.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ MUTANTS = Path(__file__).resolve().parent / "mutants"
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK, RANKS = "not system and not slow", "not slow"  # which tests run
 OWN = "tests/test_mutations.py"  # compares the sources with the mutants, so it would see each
+OURS = "ours"  # in place of an issue
 PATIENCE = 900  # seconds of one run of tests
 
 
@@ -38,10 +40,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A bug that somebody published, and the edit that plants it here."""
+    """A bug, and the edit that plants it here."""
 
     name: str
-    issue: str  # owner/repository#number of a public issue or pull request
+    issue: str | None = None  # owner/repository#number of a public issue or pull request
     says: str  # what is wrong, in a line
     file: str  # below src/tandem
     old: str  # stands there once
@@ -76,7 +78,7 @@ def main() -> None:
     try:
         mutants = named(chosen.only)
         if chosen.list:
-            print("\n".join(f"{m.name:<36} {m.issue:<36} {m.says}" for m in mutants))
+            print("\n".join(f"{m.name:<36} {m.issue or OURS:<36} {m.says}" for m in mutants))
             return
         commit = state(committed=chosen.committed)  # before others move it
         verdicts = judged(mutants, chosen.processes, committed=chosen.committed)
@@ -231,7 +233,7 @@ def state(*, committed: bool) -> str:
 def as_text(verdicts: Sequence[Verdict], commit: str) -> str:
     caught = sum(verdict.caught_by is not None for verdict in verdicts)
     lines = [
-        f"{caught} of {len(verdicts)} published bugs, planted one at a time, are caught; "
+        f"{caught} of {len(verdicts)} bugs, planted one at a time, are caught; "
         f"{date.today().isoformat()}, {commit}.\n",
         "| mutant | published as | what is wrong | caught by |",
         "|---|---|---|---|",
@@ -239,7 +241,8 @@ def as_text(verdicts: Sequence[Verdict], commit: str) -> str:
     for verdict in verdicts:
         mutant = verdict.mutant
         by = "**SURVIVED**" if verdict.caught_by is None else f"`{verdict.caught_by}`"
-        lines.append(f"| {mutant.name} | {linked(mutant.issue)} | {mutant.says} | {by} |")
+        origin = OURS if mutant.issue is None else linked(mutant.issue)
+        lines.append(f"| {mutant.name} | {origin} | {mutant.says} | {by} |")
     return "\n".join(lines) + "\n"
 
 

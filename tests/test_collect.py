@@ -108,6 +108,22 @@ def test_of_each_group_the_best_and_the_worst_are_kept(tmp_path):
     assert len(everything.mask) == source.samples == 24
 
 
+@pytest.mark.parametrize("missing", ["steps", "scores"])
+def test_an_answer_without_a_trained_step_or_a_score_is_no_best_and_no_worst(missing, tmp_path):
+    """Rows 0 and 3 of a group of four would be the extremes: the pair is made of rows 1 and 2."""
+    source = loop(ONLINE, tmp_path).source
+    rollout, scores = source.act(SIX)
+    inner = torch.tensor([False, True, True, False]).repeat(6)
+    total = torch.tensor([9.0, 2.0, 1.0, -9.0]).repeat(6)
+    if missing == "steps":
+        rollout = replace(rollout, mask=rollout.mask & inner[:, None])
+        inner = torch.ones_like(inner)
+    source.act = lambda prompts: (rollout, replace(scores, total=total, scored=inner))
+    kept, of_kept = collect.best_and_worst(source, SIX)
+    assert sorted(of_kept.total[kept.mask.any(1)].tolist()) == 6 * [1.0] + 6 * [2.0]
+    assert len(kept.mask) == 6 * 2 + 1
+
+
 def test_where_every_group_ties_nothing_is_preferred_and_the_weights_stay(tmp_path):
     tied = loop(ONLINE, tmp_path, rewards=ShareOfThrees(0.5)).go()
     assert tied.report["preference/pairs"] == 0

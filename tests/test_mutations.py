@@ -1,4 +1,4 @@
-"""Bugs that others published are still where they can be planted, and the tests notice each."""
+"""Bugs of others and of our own are still where they can be planted, and the tests notice each."""
 
 import re
 import subprocess
@@ -16,12 +16,12 @@ MUTANTS = read()
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_sources_and_names_its_origin(mutant):
     check(mutant, ROOT)
-    assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", mutant.issue)
+    assert mutant.issue is None or re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", mutant.issue)
     compile(mutant.planted((ROOT / mutant.path).read_text()), mutant.path, "exec")
 
 
 def test_no_two_mutants_are_one():
-    assert len({(mutant.file, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
 
 
 def test_a_text_that_is_gone_is_an_error():
@@ -42,4 +42,4 @@ def test_every_mutant_is_caught():
     script = [sys.executable, "benchmarks/mutations.py"]
     done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(MUTANTS)} of {len(MUTANTS)} published bugs" in done.stdout
+    assert f"{len(MUTANTS)} of {len(MUTANTS)} bugs" in done.stdout

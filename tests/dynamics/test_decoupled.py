@@ -54,6 +54,16 @@ def test_nft_has_the_reference_loss_gradient_and_branches(flow, beta, dtype):
     assert got["actor/old_deviation"] == pytest.approx(0.005075, abs=1e-6)
 
 
+def test_beyond_the_clip_a_picture_is_no_better_and_no_worse(flow):
+    """Optimality is a share: beyond 1 the weight of the other branch would be below 0."""
+    far = torch.tensor([-9.0, -5.0, 0.0, 2.5, 5.0, 9.0])
+    assert kl.optimality(far, advantage_clip=5.0).tolist() == [0.0, 0.0, 0.5, 0.75, 1.0, 1.0]
+    _, batch = reference_errors(flow)
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)[:, None]
+    at, beyond = (nft(replace(batch, advantages=size * signs)) for size in (5.0, 9.0))
+    assert torch.equal(at, beyond)
+
+
 @DTYPES
 def test_dgpo_has_the_reference_loss_gradient_and_groups(flow, dtype):
     velocity, batch = reference_errors(flow, dtype)
