@@ -146,6 +146,16 @@ def test_iterations_without_signal_stop_the_run_with_advice(tmp_path):
         loop.go()
 
 
+def test_a_resumed_run_remembers_how_long_it_had_no_signal(tmp_path):
+    quiet = {"rewards": ShareOfThrees(0.0), "guards": Guards(no_signal=3)}
+    first, resumed = (Loop(folder=tmp_path, **quiet) for _ in range(2))
+    for made in (first, resumed):  # a table remembers nothing beside its weights
+        made.policy.state, made.policy.load_state = dict, lambda state: None
+    resumed.load_state(first.go(2).state())
+    with pytest.raises(Stop, match="in 3 iterations in a row"):
+        resumed.go()
+
+
 def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at(tmp_path):
     def poisoned(batch):
         return batch.logp * torch.nan
