@@ -46,7 +46,7 @@ from tandem.compare.expectation import Experiment
 from tandem.compare.figures import plots
 from tandem.compare.provenance import provenance
 from tandem.compare.report import Comparison, report
-from tandem.compare.runs import AXES, Run, find, read
+from tandem.compare.runs import AXES, Run, find, read_all
 from tandem.compare.variants import grouped
 
 OPTIONS = ("by", "task", "metric", "x", "threshold", "out", "wandb", "save_band", "band", "serve")
@@ -62,8 +62,10 @@ def main(arguments: Sequence[str]) -> None:
         if "serve" in options:
             follow(places, options)
             return
-        runs = [read(folder) for folder in find(places)]
-        found = with_sweeps(compare(runs, asked_of(options)), places)
+        runs, left_out = read_all(find(places))
+        for sentence in left_out:
+            print(sentence, file=sys.stderr)
+        found = with_sweeps(compare(runs, asked_of(options)), places, left_out)
         print("\n\n".join(table.markdown() for table in found.tables))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))
@@ -92,9 +94,11 @@ def follow(places: Sequence[str], options: Mapping[str, str]) -> None:
     live.serve(watched, 0 if port == "true" else int(port))
 
 
-def with_sweeps(found: Comparison, places: Sequence[str]) -> Comparison:
+def with_sweeps(
+    found: Comparison, places: Sequence[str], left_out: Sequence[str] = ()
+) -> Comparison:
     """With what sweeps at these places selected, and which of their runs left no record."""
-    missing = planned.unrecorded(places)
+    missing = [*left_out, *planned.unrecorded(places)]
     made = [
         replace(table, notes=[*table.notes, *missing]) if table.name == "scores" else table
         for table in found.tables

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.compare.runs import Run
+from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, reason_of
 
 EVALUATIONS = "evaluations.jsonl"
 
@@ -30,10 +31,18 @@ def last_evaluation(run: Run, metric: str) -> Asked | None:
     path, scored = run.folder / EVALUATIONS, run.curve(metric).x
     if not len(scored) or not path.exists() or not path.stat().st_size:
         return None
+    check_file(path, LOG_BYTES)
+    try:
+        return _of_iteration(path, metric, scored[-1])
+    except UNREADABLE as error:
+        raise ValueError(f"{path} cannot be read ({reason_of(error)})") from None
+
+
+def _of_iteration(path: Path, metric: str, iteration: float) -> Asked | None:
     name = json.dumps(metric).encode() + b":"
     for raw in lines_from_the_end(path):
         line = json.loads(raw) if name in raw else {}
-        if line.get("iteration") == scored[-1]:
+        if line.get("iteration") == iteration:
             values = np.array(line[metric], dtype=np.float64)  # null is NaN
             return Asked(prompts=line["prompts"], sources=line["sources"], values=values)
     return None

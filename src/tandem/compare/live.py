@@ -24,6 +24,7 @@ from tandem.compare.payload import empty, payload
 from tandem.compare.report import Comparison, page
 from tandem.compare.runs import CONFIG, MANIFEST, METRICS, TIMING, Run, find, read
 from tandem.compare.states import works
+from tandem.record.foreign import UNREADABLE
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")  # any other is a page elsewhere that had its name point here
@@ -66,7 +67,7 @@ class Watched:
     def _refresh(self) -> None:
         try:
             folders, waiting = self._found()
-            signatures = {one: (works(one), *signature(one, WRITES)) for one in folders}
+            signatures = {one: (works_or_why(one), *signature(one, WRITES)) for one in folders}
             chosen = [signature(Path(place), (selection.FILE,)) for place in self.places]
             tag = tag_of(repr((sorted(signatures.items()), chosen, waiting)))
         except (ValueError, OSError) as error:  # what cannot be shown now may be shown soon
@@ -126,6 +127,13 @@ def signature(folder: Path, names: Sequence[str]) -> Signature:
     """It changes with every line and every table of samples."""
     stats = ((folder / name).stat() for name in names if (folder / name).exists())
     return tuple((stat.st_size, stat.st_mtime_ns) for stat in stats)
+
+
+def works_or_why(folder: Path) -> bool | str | None:
+    try:
+        return works(folder)
+    except UNREADABLE as error:
+        return str(error)
 
 
 def read_or_why(folder: Path) -> Run | ValueError:

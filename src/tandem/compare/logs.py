@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.record.foreign import LOG_BYTES, read_bytes
+
 FIRST = b'{"iteration": '
 NEAR = 200  # bytes by which a name moves from a line to the next, as digits come and go
 
@@ -27,7 +29,7 @@ class Log:
         self.path = path
         lines = whole_lines(path)
         ours = all(line.startswith(FIRST) and line.endswith(b"}\n") for line in lines)
-        flat = sum(line.count(b"}") for line in lines) == len(lines)
+        flat = sum(line.count(b"}") + line.count(b"[") for line in lines) == len(lines)
         lines = lines if ours and flat else [*map(self._as_ours, lines)]
         written = self._parsed(lines, FIRST).astype(np.int64)
         # Of an iteration that is there twice the last line counts: the first one in reverse.
@@ -84,7 +86,7 @@ class Log:
         try:
             found = json.loads(line)
             return json.dumps({"iteration": found["iteration"], **found}).encode() + b"\n"
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             shown = line[:60].decode(errors="replace").strip()
             raise ValueError(f"{self.path} has a line that is none: {shown!r}") from None
 
@@ -96,5 +98,5 @@ def key_of(name: str) -> bytes:
 
 def whole_lines(path: Path) -> list[bytes]:
     """Without one that a kill tore; [] if there is no file."""
-    raw = path.read_bytes() if path.exists() else b""
+    raw = read_bytes(path, LOG_BYTES) if path.exists() else b""
     return [line for line in raw.splitlines(keepends=True) if line.endswith(b"\n")]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tandem.compare.runs import CONFIG, MANIFEST
 from tandem.compare.states import JOB
+from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
 
 PLAN = "sweep.json"
 MOST_NAMED = 10
@@ -39,8 +40,8 @@ def planned(plan: Path) -> list[str]:
     Raises ValueError for a plan that cannot be read.
     """
     try:
-        jobs = list(json.loads(plan.read_bytes())["jobs"] or ())
-    except (OSError, ValueError, TypeError, LookupError) as error:
+        jobs = list(json.loads(read_bytes(plan, JSON_BYTES))["jobs"] or ())
+    except UNREADABLE as error:
         raise ValueError(f"{plan} cannot be read as the plan of a sweep ({error})") from None
     started = sorted(path.parent.name for path in plan.parent.glob(f"*/{JOB}"))
     return list(dict.fromkeys([*jobs, *started]))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from tandem.compare.logs import Log
 from tandem.compare.states import State, works
+from tandem.record.foreign import (
+    JSON_BYTES,
+    UNREADABLE,
+    read_bytes,
+    read_config,
+    reason_of,
+)
 
-# libyaml's loader knows no tags either, and is ten times as fast where it was built.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
+COMMIT = re.compile("[0-9a-zA-Z]+")
 # Axes by the name a user gives: which log has it, under which names, the first one that is there.
 AXES = {
     "iterations": (METRICS, ("iteration",)),
@@ -115,17 +121,18 @@ def _below(place: Path) -> Iterator[Path]:
 
 def _code(of_start: Mapping[str, object]) -> str:
     commit = of_start["commit"]
-    if not commit:
-        return "unknown code"
+    if not isinstance(commit, str) or COMMIT.fullmatch(commit) is None:
+        return "unknown code"  # it stands in tables and under figures
     return f"{commit[:10]}+changes" if of_start.get("dirty") else commit[:10]
 
 
 def read(folder: Path) -> Run:
     """Raises ValueError for a directory that is no run of ours."""
     try:
-        config = yaml.load((folder / CONFIG).read_bytes(), Loader=LOADER)
-        starts = json.loads((folder / MANIFEST).read_bytes())["starts"]
-        return Run(
+        config = read_config(folder / CONFIG)
+        starts = json.loads(read_bytes(folder / MANIFEST, JSON_BYTES))["starts"]
+        _check_kinds(config)
+        found = Run(
             folder=folder,
             config=config,
             seed=int(config["seed"]),
@@ -133,7 +140,32 @@ def read(folder: Path) -> Run:
             works=works(folder),  # before its logs: what ends meanwhile is found whole
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )
-    except (OSError, yaml.YAMLError, ValueError, TypeError, LookupError) as error:
-        reason = next(iter(str(error).splitlines()), "")
-        said = f"{type(error).__name__}: {reason}"
-        raise ValueError(f"{folder} cannot be read as a run ({said})") from None
+        found.names()  # parses the lines that are looked at whole
+        return found
+    except UNREADABLE as error:
+        raise ValueError(f"{folder} cannot be read as a run ({reason_of(error)})") from None
+
+
+def read_all(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, and a sentence for each of the others.
+
+    Raises ValueError where none can.
+    """
+    found, left_out = [], []
+    for folder in folders:
+        try:
+            found.append(read(folder))
+        except ValueError as error:
+            left_out.append(f"left out: {error}")
+    if not found:
+        raise ValueError("; ".join(left_out).removeprefix("left out: "))
+    return found, left_out
+
+
+def _check_kinds(config: Mapping[str, object]) -> None:
+    int(config["iterations"])
+    typed, choices = config.get("overrides", []), config.get("choices", {})
+    if not (isinstance(typed, list) and all(isinstance(word, str) for word in typed)):
+        raise ValueError(f"{CONFIG}: overrides are a list of words")
+    if not isinstance(choices, dict):
+        raise ValueError(f"{CONFIG}: choices are a mapping")

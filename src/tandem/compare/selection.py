@@ -14,6 +14,7 @@ from tandem.compare.runs import Run
 from tandem.compare.table import Table
 from tandem.compare.tables import interval, number
 from tandem.compare.variants import grouped
+from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
 
 FILE = "selection.json"  # in the sweep's folder
 SAID = "evaluation_test.log"  # in a run's directory: what it printed while it was asked
@@ -102,10 +103,10 @@ def read(folder: Path) -> Selection | None:
     if not (folder / FILE).is_file():
         return None
     try:
-        found = Selection(**json.loads((folder / FILE).read_bytes()))
+        found = Selection(**json.loads(read_bytes(folder / FILE, JSON_BYTES)))
         candidates = [Candidate(**one) for one in found.candidates]
         return replace(found, candidates=candidates, fresh=[Fresh(**one) for one in found.fresh])
-    except (ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"{folder / FILE} cannot be read: {error}") from None
 
 

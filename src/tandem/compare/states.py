@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from tandem.record.foreign import JSON_BYTES, check_file, read_bytes
+
 # not finished: it is not whole, and nobody knows whether it goes on.
 State = Literal["finished", "goes on", "died", "not finished"]
 UNFINISHED: Sequence[State] = ("died", "goes on", "not finished")
@@ -34,6 +36,7 @@ def works(folder: Path) -> bool | None:
 
 def is_locked(folder: Path) -> bool:
     """Whether somebody holds the lock of this folder."""
+    check_file(folder / LOCK, JSON_BYTES)
     try:
         with (folder / LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -47,7 +50,7 @@ def is_locked(folder: Path) -> bool:
 def _ended(folder: Path) -> bool:
     """Whether the sweep saw its process end."""
     path = folder / JOB
-    return path.exists() and json.loads(path.read_bytes())["code"] is not None
+    return path.exists() and json.loads(read_bytes(path, JSON_BYTES))["code"] is not None
 
 
 def _last_written(folder: Path) -> float:

@@ -19,17 +19,14 @@ class Table:
 
     def markdown(self) -> str:
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        cells = [
-            " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line)
-            for line in lines
-        ]
+        cells = [" | ".join(map(as_markdown, line)) for line in lines]
         table = "\n".join(f"| {line} |" for line in cells)
-        return "\n\n".join([f"### {self.title}", table, *self.notes])
+        return "\n\n".join([f"### {as_prose(self.title)}", table, *map(as_prose, self.notes)])
 
     def csv(self) -> str:
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([self.columns, *self.rows])
+        writer.writerows([map(as_csv, line) for line in (self.columns, *self.rows)])
         return file.getvalue()
 
     def latex(self) -> str:
@@ -49,10 +46,35 @@ class Table:
         )
 
 
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?%?|-", re.I)
+
+
+TAG_OR_LINK = re.compile(r"\\|<(?=[a-zA-Z/!?])|\](?=[(\[:])")
+MARKUP = re.compile(rf"{TAG_OR_LINK.pattern}|[|`*]")
+
+
+def as_markdown(text: str) -> str:
+    """A cell that Markdown shows as it is: no markup, no link, no end of the cell."""
+    return MARKUP.sub(r"\\\g<0>", re.sub(r"[\r\n]+", " ", text))
+
+
+def as_prose(text: str) -> str:
+    """One line without tags and links of its own."""
+    return TAG_OR_LINK.sub(r"\\\g<0>", re.sub(r"[\r\n]+", " ", text))
+
+
+def as_csv(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    line = re.sub(r"[\r\n\t]+", " ", text)
+    is_formula = line.lstrip()[:1] in {*"=+-@"} and NUMBER.fullmatch(line) is None
+    return f"'{line}" if is_formula else line
+
+
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 def escaped(text: str) -> str:
     """Text that LaTeX prints as it is."""
-    plain = re.sub(r"[\\~^&%$#_{}]", lambda c: SPECIAL.get(c[0], "\\" + c[0]), text)
+    line = " ".join(text.splitlines())
+    plain = re.sub(r"[\\~^&%$#_{}]", lambda c: SPECIAL.get(c[0], "\\" + c[0]), line)
     return plain.replace("±", r"$\pm$").replace("<", "$<$").replace(">", "$>$")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config import trust
@@ -16,6 +16,7 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import dotted, parse
 from tandem.config.plain import plain
 from tandem.config.plugins import digests, load_plugins
+from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, read_config, reason_of
 
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
@@ -44,16 +45,37 @@ def resumes(overrides: Sequence[str]) -> Path | None:
 
 def resumed(folder: Path, overrides: Sequence[str]) -> DictConfig:
     """The configuration in a run directory, with the overrides that may be given beside it."""
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
-    cfg = OmegaConf.load(path)
+    cfg = _recorded(folder)
     given = parse(overrides)
     trust.believe(given)
     _load_plugins(list(cfg.plugins), given)
     for override in given:
         _apply(cfg, override)
     cfg.resume = cfg.run_dir = str(folder)
+    return cfg
+
+
+def _recorded(folder: Path) -> DictConfig:
+    """Whoever wrote the directory, it is read within limits or refused in one line."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
+    try:
+        read_config(path)
+        for file in folder.glob("*.json*"):
+            check_file(file, LOG_BYTES)
+        cfg = OmegaConf.load(path)
+        for key, kind in (
+            ("plugins", ListConfig),
+            ("overrides", ListConfig),
+            ("choices", DictConfig),
+        ):
+            if not isinstance(cfg[key], kind):
+                raise ValueError(f"{key} is no {kind.__name__.removesuffix('Config').lower()}")
+    except (*UNREADABLE, OmegaConfBaseException) as error:
+        raise ConfigError(
+            f"resume={folder}: it cannot be read as a run ({reason_of(error)})"
+        ) from None
     return cfg
 
 

@@ -116,7 +116,7 @@ def flaws(path: Path) -> list[str]:
         return found or _displaced(path, manifest["step"]) or _broken(path / WEIGHTS)
     except OSError as error:
         return [f"{MANIFEST} cannot be read ({error.strerror})"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return [f"{MANIFEST} is damaged ({type(error).__name__})"]
 
 

@@ -1,0 +1,168 @@
+"""A folder of somebody else's, read beside one's own: named, left out, and never obeyed."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from written_runs import write_run
+
+from tandem.compare.__main__ import main
+from tandem.compare.runs import read, read_all
+from tandem.compare.table import Table
+from tandem.config import ConfigError, configuration
+from tandem.record import foreign
+
+BOMB = "a: &a [x]\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(20)
+)
+
+
+def spoil_fifo(run: Path, name: str) -> None:
+    (run / name).unlink()
+    os.mkfifo(run / name)
+
+
+def spoil_json(run: Path, **changes: object) -> None:
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def spoil_config(run: Path, text: str) -> None:
+    path = run / "config.yaml"
+    path.write_text(path.read_text() + text)
+
+
+SPOILS = {  # of config.yaml and the logs, which resume= reads too
+    "an alias bomb": lambda run: spoil_config(run, BOMB),
+    "a deep configuration": lambda run: spoil_config(run, f"deep: {'[' * 30000}{']' * 30000}\n"),
+    "a list": lambda run: (run / "config.yaml").write_text("[1, 2]"),
+    "words that are none": lambda run: spoil_config(run, "overrides: [[1]]\n"),
+    "choices that are none": lambda run: spoil_config(run, "choices: 3\n"),
+    "a tag": lambda run: spoil_config(run, "x: !!python/object/apply:os.getcwd []\n"),
+    "bytes": lambda run: (run / "config.yaml").write_bytes(bytes(range(256))),
+    "a FIFO for a log": lambda run: spoil_fifo(run, "metrics.jsonl"),
+    "a FIFO for times": lambda run: spoil_fifo(run, "timing.jsonl"),
+    "a FIFO for the manifest": lambda run: spoil_fifo(run, "manifest.json"),
+    "a large file": lambda run: os.truncate(run / "config.yaml", 1 << 33),
+}
+OF_COMPARE = {
+    "an infinite seed": lambda run: spoil_config(run, "seed: .inf\n"),
+    "no iterations": lambda run: spoil_config(run, "iterations: many\n"),
+    "a FIFO for the configuration": lambda run: spoil_fifo(run, "config.yaml"),
+    "a deep manifest": lambda run: (run / "manifest.json").write_text("[" * 100000),
+    "a deep line": lambda run: (run / "metrics.jsonl").write_text(
+        '{"iteration": 0, "x": ' + "[" * 100000 + "}\n"
+    ),
+    "a line that is no JSON": lambda run: (run / "metrics.jsonl").write_text(
+        '{"iteration": 0, x}\n'
+    ),
+    "starts that are none": lambda run: spoil_json(run, starts=3),
+    "a log without an end": lambda run: (
+        (run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").symlink_to("/dev/zero")
+    ),
+}  # fmt: skip
+
+
+def gone(run: Path) -> None:
+    for name in ("config.yaml", "metrics.jsonl", "timing.jsonl", "manifest.json"):
+        (run / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"good{seed}", [0.1, 0.2], seed=seed)
+    write_run(tmp_path / "odd", [0.1, 0.9], seed=2)
+    yield tmp_path
+    gone(tmp_path / "odd")
+
+
+@pytest.mark.parametrize(
+    "spoil", [*SPOILS.values(), *OF_COMPARE.values()], ids=[*SPOILS, *OF_COMPARE]
+)
+def test_what_cannot_be_read_is_named_and_left_out(folder, spoil):
+    spoil(folder / "odd")
+    odd = folder / "odd"
+    found, left_out = read_all([folder / "good0", odd, folder / "good1"])
+    assert [run.seed for run in found] == [0, 1]
+    assert len(left_out) == 1 and "\n" not in left_out[0] and len(left_out[0]) < 400
+    assert left_out[0].startswith(f"left out: {odd} cannot be read as a run (")
+
+
+def test_a_comparison_says_what_it_left_out(folder, capsys):
+    SPOILS["an alias bomb"](folder / "odd")
+    main([str(folder)])
+    said = capsys.readouterr()
+    assert said.err.startswith(f"left out: {folder}/odd cannot be read as a run (ValueError: conf")
+    assert "| grpo | 2 |" in said.out and "left out: " in said.out
+
+
+def test_nothing_to_compare_is_an_error(folder, capsys):
+    SPOILS["an alias bomb"](folder / "odd")
+    with pytest.raises(SystemExit):
+        main([str(folder / "odd")])
+    assert "cannot be read as a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
+def test_a_run_that_cannot_be_read_does_not_go_on(folder, spoil):
+    spoil(folder / "odd")
+    with pytest.raises(ConfigError) as refused:
+        configuration([f"resume={folder / 'odd'}"])
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
+    assert str(refused.value).startswith(f"resume={folder / 'odd'}: it cannot be read as a run (")
+
+
+def test_a_file_as_large_as_is_allowed_is_read(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", [0.1, 0.2])
+    size = (run / "config.yaml").stat().st_size
+    monkeypatch.setattr(foreign, "CONFIG_BYTES", size)
+    assert read(run).seed == 0
+    monkeypatch.setattr(foreign, "CONFIG_BYTES", size - 1)
+    with pytest.raises(ValueError, match=rf"config\.yaml has {size} bytes, more than {size - 1}"):
+        read(run)
+
+
+def test_the_name_of_a_commit_is_a_commit(tmp_path):
+    run = write_run(tmp_path / "run", [0.1, 0.2])
+    spoil_json(run, starts=[{"code": {"commit": "a\n\\input{x}", "dirty": False}}])
+    assert read(run).code == ["unknown code"]
+
+
+ODD = [
+    "<img src=x onerror=alert(1)>", "[a](javascript:b)", "a|b\nc", "`a*b`\\", "</td>", "[a][b]",
+]  # fmt: skip
+
+
+def table(*cells: str, title: str = "t") -> Table:
+    return Table(name="scores", title=title, columns=("variant",), rows=[(x,) for x in cells])
+
+
+def test_names_are_shown_by_markdown_as_they_are():
+    text = table(*ODD, title=ODD[0]).markdown()
+    assert text.splitlines()[0] == "### \\<img src=x onerror=alert(1)>"
+    assert text.splitlines()[4:] == [
+        "| \\<img src=x onerror=alert(1)> |", "| [a\\](javascript:b) |", "| a\\|b c |",
+        "| \\`a\\*b\\`\\\\ |", "| \\</td> |", "| [a\\][b] |",
+    ]  # fmt: skip
+    plain = ("lr=0.001, group_size=4", "[0.100, 0.200]", "-0.3", "p < 0.001", "-")
+    assert table(*plain).markdown().splitlines()[4:] == [f"| {cell} |" for cell in plain]
+
+
+def test_no_cell_is_a_formula_and_numbers_stay():
+    formulas = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1")
+    plain = ("-0.25", "+1e-3", "-", "12", "[-1, 1]", "a=b", "-.5")
+    rows = list(csv.reader(io.StringIO(table(*formulas, *plain).csv(), newline="")))[1:]
+    assert [row[0] for row in rows] == [
+        *(f"'{cell}".replace("\t", " ").replace("\r", " ") for cell in formulas),
+        *plain,
+    ]
+
+
+def test_a_name_is_one_line_of_latex():
+    assert "a b \\textbackslash{}input\\{x\\}" in table("a\n\nb \\input{x}").latex().replace(
+        "  ", " "
+    )
