@@ -8,6 +8,6 @@ RUN apt-get update \
 WORKDIR /tandem
 COPY . .
 RUN python3 -m venv .venv \
- && .venv/bin/python -m pip install --no-cache-dir --editable .
+ && .venv/bin/python -m pip install --no-cache-dir --constraint constraints.txt --editable .
 ENV PATH=/tandem/.venv/bin:$PATH OMP_WAIT_POLICY=PASSIVE
 ENTRYPOINT ["python", "train.py"]

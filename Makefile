@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+NEWEST := build/newest
 RUN := OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python
 
 train: $(VENV)/ready ## train the embedded default; ARGS="algorithm=dapo seed=1" for another
@@ -41,13 +42,26 @@ faults: $(VENV)/ready ## write the table of docs/rewards.md: what comes of a rew
 kills: $(VENV)/ready ## kill 20 runs of tokens and 20 of pictures at random, and say how many went on bit for bit
 	PYTHONPATH=tests nice -n 19 $(RUN) -m kills $(ARGS)
 
-$(VENV)/ready: pyproject.toml
+constraints: $(NEWEST) ## write constraints.txt: the newest versions that pyproject.toml admits
+	PYTHONPATH=tests $(NEWEST)/bin/python -m constraints
+
+stale: $(NEWEST) ## what constraints.txt has that a fresh install would not take
+	PYTHONPATH=tests $(NEWEST)/bin/python -m constraints --stale
+
+.PHONY: $(NEWEST)
+$(NEWEST):
+	$(PYTHON) -m venv --clear $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+
+$(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 $(VENV)/bench: $(VENV)/ready
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,bench]"
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable ".[dev,bench]"
 	touch $@
 
-.PHONY: train test rounding exhaustive status laws legality matrix forwards faults kills
+.PHONY: constraints stale train test rounding exhaustive status laws legality matrix forwards faults kills

@@ -1,0 +1,120 @@
+"""The versions that CI installs: `make constraints` writes constraints.txt, `make stale` judges it.
+
+Without an argument it writes what is installed here: of what pyproject.toml names for development,
+and of all that this needs in its turn. With --stale it says what a fresh install would change.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "constraints.txt"
+HEAD = """\
+# What `make` and CI install: written by `make constraints`, judged by `make stale` and by tests.
+# No addresses: versions come from whatever index pip is told of.
+"""
+LOOSE = {"torch": "2.13.*"}  # each machine has a build of its own, for its GPU or for none
+EXTRA = "dev"
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def named(extra: str = EXTRA) -> Iterator[Requirement]:
+    """The direct requirements, with those of an extra and of the extras that it names."""
+    known = project()
+    texts = known["dependencies"] if extra == EXTRA else ()
+    for text in (*texts, *known["optional-dependencies"][extra]):
+        requirement = Requirement(text)
+        if requirement.name == known["name"]:
+            for other in sorted(requirement.extras):
+                yield from named(other)
+        else:
+            yield requirement
+
+
+def pinned() -> dict[str, SpecifierSet]:
+    """Name -> the versions that constraints.txt admits."""
+    lines = (line.partition("#")[0].strip() for line in FILE.read_text().splitlines())
+    found = [Requirement(line) for line in lines if line]
+    return {canonicalize_name(one.name): one.specifier for one in found}
+
+
+def needed() -> dict[str, str]:
+    """Name -> installed version, of the direct requirements and of what they need."""
+    found: dict[str, str] = {}
+    left = [(one, frozenset({""})) for one in named()]
+    while left:
+        requirement, asked = left.pop()
+        if not _applies(requirement, asked):
+            continue
+        name, extras = canonicalize_name(requirement.name), frozenset({"", *requirement.extras})
+        if name in found and extras == {""}:
+            continue
+        found[name] = metadata.version(name)
+        left += [(Requirement(text), extras) for text in metadata.requires(name) or ()]
+    return found
+
+
+def _applies(requirement: Requirement, extras: frozenset[str]) -> bool:
+    if requirement.marker is None:
+        return True
+    environments = ({**default_environment(), "extra": extra} for extra in extras)
+    return any(requirement.marker.evaluate(one) for one in environments)
+
+
+def text_of(versions: Mapping[str, str]) -> str:
+    lines = [f"{name}=={LOOSE.get(name, versions[name])}" for name in sorted(versions)]
+    return "\n".join([HEAD.rstrip(), *lines, ""])
+
+
+def stale(versions: Mapping[str, str]) -> list[str]:
+    """What these versions have that constraints.txt does not admit, a line each."""
+    admitted = pinned()
+    found = []
+    for name in sorted(versions):
+        if name not in admitted:
+            found.append(f"{name}: not in {FILE.name}, and {versions[name]} is installed")
+        elif Version(versions[name]) not in admitted[name]:
+            found.append(f"{name}{admitted[name]}: {versions[name]} is what a fresh install takes")
+    return found
+
+
+def contradictions() -> list[str]:
+    """Direct requirements that no version admitted by constraints.txt fulfils, a line each."""
+    admitted = pinned()
+    found = []
+    for one in named():
+        pin = admitted.get(canonicalize_name(one.name))
+        if pin is None:
+            found.append(f"{one.name} of pyproject.toml is not in {FILE.name}")
+            continue
+        version = re.sub(r"^==|\.\*$", "", str(pin))
+        if version not in one.specifier:
+            found.append(f"{one.name}{pin} of {FILE.name} is not {one.specifier}")
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    if arguments == ["--stale"]:
+        lines = [*contradictions(), *stale(needed())]
+        print("\n".join(lines) or f"{FILE.name} is what a fresh install takes")
+        sys.exit(bool(lines))
+    FILE.write_text(text_of(needed()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
