@@ -9,7 +9,7 @@ SRC = Path(__file__).parents[1] / "src" / "tandem"
 LAYERS = (
     "types contracts draws hub keys stop",
     "registry",
-    "ranks budget weights groups experience schedules remembered dynamics drift remote",
+    "ranks budget weights groups outputs experience schedules remembered dynamics drift remote",
     "coefficients kl",
     "metrics batches",
     "readings",

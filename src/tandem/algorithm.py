@@ -19,6 +19,7 @@ from tandem.losses.critic import explained_variance
 from tandem.objectives.coupled import Coupled
 from tandem.objectives.decoupled import Decoupled
 from tandem.objectives.terms import POLICY, Objective, Term, Weigh
+from tandem.outputs import ADVANTAGE, RETURNS
 from tandem.penalties import Anchor, EntropyBonus, KLInLoss, KLInReward
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.teachers import Teachers
@@ -54,6 +55,10 @@ class Critic:
     @property
     def term(self) -> Term:
         return Term(loss=self.loss, coef=self.coef, weights=token_mean)
+
+    def expect(self, scores: Scores, rollout: Rollout) -> Tensor:
+        """What the values should be, [B, T]."""
+        return RETURNS.check(self.returns, self.returns(scores, rollout), rollout.mask)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +163,12 @@ class Algorithm:
         scores = self.kl.charge(scores, rollout)
         advantages = ranks.over_all(self.compare)(scores, rollout)
         critic = self.critic
-        returns = None if critic is None else ranks.over_all(critic.returns)(scores, rollout)
+        returns = None if critic is None else ranks.over_all(critic.expect)(scores, rollout)
         return Experience(rollout=rollout, scores=scores, advantages=advantages, returns=returns)
 
     def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.advantage(scores, rollout)
+        advantages = ADVANTAGE.check(self.advantage, advantages, rollout.mask)
         return normalised(advantages, scores, rollout) if self.normalize_advantages else advantages
 
     # What it remembers from one iteration to the next.

@@ -14,6 +14,7 @@ from tandem.contracts import declare, facts_of
 from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.objectives.terms import KL, POLICY, Objective, Term, counted, found
+from tandem.outputs import OLD_POLICY
 from tandem.readings import mismatch_metrics, policy_metrics, reference_metrics
 from tandem.types import CoupledBatch, Evidence, Rollout, each
 
@@ -80,7 +81,8 @@ class Coupled(Objective):
             baseline=rollout.baseline,
             **inside,
         )
-        return replace(batch, old_logp=torch.where(batch.mask, self.old_policy(batch), 0))
+        old_logp = OLD_POLICY.check(self.old_policy, self.old_policy(batch), batch.mask)
+        return replace(batch, old_logp=torch.where(batch.mask, old_logp, 0))
 
     def measure(self, batch: CoupledBatch, rows: Experience) -> dict[str, Metric]:
         """Over the steps that count, an idle micro-batch adds nothing.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from tandem.contracts import facts_of, summary_of, survey_of
 from tandem.experience import Experience, rows_of
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
+from tandem.outputs import CORRECTION, LOSS, WEIGHTS
 from tandem.types import CoupledBatch, DecoupledBatch, Summary, concat, pad_steps, take
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
@@ -84,7 +86,8 @@ class Objective(ABC):
 
     def weigh(self, mask: Tensor) -> dict[str, Tensor]:
         """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it."""
-        return {name: ranks.over_all(term.weights)(mask) for name, term in self.terms.items()}
+        weighed = {name: partial(weigh, term.weights) for name, term in self.terms.items()}
+        return {name: ranks.over_all(call)(mask) for name, call in weighed.items()}
 
     def survey(self, policy, rows: Experience, cut: Callable[[], Sequence[Tensor]]) -> Experience:
         """Let losses look at all rows of an update, before any cut; most have no wish to.
@@ -128,12 +131,20 @@ class Objective(ABC):
     def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
         """One term, of a record as it sees it: sum of coef * loss * correction * weight."""
         term = self.terms[name]
+        learns = batch.evidence.requires_grad
         loss = term.loss(batch, *found(rows, name))
+        loss = LOSS.check(term.loss, loss, batch.mask, learns=learns)
         weight = rows.weights[name]
         refuse_part(term.loss, weight)
         if term.corrects:
-            weight = weight * term.correction(batch)
+            correction = term.correction(batch)
+            weight = weight * CORRECTION.check(term.correction, correction, batch.mask)
         return float(term.coef) * (loss * weight).sum()
+
+
+def weigh(weights: Weigh, mask: Tensor) -> Tensor:
+    """How much each step of an update counts, [B, T]; the rows of all ranks."""
+    return WEIGHTS.check(weights, weights(mask), mask)
 
 
 def summarised(loss: Callable, batch: Record) -> Record | Summary:
