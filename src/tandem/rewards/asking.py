@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar, overload
 
 from torch import Tensor
 
-from tandem.contracts import unbound
+from tandem.contracts import declare, facts_of
 from tandem.rewards.verdicts import Missing, number_of, one_each
 from tandem.types import Prompt
 
@@ -26,8 +26,7 @@ def batched(function: Function) -> Function:
 
     The numbers come in the order of the outputs, or as a mapping from place in the list to number.
     """
-    function.batched = True
-    return function
+    return declare(batched=True)(function)
 
 
 @overload
@@ -44,17 +43,13 @@ def waits(function: Function | None = None, *, at_once: int = 1) -> Callable:
     if at_once < 1:
         raise ValueError(f"at_once={at_once} of @waits must be at least 1")
 
-    def declare(function: Function) -> Function:
-        function.waits, function.at_once = True, at_once
-        return function
-
-    return declare if function is None else declare(function)
+    mark = declare(waits=at_once)
+    return mark if function is None else mark(function)
 
 
 def groupwise(function: Function) -> Function:
     """Mark a reward that sees a group: (outputs, prompt) -> a number or None for each output."""
-    function.form = Groups()
-    return function
+    return declare(asks=Groups())(function)
 
 
 @overload
@@ -71,11 +66,8 @@ def pairwise(function: Function | None = None, *, both_orders: bool = False) -> 
     sample comes first in half of its pairs, give or take one.
     """
 
-    def declare(function: Function) -> Function:
-        function.form = Pairs(both_orders=both_orders)
-        return function
-
-    return declare if function is None else declare(function)
+    mark = declare(asks=Pairs(both_orders=both_orders))
+    return mark if function is None else mark(function)
 
 
 class Form(Protocol):
@@ -181,7 +173,7 @@ def mean_chance(said: Sequence[object]) -> object:
 
 def form_of(component: Callable) -> Form:
     """Of whom a reward is asked at a time; one that does not say, of a sample by itself."""
-    return getattr(unbound(component)[0], "form", Samples())
+    return facts_of(component).asks or Samples()
 
 
 def compares(component: Callable) -> bool:
@@ -190,16 +182,16 @@ def compares(component: Callable) -> bool:
 
 
 def is_batched(component: Callable) -> bool:
-    return getattr(unbound(component)[0], "batched", False)
+    return facts_of(component).batched
 
 
 def is_waiting(component: Callable) -> bool:
-    return getattr(unbound(component)[0], "waits", False)
+    return facts_of(component).waits > 0
 
 
 def at_once_of(component: Callable) -> int:
     """How many calls of a reward are made at the same time."""
-    return getattr(unbound(component)[0], "at_once", 1)
+    return max(1, facts_of(component).waits)
 
 
 def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from tandem.contracts import declare, unbound
+from tandem.contracts import declare, facts_of
 from tandem.rewards.chat import Question
 from tandem.types import Prompt
 
@@ -72,16 +72,12 @@ class Template:
 def places(*needed: str, also: Sequence[str] = ()) -> Callable:
     """Declare which places the template of a judge must have, and which it may have beside them."""
 
-    def declare(function: Function) -> Function:
-        function.places = (needed, (*COMMON, *also))
-        return function
-
-    return declare
+    return declare(places=(needed, (*COMMON, *also)))
 
 
 def places_of(function: Callable) -> tuple[Sequence[str], Sequence[str]] | None:
     """What a judge declared: needed, and also known; None: it declared nothing."""
-    return getattr(unbound(function)[0], "places", None)
+    return facts_of(function).places
 
 
 def common(prompt: Prompt) -> dict[str, Question]:
