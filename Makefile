@@ -27,6 +27,9 @@ status: $(VENV)/ready ## write docs/status.md anew: which results are older than
 laws: $(VENV)/ready ## write docs/laws.md: what holds of which algorithm
 	PYTHONPATH=tests $(RUN) -m laws
 
+parts: $(VENV)/ready ## write docs/bring_your_own.md: a part of each kind from outside the package
+	PYTHONPATH=tests $(RUN) -m bring_your_own
+
 legality: $(VENV)/ready ## write docs/legality.md: which functions make sense of tokens, steps, pictures
 	PYTHONPATH=tests $(RUN) -m legality
 
@@ -64,4 +67,4 @@ $(VENV)/bench: $(VENV)/ready
 	  --constraint constraints.txt --editable ".[dev,bench]"
 	touch $@
 
-.PHONY: constraints stale train test rounding exhaustive status laws legality matrix forwards faults kills
+.PHONY: constraints stale train test rounding exhaustive status laws legality matrix forwards faults kills parts

@@ -1,51 +1,39 @@
 """Parts that were brought from outside the package: each is chosen by name, and trains."""
 
 import json
-from pathlib import Path
 
 import pytest
+from bring_your_own import FOLDER, PAGE, PARTS, chosen, page
 
 import tandem
-from tandem.config import check, compose
+from tandem.config import ConfigError, check, compose
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "bring_your_own"
 QUICK = (
     "~recipe", "warm_start=null", "iterations=2", "evaluation.every=null", "guards.no_signal=9",
     "prompts_per_step=4", "group_size=4",
 )  # fmt: skip
-TOKENS = ("model=tiny_lm", "reward=target_length", "reward.target_length.function.target=5")
-PICTURES = ("rollout.steps=3", "data=shapes", "reward=jpeg_compressibility")
-FLOW = ("model=tiny_flow", "algorithm=flow_grpo", "model.adapter.num_layers=1", *PICTURES)
-# Folder -> what chooses its part, and a number of it.
-PARTS = {
-    "policy_loss": (*TOKENS, "algorithm/loss=tempered", "algorithm.loss.power=0.7"),
-    "adv_estimator": (*TOKENS, "algorithm/advantage=over_median", "algorithm.advantage.scale=2"),
-    "reward": ("model=tiny_lm", "reward=vowels", "reward.vowels.function.wanted=ab"),
-    "weights": (*TOKENS, "algorithm/weights=root_length"),
-    "correction": (*TOKENS, "algorithm/correction=root", "algorithm.correction.most=3"),
-    "kl": (*TOKENS, "algorithm/kl=absolute", "algorithm.kl.coef=0.1"),
-    "noise_schedule": (*FLOW, "dynamics/schedule=cosine", "dynamics.schedule.power=0.9"),
-    "dynamics": (*FLOW, "dynamics=fading_sde", "dynamics.kernel.noise_level=0.6"),
-    "dataset": (*TOKENS, "data=reversals", "data.length=3"),
-    "model": ("model=tiny_llama", *TOKENS[1:], "rollout.max_new_tokens=9", "model.build.layers=2"),
-    "rollout_engine": (*TOKENS, "rollout=copying", "rollout.engine.every=1"),
-    "flow_family": ("model=conv_flow", *PICTURES),
-}
+SCORED = ("reward=target_length", "reward.target_length.function.target=5")
+PICTURES = ("data=shapes", "reward=jpeg_compressibility", "rollout.steps=3")
+# What makes a run of untrained weights learn something.
+BESIDE = dict.fromkeys(("noise_schedule", "dynamics", "flow_family"), PICTURES) | {"reward": ()}
 
 
-def chosen(part):
-    return (f"plugins=[experiments.bring_your_own.{part}]", *QUICK, *PARTS[part])
+def trained(folder, *words):
+    tandem.train(*QUICK, *words, f"run_dir={folder}")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "optim/grad_norm" in line]
 
 
 def test_every_kind_of_part_has_a_folder_that_shows_it():
     kinds = {name.removeprefix("register_") for name in tandem.__all__ if name != "train"}
-    assert (
-        kinds
-        == PARTS.keys()
-        == {path.name for path in FOLDER.iterdir() if path.is_dir()} - {"__pycache__"}
-    )
+    folders = {path.parent.name for path in FOLDER.glob("*/__init__.py")}
+    assert kinds == PARTS.keys() == folders
+
+
+def test_the_page_shows_what_is_trained():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make parts`"
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -56,15 +44,27 @@ def test_a_part_takes_thirty_lines_at_most(part):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_from_outside_is_trained_for_two_iterations(part, tmp_path):
-    tandem.train(*chosen(part), f"run_dir={tmp_path / 'run'}")
-    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    norms = [line["optim/grad_norm"] for line in lines if "optim/grad_norm" in line]
-    assert len(norms) == 2 and all(norm > 0 for norm in norms)
+    lines = trained(tmp_path / "run", *chosen(part), *BESIDE.get(part, SCORED))
+    assert len(lines) == 2 and all(line["optim/grad_norm"] > 0 for line in lines)
 
 
-@pytest.mark.parametrize("part", [part for part, words in PARTS.items() if "." in words[-1]])
+@pytest.mark.parametrize("part", [part for part in PARTS if "." in PARTS[part][0][-1]])
 def test_a_misspelt_number_of_a_part_is_refused(part):
     *words, last = chosen(part)
     key, _, value = last.partition("=")
-    with pytest.raises(tandem.config.ConfigError, match=f"unknown key '{key}x': did you mean"):
+    with pytest.raises(ConfigError, match=f"unknown key '{key}x': did you mean"):
         check(compose([*words, f"{key}x={value}"]))
+
+
+def test_an_engine_with_a_copy_of_the_weights_samples_what_our_own_loop_does(tmp_path):
+    """And one whose copy is stale is found out by the difference of the log-probabilities."""
+    plugin, engine, _ = chosen("rollout_engine")
+    words = (plugin, *SCORED, "optimizer.lr=0.01", "schedule=constant")
+    local = trained(tmp_path / "local", *words)
+    fresh = trained(tmp_path / "fresh", *words, engine)
+    stale = trained(tmp_path / "stale", *words, engine, "rollout.engine.every=2",
+                    "guards.max_mismatch=9")  # fmt: skip
+    rewards = [[line["reward/mean"] for line in run] for run in (local, fresh)]
+    assert rewards[0] == pytest.approx(rewards[1])
+    apart = [run[-1]["rollout_corr/abs_logp_diff"] for run in (fresh, stale)]
+    assert apart[0] < 1e-5 < 1e-3 < apart[1]
