@@ -65,24 +65,28 @@ class Source(Protocol):
 # rows that others are compared with.
 
 
+# One group of fresh samples for each prompt
 @register_collect
 def on_policy(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt."""
     return source.act(prompts)
 
 
+# Demonstrations instead of samples
 @register_collect(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
 def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are demonstrations."""
     return source.show(prompts)
 
 
+# A chosen and a rejected answer to each prompt, from the data
 @register_collect(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
 def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
     return source.show_pairs(prompts)
 
 
+# Pairs, and the answers to other prompts that KTO compares with
 @register_collect(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
 def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """Pairs, and beside them each prompt with the answers to another one, the last before it.
@@ -112,6 +116,7 @@ def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
     return other
 
 
+# Fresh samples, of each group the best and the worst (online preferences)
 @register_collect(gives={"pairs"})
 def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """The best and the worst sample of each group whose scores differ: online preferences.
@@ -133,12 +138,14 @@ def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     return rollout, scores
 
 
+# One group of fresh samples for each prompt, and the greedy answer to compare with (ReMax)
 @register_collect(gives={"baseline"}, refused=OF_GREEDY_ROWS)
 def greedy_baseline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
     return _beside(source.act(prompts), source.act_greedily(prompts))
 
 
+# Of every random step a group of its own: one course without noise, parted there (TempFlow-GRPO)
 @register_collect(
     refused={
         "tokens": "answers do not part from one course without noise; set "

@@ -79,24 +79,28 @@ def _capped_samples(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metri
     return {"rollout_corr/capped_samples": masked_mean(capped, batch.mask.any(1))}
 
 
+# Nothing: for fresh samples of an exact sampler, and for losses that compare with the sampler
 @register_correction(neutral=True)
 def none(batch: CoupledBatch) -> Tensor:
     """Every step counts fully."""
     return batch.mask.to(batch.logp.dtype)
 
 
+# min(r, 2) of each step: truncated importance sampling (default)
 @register_correction(reads=BOTH, metrics=_capped_steps)
 def token_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
     """min(r, ratio_max) of each step: truncated importance sampling."""
     return step_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
+# min(R, 2), R the product over a sample's steps
 @register_correction(reads=BOTH, metrics=_capped_samples)
 def sequence_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
     """min(R, ratio_max), R the product over the sample's steps."""
     return product_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
+# r of each step, 0 where it is outside a band
 @register_correction(reads=BOTH, rising=(("low", "high"),))
 def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tensor:
     """r of each step, 0 where it is outside [low, high]."""
@@ -104,6 +108,7 @@ def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tenso
     return ratio * _within(ratio, low, high) * batch.mask
 
 
+# R of the sample, 0 where it is outside a band (TRL's default)
 @register_correction(reads=BOTH, rising=(("low", "high"),))
 def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -> Tensor:
     """R of the sample, 0 where it is outside [low, high]."""
@@ -111,12 +116,14 @@ def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -
     return ratio * _within(ratio, low, high) * batch.mask
 
 
+# Samples whose R is outside a band are not trained on
 @register_correction(reads=BOTH, rising=(("low", "high"),))
 def sequence_rejection(batch: CoupledBatch, *, low: float = 0.5, high: float = 2.0) -> Tensor:
     """1, but 0 for samples whose R is outside [low, high]."""
     return _within(product_ratio(batch), low, high) * none(batch)
 
 
+# Samples whose mean ratio is outside a band are not trained on
 @register_correction(reads=BOTH, rising=(("low", "high"),))
 def geometric_rejection(batch: CoupledBatch, *, low: float = 0.999, high: float = 1.001) -> Tensor:
     """1, but 0 for samples whose geometric mean ratio is outside [low, high]."""
@@ -131,13 +138,16 @@ def _staleness(batch: CoupledBatch, *, low: float, high: float, decay: float) ->
     }
 
 
+# clip(r) times a decay per version that the sample is old
 @register_correction(reads=BOTH | {"version_gap"}, rising=(("low", "high"),), metrics=_staleness)
 def staleness_decay(
     batch: CoupledBatch,
     *,
     low: float = 0.5,
     high: float = 2.0,
-    decay: Annotated[float, fraction] = 0.9,
+    decay: Annotated[
+        float, fraction
+    ] = 0.9,  # per version; 1: age counts for nothing beyond the ratio
 ) -> Tensor:
     """clip(r, low, high) decay^gap, the gap in versions of the weights since the step was taken.
 
@@ -148,6 +158,7 @@ def staleness_decay(
     return step_ratio(batch).clamp(low, high) * shrink * batch.mask
 
 
+# The old policy: the weights at the start of the update, in the trainer's arithmetic (default)
 @register_old_policy(reads={"old_logp"}, old_policy="recomputed")
 def recomputed(batch: CoupledBatch) -> Tensor:
     """The weights at the start of the update, in the trainer's own arithmetic."""
@@ -155,12 +166,14 @@ def recomputed(batch: CoupledBatch) -> Tensor:
     return batch.logp.detach() if batch.old_logp is None else batch.old_logp
 
 
+# The sampler in the place of the old policy: no forward pass
 @register_old_policy(reads={"behaviour_logp"}, old_policy="sampler")
 def bypass(batch: CoupledBatch) -> Tensor:
     """The sampler itself: no forward pass, and the clip limits staleness and rounding alike."""
     return batch.behaviour_logp
 
 
+# The old policy between sampler and current one, by versions: no forward pass (AReaL)
 @register_old_policy(reads={"behaviour_logp", "version_gap"}, old_policy="between")
 def log_linear(batch: CoupledBatch) -> Tensor:
     """Between sampler and current policy, by versions: no forward pass (AReaL).
@@ -172,6 +185,7 @@ def log_linear(batch: CoupledBatch) -> Tensor:
     return batch.behaviour_logp + share * (batch.logp.detach() - batch.behaviour_logp)
 
 
+# The policy as it is: for losses without a ratio, which the correction then gives them
 @register_old_policy(old_policy="current")
 def current(batch: CoupledBatch) -> Tensor:
     """The policy as it is now: for losses without a ratio, which a correction then gives them."""

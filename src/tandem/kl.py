@@ -52,18 +52,21 @@ def k3_of(logp: Tensor, other: Tensor) -> Tensor:
     return torch.expm1(-log_ratio) + log_ratio
 
 
+# Half the squared log ratio in the loss: the right gradient, a biased value
 @register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k2(batch: CoupledBatch) -> Tensor:
     """x^2 / 2: the right gradient on fresh samples, a biased value."""
     return k2_of(batch.logp, batch.ref_logp)
 
 
+# k3 in the loss, as GRPO published it: the gradient of the forward KL
 @register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k3(batch: CoupledBatch) -> Tensor:
     """As GRPO published it (arXiv:2402.03300): the right value, the gradient of the forward KL."""
     return k3_of(batch.logp, batch.ref_logp)
 
 
+# k3 times the ratio of each step, in the loss: right in value and gradient
 @register_kl(reads={"ref_logp", "old_logp"}, refused=OF_TOKENS)
 def k3_unbiased(batch: CoupledBatch) -> Tensor:
     """r k3, r the differentiable ratio of each step: right in value and gradient, off-policy too.
@@ -78,6 +81,7 @@ def k3_unbiased(batch: CoupledBatch) -> Tensor:
     return value.detach() + ratio * log_ratio * (batch.logp - batch.logp.detach())
 
 
+# The value of k3 with the gradient of k2, in the loss
 @register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k3_plus(batch: CoupledBatch) -> Tensor:
     """The value of k3 with the gradient of k2 (straight-through)."""
@@ -85,12 +89,14 @@ def k3_plus(batch: CoupledBatch) -> Tensor:
     return slope - slope.detach() + k3_of(batch.logp, batch.ref_logp).detach()
 
 
+# The KL of Gaussian steps in the loss, exact: (mean - mean_ref)^2 / (2 std^2)
 @register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def gaussian(batch: CoupledBatch) -> Tensor:
     """(mean - mean_ref)^2 / (2 std^2): exact, nats per latent dimension."""
     return _steps(batch).kl_to_ref
 
 
+# (mean - mean_ref)^2 of Gaussian steps in the loss: Flow-Factory's x-based KL
 @register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def mean_distance(batch: CoupledBatch) -> Tensor:
     """(mean - mean_ref)^2, the x-based KL of Flow-Factory."""
@@ -98,6 +104,7 @@ def mean_distance(batch: CoupledBatch) -> Tensor:
     return likelihood.mean_distance(steps.kl_to_ref, steps.std)
 
 
+# (velocity - velocity_ref)^2 of Gaussian steps in the loss: each noise level counts alike
 @register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def velocity_distance(batch: CoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2: every noise level counts alike."""
@@ -106,6 +113,7 @@ def velocity_distance(batch: CoupledBatch) -> Tensor:
     return likelihood.velocity_distance(steps.kl_to_ref, steps.std, gain)
 
 
+# The KL of Gaussian steps without their duration, in the loss: Flow-GRPO's code; SDEs only
 @register_kl(reads={"kl_to_ref"}, of_sde=True, refused=OF_GAUSSIAN_STEPS)
 def timeless(batch: CoupledBatch) -> Tensor:
     """(mean - mean_ref)^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's code, for SDEs alone."""
@@ -118,12 +126,14 @@ def _steps(batch: CoupledBatch) -> Transition:
     return batch.transition
 
 
+# (velocity - velocity_ref)^2 at fresh noise: each noise level counts alike
 @register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2 at fresh noise, the mean over latent dimensions."""
     return energy(batch.error - batch.ref_error)
 
 
+# (velocity - velocity_ref)^2 at fresh noise, counting more the closer to data
 @register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed_elbo(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2 / (2 s^2), s = .7 sqrt(sigma / (1 - min(sigma, .99))): the
@@ -133,12 +143,17 @@ def regressed_elbo(batch: DecoupledBatch) -> Tensor:
     return regressed(batch) / (2 * variance)
 
 
+# (velocity - velocity_ref)^2 at fresh noise, least for bad pictures (CRD)
 @register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def reward_adaptive(
     batch: DecoupledBatch,
     *,
-    least: Annotated[float, fraction] = 1e-3,
-    advantage_clip: Annotated[float, positive] = 5.0,
+    least: Annotated[
+        float, fraction
+    ] = 1e-3,  # of the coefficient, on a worthless picture; published: 1e-4 / coef
+    advantage_clip: Annotated[
+        float, positive
+    ] = 5.0,  # an advantage at which a picture counts as perfect, or as worthless
 ) -> Tensor:
     """[least + (1 - least) R] (velocity - velocity_ref)^2, R in [0, 1] how good the picture is.
 

@@ -16,6 +16,7 @@ NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=r
 OF_GREEDY_ROWS = {"steps": NO_LIKELIEST, "pictures": NO_LIKELIEST}
 
 
+# R minus the moving average of earlier iterations
 @register_adv_estimator("moving_average")
 class MovingAverage(Remembered):
     """G_t - b, b the moving average of the mean scores of the iterations before this one.
@@ -24,7 +25,11 @@ class MovingAverage(Remembered):
     1 / (1 - decay) of them. It is 0 in the first one, and no sample is compared with itself.
     """
 
-    def __init__(self, *, decay: float = 0.99) -> None:
+    def __init__(
+        self,
+        *,
+        decay: float = 0.99,  # per iteration
+    ) -> None:
         super().__init__()
         if not 0 <= decay < 1:
             raise ValueError(f"a moving average needs 0 <= decay < 1, not decay={decay}")
@@ -55,6 +60,7 @@ class MovingAverage(Remembered):
             self.iterations.add_(1)
 
 
+# R minus that of the greedy answer to its prompt (ReMax); set algorithm/collect=greedy_baseline
 @register_adv_estimator(reads={"baseline"}, refused=OF_GREEDY_ROWS)
 def remax(scores: Scores, rollout: Rollout) -> Tensor:
     """G_t - R of the greedy answer to the same prompt (ReMax, arXiv:2310.10505).

@@ -17,6 +17,7 @@ Scale = Callable[[Scores, Tensor], Tensor]  # of each row's group: [B]
 TIE = 1e-6  # scores of a group that differ by less are float noise: no signal
 
 
+# The score a row brings: 1 for demonstrations
 @register_adv_estimator
 def given(scores: Scores, rollout: Rollout) -> Tensor:
     """The score itself: demonstrations bring 1."""
@@ -43,6 +44,7 @@ def group_relative(
     return on_steps(centred, rollout.mask)
 
 
+# R minus the mean of the group's other samples (RLOO)
 @register_adv_estimator(compares="group")
 def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
     """R_i minus the mean score of the *other* samples of its group (RLOO, arXiv:2402.14740)."""
@@ -50,6 +52,7 @@ def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
     return on_steps(centre(scores, rollout.group) * count / (count - 1).clamp(min=1), rollout.mask)
 
 
+# R minus the group's mean weighed by length (OPO)
 @register_adv_estimator(compares="group")
 def opo(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the group's mean score weighed by trained steps, which is the optimal baseline if
@@ -62,6 +65,7 @@ def opo(scores: Scores, rollout: Rollout) -> Tensor:
     return on_steps(torch.where(counted, centred - baseline, 0), rollout.mask)
 
 
+# (R - group mean) / group mean, for rewards of 0 and more (MaxRL)
 @register_adv_estimator(compares="group", rewards=at_least(0))
 def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
     """(R - mean) / mean of the group, 0 where the mean is 0 (MaxRL, arXiv:2602.02710).
@@ -78,6 +82,7 @@ def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
     return on_steps(relative, rollout.mask)
 
 
+# R - group mean, enlarged by the share of samples in groups that vary (GPG)
 @register_adv_estimator(compares="group")
 def gpg(scores: Scores, rollout: Rollout) -> Tensor:
     """alpha (R - mean), alpha = scored samples / those in groups that vary (GPG, arXiv:2504.02546).
@@ -89,6 +94,7 @@ def gpg(scores: Scores, rollout: Rollout) -> Tensor:
     return on_steps(alpha * centre(scores, rollout.group), rollout.mask)
 
 
+# R - mean of all samples (REINFORCE)
 @register_adv_estimator
 def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the mean score of all samples: REINFORCE with a baseline.

@@ -17,12 +17,13 @@ from tandem.contracts import at_least, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
+# The sum of every reward's own group-relative advantage (GDPO without its last step)
 @register_adv_estimator(compares="group", by_reward=True)
 def by_part(
     scores: Scores,
     rollout: Rollout,
     *,
-    weights: Mapping[str, float] | None = None,
+    weights: Mapping[str, float] | None = None,  # of each reward by name; null is 1 for all
     scale: Scale = unbiased_std,
     eps: Annotated[float, at_least(0)] = 1e-4,
 ) -> Tensor:
@@ -34,12 +35,13 @@ def by_part(
     return on_steps(of_sample, rollout.mask)
 
 
+# Every reward compared by itself, then the sum normalised over samples (GDPO)
 @register_adv_estimator(compares="group", by_reward=True)
 def gdpo(
     scores: Scores,
     rollout: Rollout,
     *,
-    weights: Mapping[str, float] | None = None,
+    weights: Mapping[str, float] | None = None,  # of each reward by name; null is 1 for all
     scale: Scale = unbiased_std,
     eps: Annotated[float, at_least(0)] = 1e-4,
 ) -> Tensor:

@@ -19,18 +19,21 @@ FINISHED = "every picture is finished, and none takes longer; set algorithm/trun
 OF_ANSWERS = {"steps": FINISHED, "pictures": FINISHED}
 
 
+# Answers cut off by the step limit are trained on like any other
 @register_truncation(neutral=True)
 def train(scores: Scores, rollout: Rollout) -> Shaped:
     """A truncated answer is trained on like any other."""
     return scores, rollout
 
 
+# Truncated answers are not trained on, but count in their group
 @register_truncation(refused=OF_ANSWERS)
 def mask(scores: Scores, rollout: Rollout) -> Shaped:
     """A truncated answer is not trained on, but its score still counts in its group."""
     return scores, replace(rollout, mask=rollout.mask & ~rollout.truncated[:, None])
 
 
+# Truncated answers lose a constant
 @register_truncation(lowers_scores=True, refused=OF_ANSWERS)
 def penalise(
     scores: Scores, rollout: Rollout, *, penalty: Annotated[float, at_least(0)] = 1.0

@@ -17,6 +17,7 @@ from tandem.contracts import declare, fraction, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
+# The rewards that follow a step, without a baseline (REINFORCE++ normalises them)
 @register_adv_estimator
 def reward_to_go(
     scores: Scores, rollout: Rollout, *, gamma: Annotated[float, fraction] = 1.0
@@ -25,13 +26,14 @@ def reward_to_go(
     return return_to_go(step_rewards(scores, rollout), counted(scores, rollout), gamma=gamma)
 
 
+# Generalized advantage estimation by a critic; needs algorithm.critic, as algorithm=ppo has it
 @register_adv_estimator("gae", reads={"old_values"})
 def generalised(
     scores: Scores,
     rollout: Rollout,
     *,
     gamma: Annotated[float, fraction] = 1.0,
-    lam: Annotated[float, fraction] = 0.95,
+    lam: Annotated[float, fraction] = 0.95,  # published for short answers; 1 for long ones
 ) -> Tensor:
     """The advantages of `gae` by the values before the update; not whitened."""
     return _estimates(scores, rollout, gamma, lam)[0]

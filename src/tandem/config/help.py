@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tandem.config.registered import own_options
+from tandem.registry.declared import options
 from tandem.registry.nodes import OFFERED_AS
 
 # A choice of a defaults list that is put under another name: group@place: option.
@@ -46,16 +47,24 @@ def page(conf: Path, plugins: Mapping[str, Mapping[str, str]]) -> str:
 
 def _groups(conf: Path) -> Iterator[str]:
     defaults = dict(re.findall(r"^  - (\w+): (\w+)$", (conf / "config.yaml").read_text(), re.M))
-    folders = (path for path in conf.rglob("*") if path.is_dir() and path.name[0] != "_")
     elsewhere = places(conf)
-    for folder in sorted(folders):
-        options = sorted(p for p in folder.glob("*.yaml") if not p.stem.startswith("_"))
-        group = folder.relative_to(conf).as_posix()
-        if options:
-            yield from (f"  {spelling}" for spelling in elsewhere.get(group, [group]))
-        for option in options:
-            mark = "*" if defaults.get(group) == option.stem else " "
-            yield f"   {mark}{option.stem:<22} {description(option)}".rstrip()
+    for group, described in sorted(_options(conf).items()):
+        yield from (f"  {spelling}" for spelling in elsewhere.get(group, [group]))
+        for name, text in sorted(described.items()):
+            mark = "*" if defaults.get(group) == name else " "
+            yield f"   {mark}{name:<22} {text}".rstrip()
+
+
+def _options(conf: Path) -> dict[str, dict[str, str]]:
+    """group -> its options with what they are: those of functions, and those of files."""
+    found: dict[str, dict[str, str]] = {}
+    for (group, name), option in options().items():
+        found.setdefault(group, {})[name] = option.help
+    for path in conf.rglob("*.yaml"):
+        group = path.parent.relative_to(conf)
+        if path.parent != conf and not path.stem.startswith("_") and group.name[0] != "_":
+            found.setdefault(group.as_posix(), {})[path.stem] = description(path)
+    return found
 
 
 def _listed(group: str, options: Mapping[str, str]) -> Iterator[str]:

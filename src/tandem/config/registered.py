@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,13 +14,14 @@ from omegaconf.errors import UnsupportedValueType
 from tandem.config.names import ConfigError
 from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, place
+from tandem.registry import declared
 from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, node_of
 
 NOTEBOOK = "__main__"  # or a script: what it registers is the user's own, as that of a plugin is
 
 
 def own_options() -> Mapping[tuple[str, str], Callable]:
-    """Those that did not come with the package, whose options are files."""
+    """Those that did not come with the package, whose options are files or `declared`."""
     return {
         key: component
         for key, component in REGISTERED.items()
@@ -32,12 +34,13 @@ def store_options(folder: Path) -> None:
 
     Raises ConfigError for a name that is taken, and for a default that no YAML can hold.
     """
+    _store_declared(folder)
     for (group, name), component in own_options().items():
         node = node_of(group, name, component)
         if node is None:
             continue
         group = OFFERED_AS.get(group, group)
-        if (folder / group / f"{name}.yaml").is_file():  # Hydra would merge the two
+        if (folder / group / f"{name}.yaml").is_file() or (group, name) in declared.options():
             taken = f"{group}={name} is an option of Tandem's; register another name"
             raise ConfigError(f"{_line(component)}: {taken}")
         if component.__module__ == NOTEBOOK:
@@ -50,6 +53,14 @@ def store_options(folder: Path) -> None:
                 {"defaults": ["/dynamics/autoregressive@_global_.dynamics"]}
             )
             ConfigStore.instance().store(group="dynamics/_of", name=name, node=of_tokens)
+
+
+@functools.cache
+def _store_declared(folder: Path) -> None:
+    """Tandem's own, but for those whose numbers stand in a file."""
+    for (group, name), option in declared.options().items():
+        if not (folder / group / f"{name}.yaml").is_file():
+            ConfigStore.instance().store(group=group, name=name, node=option.node)
 
 
 def _held(node: Node, component: Callable) -> object:

@@ -50,7 +50,7 @@ def belongs(default: ResultDefault, group: str, place: str) -> bool:
 
 def replaced(before: Choices, after: Choices) -> Iterator[tuple[str, str]]:
     """(group, place) of the parts for which another option was chosen, the outer ones first."""
-    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    changed = [key for key in after if before.get(key) != after[key]]
     for key in sorted(changed, key=len):
         group, _, place = key.partition("@")
         if group not in PRESETS and not group.startswith("hydra/"):

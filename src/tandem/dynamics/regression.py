@@ -124,12 +124,15 @@ def between(x: Tensor, *, low: float, high: float) -> Tensor:
     return low + (high - low) * x
 
 
+# Steps by their number: a part of the sampler's steps (default)
 @register_level_candidates("index", rising=(("start", "end"),))
 def by_index(
     schedule: Tensor,
     *,
-    start: Annotated[float, fraction] = 0.0,
-    end: Annotated[float, fraction] = 0.99,
+    start: Annotated[float, fraction] = 0.0,  # the part that is left out at the side of noise
+    end: Annotated[
+        float, fraction
+    ] = 0.99,  # the part up to which they are taken; of 10 steps the first 9
 ) -> Tensor:
     """The steps from one part of the sampler's S on and below another, floor(S start ... S end)."""
     steps = len(schedule) - 1
@@ -192,31 +195,41 @@ def one_of_each_part(u: Tensor, candidates: Tensor) -> Tensor:
     return candidates[place]
 
 
+# -log p is the mean squared error itself (default)
 @register_error_weighting
 def plain(sigma: Tensor, energy: Tensor) -> Tensor:
     """The mean squared error itself."""
     return energy
 
 
+# -log p is the mean squared error times the noise level
 @register_error_weighting("sigma")
 def by_sigma(sigma: Tensor, energy: Tensor) -> Tensor:
     """sigma energy (this and all below: AWM, arXiv:2509.25050)."""
     return sigma * energy
 
 
+# -log p is the mean squared error of the picture that is expected
 @register_error_weighting("sigma_squared")
 def by_sigma_squared(sigma: Tensor, energy: Tensor) -> Tensor:
     """sigma^2 energy: the mean squared error of x0."""
     return sigma.square() * energy
 
 
+# -log p is about the size of the error, times the noise level
 @register_error_weighting
 def huber(sigma: Tensor, energy: Tensor) -> Tensor:
     """sigma (sqrt(energy + 1e-10) - 1e-5): about the size of the error."""
     return sigma * ((energy + FLOOR).sqrt() - FLOOR**0.5)
 
 
+# -log p is about the error to the power 2p, times the noise level (Advantage Weighted Matching)
 @register_error_weighting
-def ghuber(sigma: Tensor, energy: Tensor, *, p: Annotated[float, positive] = 0.25) -> Tensor:
+def ghuber(
+    sigma: Tensor,
+    energy: Tensor,
+    *,
+    p: Annotated[float, positive] = 0.25,  # 1/2 is twice huber
+) -> Tensor:
     """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count the less."""
     return sigma / p * ((energy + FLOOR) ** p - FLOOR**p)

@@ -16,18 +16,26 @@ from tandem.contracts import positive, register_noise_schedule
 
 
 @register_noise_schedule
-def linear_shift(steps: int, tokens: int, *, shift: Annotated[float, positive] = 3.0) -> Tensor:
+def linear_shift(
+    steps: int,
+    tokens: int,
+    *,
+    shift: Annotated[float, positive] = 3.0,  # above 1 moves the levels toward noise, 1 leaves them
+) -> Tensor:
     """Levels at equal distances, shifted once: DanceGRPO, MixGRPO, Flow-Factory."""
     return _shifted([1 - step / steps for step in range(steps)], shift)
 
 
+# What diffusers does on Stable Diffusion 3, Flow-GRPO too: shifted twice, a tiny last step
 @register_noise_schedule
 def diffusers_default(
     steps: int,
     tokens: int,
     *,
-    shift: Annotated[float, positive] = 3.0,
-    train_steps: Annotated[int, positive] = 1000,
+    shift: Annotated[float, positive] = 3.0,  # above 1 moves the levels toward noise
+    train_steps: Annotated[
+        int, positive
+    ] = 1000,  # of the schedule whose lowest level is the last one
 ) -> Tensor:
     """diffusers' FlowMatchEulerDiscreteScheduler if it is given no sigmas: Flow-GRPO on SD3.
 
@@ -44,16 +52,18 @@ def diffusers_default(
     return _shifted([time / train_steps for time in times], shift)
 
 
+# Shifted by the size of the picture: e^mu, as Flux and its kin do
 @register_noise_schedule
 def exponential_dynamic_shift(
     steps: int,
     tokens: int,
     *,
-    base_tokens: int = 256,
+    base_tokens: int = 256,  # of a picture whose mu is base_shift
     base_shift: float = 0.5,
-    max_tokens: int = 4096,
+    max_tokens: int = 4096,  # and of one whose mu is max_shift
     max_shift: float = 1.15,
-    terminal: float | None = None,
+    terminal: float
+    | None = None,  # the level that the last step starts from; null: as the shift has it
 ) -> Tensor:
     """linear_shift by e^mu, mu on the line through (base_tokens, base_shift) and the same of max.
 
@@ -65,14 +75,15 @@ def exponential_dynamic_shift(
     return levels if terminal is None else _stretched(levels, terminal)
 
 
+# Shifted by the size of the picture: mu itself, diffusers' time_shift_type=linear
 @register_noise_schedule
 def linear_dynamic_shift(
     steps: int,
     tokens: int,
     *,
-    base_tokens: int = 256,
+    base_tokens: int = 256,  # of a picture whose mu is base_shift
     base_shift: float = 0.5,
-    max_tokens: int = 4096,
+    max_tokens: int = 4096,  # and of one whose mu is max_shift
     max_shift: float = 1.15,
 ) -> Tensor:
     """linear_shift by mu itself: diffusers' time_shift_type="linear"."""

@@ -18,6 +18,7 @@ Indices = tuple[int, ...]  # ascending, in [0, steps - 2]
 Stay = Callable[[int, int], int]  # (start of the window, steps) -> iterations
 
 
+# All steps but the last: Flow-GRPO, DanceGRPO
 @register_stochastic_steps
 def every_step(steps: int, iteration: int, seed: int) -> Indices:
     """All but the last: Flow-GRPO, DanceGRPO."""
@@ -32,13 +33,14 @@ def one_step(steps: int, iteration: int, seed: int, *, step: int) -> Indices:
     return (step,)
 
 
+# num_sde_steps of the candidates sde_steps, drawn anew for every iteration
 @register_stochastic_steps
 def random_steps(
     steps: int,
     iteration: int,
     seed: int,
     *,
-    sde_steps: Sequence[int] | None = None,
+    sde_steps: Sequence[int] | None = None,  # such as [1, 2, 3]; null: all but the last
     num_sde_steps: int = 1,
 ) -> Indices:
     """num_sde_steps of the candidates sde_steps (None: all but the last), drawn per iteration."""
@@ -54,9 +56,15 @@ def random_steps(
     return tuple(sorted(candidates[place] for place in order[:num_sde_steps]))
 
 
+# Some steps in a row from anywhere in the rollout: MixGRPO's random strategy, Flow-GRPO-fast
 @register_stochastic_steps
 def random_window(
-    steps: int, iteration: int, seed: int, *, length: int = 4, share: float = 1.0
+    steps: int,
+    iteration: int,
+    seed: int,
+    *,
+    length: int = 4,  # Flow-GRPO-fast: 3 in the first half
+    share: float = 1.0,  # of the rollout, in which a window may start
 ) -> Indices:
     """`length` steps in a row that start in the first `share` of the rollout, anew per iteration.
 
@@ -69,12 +77,14 @@ def random_window(
     return _window(int(drawn * starts), length)
 
 
+# A window stays everywhere equally long
 @register_window_pace
 def even(start: int, steps: int, *, iterations: Annotated[int, positive] = 25) -> int:
     """How many iterations a window stays at `start`: everywhere the same."""
     return iterations
 
 
+# A window stays shorter the nearer it is to data, on a line: MixGRPO's decay
 @register_window_pace
 def linearly_fewer(
     start: int, steps: int, *, iterations: Annotated[int, positive] = 25, least: int = 6
@@ -83,6 +93,7 @@ def linearly_fewer(
     return int(iterations + (least - iterations) * start / max(1, steps - 2))
 
 
+# A window stays shorter from some step on, exponentially: MixGRPO's exp_decay
 @register_window_pace
 def exponentially_fewer(
     start: int,

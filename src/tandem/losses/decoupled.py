@@ -43,6 +43,7 @@ def noticing(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Metri
 
 
 # A row without advantage is drawn to the old policy.
+# Drawn to good pictures, pushed off bad ones, from an older policy on (DiffusionNFT)
 @register_policy_loss(
     reads={"old_error"},
     on_errors=True,
@@ -52,8 +53,12 @@ def noticing(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Metri
 def nft(
     batch: DecoupledBatch,
     *,
-    beta: Annotated[float, positive] = 1.0,
-    advantage_clip: Annotated[float, positive] = 5.0,
+    beta: Annotated[
+        float, positive
+    ] = 1.0,  # how far a step from the old policy is lengthened; published: 1, or 0.1 for OCR
+    advantage_clip: Annotated[
+        float, positive
+    ] = 5.0,  # an advantage at which a picture counts as perfect, or as worthless
 ) -> Tensor:
     """c [r l+ + (1 - r) l-] / beta, c the advantage clip (DiffusionNFT, arXiv:2509.16117).
 
@@ -113,6 +118,7 @@ def comparing(
     return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
 
+# Groups as preferences, against the frozen reference (DGPO)
 @register_policy_loss(
     reads={"ref_error", "fast_error"},
     on_errors=True,
@@ -126,8 +132,12 @@ def dgpo(
     batch: DecoupledBatch,
     surveyed: Tensor,
     *,
-    beta: Annotated[float, positive] = 100.0,
-    clip_low: Annotated[float, between(0, 1)] = 0.01,
+    beta: Annotated[
+        float, positive
+    ] = 100.0,  # per unit of a mean squared velocity error; published: 100, PickScore 10
+    clip_low: Annotated[
+        float, between(0, 1)
+    ] = 0.01,  # of exp(error of the fast average - own error)
     clip_high: Annotated[float, at_least(0)] = 0.01,
 ) -> Tensor:
     """sigmoid(S) A <e^2>, S of the row's group a constant (DGPO, arXiv:2510.08425).
@@ -141,6 +151,7 @@ def dgpo(
     return surveyed.sigmoid() * batch.advantages * torch.where(silent, own.detach(), own)
 
 
+# Groups as preferences, against the policy's own fast average (DGPO without a reference)
 @register_policy_loss(
     reads={"fast_error"},
     on_errors=True,
@@ -154,8 +165,10 @@ def dgpo_fast(
     batch: DecoupledBatch,
     surveyed: Tensor,
     *,
-    beta: Annotated[float, positive] = 2000.0,
-    clip_low: Annotated[float, between(0, 1)] = 1e-5,
+    beta: Annotated[float, positive] = 2000.0,  # per unit of a mean squared velocity error
+    clip_low: Annotated[
+        float, between(0, 1)
+    ] = 1e-5,  # of exp(error of the fast average - own error)
     clip_high: Annotated[float, at_least(0)] = 1e-5,
 ) -> Tensor:
     """`dgpo` compared with the fast average in place of the reference, which nobody need ask."""

@@ -34,35 +34,45 @@ Fit = Callable[[Tensor, Tensor], Tensor]  # (implied, given), both centred -> lo
 ROUNDING = 1e-6
 
 
+# Rewards are compared with those of the same prompt (default)
 @register_centre("prompt")
 def of_prompt(rows: Summary) -> Tensor:
     """The samples of a prompt: what its constant cancels in."""
     return rows.group
 
 
+# Rewards are compared with those of all prompts of an update (Flow-Factory)
 @register_centre("update")
 def of_update(rows: Summary) -> Tensor:
     """All samples of an update, as Flow-Factory has it; constants of prompts then stay in."""
     return torch.zeros_like(rows.group)
 
 
+# All samples count alike in a centre (default)
 @register_tilt
 def uniform(rewards: Tensor) -> Tensor:
     """One centre in which all samples count alike."""
     return torch.zeros_like(rewards)[None]
 
 
+# One centre among the best samples and one among the worst, by a softmax of the reward
 @register_tilt
-def two_sided(rewards: Tensor, *, temperature: Annotated[float, positive] = 0.5) -> Tensor:
+def two_sided(
+    rewards: Tensor,
+    *,
+    temperature: Annotated[float, positive] = 0.5,  # of rewards in [0, 1]
+) -> Tensor:
     """A centre among the best, weights softmax(R / temperature), and one among the worst."""
     return torch.stack([rewards, -rewards]) / temperature
 
 
+# The squared difference of implicit and given reward (default)
 @register_fit("mse")
 def squared(implied: Tensor, given: Tensor) -> Tensor:
     return (implied - given).square()
 
 
+# The cross entropy of the sigmoids of implicit and given reward
 @register_fit("bce")
 def cross_entropy(implied: Tensor, given: Tensor) -> Tensor:
     """Of sigmoid(implied) against sigmoid(given)."""

@@ -17,6 +17,7 @@ Target = Callable[[DecoupledBatch], tuple[Tensor, Tensor]]
 LEAST = 1e-8
 
 
+# The mean of the step that was taken, by the variance of its noise (default)
 @register_distillation_target
 def xt(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     """The mean of the step that was taken, by the variance of the step if it had any."""
@@ -25,12 +26,14 @@ def xt(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     return batch.velocity_gain[..., None] * batch.error, variance
 
 
+# The velocity, under dynamics=ode
 @register_distillation_target(noiseless=True)
 def velocity(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     """The velocity; under dynamics=ode alone, where it is all that a step depends on."""
     return batch.error, torch.ones_like(batch.sigma)
 
 
+# The picture that is expected, under dynamics=ode
 @register_distillation_target(noiseless=True)
 def x0(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     """The picture that is expected, x - sigma velocity; under dynamics=ode alone."""

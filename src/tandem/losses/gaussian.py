@@ -36,12 +36,14 @@ OF_GAUSSIAN_STEPS = {
 }
 
 
+# A step counts by 1 / its duration, as in GRPO-Guard's code
 @register_step_weight
 def inverse_time(transition: Transition) -> Tensor:
     """1 / -dt, as GRPO-Guard's code has it."""
     return _inverse(transition.sigma - transition.next_sigma)
 
 
+# A step counts so that a change of velocity moves every guarded log-ratio alike, under any dynamics
 @register_step_weight
 def inverse_gain(transition: Transition) -> Tensor:
     """1 / |d mean / d velocity|: a change of velocity moves every guarded log-ratio alike.
@@ -53,12 +55,18 @@ def inverse_gain(transition: Transition) -> Tensor:
     return _inverse(-transition.velocity_gain)
 
 
+# A step counts by its noise (TempFlow-GRPO)
 @register_step_weight
-def noise(transition: Transition, *, scale: float = 2.25) -> Tensor:
+def noise(
+    transition: Transition,
+    *,
+    scale: float = 2.25,  # times std
+) -> Tensor:
     """scale x std: most where a step explores most (TempFlow-GRPO, arXiv:2508.04324)."""
     return scale * transition.std
 
 
+# A step counts so that a change of velocity moves every log p alike (Flash-GRPO)
 @register_step_weight
 def equal_steps(transition: Transition) -> Tensor:
     """std / |d mean / d velocity| over its mean in the row: a change of velocity moves log p of
@@ -140,12 +148,14 @@ def grpo_guard(
     return loss if weight is None else weight(batch.transition) * loss
 
 
+# Between the means of a step, by its noise: the KL in nats per latent dimension
 @register_step_distance
 def exact_kl(transition: Transition) -> Tensor:
     """(mean - mean_old)^2 / (2 std^2): nats per latent dimension."""
     return transition.kl_to_old
 
 
+# Between velocities, squared: every noise level counts alike
 @register_step_distance
 def velocity_moved(transition: Transition) -> Tensor:
     """(velocity - velocity_old)^2, the mean over latent dimensions."""

@@ -45,6 +45,7 @@ def by_reference(batch: CoupledBatch, *, beta: float) -> Tensor:
     return beta * log_ratio(batch)
 
 
+# Good and bad rows of pairs, each by itself, against the KL of mismatched ones (KTO)
 @register_policy_loss(
     reads={"ref_logp", "baseline"},
     per="row",
@@ -59,8 +60,12 @@ def kto(
     surveyed: Tensor,
     *,
     beta: Annotated[float, positive] = 0.1,
-    desirable: Annotated[float, at_least(0)] = 1.0,
-    undesirable: Annotated[float, at_least(0)] = 1.0,
+    desirable: Annotated[
+        float, at_least(0)
+    ] = 1.0,  # weight of good rows; pairs bring as many good as bad ones, so 1 and 1 is even
+    undesirable: Annotated[
+        float, at_least(0)
+    ] = 1.0,  # of bad ones; more where a bad answer does more harm than a good one helps
 ) -> Tensor:
     """1 - sigmoid(beta (log ratio - z)) for good rows, 1 - sigmoid(beta (z - log ratio)) for bad.
 

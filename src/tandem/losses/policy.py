@@ -36,12 +36,14 @@ def imitation(batch: CoupledBatch) -> dict[str, Metric]:
     return {"actor/token_accuracy": masked_mean(batch.likeliest, batch.mask)}
 
 
+# -log p of demonstrations
 @register_policy_loss(reads={"likeliest"}, metrics=imitation)
 def nll(batch: CoupledBatch) -> Tensor:
     """-log p of the steps that were shown, each times the score its row brought."""
     return -batch.logp * batch.advantages
 
 
+# -A log p, for fresh samples
 @register_policy_loss(zero_at_zero_advantage=True, on_fresh_samples=True)
 def reinforce(batch: CoupledBatch) -> Tensor:
     """-A log p; its gradient is the policy gradient only while the samples are fresh."""
@@ -67,6 +69,7 @@ def clipping(
     return {f"actor/{name}": masked_mean(where, batch.mask) for name, where in fractions.items()}
 
 
+# Clipped surrogate with its two clip numbers (PPO, GRPO, DAPO)
 @register_policy_loss(
     reads={"old_logp"},
     clips=1.0,
@@ -79,6 +82,7 @@ def ppo(
     *,
     clip_low: Annotated[float, between(0, 1)] = 0.2,
     clip_high: Annotated[float, at_least(0)] = 0.2,
+    # Caps the ratio of bad steps: dual clip (published: 3), two-sided clip (published: 4).
     ratio_max: Annotated[float, positive] | None = None,
 ) -> Tensor:
     """PPO, GRPO, Dr. GRPO and DAPO: they differ in advantage, clip numbers and weights alone.

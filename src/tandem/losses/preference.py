@@ -1,8 +1,7 @@
 """Losses of a chosen against a rejected answer: (CoupledBatch, *, numbers) -> [B, T].
 
-Each is the formula of one pair, written over `chosen` and `rejected`: what a row's log-probability
-says against the reference, or by itself. beta is per nat of the whole sample, or of its mean step
-where lengths are normalised. `sequence_mean` makes a mean over pairs of it.
+Each is the formula of one pair, of `chosen` and `rejected`: log-probabilities against the reference
+or by themselves. beta is per nat of a sample, or of its mean step where lengths are normalised.
 """
 
 from __future__ import annotations
@@ -104,6 +103,7 @@ def ipo(batch: CoupledBatch, *, beta: Temperature = 0.1, length_norm: bool = Tru
     return on_pairs((chosen - rejected - 1 / (2 * beta)).square(), batch)
 
 
+# A margin of mean steps, gamma wide, without a reference (SimPO)
 @register_policy_loss(
     reward=by_itself,
     metrics=pairs_by(by_itself),
@@ -120,7 +120,7 @@ def simpo(
     batch: CoupledBatch,
     *,
     beta: Temperature = 2.0,
-    gamma: float = 0.5,
+    gamma: float = 0.5,  # published: .5 to 1.4
     length_norm: bool = True,
     label_smoothing: LabelNoise = 0.0,
 ) -> Tensor:
@@ -132,6 +132,7 @@ def simpo(
     return on_pairs(logistic(beta * (chosen - rejected) - gamma, label_smoothing), batch)
 
 
+# -log p of the chosen answer, and the odds against the rejected one (ORPO)
 @register_policy_loss(
     reward=by_mean_step,
     metrics=pairs_by(by_mean_step),
@@ -147,7 +148,8 @@ def simpo(
 def orpo(batch: CoupledBatch, *, odds: float = 0.1) -> Tensor:
     """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.
 
-    The first part imitates the chosen answer; each counts once, however long (arXiv:2403.07691).
+    The first part imitates the chosen answer; each counts once, however long (arXiv:2403.07691,
+    where odds is lambda).
     """
     chosen, rejected = of_pairs(of_row(batch.logp, batch, length_norm=True), batch)
     return on_pairs(-chosen - odds * logsigmoid(log_odds(chosen) - log_odds(rejected)), batch)
@@ -226,6 +228,7 @@ def ranking(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
     return {f"preference/group_{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
 
+# -log sigmoid of what all samples of a group say together, by their advantages (DPO of groups)
 @register_policy_loss(
     reads={"ref_logp"},
     per="row",
@@ -234,15 +237,12 @@ def ranking(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
     survey=disagreement,
     metrics=ranking,
 )
-def group_preference(
-    batch: CoupledBatch, surveyed: Tensor, *, beta: Annotated[float, positive] = 0.2
-) -> Tensor:
+def group_preference(batch: CoupledBatch, surveyed: Tensor, *, beta: Temperature = 0.2) -> Tensor:
     """softplus(S) = -log sigmoid(-S), S of the row's group: a preference among all its samples.
 
     Of advantages +1 and -1 and groups of two it is DPO of half the beta; of velocity errors, at one
     noise level, it has beta times the gradient of DGPO (arXiv:2510.08425) without a clip. The value
-    is that of the group on every row with an advantage, the gradient the row's own part of it: rows
-    need not be together.
+    is that of the group on every row with an advantage, the gradient the row's own part of it.
     """
     own = -beta * surveyed.sigmoid() * liked(batch)
     value = softplus(surveyed) + own - own.detach()

@@ -91,6 +91,7 @@ def clip_cov_metrics(
     return clipped | {"actor/clip_cov_selected": masked_mean(surveyed, batch.mask)}
 
 
+# Clipped surrogate; a few steps of high covariance, drawn by lot, lose their gradient (Clip-Cov)
 @register_policy_loss(
     reads={"old_logp", "key"},
     clips=1.0,
@@ -106,8 +107,11 @@ def clip_cov(
     *,
     clip_low: Annotated[float, within(0, 1)] = 0.2,
     clip_high: Annotated[float, at_least(0)] = 0.2,
-    part: Annotated[float, fraction] = 2e-4,
-    between: Annotated[tuple[float, float], rising] = (1.0, 5.0),
+    part: Annotated[float, fraction] = 2e-4,  # of all steps of an update
+    between: Annotated[tuple[float, float], rising] = (
+        1.0,
+        5.0,
+    ),  # covariance of advantage and log p from which a step may be drawn
 ) -> Tensor:
     """PPO's, but 0 for a random `part` of all steps, drawn where `between` bounds the covariance.
 
@@ -133,6 +137,7 @@ def kl_cov_metrics(batch: CoupledBatch, surveyed: Tensor, *, coef: float) -> dic
 
 
 # A row without advantage may stand out as well, and is then held back.
+# Ratio without a clip; the few steps of highest covariance are pulled back instead (KL-Cov)
 @register_policy_loss(
     reads={"old_logp"},
     units={"part": "none", "coef": "none"},
@@ -144,8 +149,8 @@ def kl_cov(
     batch: CoupledBatch,
     surveyed: Tensor,
     *,
-    part: Annotated[float, fraction] = 2e-4,
-    coef: Annotated[float, at_least(0)] = 1.0,
+    part: Annotated[float, fraction] = 2e-4,  # of all steps of an update; published: 2e-4 to 2e-3
+    coef: Annotated[float, at_least(0)] = 1.0,  # of |log p - log p_old|
 ) -> Tensor:
     """-r A without a clip, plus coef |log p - log p_old| on the steps of the highest covariance.
 

@@ -66,6 +66,7 @@ def sequence_clipping(
     return metrics | sequence_ratio(batch)
 
 
+# One clipped ratio for each sample (GSPO, LUSPO)
 @register_policy_loss(
     reads={"old_logp"},
     per="sample",
@@ -85,6 +86,7 @@ def gspo(
     return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
 
 
+# The ratio of the sample, the gradient of each step: for advantages that vary by step
 @register_policy_loss(
     reads={"old_logp"},
     clips=1.5e-3,
@@ -117,6 +119,7 @@ def log_clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> d
     return metrics | sequence_ratio(batch)
 
 
+# Geometric mean of a sample's clipped ratios (GMPO)
 @register_policy_loss(
     reads={"old_logp"},
     per="sample",
@@ -128,8 +131,8 @@ def log_clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> d
 def gmpo(
     batch: CoupledBatch,
     *,
-    clip_low: Annotated[float, at_least(0)] = 0.4,
-    clip_high: Annotated[float, at_least(0)] = 0.4,
+    clip_low: Annotated[float, at_least(0)] = 0.4,  # nats
+    clip_high: Annotated[float, at_least(0)] = 0.4,  # nats
 ) -> Tensor:
     """The geometric mean of a sample's clipped step ratios (arXiv:2507.20673).
 
@@ -160,6 +163,7 @@ def reshaping(
     return {"actor/vespo_phi": masked_mean(phi, batch.mask)} | sequence_ratio(batch)
 
 
+# A smooth weight of the whole sample's ratio in place of a clip (VESPO)
 @register_policy_loss(
     reads={"old_logp"},
     units={"good": "none", "bad": "none"},
@@ -170,7 +174,7 @@ def reshaping(
 def vespo(
     batch: CoupledBatch,
     *,
-    good: tuple[float, float] = (2.0, 3.0),
+    good: tuple[float, float] = (2.0, 3.0),  # power and rate where the advantage is 0 or more
     bad: tuple[float, float] = (3.0, 2.0),
 ) -> Tensor:
     """-phi A log p: a smooth weight of the whole sample in place of a clip (arXiv:2602.10693).

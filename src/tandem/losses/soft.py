@@ -18,10 +18,15 @@ def capping(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:
     return {"actor/ratio_capped": masked_mean(above, batch.mask)}
 
 
+# -A log p times a capped ratio: no step loses its gradient (CISPO)
 @register_policy_loss(
     reads={"old_logp"}, units={"ratio_max": "ratio"}, zero_at_zero_advantage=True, metrics=capping
 )
-def cispo(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] = 5.0) -> Tensor:
+def cispo(
+    batch: CoupledBatch,
+    *,
+    ratio_max: Annotated[float, positive] = 5.0,  # absolute: 5 of tokens
+) -> Tensor:
     """-min(r, ratio_max) A log p, the capped ratio detached: no step loses its gradient.
 
     `ratio_max` is absolute, not 1 + something. Source: MiniMax-M1, arXiv:2506.13585.
@@ -30,6 +35,7 @@ def cispo(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] = 5.0) -
     return -ratio * batch.advantages * batch.logp
 
 
+# A soft gate in place of the clip (SAPO)
 @register_policy_loss(
     reads={"old_logp"},
     units={"tau_good": "none", "tau_bad": "none", "width": "clip"},
@@ -40,7 +46,7 @@ def sapo(
     *,
     tau_good: Annotated[float, positive] = 1.0,
     tau_bad: Annotated[float, positive] = 1.05,
-    width: Annotated[float, positive] = 1.0,
+    width: Annotated[float, positive] = 1.0,  # how far from 1 a ratio is far off
 ) -> Tensor:
     """-(4 w / tau) sigmoid(tau (r - 1) / w) A: a soft gate whose slope at r = 1 is the policy
     gradient; `width` w is how far from 1 a ratio is far off.
@@ -52,8 +58,15 @@ def sapo(
     return -torch.where(batch.advantages > 0, good, bad) * batch.advantages
 
 
+# -A log p with a quadratic pull to the sampling weights in place of a clip (DRO)
 @register_policy_loss(reads={"old_logp"}, units={"beta": "preference"})
-def dro(batch: CoupledBatch, *, beta: Annotated[float, at_least(0)] = 0.1) -> Tensor:
+def dro(
+    batch: CoupledBatch,
+    *,
+    beta: Annotated[
+        float, at_least(0)
+    ] = 0.1,  # a pull is of second order in a log ratio, as a temperature is
+) -> Tensor:
     """-A log p + beta / 2 (log p - log p_old)^2: a pull instead of a clip."""
     pull = (batch.logp - batch.old_logp).square()
     return -batch.logp * batch.advantages + 0.5 * beta * pull

@@ -1,0 +1,140 @@
+"""Tandem's own options, read from the source that declares them: nothing heavy is imported for it.
+
+A component is registered by a decorator of `tandem.contracts` right above its `def` or `class`.
+Its name, the defaults of its keywords and the comment above the decorator are the option.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any
+
+from tandem.contracts import declare, registration
+from tandem.registry.nodes import Node, node_of
+
+Definition = ast.FunctionDef | ast.ClassDef
+
+PACKAGE = Path(__file__).parents[1]
+# Groups whose options stand in files: they choose options of others.
+IN_FILES = ("dynamics", "rollout", "data", "model", "model/family", "reward")
+GROUPS = {
+    name: value.group
+    for name, value in vars(registration).items()
+    if isinstance(value, registration.Registrar)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    node: Node
+    help: str  # the comment above the decorator, or the first line of the docstring
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One file of the package, parsed."""
+
+    name: str
+    text: str
+    tree: ast.Module
+    paths: dict[str, str] = field(default_factory=dict)  # of functions that it defines or imports
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.tree.body:
+            match node:
+                case ast.ImportFrom(module=home, names=names):
+                    self.paths.update({x.asname or x.name: f"{home}.{x.name}" for x in names})
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    self.paths[name] = f"{self.name}.{name}"
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_literal(value):
+                    self.constants[name] = ast.literal_eval(value)
+
+    def value(self, default: ast.expr) -> Any:
+        """A default as YAML writes it: a function is the node that binds it."""
+        if isinstance(default, ast.Name):
+            if default.id in self.constants:
+                return self.constants[default.id]
+            return {"_target_": self.paths[default.id], "_partial_": True}
+        return ast.literal_eval(default)
+
+
+@functools.cache
+def options() -> Mapping[tuple[str, str], Option]:
+    """(group, name) -> the option, of all groups whose options can be made of signatures."""
+    found: dict[tuple[str, str], Option] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "\n@register_" in text:
+            parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+            found.update(_options_in(Module(".".join(parts), text, ast.parse(text))))
+    return found
+
+
+def _is_literal(value: ast.expr) -> bool:
+    plain = ast.Constant | ast.Dict | ast.Tuple | ast.List | ast.UnaryOp | ast.USub | ast.Load
+    return all(isinstance(node, plain) for node in ast.walk(value))
+
+
+def _options_in(module: Module) -> Iterator[tuple[tuple[str, str], Option]]:
+    for node in module.tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for decorator in node.decorator_list:
+                yield from _option_of(node, decorator, module)
+
+
+def _option_of(
+    node: Definition, decorator: ast.expr, module: Module
+) -> Iterator[tuple[tuple[str, str], Option]]:
+    bare = isinstance(decorator, ast.Name)
+    call = ast.Call(decorator, [], []) if bare else decorator
+    match call:
+        case ast.Call(func=ast.Name(id=registrar)) if registrar in GROUPS:
+            group = GROUPS[registrar]
+        case _:
+            return
+    if group not in IN_FILES:
+        name = ast.literal_eval(call.args[0]) if call.args else node.name
+        facts = {keyword.arg: keyword.value for keyword in call.keywords}
+        units = module.value(facts["units"]) if "units" in facts else {}
+        made = node_of(group, name, declare(units=units)(_stub(node, module)))
+        if made is not None:
+            yield (group, name), Option(made, _help(node, decorator, module))
+
+
+def _help(node: Definition, decorator: ast.expr, module: Module) -> str:
+    above = module.text.splitlines()[decorator.lineno - 2]
+    if above.startswith("# "):
+        return above.removeprefix("# ")
+    return (ast.get_docstring(node) or "").partition("\n")[0].rstrip(".")
+
+
+def _stub(node: Definition, module: Module) -> Callable:
+    """What stands for a component: its name, its place and its signature, and no code."""
+    if isinstance(node, ast.ClassDef):
+        made: Any = type(node.name, (), {})
+        inits = [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
+        parameters = [p for init in inits for p in _parameters(init, module)][1:]
+    else:
+        made = lambda: None  # noqa: E731
+        parameters = list(_parameters(node, module))
+    made.__module__, made.__qualname__ = module.name, node.name
+    made.__signature__ = Signature(parameters)
+    return made
+
+
+def _parameters(node: ast.FunctionDef, module: Module) -> Iterator[Parameter]:
+    given, empty = node.args, Parameter.empty
+    by_place = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(by_place) - len(given.defaults)), *given.defaults]
+    kinds = [Parameter.POSITIONAL_OR_KEYWORD] * len(by_place)
+    kinds += [Parameter.KEYWORD_ONLY] * len(given.kwonlyargs)
+    every = zip([*by_place, *given.kwonlyargs], [*defaults, *given.kw_defaults], kinds, strict=True)
+    for argument, default, kind in every:
+        value = empty if default is None else module.value(default)
+        yield Parameter(argument.arg, kind, default=value)
