@@ -225,6 +225,12 @@ def test_what_is_kept_is_for_the_user_alone_to_read_and_mend(tmp_path):
         trust.trusted()
 
 
+@pytest.mark.parametrize("word", ["optimizer=glob(a*)", "optimizer.lr=interval(1,2)"])
+def test_what_is_swept_is_still_refused_in_one_line(word):
+    with pytest.raises(ConfigError, match="several values need -m"):
+        compose([word])
+
+
 def test_a_job_of_a_sweep_that_goes_on_says_what_its_command_line_said():
     words = ["plugins=[mine]", "seed=3", "reward=judge", f"{URL}=http://x", f"{KEY}=NAME"]
     assert confirmed(words) == [words[0], *words[3:]]

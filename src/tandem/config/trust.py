@@ -77,13 +77,10 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
 
 
 def believe(parts: Sequence[Override]) -> None:
-    """The variables and the hosts that a command line names."""
+    """The variables and the hosts that a command line names; of a sweep, each run says its own."""
     for part in parts:
-        if part.is_delete():
-            continue
-        values = part.sweep_string_iterator() if part.is_sweep_override() else [part.value()]
-        for value in values:
-            _believe(part.key_or_group.rpartition(".")[2], value)
+        if not part.is_delete() and not part.is_sweep_override():
+            _believe(part.key_or_group.rpartition(".")[2], part.value())
 
 
 def _believe(name: str, value: object) -> None:
