@@ -73,3 +73,11 @@ def test_the_page_lists_what_plugins_register_and_what_their_files_offer(written
     written("# A schedule of mine\nlr: 1\n", "own_plugin/conf/schedule/mine.yaml")
     found = brought_by(plugin_folders(["plugins=[own_plugin]"]))
     assert found == {"reward": {"calm": "How calm."}, "schedule": {"mine": "A schedule of mine"}}
+
+
+def test_a_file_beside_a_plugin_is_enough_to_offer_a_way_to_sample(written):
+    written("", "own_plugin/__init__.py")
+    written("defaults: [local]\ntemperature: 0.7\n", "own_plugin/conf/rollout/cooler.yaml")
+    cfg = compose(["plugins=[own_plugin]", "rollout=cooler"])
+    assert (cfg.rollout.temperature, cfg.dynamics.name) == (0.7, "autoregressive")
+    assert compose(["model=tiny_flow", "algorithm=flow_grpo"]).dynamics.name == "flow_sde"

@@ -48,11 +48,6 @@ def store_options(folder: Path) -> None:
         package = "_global_" if group in GLOBAL else None
         held = _held(node, component)
         ConfigStore.instance().store(group=group, name=name, node=held, package=package)
-        if group == "rollout":  # what dynamics=auto comes to where it samples
-            of_tokens = OmegaConf.create(
-                {"defaults": ["/dynamics/autoregressive@_global_.dynamics"]}
-            )
-            ConfigStore.instance().store(group="dynamics/_of", name=name, node=of_tokens)
 
 
 @functools.cache
