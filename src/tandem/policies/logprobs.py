@@ -79,10 +79,14 @@ def token_logp(
     """
     size = max(logit_budget // vocabulary, 1)
     single = len(states) <= size
+    tempered = bool((places.temperature != 1).any())  # asked once: a GPU must be waited for
     head = head if single else for_chunks(head)
 
     def of_chunk(states: Tensor, token: Tensor, temperature: Tensor) -> Tensor:
-        return _numbers(head(states), token, temperature, also)
+        logits = widened(head(states))
+        if tempered:
+            logits = logits / temperature[:, None].to(logits.dtype)
+        return _numbers(logits, token, also)
 
     columns = (states, places.token, places.temperature)
     if single:
@@ -170,11 +174,8 @@ def _dtype_of_pass(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
-def _numbers(logits: Tensor, token: Tensor, temperature: Tensor, also: Sequence[str]) -> Tensor:
+def _numbers(logits: Tensor, token: Tensor, also: Sequence[str]) -> Tensor:
     """Log-probability of each row's token, then whatever else was asked: [1 + len(also), N]."""
-    logits = widened(logits)
-    if bool((temperature != 1).any()):
-        logits = logits / temperature[:, None].to(logits.dtype)
     logp = logits.log_softmax(-1)
     chosen = logp.gather(-1, token[:, None])[:, 0]
     return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also)])
