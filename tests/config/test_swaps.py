@@ -151,3 +151,34 @@ def test_some_swaps_of_each_preset_run_or_are_refused_for_a_reason_of_mathematic
 @pytest.mark.parametrize("preset", PRESETS)
 def test_all_swaps_run_or_are_refused_for_a_reason_of_mathematics(preset):
     assert not refusals_of(preset, swaps(preset, 0, 1))
+
+
+def test_a_loss_without_a_preset_is_an_algorithm_over_the_parts_that_most_have():
+    cfg = compose(["algorithm=opsm"])
+    check(cfg)
+    assert cfg.algorithm.advantage["_target_"].endswith("group_relative")
+    assert cfg.algorithm.weights["_target_"].endswith("sequence_mean")
+    assert cfg.algorithm.loss == compose(["algorithm/loss=opsm"]).algorithm.loss
+    assert (cfg.choices.algorithm, cfg.choices.recipe) == ("opsm", None)
+
+
+MINE = """\
+from tandem.registry import register_policy_loss
+
+@register_policy_loss
+def my_loss(batch, *, clip_low: float, width: float = 0.5):
+    return -batch.logp
+"""
+
+
+def test_a_registered_loss_is_an_algorithm_with_ppos_numbers_where_it_has_none(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_alone.py").write_text(MINE)
+    cfg = compose(["plugins=[mine_alone]", "algorithm=my_loss", "algorithm.loss.width=0.25"])
+    check(cfg)
+    assert (cfg.algorithm.loss.clip_low, cfg.algorithm.loss.width) == (0.2, 0.25)
+    with pytest.raises(ConfigError, match=r"unknown option of algorithm 'my_los': did you mean"):
+        compose(["plugins=[mine_alone]", "algorithm=my_los"])

@@ -23,6 +23,7 @@ EXAMPLES = """\
 NOTES = """\
   group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe); a group
   that stands under another name is written with it, as below (group@name=option);
+  a loss without a preset is an algorithm too: algorithm=opsm is group-relative with that loss;
   key=value sets a number (algorithm.loss.clip_high=0.28). The command line beats all.
   --cfg job --resolve prints the whole configuration, -m or sweep= runs a sweep (docs/sweeps.md),
   dry_run=true stops before any weight is loaded."""

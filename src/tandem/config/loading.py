@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from types import NoneType
@@ -33,6 +33,8 @@ from tandem.config.names import ConfigError
 from tandem.config.swaps import Numbers, Swap, at, belongs, chosen_by_parts, fitted, replaced
 
 Plain = dict[str, Any]
+
+LOSSES = "algorithm/loss"  # of which each is an algorithm too
 
 STRICT: Any = get_yaml_loader()  # OmegaConf's: no key twice, and 1e3 is a number
 FAST: tuple[Any, ...] = (yaml.cyaml.CParser, STRICT) if yaml.__with_libyaml__ else (STRICT,)
@@ -70,11 +72,21 @@ class Repository(ConfigRepository):
     def load_config(self, config_path: str) -> ConfigResult | None:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
-            return None
+            return self._algorithm(config_path)
         key, now = (source.full_path(), config_path), _state(source, config_path)
         if key not in READ or READ[key][0] != now:
             READ[key] = now, self._read(source, config_path)
         return READ[key][1]
+
+    def _algorithm(self, config_path: str) -> ConfigResult | None:
+        """A loss that has no preset, as an algorithm: see `algorithm_of`."""
+        group, _, name = config_path.partition("/")
+        if group != "algorithm" or not self.config_exists(f"{LOSSES}/{name}"):
+            return None
+        loss, ppo = (self.load_config(f"{LOSSES}/{option}") for option in (name, "ppo"))
+        plain = algorithm_of(name, loss.plain, ppo.plain)
+        listed = self._create_defaults_list(config_path, OmegaConf.create(plain.pop("defaults")))
+        return replace(loss, defaults_list=listed, plain=plain)
 
     def _read(self, source: ConfigSource, config_path: str) -> ConfigResult:
         if _is_hydras(config_path):
@@ -94,6 +106,16 @@ class Repository(ConfigRepository):
             defaults_list=self._create_defaults_list(config_path, listed),
             plain=plain,
         )
+
+
+def algorithm_of(name: str, loss: Plain, ppo: Plain) -> Plain:
+    """The preset of a loss that has none: advantages within groups, a mean over samples.
+
+    Numbers that the loss leaves to be given are PPO's, where PPO has them.
+    """
+    parts = {"advantage": "group_relative", "loss": name, "weights": "sequence_mean"}
+    given = {key: ppo[key] for key, value in loss.items() if value == "???" and key in ppo}
+    return {"defaults": ["_base", *({k: v} for k, v in parts.items()), "_self_"], "loss": given}
 
 
 def parsed(text: str, path: Path) -> Plain:

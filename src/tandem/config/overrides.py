@@ -100,6 +100,8 @@ def _refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
     if chosen is None:
         raise ConfigError(f"{group}=null: write ~{group} to leave it out")
     options = [*menu[group], *(f"{sub}/{o}" for sub, o in _below(group, menu))]
+    if group == "algorithm":  # a loss is one, over the parts that most have
+        options += menu["algorithm/loss"]
     if isinstance(chosen, list) and group not in TOGETHER:
         raise ConfigError(f"{group}=[{','.join(map(str, chosen))}]: {group} takes one option")
     for name in chosen if isinstance(chosen, list) else [chosen]:

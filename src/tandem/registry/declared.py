@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -43,7 +43,7 @@ class Module:
     text: str
     tree: ast.Module
     paths: dict[str, str] = field(default_factory=dict)  # of functions that it defines or imports
-    constants: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, ast.expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for node in self.tree.body:
@@ -52,14 +52,14 @@ class Module:
                     self.paths.update({x.asname or x.name: f"{home}.{x.name}" for x in names})
                 case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                     self.paths[name] = f"{self.name}.{name}"
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_literal(value):
-                    self.constants[name] = ast.literal_eval(value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self.constants[name] = value
 
     def value(self, default: ast.expr) -> Any:
         """A default as YAML writes it: a function is the node that binds it."""
         if isinstance(default, ast.Name):
             if default.id in self.constants:
-                return self.constants[default.id]
+                return ast.literal_eval(self.constants[default.id])
             return {"_target_": self.paths[default.id], "_partial_": True}
         return ast.literal_eval(default)
 
@@ -76,14 +76,32 @@ def options() -> Mapping[tuple[str, str], Option]:
     return found
 
 
-def _is_literal(value: ast.expr) -> bool:
-    plain = ast.Constant | ast.Dict | ast.Tuple | ast.List | ast.UnaryOp | ast.USub | ast.Load
-    return all(isinstance(node, plain) for node in ast.walk(value))
+def _init(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    """None of a dataclass, whose fields may be inherited: its option stands in a file."""
+    return [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
+
+
+def _facts(call: ast.Call, module: Module) -> dict[str, ast.expr]:
+    """What a decorator declares, `**SHARED` among it."""
+    said = [(keyword.arg, keyword.value) for keyword in call.keywords]
+    return dict(_spelled_out(said, module))
+
+
+def _spelled_out(
+    said: Iterable[tuple[str | None, ast.expr]], module: Module
+) -> Iterator[tuple[str, ast.expr]]:
+    for name, fact in said:
+        if name is not None:
+            yield name, fact
+            continue
+        shared = module.constants[fact.id]
+        names = [None if key is None else ast.literal_eval(key) for key in shared.keys]
+        yield from _spelled_out(zip(names, shared.values, strict=True), module)
 
 
 def _options_in(module: Module) -> Iterator[tuple[tuple[str, str], Option]]:
     for node in module.tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ClassDef) and _init(node)):
             for decorator in node.decorator_list:
                 yield from _option_of(node, decorator, module)
 
@@ -100,7 +118,7 @@ def _option_of(
             return
     if group not in IN_FILES:
         name = ast.literal_eval(call.args[0]) if call.args else node.name
-        facts = {keyword.arg: keyword.value for keyword in call.keywords}
+        facts = _facts(call, module)
         units = module.value(facts["units"]) if "units" in facts else {}
         made = node_of(group, name, declare(units=units)(_stub(node, module)))
         if made is not None:
@@ -118,8 +136,7 @@ def _stub(node: Definition, module: Module) -> Callable:
     """What stands for a component: its name, its place and its signature, and no code."""
     if isinstance(node, ast.ClassDef):
         made: Any = type(node.name, (), {})
-        inits = [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
-        parameters = [p for init in inits for p in _parameters(init, module)][1:]
+        parameters = [p for init in _init(node) for p in _parameters(init, module)][1:]
     else:
         made = lambda: None  # noqa: E731
         parameters = list(_parameters(node, module))
