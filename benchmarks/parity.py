@@ -73,6 +73,15 @@ CASES = {
         numbers={"loss_type": "grpo", **OF_TRL_SAMPLED},
         lag=LAG,
     ),
+    "grpo_kl": Case(
+        trl="GRPOTrainer, loss_type=grpo, beta .04",
+        says="clip .2; std + 1e-4; KL of .04 inside the mean of each answer; no entropy bonus or "
+        f"correction; answers {LAG} updates old",
+        overrides=("algorithm=grpo", *GRPO[1:], "algorithm.kl.coef=0.04", *SAMPLED),
+        peer="grpo",
+        numbers={"loss_type": "grpo", "beta": 0.04, **OF_TRL_SAMPLED},
+        lag=LAG,
+    ),
     "dapo": Case(
         trl="GRPOTrainer, loss_type=dapo",
         says=f"clip .2 and .28; {OF_GRPO}; no second draw, no punishment of long answers; TRL's "

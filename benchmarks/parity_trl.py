@@ -71,7 +71,7 @@ Optimizer = Callable[..., torch.optim.Optimizer]
 
 def grpo(model: Path, given: Sequence[Given], numbers: Mapping[str, Any]) -> Sampled:
     # Two iterations: with one TRL takes the old log-probabilities from the update itself.
-    config = GRPOConfig(num_iterations=2, beta=0.0, **PLAIN, **numbers)
+    config = GRPOConfig(**{"num_iterations": 2, "beta": 0.0, **PLAIN, **numbers})
     return Sampled(GRPOTrainer(args=config, **of_rewards(model, given)), given)
 
 
