@@ -18,7 +18,6 @@ from tandem.config.plugins import sources_of
 from tandem.settings import key_of
 
 FILE = "made_of.json"  # beside the weights
-ENGINE = "rollout.engine"  # who samples, and where, says nothing of what is sampled
 ABSENT = "nothing"
 NAMED = 3  # differences that a line names
 
@@ -57,7 +56,7 @@ def made_of(cfg: DictConfig) -> MadeOf:
     A plugin counts where a part of the configuration is its own, with what it imports.
     """
     whole = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
-    values = {key: value for key, value in leaves(whole) if _decides(key)}
+    values = {key: value for key, value in leaves(whole) if key_of(key).weights}
     texts = {key: value for key, value in values.items() if isinstance(value, str) and value}
     targets = {value for key, value in texts.items() if key.endswith("_target_")}
     places = {
@@ -92,10 +91,6 @@ def files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     return [p for p in sorted(place.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]
-
-
-def _decides(key: str) -> bool:
-    return key_of(key).weights and not f"{key}.".startswith(f"{ENGINE}.")
 
 
 def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> Iterator[str]:

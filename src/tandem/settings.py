@@ -129,8 +129,12 @@ def _said(record: type) -> dict[str, Key]:
     return found
 
 
-# What is known of a key; `hydra` has none of ours.
-KEYS = _said(Settings) | COMPONENTS | {"hydra": Key(**AT_HOME)}
+KEYS = {
+    **_said(Settings),
+    **COMPONENTS,
+    "rollout.engine": Key(weights=False, shared=True),  # who samples says nothing of what
+    "hydra": Key(**AT_HOME),  # has none of our keys
+}
 ORDINARY = Key()
 
 
