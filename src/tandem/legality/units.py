@@ -27,10 +27,10 @@ def warning(algorithm: Algorithm, settings: Settings) -> str | None:
     if settings.dynamics.kernel is None or not found:
         return None
     (key, _, loss), shown = found[0], ", ".join(f"{key}={number:g}" for key, number, _ in found)
-    scale = f"{settings.dynamics.clip_unit:.2g}"
+    unit = settings.dynamics.clip_unit
+    here = "" if unit == 1 else f", and what is 1 of tokens is {unit:.2g} here"
     return (
         f"units       {shown} of {loss} has no unit: log-probabilities of a flow are means over "
-        f"its latent dimensions, and what is 1 of tokens is {scale} here; "
-        f"declare units={{{key.rpartition('.')[2]!r}: 'clip'}}, or 'none' if it means the same "
-        "everywhere"
+        f"its latent dimensions{here}; declare units={{{key.rpartition('.')[2]!r}: 'clip'}}, or "
+        "'none' if it means the same everywhere"
     )
