@@ -26,8 +26,11 @@ class Watchdog(Callback):
     little later then, by faulthandler, whose exit code is 1.
     """
 
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
-        self.seconds, self.ended = module.guards.stalled_after, threading.Event()
+        self.seconds = module.guards.stalled_after
         if self.seconds is None:
             return
         self.pause = min(self.seconds / 4, LONGEST_PAUSE)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from tandem.contracts import declare
+from tandem.rewards.asking import batched, waits
 from tandem.rewards.workers import Verdict, Workers
 from tandem.types import Prompt
 
 
+@waits
+@batched
+@declare(judges="texts")
 class MathVerify:
     """1 where the last answer of the output equals the prompt's, else 0.
 
     A sample is missing where its prompt has no answer that is mathematics, or where it took longer
     than `timeout` seconds: `9**9**9` would take for ever.
     """
-
-    batched, waits = True, True
-    reads = "texts"
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 4) -> None:
         if find_spec("math_verify") is None:

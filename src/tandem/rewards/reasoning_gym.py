@@ -6,12 +6,17 @@ import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from tandem.contracts import declare
+from tandem.rewards.asking import batched, waits
 from tandem.rewards.workers import Verdict, Workers
 from tandem.types import Prompt
 
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 
 
+@waits
+@batched
+@declare(judges="texts")
 class ReasoningGym:
     """Between 0 and 1, for prompts that `data=reasoning_gym` made; others are missing.
 
@@ -19,9 +24,6 @@ class ReasoningGym:
     Several tasks evaluate an answer as Python, so they do it in processes where a name that is not
     mathematics ends the attempt (such an answer scores as a wrong one does).
     """
-
-    batched, waits = True, True
-    reads = "texts"
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 2) -> None:
         if find_spec("reasoning_gym") is None:
