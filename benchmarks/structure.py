@@ -169,20 +169,18 @@ def of_command() -> dict[str, object]:
     """How often one command composes, and what a composed run of tokens shows its user."""
     import runpy
 
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from omegaconf import OmegaConf
+    from tandem.config import compose, loading
+    from tandem.config.plain import user_keys
 
-    from tandem.config import compose
+    keys = user_keys(compose(["model=tiny_lm", "algorithm=grpo"]))
+    flow = user_keys(compose(["model=tiny_flow"]))
+    made, plain = [], loading.merged
 
-    keys = list(dotted(OmegaConf.to_container(compose(["model=tiny_lm", "algorithm=grpo"]))))
-    flow = list(dotted(OmegaConf.to_container(compose(["model=tiny_flow"]))))
-    made, plain = [], ConfigLoaderImpl.load_configuration
-
-    def counted(self, *given, **named):
+    def counted(*given):
         made.append(1)
-        return plain(self, *given, **named)
+        return plain(*given)
 
-    ConfigLoaderImpl.load_configuration = counted
+    loading.merged = counted
     with tempfile.TemporaryDirectory() as folder:
         sys.argv = ["train.py", "dry_run=true", f"run_dir={folder}/run"]
         runpy.run_path("train.py", run_name="__main__")
@@ -191,16 +189,6 @@ def of_command() -> dict[str, object]:
         "keys of a run of tokens": len(keys),
         "keys of a run of pictures": len(flow),
     }
-
-
-def dotted(node: object, prefix: str = "") -> Iterator[str]:
-    """The keys with a value that a user may set: no targets, none that the run fills in itself."""
-    if not isinstance(node, dict) or not node:
-        yield prefix
-        return
-    for name, value in node.items():
-        if not str(name).startswith("_") and (prefix or name not in ("choices", "overrides")):
-            yield from dotted(value, f"{prefix}.{name}" if prefix else str(name))
 
 
 def of_swaps() -> dict[str, object]:

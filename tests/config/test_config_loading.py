@@ -8,7 +8,7 @@ from hydra._internal.utils import create_config_search_path
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, compose, loading
+from tandem.config import ConfigError, compose, files, loading
 from tandem.config.composition import conf_folder, loader
 from tandem.config.loading import merge
 
@@ -30,12 +30,13 @@ def test_choices_compose_to_what_hydra_composes(choices, monkeypatch):
     assert ours.choices == OmegaConf.to_container(theirs.hydra.runtime.choices)
     theirs = OmegaConf.to_container(theirs)
     del theirs["hydra"]
-    assert OmegaConf.to_container(ours.cfg) == theirs
+    merge(whole := {}, theirs)  # ~ is a word of ours
+    assert OmegaConf.to_container(ours.cfg) == whole
 
 
 def test_a_second_composition_reads_no_file(monkeypatch):
     compose(["algorithm=rloo"])
-    monkeypatch.setattr(loading.yaml, "load", None)
+    monkeypatch.setattr(files.yaml, "load", None)
     assert compose(["algorithm=rloo", "seed=4"]).seed == 4
 
 
@@ -65,3 +66,9 @@ def test_what_is_left_open_does_not_beat_what_is_given():
     whole = {"path": "here", "node": {"a": 1}, "list": [1, 2], "none": None}
     merge(whole, {"path": "???", "node": {"b": "???"}, "list": [3], "none": {"c": 1}})
     assert whole == {"path": "here", "node": {"a": 1, "b": "???"}, "list": [3], "none": {"c": 1}}
+
+
+def test_a_tilde_deletes_what_stands_there():
+    whole = {"a": {"b": 1, "c": 2}, "d": 3}
+    merge(whole, {"a": {"b": "~"}, "d": "~", "e": "~"})
+    assert whole == {"a": {"c": 2}}

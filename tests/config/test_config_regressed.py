@@ -121,7 +121,6 @@ PICTURES_ALONE = "only who trains on whole pictures reads it"
 BY_TEACHER = "a teacher is asked where the policy came to"
 GRPO = "algorithm=grpo model=tiny_flow"
 UNREAD = {
-    "algorithm=grpo model=tiny_lm algorithm.regression.count=3": PICTURES_ALONE,
     f"{GRPO} algorithm/regression=uniform": PICTURES_ALONE,
     f"{GRPO} algorithm.snapshots.old.every=update": PICTURES_ALONE,
     f"{OPD} algorithm/regression=uniform": BY_TEACHER,
@@ -159,3 +158,12 @@ def test_a_snapshot_is_not_called_what_other_weights_are():
     OmegaConf.update(cfg, "algorithm.snapshots.live", cfg.algorithm.snapshots.old, force_add=True)
     with pytest.raises(ConfigError, match="live names the weights that are trained"):
         check(cfg)
+
+
+def test_what_pictures_alone_are_asked_is_no_key_of_a_run_of_tokens():
+    assert not {"regression", "snapshots", "anchor", "teachers"} & {*compose().algorithm}
+    for key in ("algorithm.regression.count", "algorithm.sampled_by", "algorithm.anchor.coef"):
+        with pytest.raises(
+            ConfigError, match=rf"^{key}: no language model has algorithm\.\w+; onl"
+        ):
+            compose([f"{key}=3"])

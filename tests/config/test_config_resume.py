@@ -67,7 +67,7 @@ def test_what_would_make_it_another_run_is_refused(run_dir, override):
     ("override", "answer"),
     [
         ("checkpoints.kep=1", "unknown key 'checkpoints.kep': did you mean 'checkpoints.keep'?"),
-        ("guards.new=1", "unknown key 'guards.new': did you mean"),
+        ("guards.new=1", "unknown key 'guards.new': there are first_update_ratio, "),
         ("trainer=gpu", "unknown option of trainer 'gpu': did you mean"),
         ("iterations=1,2", "iterations=1,2: a run that is resumed keeps it"),
     ],

@@ -32,6 +32,7 @@ from tandem.config.overrides import (
     is_choice,
     menu,
     parse,
+    refuse_deleted_key,
     refuse_unknown_key,
     refuse_wrong_choice,
 )
@@ -87,6 +88,7 @@ def _composed(given: Sequence[Override], compose: Compose, *, recorded: bool) ->
     cfg = made.cfg
     values = [part for part in given if part not in choices]
     for value in values:
+        refuse_deleted_key(value, cfg, made.deleted)
         refuse_unknown_key(value, cfg, options)
     with _told():
         ConfigLoaderImpl._apply_overrides_to_config(values, cfg)

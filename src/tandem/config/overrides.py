@@ -116,6 +116,15 @@ def _below(group: str, menu: Menu) -> Iterator[tuple[str, str]]:
             yield from ((other.removeprefix(f"{group}/"), option) for option in options)
 
 
+def refuse_deleted_key(override: Override, base: DictConfig, deleted: Mapping[str, str]) -> None:
+    """Raise for a key that a file leaves out: of pictures alone, in a run of tokens."""
+    key = override.key_or_group
+    for place, file in deleted.items():
+        if f"{key}.".startswith(f"{place}.") and OmegaConf.select(base, place) is None:
+            kind = file.rpartition("/")[2].removeprefix("_")
+            raise ConfigError(f"{key}: no {kind} model has {place}; only models of pictures do")
+
+
 def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None:
     """Raise if `base`, composed of the choices alone, has no such key."""
     key, text = override.key_or_group, override.input_line

@@ -49,6 +49,17 @@ def leaves(node: DictConfig | ListConfig | Mapping[str, Any]) -> Iterator[tuple[
     yield from _leaves(raw, key_of(node))
 
 
+def user_keys(cfg: DictConfig) -> list[str]:
+    """The keys with a value that a user may set: no targets, none that the run fills in itself."""
+    filled_in = ("choices", "overrides", "replaced")
+    keys = [key.split(".") for key, _ in leaves(cfg)]
+    return [
+        ".".join(names)
+        for names in keys
+        if names[0] not in filled_in and not any(name.startswith("_") for name in names)
+    ]
+
+
 def key_of(node: DictConfig | ListConfig | Any) -> str:
     """Where a node stands in its configuration; empty for the whole and for plain values."""
     return (node._get_full_key(None) or "") if OmegaConf.is_config(node) else ""

@@ -1,0 +1,130 @@
+"""Files of a configuration, each read once per process and as often as it changes."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import yaml
+from hydra._internal.config_repository import ConfigRepository
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
+
+from tandem.config.names import ConfigError
+
+Plain = dict[str, Any]
+
+LOSSES = "algorithm/loss"  # of which each is an algorithm too
+
+STRICT: Any = get_yaml_loader()  # OmegaConf's: no key twice, and 1e3 is a number
+FAST: tuple[Any, ...] = (yaml.cyaml.CParser, STRICT) if yaml.__with_libyaml__ else (STRICT,)
+
+
+class Yaml(*FAST):
+    """OmegaConf's YAML by the parser of libyaml, where PyYAML was built with it."""
+
+    def __init__(self, stream: str) -> None:
+        FAST[0].__init__(self, stream)
+        yaml.constructor.SafeConstructor.__init__(self)
+        yaml.resolver.Resolver.__init__(self)
+
+
+@dataclass
+class Read(ConfigResult):
+    """What Hydra reads of a file, its defaults list, beside the content of it."""
+
+    plain: Any = None
+
+
+# (source, path of a file in it) -> the file when it was read, and what was read.
+READ: dict[tuple[str, str], tuple[object, ConfigResult]] = {}
+
+
+class Repository(ConfigRepository):
+    """Reads a file again only once it changed. What it gives is shared: nobody may write to it."""
+
+    def __deepcopy__(self, _: object) -> Repository:
+        """The copy that Hydra makes for other folders to search; sources hold nothing of theirs."""
+        copied = copy.copy(self)
+        copied.sources = list(self.sources)
+        return copied
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None:
+            return self._algorithm(config_path)
+        key, now = (source.full_path(), config_path), _state(source, config_path)
+        if key not in READ or READ[key][0] != now:
+            READ[key] = now, self._read(source, config_path)
+        return READ[key][1]
+
+    def _algorithm(self, config_path: str) -> ConfigResult | None:
+        """A loss that has no preset, as an algorithm: see `algorithm_of`."""
+        group, _, name = config_path.partition("/")
+        if group != "algorithm" or not self.config_exists(f"{LOSSES}/{name}"):
+            return None
+        loss, ppo = (self.load_config(f"{LOSSES}/{option}") for option in (name, "ppo"))
+        plain = algorithm_of(name, loss.plain, ppo.plain)
+        listed = self._create_defaults_list(config_path, OmegaConf.create(plain.pop("defaults")))
+        return replace(loss, defaults_list=listed, plain=plain)
+
+    def _read(self, source: ConfigSource, config_path: str) -> ConfigResult:
+        if is_hydras(config_path):
+            return super().load_config(config_path)
+        if source.scheme() == "file":
+            text = (path := Path(source.path, f"{config_path}.yaml")).read_text(encoding="utf-8")
+            plain, header = parsed(text, path), ConfigSource._get_header_dict(text[:512])
+        else:
+            found = source.load_config(config_path)
+            plain, header = OmegaConf.to_container(found.config, resolve=False), found.header
+        listed = OmegaConf.create(plain.pop("defaults", []))
+        return Read(
+            provider=source.provider,
+            path=source.full_path(),
+            config=OmegaConf.create(),
+            header=header,
+            defaults_list=self._create_defaults_list(config_path, listed),
+            plain=plain,
+        )
+
+
+def algorithm_of(name: str, loss: Plain, ppo: Plain) -> Plain:
+    """The preset of a loss that has none: advantages within groups, a mean over samples.
+
+    Numbers that the loss leaves to be given are PPO's, where PPO has them.
+    """
+    parts = {"advantage": "group_relative", "loss": name, "weights": "sequence_mean"}
+    given = {key: ppo[key] for key, value in loss.items() if value == "???" and key in ppo}
+    return {"defaults": ["_base", *({k: v} for k, v in parts.items()), "_self_"], "loss": given}
+
+
+def parsed(text: str, path: Path) -> Plain:
+    try:
+        content = yaml.load(text, Loader=Yaml)  # a subclass of the safe one
+    except yaml.MarkedYAMLError as error:
+        place = f"{path}, line {error.problem_mark.line + 1}"
+        raise ConfigError(f"{place}: {error.problem or error.context}") from error
+    if not isinstance(content, dict | NoneType):
+        raise ConfigError(f"{path}: expected keys with values, got {content!r}")
+    return content or {}
+
+
+def _state(source: ConfigSource, config_path: str) -> object:
+    """Changes when what stands there does."""
+    if source.scheme() == "file":
+        found = os.stat(os.path.join(source.path, f"{config_path}.yaml"))
+        return found.st_mtime_ns, found.st_size
+    if source.scheme() == "structured":
+        return ConfigStore.instance()._load(f"{config_path}.yaml")
+    return None  # of a package that is installed
+
+
+def is_hydras(config_path: str) -> bool:
+    return config_path.startswith("hydra/")
