@@ -74,6 +74,7 @@ BESIDE = {
     "data=mixture": [f"data.of={{shown:{{data:{ROWS}}}}}"],
     "data=text": ["data.path=prompts.txt", "warm_start=null"],
     "data=reasoning_gym": ["data.task=leg_counting"],
+    "dynamics/stochastic=one_step": [*RANDOM, "dynamics.stochastic.step=1"],
     "evaluation=pictures": ["model=tiny_flow", "algorithm=sft"],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
@@ -272,3 +273,10 @@ def test_what_the_policy_cannot_say_is_refused_before_any_weight(monkeypatch):
     said = "algorithm=grpo needs entropy, ref_logp, which model=tiny_lm does not give"
     with pytest.raises(ConfigError, match=said):
         check(compose(["~recipe"]))
+
+
+def test_a_number_of_a_reward_needs_no_word_for_its_wrapper():
+    cfg = compose(["reward=length", "reward.length.limit=7", "reward.length.weight=2"])
+    assert (cfg.reward.length.function.limit, cfg.reward.length.weight) == (7, 2)
+    with pytest.raises(ConfigError, match=r"reward\.length\.function\.limt.*function\.limit'"):
+        compose(["reward=length", "reward.length.limt=7"])

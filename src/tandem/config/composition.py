@@ -31,6 +31,7 @@ from tandem.config.overrides import (
     Menu,
     is_choice,
     menu,
+    of_reward,
     parse,
     refuse_deleted_key,
     refuse_unknown_key,
@@ -86,7 +87,7 @@ def _composed(given: Sequence[Override], compose: Compose, *, recorded: bool) ->
     with _told(choices):
         made = compose(source, [part.input_line for part in choices])
     cfg = made.cfg
-    values = [part for part in given if part not in choices]
+    values = [of_reward(part, cfg) for part in given if part not in choices]
     for value in values:
         refuse_deleted_key(value, cfg, made.deleted)
         refuse_unknown_key(value, cfg, options)

@@ -116,6 +116,16 @@ def _below(group: str, menu: Menu) -> Iterator[tuple[str, str]]:
             yield from ((other.removeprefix(f"{group}/"), option) for option in options)
 
 
+def of_reward(override: Override, base: DictConfig) -> Override:
+    """`reward.places.extra` is a number of the function that `reward.places` wraps."""
+    group, name, *inner = [*override.key_or_group.split("."), "", ""]
+    node = OmegaConf.select(base, f"{group}.{name}") if group == "reward" and name else None
+    if not isinstance(node, DictConfig) or inner[0] in ("", *node) or "function" not in node:
+        return override
+    key = ".".join([group, name, "function", *filter(None, inner)])
+    return replace(override, key_or_group=key)
+
+
 def refuse_deleted_key(override: Override, base: DictConfig, deleted: Mapping[str, str]) -> None:
     """Raise for a key that a file leaves out: of pictures alone, in a run of tokens."""
     key = override.key_or_group
