@@ -129,7 +129,8 @@ def test_a_section_that_fails_is_reported_and_costs_no_other(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_every_section_is_measured_in_a_process_of_its_own(tmp_path):
+def test_every_section_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # compiling takes minutes on a CPU
     own = ["--tiny", "--minutes", "15", "--out", str(tmp_path / "gpu.json")]
     assert gpu.main(own) == 0
     report = json.loads((tmp_path / "gpu.json").read_text())

@@ -1,0 +1,215 @@
+"""A device that is none: tensors say `sim:0`, their numbers lie on the CPU.
+
+An operation on tensors of both devices raises, as it does on a GPU, and every wait for a number of
+the device is counted by the line of Tandem that asks. The registration is for a whole process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
+
+import tandem
+import tandem.run as run_module
+from tandem.devices import quiet_lightning
+from tandem.settings import Devices
+
+NAME = "sim"
+SOURCES = str(Path(__file__).parents[1] / "src")
+aten = torch.ops.aten
+COPIES = {aten._to_copy, aten.copy_, aten._copy_from}
+INDICES = {aten.index, aten.index_put, aten.index_put_, aten._unsafe_index}  # may be on the CPU
+JOINS = {aten.cat, aten.stack}  # of which torch wants every part on one device
+READS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2}
+
+AUTOCAST = torch.library.Library("_", "IMPL")  # what it registers goes with it
+
+
+class Mixed(RuntimeError):
+    """What a GPU would refuse."""
+
+
+class Simulated(Tensor):
+    """A tensor of the device."""
+
+    @staticmethod
+    def __new__(cls, own: Tensor) -> Simulated:
+        made = Tensor._make_wrapper_subclass(
+            cls,
+            own.size(),
+            strides=own.stride(),
+            storage_offset=own.storage_offset(),
+            dtype=own.dtype,
+            device=torch.device(NAME, 0),
+            requires_grad=own.requires_grad,
+        )
+        made.own = own
+        return made
+
+    def __repr__(self) -> str:
+        return f"Simulated({self.own})"
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["own"], None
+
+    @staticmethod
+    def __tensor_unflatten__(parts: dict, meta: None, size: Any, stride: Any) -> Simulated:
+        return Simulated(parts["own"])
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return run(function, args, kwargs or {}, None)
+
+
+class BelowDispatch(TorchFunctionMode):
+    """Calls that torch answers before anything can be dispatched."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        given = dict(kwargs or {})
+        if function in (torch.tensor, torch.as_tensor) and is_ours(given.get("device")):
+            where = given.pop("device")
+            return function(*args, **given).to(where)
+        if function in (Tensor.untyped_storage, Tensor.data_ptr) and isinstance(args[0], Simulated):
+            return function(args[0].own)
+        if function in (Tensor.tolist, Tensor.numpy) and isinstance(args[0], Simulated):
+            return function(args[0].cpu())
+        if function is Tensor.new_tensor and isinstance(args[0], Simulated):
+            return torch.tensor(*args[1:], dtype=given.get("dtype") or args[0].dtype).to(NAME)
+        return function(*args, **given)
+
+
+class Device(TorchDispatchMode):
+    """Everything under it may use the device; `waits` is filled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: Counter[str] = Counter()
+        self.above = BelowDispatch()
+
+    def __enter__(self) -> Device:
+        self.above.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.above.__exit__(*error)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return run(function, args, kwargs or {}, self.waits)
+
+
+def is_ours(device: Any) -> bool:
+    return device is not None and torch.device(device).type == NAME
+
+
+def run(function, args: tuple, kwargs: dict, waits: Counter[str] | None):
+    """The operation on the numbers that lie on the CPU, if it is one of the device."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    here = [x for x in tensors if isinstance(x, Simulated)]
+    to = kwargs.get("device")
+    if not here and not is_ours(to):
+        return function(*args, **kwargs)
+    check(function, args, tensors if here else [])
+    elsewhere = here and to is not None and not is_ours(to)
+    across = function.overloadpacket is aten.copy_ and len(here) < 2
+    if waits is not None and (elsewhere or across or function.overloadpacket in READS):
+        waits[asker()] += 1
+    moved = kwargs if to is None else kwargs | {"device": torch.device("cpu")}
+    own = tree_map(lambda x: x.own if isinstance(x, Simulated) else x, (args, moved))
+    out = function(*own[0], **own[1])
+    if elsewhere:
+        return out.clone()
+    if across and not isinstance(args[0], Simulated):
+        return args[0]
+    made = tree_map(lambda x: Simulated(x) if isinstance(x, Tensor) else x, out)
+    return return_and_correct_aliasing(function, args, kwargs, made) if here else made
+
+
+def check(function, args: tuple, tensors: list[Tensor]) -> None:
+    """Numbers without dimensions may come from the CPU, and so may indices."""
+    packet = function.overloadpacket
+    if packet in COPIES:
+        return
+    if packet in INDICES:
+        tensors = [args[0], *(x for x in args[2:3] if isinstance(x, Tensor))]
+    least = 0 if packet in JOINS else 1
+    odd = [x for x in tensors if not isinstance(x, Simulated) and x.ndim >= least]
+    if odd:
+        raise Mixed(f"{function}: {[tuple(x.shape) for x in odd]} on the CPU, in {asker()}")
+
+
+def asker() -> str:
+    """The innermost line of Tandem."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(SOURCES):
+            return f"{file[len(SOURCES) + 1 :]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "elsewhere"
+
+
+class Module(_DummyBackendModule):
+    """What torch asks of `torch.sim`."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+
+class Accelerator(CPUAccelerator):
+    """What Lightning asks of it."""
+
+    def setup_device(self, device: torch.device) -> None:
+        assert device.type == NAME
+
+
+def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
+    """In place of `tandem.devices.trainer_for`."""
+    quiet_lightning()
+    return Trainer(
+        strategy=SingleDeviceStrategy(device=torch.device(NAME, 0), accelerator=Accelerator()),
+        max_epochs=1,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+def register() -> None:
+    """Once in a process."""
+    _setup_privateuseone_for_python_backend(NAME, backend_module=Module())
+    # Autocast casts nothing here, and is passed by.
+    AUTOCAST.fallback(torch.library.fallthrough_kernel, dispatch_key="AutocastPrivateUse1")
+
+
+def main(overrides: Sequence[str]) -> None:
+    """`python train.py` on the device; what it waits for is printed."""
+    register()
+    run_module.trainer_for = trainer_for
+    with Device() as device:
+        result = tandem.train("trainer=cpu", *overrides)
+    told = {"metrics": result.metrics, "waits": dict(device.waits.most_common())}
+    print("TOLD " + json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
