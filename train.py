@@ -9,12 +9,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 
 
 import hydra
 
-from tandem.config.command_line import Run, preflight, refusals
-from tandem.config.sweeps import Sweep
+from tandem.launch.command_line import Run, preflight, refusals
+from tandem.sweep.words import Sweep
 
 
 def train(asked: Run, run_dir: Path) -> None:
-    from tandem.run import run, stops  # heavy imports, once nothing can be refused any more
+    from tandem.launch.run import run, stops  # heavy imports, once nothing can be refused any more
 
     with stops():
         run(asked.cfg, run_dir, asked.overrides, settings=asked.settings)

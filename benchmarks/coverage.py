@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from tandem.compare.aggregates import interquartile_mean, iqm
+from tandem.compare.statistics.aggregates import interquartile_mean, iqm
 from tandem.compare.comparison import ALPHA, CAVEAT
-from tandem.compare.curves import FEWEST_FOR_BAND, FEWEST_FOR_MEDIAN, prediction_band, reaching
-from tandem.compare.intervals import estimate, holm, paired, welch
-from tandem.compare.noises import Noises, own, shared
+from tandem.compare.statistics.curves import FEWEST_FOR_BAND, FEWEST_FOR_MEDIAN, prediction_band, reaching
+from tandem.compare.statistics.intervals import estimate, holm, paired, welch
+from tandem.compare.statistics.variance_components import Noises, own, shared
 
 SEEDS = (3, 5, 10)
 VARIANTS = (4, 20)

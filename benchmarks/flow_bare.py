@@ -11,8 +11,8 @@ import torch
 from flow_workloads import Work, adamw
 from torch import Tensor, nn
 
-from tandem.policies.flow.protocol import Adapter
-from tandem.source import Clock
+from tandem.policies.flow.adapter import Adapter
+from tandem.training.source import Clock
 
 
 class CpuClock(Clock):

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from tandem import draws
+from tandem import rng
 from tandem.policies.flow.lora import ATTENTION
-from tandem.policies.flow.protocol import Canvas
+from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.records import Condition
-from tandem.policies.flow.sd3_transformer import image_tokens, velocity
+from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
 from tandem.types import Prompt
 
 SIDE, CHANNELS = 64, 16  # of one latent picture
@@ -61,7 +61,7 @@ class Latents:
     def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
         shapes = {"states": (TEXT_TOKENS, TEXT_WIDTH), "pooled": (POOLED_WIDTH,)}
         for text in texts:
-            yield {name: draws.normal(draws.key(text, name), shapes[name]) for name in shapes}
+            yield {name: rng.normal(rng.key(text, name), shapes[name]) for name in shapes}
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition

@@ -12,22 +12,25 @@ import torch
 from flow_latents import Latents, grey
 from torch import Tensor
 
-from tandem import collect, corrections, kl, weights
+from tandem.training import collect
+from tandem.losses import importance
+from tandem.losses import kl
+from tandem.losses import reduction
 from tandem.advantages import shaping
 from tandem.advantages.group import given, group_relative, unbiased_std
-from tandem.algorithm import Algorithm
-from tandem.batches import Budget, Plan
+from tandem.algorithm.algorithm import Algorithm
+from tandem.training.batches import Budget, Plan
 from tandem.data.shapes import Pictures, shapes
 from tandem.data.stream import PromptStream
 from tandem.dynamics.kernels import flow_sde
-from tandem.guards import Guards
+from tandem.settings.guards import Guards
 from tandem.losses.policy import nll, ppo
-from tandem.module import PostTraining
-from tandem.penalties import EntropyBonus, KLInLoss
+from tandem.training.module import PostTraining
+from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
 from tandem.policies.flow.policy import FlowPolicy
-from tandem.policies.flow.protocol import Adapter
+from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.tiny_flow import TinyFlow
+from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.types import Prompt, Scores
 
 GRPO = Algorithm(
@@ -37,9 +40,9 @@ GRPO = Algorithm(
     advantage=partial(group_relative, scale=unbiased_std),
     normalize_advantages=False,
     loss=partial(ppo, clip_low=2e-3, clip_high=2e-3),
-    weights=weights.sequence_mean,
-    correction=corrections.none,
-    proximal=corrections.recomputed,
+    weights=reduction.sequence_mean,
+    correction=importance.none,
+    proximal=importance.recomputed,
     kl=KLInLoss(coef=0.0, loss=kl.gaussian),
     entropy=EntropyBonus(coef=0.0),
     critic=None,
@@ -53,7 +56,7 @@ ALGORITHMS = {
     "grpo, KL": replace(GRPO, kl=KLInLoss(coef=0.1, loss=kl.gaussian)),
     "sft": replace(
         GRPO, evidence="any", collect=collect.offline, advantage=given, loss=nll,
-        weights=weights.token_mean, group_size=1,
+        weights=reduction.token_mean, group_size=1,
     ),
 }  # fmt: skip
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from tandem import draws
+from tandem import rng
 from tandem.policies.flow.records import Condition
-from tandem.policies.flow.sd3 import SD3
+from tandem.policies.flow.families.sd3 import SD3
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -159,7 +159,7 @@ class RandomSD3(SD3):
             "pooled": (own["pooled_projection_dim"],),
         }
         for text in texts:
-            yield {name: draws.normal(draws.key(text, name), shapes[name]) for name in shapes}
+            yield {name: rng.normal(rng.key(text, name), shapes[name]) for name in shapes}
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition

@@ -207,7 +207,7 @@ def shared(folder: Path) -> tuple[str, ...]:
 def save_model(folder: Path, seed: int) -> None:
     import torch
 
-    from tandem.policies.tiny_lm import tiny_lm
+    from tandem.policies.language.tiny_lm import tiny_lm
 
     model, tokenizer = tiny_lm(seed=seed, hidden_size=64, num_layers=2, head_dim=16)
     with torch.no_grad():

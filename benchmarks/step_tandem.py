@@ -11,14 +11,14 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from turns import Turns
 
-from tandem import draws
-from tandem.batches import split_groups, trained_groups
-from tandem.callbacks import standard
+from tandem import rng
+from tandem.training.batches import split_groups, trained_groups
+from tandem.training.callbacks import standard
 from tandem.config import build, check, configuration
-from tandem.module import PostTraining
+from tandem.training.module import PostTraining
 from tandem.record.run_record import RunRecord
-from tandem.run import assemble, run, trainer_for
-from tandem.start import starting_weights
+from tandem.launch.run import assemble, run, trainer_for
+from tandem.launch.initial_weights import starting_weights
 
 
 def prepare(connection: Connection, folder: Path, overrides: Sequence[str]) -> None:
@@ -96,7 +96,7 @@ def share_start(module: PostTraining, folder: Path) -> None:
 def work_of(module: PostTraining) -> dict[str, object]:
     """What the step just done had to do: tokens, lengths, advantages, the rows of each update."""
     rollout, plan = module.rollout, module.plan
-    key = draws.key(plan.seed, "minibatches", module.iteration - 1, 0)
+    key = rng.key(plan.seed, "minibatches", module.iteration - 1, 0)
     updates = split_groups(trained_groups(rollout), plan.num_minibatches, key)
     experience = module.algorithm.experience(module.scores, rollout)
     return {

@@ -134,7 +134,7 @@ def of_steps() -> dict[str, object]:
     import threading
 
     import tandem
-    from tandem.module import PostTraining
+    from tandem.training.module import PostTraining
 
     package, found = str(Path(tandem.__file__).parent), {}
     plain = PostTraining.training_step

@@ -10,8 +10,8 @@ import torch
 from gaussian_policy import GaussianPolicy, GaussianSample, kept
 from torch import Tensor
 
-from tandem import draws
-from tandem.algorithm import Algorithm
+from tandem import rng
+from tandem.algorithm.algorithm import Algorithm
 from tandem.dynamics.schedules import linear_shift
 from tandem.policies.flow.rows import renewed
 from tandem.policies.flow.snapshots import Snapshots
@@ -37,7 +37,7 @@ class ErrorPolicy(GaussianPolicy):
 
     def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
         sampled = super().rollout(sample, x0, group, prompts, key)
-        shared = draws.key("regression", self.iteration, group)
+        shared = rng.key("regression", self.iteration, group)
         picture = PictureSample(
             x0=x0, key=shared if self.regression.shared else key, question=sample.question[:, 0]
         )

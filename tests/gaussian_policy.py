@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from tandem import draws
+from tandem import rng
 from tandem.dynamics.kernels import Kernel, Step, flow_sde, next_state, ode
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
@@ -43,7 +43,7 @@ class GaussianPolicy(Policy):
         self, steps: int = 5, dtype: torch.dtype = torch.float64, *, kernel: Kernel = flow_sde
     ) -> None:
         super().__init__()
-        noise = draws.normal(draws.key("field"), (FEATURES, SIZE)).to(dtype)
+        noise = rng.normal(rng.key("field"), (FEATURES, SIZE)).to(dtype)
         self.table = nn.Parameter(noise)
         self.register_buffer("reference", -2 * noise.flip(1))
         self.steps, self.kernel, self.dtype = steps, kernel, dtype
@@ -61,11 +61,11 @@ class GaussianPolicy(Policy):
     ) -> Rollout:
         """`sampling`: the only step that is random; None: all but the last are."""
         group = torch.tensor(list(slots)).repeat_interleave(group_size)
-        rows = draws.key(key, group, torch.arange(group_size).repeat(len(prompts)))
+        rows = rng.key(key, group, torch.arange(group_size).repeat(len(prompts)))
         owners = tuple(p for p in prompts for _ in range(group_size))
         question = torch.tensor([p.id for p in owners])
-        starts = rows if sampling is None else draws.key(key, group)
-        x = draws.normal(draws.key(starts, "start"), (SIZE,)).to(self.dtype)
+        starts = rows if sampling is None else rng.key(key, group)
+        x = rng.normal(rng.key(starts, "start"), (SIZE,)).to(self.dtype)
         random = self.branches() if sampling is None else [sampling]
         kept = []
         for number, levels in enumerate(pairwise(linear_shift(self.steps, 0).to(self.dtype))):
@@ -73,9 +73,9 @@ class GaussianPolicy(Policy):
             clean = number not in random
             velocity = self.velocity(self.table, x, sigma, question)
             step = (ode if clean else self.kernel)(x, velocity, sigma, next_sigma)
-            noise = draws.normal(draws.key(rows, number), (SIZE,))
+            noise = rng.normal(rng.key(rows, number), (SIZE,))
             reached = next_state(step, 0 * noise if clean else noise, storage=self.dtype)
-            kept += [] if clean else [(x, reached, sigma, next_sigma, draws.key(rows, number))]
+            kept += [] if clean else [(x, reached, sigma, next_sigma, rng.key(rows, number))]
             x = reached
         names = ("x", "next_x", "sigma", "next_sigma", "taken")
         columns = zip(names, zip(*kept, strict=True), strict=True)

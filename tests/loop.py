@@ -10,11 +10,11 @@ from records import GRPO
 from table_policy import TablePolicy
 from torch import distributed as dist
 
-from tandem.batches import Budget, Plan
-from tandem.guards import Guards
-from tandem.kl import k3_unbiased
-from tandem.module import PostTraining
-from tandem.penalties import EntropyBonus, KLInLoss
+from tandem.training.batches import Budget, Plan
+from tandem.settings.guards import Guards
+from tandem.losses.kl import k3_unbiased
+from tandem.training.module import PostTraining
+from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
 from tandem.types import Prompt, Scores
 
 PLAN = Plan(

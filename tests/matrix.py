@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 
 from policies.flow.tiny_sd3 import write_pipeline
 
-from tandem.assembly import assemble
+from tandem.launch.assembly import assemble
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
-from tandem.policies.flow.tiny_flow import TinyFlow
+from tandem.policies.flow.families.tiny_flow import TinyFlow
 
 PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"
 PRESETS = sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))

@@ -7,14 +7,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem import collect, corrections, draws, weights
+from tandem.training import collect
+from tandem.losses import importance
+from tandem import rng
+from tandem.losses import reduction
 from tandem.advantages import shaping
 from tandem.advantages.compose import normalised
 from tandem.advantages.group import group_relative, unbiased_std
-from tandem.algorithm import Algorithm
-from tandem.kl import k3_unbiased
+from tandem.algorithm.algorithm import Algorithm
+from tandem.losses.kl import k3_unbiased
 from tandem.losses.policy import ppo
-from tandem.penalties import EntropyBonus, KLInLoss
+from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
 from tandem.types import CoupledBatch, Prompt, Rollout, Scores
 
 GRPO = Algorithm(
@@ -24,9 +27,9 @@ GRPO = Algorithm(
     advantage=partial(group_relative, scale=unbiased_std),
     normalize_advantages=False,
     loss=ppo,
-    weights=weights.sequence_mean,
-    correction=corrections.token_tis,
-    proximal=corrections.recomputed,
+    weights=reduction.sequence_mean,
+    correction=importance.token_tis,
+    proximal=importance.recomputed,
     kl=KLInLoss(coef=0.0, loss=k3_unbiased),
     entropy=EntropyBonus(coef=0.0),
     critic=None,
@@ -69,7 +72,7 @@ def coupled(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> C
         }.items()
     }
     inside["logp"].requires_grad_()
-    key = draws.key("row", torch.arange(len(mask)))
+    key = rng.key("row", torch.arange(len(mask)))
     return CoupledBatch(mask=mask, group=torch.tensor([0, 0, 0, 1, 1, 1]), key=key, **inside)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from tandem import draws
+from tandem import rng
 from tandem.policies.base import Policy
-from tandem.policies.sampling import Sampling
+from tandem.policies.language.sampling import Sampling
 from tandem.types import Evidence, Prompt, Rollout, pad_steps
 
 STOP = 0
@@ -36,7 +36,7 @@ class TablePolicy(Policy):
         critic: bool = False,
     ) -> None:
         super().__init__()
-        noise = draws.normal(draws.key("table"), (vocab, vocab)).to(dtype)
+        noise = rng.normal(rng.key("table"), (vocab, vocab)).to(dtype)
         self.table = nn.Parameter(0.5 * noise)
         # Of the token before; without a critic nobody trains them.
         self.values = nn.Parameter(torch.zeros(vocab, dtype=dtype), requires_grad=critic)
@@ -57,11 +57,11 @@ class TablePolicy(Policy):
     ) -> Rollout:
         temperature = (sampling or self.sampling).temperature
         group = torch.tensor(list(slots)).repeat_interleave(group_size)
-        rows = draws.key(key, group, torch.arange(group_size).repeat(len(prompts)))
+        rows = rng.key(key, group, torch.arange(group_size).repeat(len(prompts)))
         last = torch.tensor([p.id % self.vocab for p in prompts]).repeat_interleave(group_size)
         tokens, before = [], []
         for step in range(self.steps):
-            noise = draws.gumbel(draws.at(draws.key(rows, step)[:, None], torch.arange(self.vocab)))
+            noise = rng.gumbel(rng.at(rng.key(rows, step)[:, None], torch.arange(self.vocab)))
             before.append(last)
             last = (self.table[last] + temperature * noise).argmax(1)
             tokens.append(last)

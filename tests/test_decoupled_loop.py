@@ -14,12 +14,12 @@ from policies.flow.small_flow import Brightness, Stream, sampled, small
 from torch.testing import assert_close
 
 from experiments.reward_weighted import reward_weighted
-from tandem import ranks
-from tandem.batches import Budget, Plan
+from tandem import distributed
+from tandem.training.batches import Budget, Plan
 from tandem.dynamics.kernels import ode
-from tandem.guards import Guards
-from tandem.objectives import decoupled
-from tandem.objectives.decoupled import likelihoods
+from tandem.settings.guards import Guards
+from tandem.algorithm import decoupled
+from tandem.algorithm.decoupled import likelihoods
 from tandem.types import DecoupledBatch, Summary, each, take
 
 PRESETS = ("nft", "awm", "dgpo", "crd")
@@ -68,12 +68,12 @@ def test_a_survey_is_the_forward_pass_of_an_update_that_is_not_cut(name):
 @pytest.mark.parametrize("name", SURVEYED)
 def test_what_a_survey_gathers_of_all_rows_is_small(name, monkeypatch):
     """Numbers of a level, not its errors, which are as large as pictures."""
-    gathered, over_all = [], ranks.over_all
+    gathered, over_all = [], distributed.over_all
 
     def spied(function):
         return lambda *records: gathered.extend(records) or over_all(function)(*records)
 
-    monkeypatch.setattr(ranks, "over_all", spied)
+    monkeypatch.setattr(distributed, "over_all", spied)
     bench = run(few(name), budget=Budget(rows=5))
     seen = [record for record in gathered if isinstance(record, Summary | DecoupledBatch)]
     assert len(seen) == bench.plan.updates
@@ -83,7 +83,7 @@ def test_what_a_survey_gathers_of_all_rows_is_small(name, monkeypatch):
 @pytest.mark.parametrize("name", SURVEYED)
 def test_no_graph_waits_for_a_rank_that_must_cut(name, monkeypatch):
     assert Bench(few(name)).first_rows().record.error.requires_grad
-    monkeypatch.setattr(ranks, "largest", lambda parts: parts + 1)
+    monkeypatch.setattr(distributed, "largest", lambda parts: parts + 1)
     assert Bench(few(name)).first_rows().record is None
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from two_ranks import on_both
 
-from tandem import ranks
-from tandem.guards import Guards
+from tandem import distributed
+from tandem.settings.guards import Guards
 from tandem.stop import Stop
 
 
@@ -18,7 +18,7 @@ def verdict() -> tuple[str, str]:
     fully_shard(network, mesh=init_device_mesh("cpu", (2,)))
     said = []
     for broken in (False, True):
-        if broken and ranks.rank() == 1:
+        if broken and distributed.rank() == 1:
             network.weight.to_local().data[0, 0] = torch.nan
         try:
             Guards().check_weights(network.parameters(), 3, 0.1)

@@ -3,7 +3,7 @@
 import pytest
 from forwards import INTRODUCTION, OF_ERRORS, PAGE, PRESETS, counted, notes, row
 
-from tandem.batches import Budget
+from tandem.training.batches import Budget
 
 QUICK = {*OF_ERRORS, "flow_grpo"}
 EACH = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PRESETS]

@@ -8,7 +8,8 @@ import torch
 from records import GRPO, rollout, scores
 from torch.testing import assert_close
 
-from tandem import draws, kl
+from tandem import rng
+from tandem.losses import kl
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import unbound
@@ -16,10 +17,10 @@ from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, step_log_ratio
 from tandem.experience import Experience
 from tandem.metrics import settle
-from tandem.objectives.coupled import Coupled
-from tandem.penalties import KLInLoss, KLInReward
+from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.regularizers import KLInLoss, KLInReward
 from tandem.types import Evidence, Transition
-from tandem.weights import token_mean
+from tandem.losses.reduction import token_mean
 
 KERNELS = {"flow_sde": flow_sde, "dance_sde": dance_sde, "cps": cps}
 LEVELS = torch.tensor([1.0, 0.8, 0.5, 0.3], dtype=torch.float64)
@@ -43,7 +44,7 @@ class Velocities:
 
     def __post_init__(self):
         shape = (*MASK.shape, self.size)
-        noise = draws.normal(draws.key("velocities"), (4, *shape)).double()
+        noise = rng.normal(rng.key("velocities"), (4, *shape)).double()
         self.x, self.next_x, self.ref, own = noise
         self.own = own.requires_grad_()
         self.sigma, self.next_sigma = (x.expand(MASK.shape) for x in (LEVELS[:-1], LEVELS[1:]))
@@ -101,7 +102,7 @@ def test_what_is_estimated_from_a_mean_over_dimensions_is_as_many_times_too_smal
     policy = Velocities(flow_sde, size)
     policy.ref = policy.own.detach() + 0.1  # near by, where k2 is right of one dimension
     step, other = policy.step(policy.own.detach()), policy.step(policy.ref)
-    noise = draws.normal(draws.key("steps"), (count, *policy.x.shape)).double()
+    noise = rng.normal(rng.key("steps"), (count, *policy.x.shape)).double()
     x = step.mean + step.std[..., None] * torch.cat([noise, -noise])
     gap = log_density(x, step) - log_density(x, other)
     estimate, exact = kl.k2_of(gap, torch.zeros_like(gap)).mean(0), gaussian_kl(step, other.mean)

@@ -9,7 +9,7 @@ from loaded import loaded
 from omegaconf import OmegaConf
 
 import tandem
-from tandem.callbacks import newest_policy
+from tandem.training.callbacks import newest_policy
 from tandem.config import compose
 from tandem.types import Prompt
 

@@ -11,7 +11,7 @@ from laws.matrix import LAWS, PAGE, page, reasons
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
-from tandem.algorithm import Algorithm
+from tandem.algorithm.algorithm import Algorithm
 from tandem.config import build, compose
 from tandem.contracts import options_of, parts_of
 from tandem.legality.domains import refusal

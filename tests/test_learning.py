@@ -10,7 +10,7 @@ from matrix import OF_PAIRS, ON_FRESH_SAMPLES, ticks
 
 import tandem
 from tandem.config import build
-from tandem.sample import configuration, loaded
+from tandem.launch.sample import configuration, loaded
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 

@@ -8,7 +8,7 @@ import torch
 from records import coupled, rollout, scores
 from torch.testing import assert_close
 
-from tandem import corrections
+from tandem.losses import importance
 from tandem.contracts import declare, survey_of
 from tandem.losses.policy import ppo, reinforce
 from tandem.metrics import (
@@ -21,7 +21,7 @@ from tandem.metrics import (
     own_metrics,
     settle,
 )
-from tandem.readings import (
+from tandem.algorithm.metrics import (
     advantage_metrics,
     mismatch_metrics,
     policy_metrics,
@@ -56,7 +56,7 @@ def measured(batch):
         | reference_metrics(batch)
         | mismatch_metrics(batch)
         | own_metrics(ppo, batch)
-        | corrections.effect(batch, corrections.token_tis(batch))
+        | importance.effect(batch, importance.token_tis(batch))
     )
 
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import tandem
 from tandem.config import build, check, compose
-from tandem.losses.soft import cispo
+from tandem.losses.soft_clip import cispo
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 

@@ -36,7 +36,7 @@ def run(tmp_path, monkeypatch):
     def shorter(*given):
         own = FEWER if "model=tiny_flow" in given else (*FEWER, *OF_TOKENS)
         made.append(train(*given, *own, f"run_dir={next(folders)}").run_dir)
-        return tandem.run.Result(metrics={}, run_dir=made[-1])
+        return tandem.launch.run.Result(metrics={}, run_dir=made[-1])
 
     def show():
         shown.extend(map(plt.figure, plt.get_fignums()))

@@ -16,19 +16,19 @@ from loaded import loaded
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
-from tandem import ranks
-from tandem.assembly import assemble
+from tandem import distributed
+from tandem.launch.assembly import assemble
 from tandem.config import build, check, compose
 from tandem.data import Data
-from tandem.devices import trainer_for
-from tandem.evaluation import evaluate
-from tandem.held_out_pairs import compare_pairs
+from tandem.launch.devices import trainer_for
+from tandem.evaluation.evaluate import evaluate
+from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.losses.preference import dpo
-from tandem.module import PostTraining
-from tandem.policies.flow.trajectories import even_parts, filled
+from tandem.training.module import PostTraining
+from tandem.policies.flow.sampling import even_parts, filled
 from tandem.policies.sharding import blocks_of
 from tandem.rewards import Reward, Rewards, waits
-from tandem.settings import Settings
+from tandem.settings.settings import Settings
 from tandem.types import Prompt
 
 STRATEGIES = ("ddp", "fsdp2")
@@ -109,7 +109,7 @@ def learnt(
 
         def watched(minibatch):
             learns = module.policy.trainable().items()
-            seen.append({name: ranks.whole(p.grad).numpy().copy() for name, p in learns})
+            seen.append({name: distributed.whole(p.grad).numpy().copy() for name, p in learns})
             update(minibatch)
 
         module.update = watched
@@ -133,8 +133,8 @@ def measured(module: PostTraining, settings: Settings, data: Data) -> Mapping[st
     """What held-out prompts and pairs say of the weights, after one rank was told to stop."""
     policy, prompts, own = module.policy, data.eval[:ODD], settings.evaluation
     ask = partial(evaluate, policy, module.rewards, prompts, own, key=7, full=False)
-    if ranks.world_size() > 1:
-        assert ask(stop=lambda: ranks.rank() == 1) is None
+    if distributed.world_size() > 1:
+        assert ask(stop=lambda: distributed.rank() == 1) is None
     found = ask(stop=lambda: False).metrics
     pairs = HELD_OUT if policy.unit == "tokens" else []
     compared = compare_pairs(policy, partial(dpo, beta=0.1), pairs, own, key=7)

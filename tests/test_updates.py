@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.testing import assert_close
 from two_ranks import on_both
 
-from tandem import collect, draws, weights
+from tandem.training import collect
+from tandem import rng
+from tandem.losses import reduction
 from tandem.advantages import shaping
-from tandem.guards import Guards
-from tandem.kl import k2, k3, k3_plus, k3_unbiased
-from tandem.penalties import EntropyBonus, KLInLoss
+from tandem.settings.guards import Guards
+from tandem.losses.kl import k2, k3, k3_plus, k3_unbiased
+from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
 from tandem.types import Rollout, Scores
 
 ONCE = replace(PLAN, num_minibatches=1, epochs=1)
@@ -26,7 +28,7 @@ TIED = {"rewards": ShareOfThrees(value=1.0), "guards": Guards(no_signal=99)}  # 
 def first_rows(loop: Loop) -> Rollout:
     """What the first iteration samples."""
     prompts = loop.stream.draw(0, loop.plan.prompts_per_step)
-    key = draws.key(loop.plan.seed, "rollout", 0)
+    key = rng.key(loop.plan.seed, "rollout", 0)
     return loop.policy.sample(prompts, loop.plan.group_size, key=key, slots=range(len(prompts)))
 
 
@@ -75,7 +77,7 @@ def test_a_bonus_raises_the_entropy_of_the_whole_distribution(tmp_path):
 
 
 def test_answers_that_are_masked_leave_sum_and_count(tmp_path):
-    algorithm = replace(GRPO, truncated=shaping.mask, weights=weights.token_mean)
+    algorithm = replace(GRPO, truncated=shaping.mask, weights=reduction.token_mean)
     loop = Loop(algorithm=algorithm, plan=ONCE, folder=tmp_path)
     rows = first_rows(loop)
     assert 0 < rows.truncated.sum() < len(rows.mask)
@@ -119,7 +121,7 @@ def test_the_learning_rate_follows_iterations_however_many_updates_they_have(tmp
     assert len(loop.gradients) == 12
 
 
-WHITENED = replace(GRPO, normalize_advantages=True, weights=weights.token_mean)
+WHITENED = replace(GRPO, normalize_advantages=True, weights=reduction.token_mean)
 
 
 def first_gradient(folder):

@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from tandem import ranks
+from tandem import distributed
 from tandem.contracts import bound_beside, facts_of
 from tandem.types import CoupledBatch
 
@@ -97,9 +97,9 @@ def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """The numbers over all ranks, in two collectives; a mean over nothing is left out."""
     edges = {name: m for name, m in metrics.items() if isinstance(m, Max | Min)}
     sums = {name: m for name, m in metrics.items() if name not in edges}
-    added = iter(ranks.total(_column(x for m in sums.values() for x in _parts(m))).tolist())
+    added = iter(distributed.total(_column(x for m in sums.values() for x in _parts(m))).tolist())
     highest = (m.most if isinstance(m, Max) else -m.least for m in edges.values())
-    most = ranks.largest(_column(highest)).tolist()
+    most = distributed.largest(_column(highest)).tolist()
     settled = {name: m.value(*islice(added, len(_parts(m)))) for name, m in sums.items()}
     signs = [1 if isinstance(m, Max) else -1 for m in edges.values()]
     edge_of = zip(edges, signs, most, strict=True)

@@ -8,9 +8,9 @@ import pytest
 from hanging import hangs_at, in_c, in_c_with_the_lock, in_python, said_by, started
 from toy_run import run
 
-from tandem.callbacks import INTERRUPTED
-from tandem.callbacks.signals import REPEATED
-from tandem.guards import Guards
+from tandem.training.callbacks import INTERRUPTED
+from tandem.training.callbacks.signals import REPEATED
+from tandem.settings.guards import Guards
 from tandem.record import jsonl
 from tandem.record.checkpoint import newest_whole
 from tandem.stop import STALLED

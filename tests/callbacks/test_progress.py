@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from toy_run import SETTINGS
 
-from tandem.callbacks.progress import Progress
+from tandem.training.callbacks.progress import Progress
 
 KNOWN = {"reward/mean": 0.5, "eval/reward": 0.25, "perf/pictures_per_second": 9.0}
 

@@ -13,10 +13,10 @@ import torch
 from torch.multiprocessing import ProcessExitedException
 from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_threes
 
-from tandem import ranks
-from tandem.callbacks import INTERRUPTED, Interrupted
-from tandem.callbacks.interrupt import SIGNALS
-from tandem.passes import Answers
+from tandem import distributed
+from tandem.training.callbacks import INTERRUPTED, Interrupted
+from tandem.training.callbacks.interrupt import SIGNALS
+from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import newest_whole
 
@@ -239,6 +239,6 @@ seen = iter(range(10**6))
 
 
 def signals_second_rank(output, prompt) -> float:
-    if ranks.rank() == 1 and next(seen) == 40:
+    if distributed.rank() == 1 and next(seen) == 40:
         os.kill(os.getpid(), signal.SIGTERM)
     return share_of_threes(output, prompt)

@@ -3,7 +3,7 @@
 import pytest
 from toy_run import ITERATIONS, run
 
-from tandem.callbacks.recording import accumulated
+from tandem.training.callbacks.recording import accumulated
 from tandem.record import jsonl
 
 

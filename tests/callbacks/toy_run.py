@@ -12,12 +12,12 @@ from records import GRPO
 from table_policy import TablePolicy
 from torch import nn
 
-from tandem import callbacks
-from tandem.batches import Budget, Plan
-from tandem.guards import Guards
-from tandem.module import PostTraining
-from tandem.passes import Answers, Evaluation
-from tandem.policies.sampling import Sampling
+from tandem.training import callbacks
+from tandem.training.batches import Budget, Plan
+from tandem.settings.guards import Guards
+from tandem.training.module import PostTraining
+from tandem.evaluation.settings import Answers, Evaluation
+from tandem.policies.language.sampling import Sampling
 from tandem.record.run_record import RunRecord
 from tandem.rewards import Reward, Rewards
 from tandem.types import Prompt, Rollout

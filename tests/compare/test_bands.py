@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 from written_runs import write_run
 
-from tandem.compare import bands, expectation
+from tandem.compare import bands
+from tandem.compare import expected_bands
 from tandem.compare.__main__ import main
-from tandem.compare.runs import find, read
-from tandem.compare.variants import grouped
+from tandem.record.reading.runs import find, read
+from tandem.record.reading.variants import grouped
 
 METRIC = "eval/accuracy"
 SPREAD = 0.03
@@ -31,8 +32,8 @@ def experiment(folder, seeds=10, algorithms=("grpo", "rloo")):
             place = folder / "runs" / f"{algorithm}-{seed}"
             write_run(place, curve(seed), seed=seed, algorithm=algorithm, every=10)
     variants = grouped([read(path) for path in find([folder / "runs"])])
-    expectation.save(folder / "kept", variants, METRIC)
-    return expectation.load(folder / "kept")
+    expected_bands.save(folder / "kept", variants, METRIC)
+    return expected_bands.load(folder / "kept")
 
 
 @pytest.fixture(scope="module")
@@ -104,15 +105,15 @@ def test_fewer_than_ten_seeds_make_no_band(tmp_path):
 def test_a_share_ends_at_one_and_a_reward_does_not():
     y = np.linspace(0.9, 1.0, 10)[:, None]
     x = np.zeros(1)
-    assert expectation.band_of(x, y, "eval/accuracy").high[0] == 1
-    assert expectation.band_of(x, y, "eval/reward").high[0] > 1
+    assert expected_bands.band_of(x, y, "eval/accuracy").high[0] == 1
+    assert expected_bands.band_of(x, y, "eval/reward").high[0] > 1
 
 
 def test_a_long_curve_is_judged_at_few_points(tmp_path):
     """Each more would widen the band for all of them."""
     write_run(tmp_path, np.linspace(0, 1, 101).tolist())
     (variant,) = grouped([read(tmp_path)])
-    kept = expectation.as_json(variant, METRIC)["x"]
+    kept = expected_bands.as_json(variant, METRIC)["x"]
     assert len(kept) == 20 and (kept[0], kept[-1]) == (0, 100)
 
 
@@ -123,7 +124,7 @@ def test_of_a_run_that_goes_on_no_band_is_kept(tmp_path):
         write_run(tmp_path / str(seed), own, seed=seed, iterations=5, going=True)
     variants = grouped([read(path) for path in find([tmp_path])])
     with pytest.raises(ValueError, match="1 of 3 runs goes on, such as 2; keep a band of runs"):
-        expectation.save(tmp_path / "kept", variants, METRIC)
+        expected_bands.save(tmp_path / "kept", variants, METRIC)
     assert not (tmp_path / "kept").exists()
 
 

@@ -10,9 +10,9 @@ from written_runs import die, write_run, write_sweep
 
 from tandem.compare.__main__ import main
 from tandem.compare.comparison import pairs, scored
-from tandem.compare.intervals import paired, welch
-from tandem.compare.runs import find, read
-from tandem.compare.variants import grouped
+from tandem.compare.statistics.intervals import paired, welch
+from tandem.record.reading.runs import find, read
+from tandem.record.reading.variants import grouped
 
 METRIC = "eval/accuracy"
 FAR = {"grpo": [0.80, 0.82, 0.81, 0.79], "rloo": [0.50, 0.53, 0.51, 0.49]}

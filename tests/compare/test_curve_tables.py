@@ -6,8 +6,8 @@ from written_runs import wordy, write_run
 from tandem.compare.__main__ import main
 from tandem.compare.comparison import scored
 from tandem.compare.curve_tables import of_curves, of_tries, threshold
-from tandem.compare.runs import find, read
-from tandem.compare.variants import grouped
+from tandem.record.reading.runs import find, read
+from tandem.record.reading.variants import grouped
 
 METRIC = "eval/accuracy"
 

@@ -10,7 +10,7 @@ import pytest
 from written_runs import write_run
 
 from tandem.compare.__main__ import main
-from tandem.compare.runs import read, read_all
+from tandem.record.reading.runs import read, read_all
 from tandem.compare.table import Table
 from tandem.config import ConfigError, configuration
 from tandem.record import foreign

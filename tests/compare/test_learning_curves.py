@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from written_runs import wordy, write_run
 
-from tandem.compare.learning import learning, mean_line, thinned
-from tandem.compare.runs import read
+from tandem.compare.learning_curves import learning, mean_line, thinned
+from tandem.record.reading.runs import read
 
 
 def of(tmp_path, *curves, **common):

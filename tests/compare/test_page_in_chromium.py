@@ -12,11 +12,12 @@ import pytest
 import showcase
 from written_runs import wordy, write_run, write_task
 
-from tandem.compare import expectation, live
+from tandem.compare import expected_bands
+from tandem.compare.report import live
 from tandem.compare.__main__ import Asked, compare
-from tandem.compare.report import report
-from tandem.compare.runs import find, read
-from tandem.compare.variants import grouped
+from tandem.compare.report.write import report
+from tandem.record.reading.runs import find, read
+from tandem.record.reading.variants import grouped
 from tandem.record.run_record import RunRecord
 
 pytestmark = [
@@ -51,9 +52,9 @@ def pages(tmp_path_factory):
         }
         write_task(folder / "tasks", f"task{i}", finals)
     kept = grouped([read(path) for path in find([folder / "language"])])
-    expectation.save(folder / "kept", kept, "eval/accuracy")
+    expected_bands.save(folder / "kept", kept, "eval/accuracy")
     showcase.newcomers(folder / "newcomers")
-    asked = {"experiment": expectation.load(folder / "kept")}
+    asked = {"experiment": expected_bands.load(folder / "kept")}
     return {
         "language": page(folder, "language"),
         "flows": page(folder, "flows"),

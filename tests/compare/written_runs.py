@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from tandem.compare.states import LOCK
+from tandem.record.reading.states import LOCK
 from tandem.record.run_record import RunRecord
 from tandem.types import Prompt
 

@@ -10,11 +10,11 @@ import yaml
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose, loading
-from tandem.config.command_line import preflight, refusals
+from tandem.launch.command_line import preflight, refusals
 from tandem.config.composition import conf_folder
 from tandem.config.help import page
-from tandem.config.sweeps import Sweep, sweep_of
-from tandem.config.swept_values import TRIES, partners
+from tandem.sweep.words import Sweep, sweep_of
+from tandem.sweep.swept_values import TRIES, partners
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from tandem.config.help import places
 from tandem.config.overrides import menu
 from tandem.config.plain import plain
 from tandem.config.plugins import ADMITTED
-from tandem.settings import COMPONENTS, Settings
+from tandem.settings.settings import COMPONENTS, Settings
 
 # What an option leaves to the user, and what only makes sense beside another choice.
 UNCORRECTED = ["algorithm/correction=none"]
@@ -269,7 +269,7 @@ def test_a_plugin_that_lacks_a_package_says_so_itself(plugin):
 
 def test_what_the_policy_cannot_say_is_refused_before_any_weight(monkeypatch):
     provided = frozenset({"old_logp", "behaviour_logp"})
-    monkeypatch.setattr("tandem.policies.language.PROVIDES", provided)
+    monkeypatch.setattr("tandem.policies.language.policy.PROVIDES", provided)
     said = "algorithm=grpo needs entropy, ref_logp, which model=tiny_lm does not give"
     with pytest.raises(ConfigError, match=said):
         check(compose(["~recipe"]))

@@ -511,7 +511,7 @@ def test_a_warning_of_a_run_reaches_the_errors_as_it_is(tmp_path):
     code = (
         "import logging, hydra\n"
         f"@hydra.main(version_base='1.3', config_path='{ROOT}/conf', config_name='config')\n"
-        "def main(_): logging.getLogger('tandem.guards').warning('40 samples tie')\n"
+        "def main(_): logging.getLogger('tandem.settings.guards').warning('40 samples tie')\n"
         "from tandem.config import compose\n"  # what config.yaml calls is known from here on
         "compose()\n"
         "main()\n"

@@ -11,10 +11,10 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose
-from tandem.config.command_line import preflight
+from tandem.launch.command_line import preflight
 from tandem.config.loading import Loader
 from tandem.config.plugins import ADMITTED
-from tandem.config.sweeps import sweep_of
+from tandem.sweep.words import sweep_of
 
 ROOT = Path(__file__).parents[2]
 GLOBAL = "# @package _global_\n"

@@ -2,9 +2,9 @@
 
 import torch
 
-from tandem import draws
+from tandem import rng
 from tandem.data.contrast import contrasted
-from tandem.policies.sampling import Sampling
+from tandem.policies.language.sampling import Sampling
 from tandem.types import Prompt, Rollout
 
 PROMPTS = [Prompt(id=i, source="s", text=f"{i}>", answer="right") for i in range(40)]
@@ -23,7 +23,7 @@ class Speaker:
         assert group_size == 1
         self.asked.append(len(prompts))
         group = torch.tensor(slots)
-        drawn = (draws.uniform(draws.key(key, group)) * len(SAID)).long().tolist()
+        drawn = (rng.uniform(rng.key(key, group)) * len(SAID)).long().tolist()
         drawn = [0 if p.id == 7 else which for p, which in zip(prompts, drawn, strict=True)]
         rows = torch.ones(len(prompts), 4).bool()
         return Rollout(

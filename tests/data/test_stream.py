@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from tandem import draws
+from tandem import rng
 from tandem.data import Curriculum, PromptStream
 from tandem.types import Prompt
 
@@ -29,7 +29,7 @@ THREE = {"a": 40, "b": 40, "c": 40}
 
 def test_iterations_read_a_keyed_permutation_in_steps():
     stream = PromptStream(prompts({"a": 12}), seed=5)
-    order = draws.permutation(draws.key(5, "prompts", 0), 12).tolist()
+    order = rng.permutation(rng.key(5, "prompts", 0), 12).tolist()
     read = [prompt.id for iteration in range(3) for prompt in stream.draw(iteration, 4)]
     assert read == order
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tandem import weights
+from tandem.losses import reduction
 from tandem.contracts import survey_of
 from tandem.dynamics.regression import Weighting, energy
-from tandem.objectives.terms import summarised
+from tandem.algorithm.objective import summarised
 from tandem.types import CoupledBatch, DecoupledBatch
 
 GIVEN = {"error": "v", "old_error": "v_old", "ref_error": "v_ref"}
@@ -73,7 +73,7 @@ def found(loss, batch) -> tuple[Tensor, ...]:
 
 
 def mean_loss(loss, batch) -> Tensor:
-    return (loss(batch, *found(loss, batch)) * weights.sequence_mean(batch.mask)).sum()
+    return (loss(batch, *found(loss, batch)) * reduction.sequence_mean(batch.mask)).sum()
 
 
 def likelihoods(batch: DecoupledBatch, weighting: Weighting) -> CoupledBatch:

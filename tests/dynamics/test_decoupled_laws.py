@@ -8,7 +8,8 @@ import torch
 from errors import found, mean_loss, random_errors
 from torch.testing import assert_close
 
-from tandem import kl, weights
+from tandem.losses import kl
+from tandem.losses import reduction
 from tandem.contracts import facts_of
 from tandem.losses.decoupled import dgpo, dgpo_fast, nft
 from tandem.losses.decoupled_centred import crd, cross_entropy, of_update, two_sided
@@ -53,7 +54,7 @@ def rows_of(surveyed, rows):
 @pytest.mark.parametrize("cut", CUTS, ids=["uneven", "rows"])
 def test_every_cut_gives_the_value_the_gradient_and_the_metrics_of_the_whole(loss, cut):
     batch = random_errors()
-    surveyed, weight = found(loss, batch), weights.sequence_mean(batch.mask)
+    surveyed, weight = found(loss, batch), reduction.sequence_mean(batch.mask)
     value, gradient, measured = 0.0, torch.zeros_like(batch.error), {}
     for rows in map(torch.tensor, cut):
         part, own = take(batch, rows), rows_of(surveyed, rows)

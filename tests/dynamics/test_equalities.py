@@ -11,7 +11,8 @@ from flows import PRECISION, close
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
-from tandem import kl, weights
+from tandem.losses import kl
+from tandem.losses import reduction
 from tandem.dynamics.path import x0_from_velocity
 from tandem.dynamics.regression import (
     by_sigma,
@@ -195,7 +196,7 @@ def test_a_fresh_nft_pulls_by_how_good_a_picture_is_whatever_its_beta():
     for gradient in gradients.values():
         assert_close(gradient, gradients[1.0], **EXACT)
     level = batch.sigma[..., None] * batch.error
-    weight = weights.sequence_mean(batch.mask) * batch.advantages.clamp(-5, 5) / 5
+    weight = reduction.sequence_mean(batch.mask) * batch.advantages.clamp(-5, 5) / 5
     matching = level.square().mean(-1) / level.detach().abs().mean(-1).clamp(min=1e-5)
     want = gradient_of((5 * weight * matching).sum(), batch.error)
     assert_close(gradients[1.0], want, **EXACT)
@@ -211,7 +212,7 @@ def test_a_perfect_picture_is_matched_by_nft():
     perfect = replace(batch, advantages=torch.full_like(batch.advantages, 5.0))
     level = batch.sigma[..., None] * batch.error
     matching = level.square().mean(-1) / level.detach().abs().mean(-1).clamp(min=1e-5)
-    want = 5 * (matching * weights.sequence_mean(batch.mask)).sum()
+    want = 5 * (matching * reduction.sequence_mean(batch.mask)).sum()
     got = mean_loss(nft, perfect)
     assert_close(got, want, **EXACT)
     assert_close(gradient_of(got, batch.error), gradient_of(want, batch.error), **EXACT)

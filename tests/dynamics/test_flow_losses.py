@@ -18,7 +18,7 @@ from tandem.losses.gaussian import (
     weighted_ppo,
 )
 from tandem.losses.policy import ppo
-from tandem.losses.soft import sapo
+from tandem.losses.soft_clip import sapo
 from tandem.metrics import own_metrics, settle
 
 DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)

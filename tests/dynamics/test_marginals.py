@@ -11,7 +11,7 @@ import pytest
 import torch
 from flows import KERNELS, NOISY, exact_velocity, spread
 
-from tandem.draws import key, normal
+from tandem.rng import key, normal
 from tandem.dynamics.kernels import next_state
 
 

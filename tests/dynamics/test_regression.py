@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tandem import draws
+from tandem import rng
 from tandem.dynamics.path import x0_from_velocity
 from tandem.dynamics.regression import (
     Regression,
@@ -135,7 +135,7 @@ def test_levels_of_no_step_are_refused(strategy):
 
 
 def test_a_shift_above_1_is_toward_noise():
-    u = draws.uniform(draws.key("u"), (4096, 1))
+    u = rng.uniform(rng.key("u"), (4096, 1))
     for strategy in (uniform, logit_normal):
         toward_data, none, toward_noise = (
             strategy(u, TEN, shift=shift).mean().item() for shift in (1 / 3, 1.0, 3.0)
@@ -182,8 +182,8 @@ def regression(**numbers):
 
 
 def test_levels_and_noise_are_a_function_of_the_key():
-    keys = draws.key("rows", torch.tensor([3, 1, 3]))
-    x0 = draws.normal(draws.key("x0"), (3, 2, 4))
+    keys = rng.key("rows", torch.tensor([3, 1, 3]))
+    x0 = rng.normal(rng.key("x0"), (3, 2, 4))
     x, sigma, truth = regression(count=5).noised(x0, keys, TEN)
     assert sigma.shape == (3, 5) and x.shape == truth.shape == (3, 5, 2, 4)
     assert torch.equal(sigma[0], sigma[2]) and not (sigma[0] == sigma[1]).any()
@@ -197,7 +197,7 @@ def test_levels_and_noise_are_a_function_of_the_key():
 
 
 def test_strata_hold_one_level_each_in_random_order():
-    keys = draws.key("rows", torch.arange(2000))
+    keys = rng.key("rows", torch.arange(2000))
     sigma = regression(count=4, stratified=True).sigma(keys, TEN)
     part = (4 * sigma).long()
     assert (part.sort(1).values == torch.arange(4)).all()

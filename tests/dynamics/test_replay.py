@@ -6,7 +6,7 @@ from flows import NOISY
 from torch import nn
 from torch.testing import assert_close
 
-from tandem.draws import key, normal
+from tandem.rng import key, normal
 from tandem.dynamics.kernels import next_state, ode
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, unscaled_logp
 from tandem.dynamics.schedules import linear_shift

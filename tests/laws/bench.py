@@ -23,15 +23,15 @@ from table_policy import TablePolicy
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from tandem import draws
+from tandem import rng
 from tandem.advantages.passk import pass_at_k
-from tandem.algorithm import Algorithm
-from tandem.batches import Budget, Plan
+from tandem.algorithm.algorithm import Algorithm
+from tandem.training.batches import Budget, Plan
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import declare, facts_of, unbound
 from tandem.experience import Experience
-from tandem.guards import Guards
+from tandem.settings.guards import Guards
 from tandem.types import Prompt, Rollout, Scores
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
@@ -222,7 +222,7 @@ def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
     """
     if rollout.behaviour_logp is None:
         return scores, rollout
-    noise = draws.unit(draws.key("off", _taken(rollout))).to(rollout.behaviour_logp) - 0.5
+    noise = rng.unit(rng.key("off", _taken(rollout))).to(rollout.behaviour_logp) - 0.5
     return scores, replace(rollout, behaviour_logp=rollout.behaviour_logp + 0.4 * noise)
 
 

@@ -15,14 +15,15 @@ from laws.bench import EXACT, Bench, agree, of_steps, policy_of, run
 from torch import Tensor
 from torch.testing import assert_close
 
-from tandem import draws, kl
+from tandem import rng
+from tandem.losses import kl
 from tandem.advantages import baselines, group, passk, temporal
 from tandem.advantages.clipped import Clipped
-from tandem.algorithm import Algorithm
-from tandem.batches import Budget
+from tandem.algorithm.algorithm import Algorithm
+from tandem.training.batches import Budget
 from tandem.contracts import unbound
 from tandem.losses.distillation import distillation
-from tandem.penalties import KLInLoss, KLInReward
+from tandem.algorithm.regularizers import KLInLoss, KLInReward
 from tandem.types import Rollout, Scores, each, take
 
 CUTS = (Budget(rows=5), Budget(rows=1), Budget(max_tokens=17))
@@ -75,7 +76,7 @@ def reversed_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 
 
 def shuffled_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
-    rows = draws.permutation(draws.key("rows"), len(rollout.mask))
+    rows = rng.permutation(rng.key("rows"), len(rollout.mask))
     return take(scores, rows), take(rollout, rows)
 
 

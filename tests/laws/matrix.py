@@ -9,7 +9,7 @@ from pathlib import Path
 from laws import gradients, invariance
 from laws.bench import names, preset
 
-from tandem.algorithm import Algorithm
+from tandem.algorithm.algorithm import Algorithm
 
 PAGE = Path(__file__).parents[2] / "docs" / "laws.md"
 

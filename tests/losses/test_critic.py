@@ -8,13 +8,13 @@ import pytest
 import torch
 from records import coupled
 
-from tandem import weights
+from tandem.losses import reduction
 from tandem.advantages.temporal import return_to_go
 from tandem.losses.critic import explained_variance, value_loss
 from tandem.metrics import own_metrics, settle
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
-TOKENS, MEAN, SUM = weights.token_mean, weights.sequence_mean, weights.sequence_sum
+TOKENS, MEAN, SUM = reduction.token_mean, reduction.sequence_mean, reduction.sequence_sum
 
 
 def judged(vectors, dtype=torch.float64):

@@ -9,7 +9,7 @@ from pairs import random_pairs, reference_pairs
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
-from tandem import weights
+from tandem.losses import reduction
 from tandem.contracts import facts_of, survey_of
 from tandem.losses.preference import dpo, group_preference
 from tandem.metrics import merge, own_metrics, settle
@@ -45,7 +45,7 @@ def gradient_of(value, batch):
 
 
 def total(loss, batch, *found):
-    return (loss(batch, *found) * weights.sequence_mean(batch.mask)).sum()
+    return (loss(batch, *found) * reduction.sequence_mean(batch.mask)).sum()
 
 
 def by_formula(batch, beta):
@@ -83,7 +83,7 @@ def test_a_group_of_two_with_twice_the_beta_is_a_pair_of_dpo(batch, beta):
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_rows_need_not_be_together(cut):
     batch, loss = random_groups(), group_preference
-    found, weight = surveyed(loss, batch), weights.sequence_mean(batch.mask)
+    found, weight = surveyed(loss, batch), reduction.sequence_mean(batch.mask)
     whole, parts = gradient_of((loss(batch, found) * weight).sum(), batch), []
     measured = {}
     for rows in map(torch.tensor, cut):

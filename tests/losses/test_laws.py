@@ -9,7 +9,7 @@ from every_loss import LOSSES, PULLED, random_batch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem import weights
+from tandem.losses import reduction
 from tandem.contracts import facts_of
 from tandem.losses.policy import clipped_surrogate, ppo
 from tandem.losses.sequence import gspo, gspo_token
@@ -20,7 +20,7 @@ every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 CUTS = [[[3, 1], [5], [0, 2, 4]], [[0], [5, 4, 3, 2, 1]]]
 
 
-def gradient_of(loss, batch, weigh=weights.token_mean):
+def gradient_of(loss, batch, weigh=reduction.token_mean):
     return torch.autograd.grad((loss(batch) * weigh(batch.mask)).sum(), batch.logp)[0]
 
 
@@ -53,7 +53,7 @@ def test_longer_padding_changes_neither_value_nor_gradient_nor_metric(vectors, l
 @every_loss
 def test_no_gradient_reaches_what_stands_outside_the_mask(loss):
     batch = random_batch()
-    for weigh in (weights.token_mean, weights.sequence_sum):
+    for weigh in (reduction.token_mean, reduction.sequence_sum):
         assert not gradient_of(loss, batch, weigh)[~batch.mask].any()
 
 
@@ -80,7 +80,7 @@ def fresh(batch):
 
 @pytest.mark.parametrize(("name", "value"), FRESH_VALUES.items())
 def test_on_fresh_samples_every_gradient_is_the_policy_gradient(vectors, name, value):
-    batch, weight = fresh(coupled(vectors)), weights.token_mean(vectors["in/M"].bool())
+    batch, weight = fresh(coupled(vectors)), reduction.token_mean(vectors["in/M"].bool())
     assert (LOSSES[name](batch) * weight).sum().item() == pytest.approx(value, abs=1e-6)
     assert_close(gradient_of(LOSSES[name], batch), -batch.advantages * weight)
 
@@ -88,7 +88,7 @@ def test_on_fresh_samples_every_gradient_is_the_policy_gradient(vectors, name, v
 @pytest.mark.parametrize("name", ["gspo", "gspo_token", "gmpo", "sapo", "vespo"])
 def test_on_fresh_samples_a_whole_one_has_the_gradient_of_its_steps(vectors, name):
     batch = fresh(coupled(vectors))
-    got, want = (gradient_of(loss, batch, weights.sequence_mean) for loss in (LOSSES[name], ppo))
+    got, want = (gradient_of(loss, batch, reduction.sequence_mean) for loss in (LOSSES[name], ppo))
     assert_close(got, want)
 
 
@@ -99,7 +99,7 @@ def test_gspo_token_is_gspo_while_a_sample_has_one_advantage():
             pair = [partial(loss, **numbers) for loss in (gspo, gspo_token)]
             value, by_token = (loss(batch) for loss in pair)
             assert_close(by_token, value)
-            whole, by_token = (gradient_of(loss, batch, weights.sequence_mean) for loss in pair)
+            whole, by_token = (gradient_of(loss, batch, reduction.sequence_mean) for loss in pair)
             assert_close(by_token, whole)
             assert 0 < whole.any(1).double().mean() < 1, "some samples must be clipped, not all"
 

@@ -7,21 +7,21 @@ import torch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem import weights
+from tandem.losses import reduction
 from tandem.contracts import facts_of
 from tandem.losses.policy import clipped_surrogate, nll, ppo, reinforce
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
-drgrpo_length = partial(weights.constant_length, length=8)
-five = partial(weights.constant_length, length=5)
+drgrpo_length = partial(reduction.constant_length, length=8)
+five = partial(reduction.constant_length, length=5)
 VECTORS = [
-    (ppo, weights.token_mean, "ppo/token-mean"),
-    (ppo, weights.sequence_sum, "ppo/seq-mean-token-sum"),
-    (ppo, weights.sequence_mean, "ppo/seq-mean-token-mean"),
+    (ppo, reduction.token_mean, "ppo/token-mean"),
+    (ppo, reduction.sequence_sum, "ppo/seq-mean-token-sum"),
+    (ppo, reduction.sequence_mean, "ppo/seq-mean-token-mean"),
     (ppo, five, "ppo/seq-mean-token-sum-norm"),
-    (partial(ppo, clip_low=0.2, clip_high=0.28), weights.token_mean, "dapo"),
-    (reinforce, weights.token_mean, "reinforce/token-mean"),
-    (reinforce, weights.sequence_sum, "reinforce/seq-sum"),
+    (partial(ppo, clip_low=0.2, clip_high=0.28), reduction.token_mean, "dapo"),
+    (reinforce, reduction.token_mean, "reinforce/token-mean"),
+    (reinforce, reduction.sequence_sum, "reinforce/seq-sum"),
 ]
 
 
@@ -55,11 +55,11 @@ def test_dr_grpo_is_ppo_without_std_over_a_constant_length(vectors):
 def test_rloo_sums_over_the_steps_of_a_sample(vectors):
     batch = coupled(vectors)
     advantages = vectors["rloo"][:, None] * batch.mask
-    value = -(batch.logp * advantages * weights.sequence_sum(batch.mask)).sum()
+    value = -(batch.logp * advantages * reduction.sequence_sum(batch.mask)).sum()
     ours = reinforce(
         type(batch)(logp=batch.logp, advantages=advantages, mask=batch.mask, group=batch.group)
     )
-    assert_close((ours * weights.sequence_sum(batch.mask)).sum(), value)
+    assert_close((ours * reduction.sequence_sum(batch.mask)).sum(), value)
     assert_close(value.detach(), vectors["rloo/reinforce_seqsum/loss"], atol=1e-6, rtol=0)
 
 
@@ -68,7 +68,7 @@ def test_sft_is_the_token_mean_of_the_negative_log_likelihood(vectors):
     shown = type(batch)(
         logp=batch.logp, advantages=batch.mask.double(), mask=batch.mask, group=batch.group
     )
-    value = (nll(shown) * weights.token_mean(batch.mask)).sum()
+    value = (nll(shown) * reduction.token_mean(batch.mask)).sum()
     assert_close(value.detach(), vectors["sft/loss"], atol=1e-6, rtol=0)
 
 

@@ -9,9 +9,9 @@ import torch
 from pairs import random_pairs, reference_pairs
 from torch.testing import assert_close
 
-from tandem import weights
+from tandem.losses import reduction
 from tandem.contracts import facts_of, survey_of
-from tandem.losses.judged import kto, mismatched_kl
+from tandem.losses.kto import kto, mismatched_kl
 from tandem.losses.pairs import of_pairs, reward_of
 from tandem.losses.preference import (
     apo_zero,
@@ -53,7 +53,7 @@ VECTORS = {
 
 
 def mean_over_pairs(loss, batch):
-    return (loss(batch) * weights.sequence_mean(batch.mask)).sum()
+    return (loss(batch) * reduction.sequence_mean(batch.mask)).sum()
 
 
 def close_to(dtype):
@@ -315,7 +315,7 @@ def test_kto_measures_rewards_against_the_kl_of_mismatched_rows(vectors):
     batch = with_mismatched([0.5, 0.3, -0.2])
     surveyed = survey_of(kto)(batch)
     assert_close(surveyed, torch.full_like(batch.logp, 0.2))
-    weight = weights.sequence_mean(batch.mask & ~batch.baseline[:, None])
+    weight = reduction.sequence_mean(batch.mask & ~batch.baseline[:, None])
     value = (kto(batch, surveyed) * weight).sum()
     assert_close(value, vectors["kto/z.2"], atol=1e-6, rtol=0)
     got = settle(own_metrics(kto, batch, surveyed))

@@ -8,7 +8,7 @@ import torch
 from losses.every_loss import random_batch
 from torch.testing import assert_close
 
-from tandem import weights
+from tandem.losses import reduction
 from tandem.contracts import declare, facts_of
 from tandem.losses.adapted import from_scalar, refuse_part
 from tandem.losses.policy import ppo
@@ -25,7 +25,7 @@ def averaged(old_logp, logp, advantages, mask, *, clip=0.2, **more):
     return (loss * mask).sum() / mask.sum(), metrics
 
 
-@pytest.mark.parametrize("weigh", [weights.token_mean, weights.sequence_mean])
+@pytest.mark.parametrize("weigh", [reduction.token_mean, reduction.sequence_mean])
 def test_the_weighted_sum_is_the_scalar_and_so_is_its_gradient(weigh):
     batch = random_batch()
     weight = weigh(batch.mask).double()
@@ -39,7 +39,7 @@ def test_the_weighted_sum_is_the_scalar_and_so_is_its_gradient(weigh):
 
 def test_it_has_the_gradient_of_the_same_loss_by_steps():
     batch = random_batch()
-    weight = weights.token_mean(batch.mask).double()
+    weight = reduction.token_mean(batch.mask).double()
     losses = [(f(batch) * weight).sum() for f in (from_scalar(averaged), ppo)]
     assert_close(*(torch.autograd.grad(loss, batch.logp)[0] for loss in losses))
 
@@ -77,7 +77,7 @@ def test_no_trained_step_is_no_loss_and_no_metric():
 
 
 def test_a_part_of_an_update_is_refused_with_the_form_to_write():
-    loss, weight = partial(from_scalar(averaged), clip=0.1), weights.token_mean(random_batch().mask)
+    loss, weight = partial(from_scalar(averaged), clip=0.1), reduction.token_mean(random_batch().mask)
     refuse_part(loss, weight)
     refuse_part(loss, 0 * weight)  # an idle row
     refuse_part(ppo, weight[:20])
@@ -87,7 +87,7 @@ def test_a_part_of_an_update_is_refused_with_the_form_to_write():
     assert "`def averaged(batch, *, numbers) -> Tensor`, the loss of each step [B, T]" in said
     assert "max_tokens_per_microbatch" in said and "\n" not in said
     with pytest.raises(ValueError, match="of its weight"):
-        refuse_part(loss, weights.sequence_sum(random_batch().mask))
+        refuse_part(loss, reduction.sequence_sum(random_batch().mask))
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,16 @@ import torch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem import corrections, weights
+from tandem.losses import importance
+from tandem.losses import reduction
 from tandem.config import build, compose
-from tandem.losses.behaviour import binary_kl, dppo, dppo_pulled, total_variation
+from tandem.losses.trust_region import binary_kl, dppo, dppo_pulled, total_variation
 from tandem.losses.policy import nll, ppo, ratio_of, reinforce
 from tandem.losses.sequence import gmpo, gspo, gspo_token, vespo
-from tandem.losses.soft import cispo, dro, sapo
+from tandem.losses.soft_clip import cispo, dro, sapo
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
-MEAN, SUM, TOKENS = weights.sequence_mean, weights.sequence_sum, weights.token_mean
+MEAN, SUM, TOKENS = reduction.sequence_mean, reduction.sequence_sum, reduction.token_mean
 wide = {"clip_low": 0.2, "clip_high": 0.28}
 
 
@@ -130,14 +131,14 @@ def test_a_ratio_is_that_of_each_step(vectors):
 
 
 WEIGHTED = [
-    (corrections.token_tis, "op/ppo*tis2", "grad"),
-    (corrections.icepop, "op/ppo*icepop.5_5", "grad"),
-    (partial(corrections.icepop, high=2.0), "op/ppo*icepop.5_2", "grad"),
-    (corrections.sequence_tis, "op/ppo*seqtis2", "grad"),
-    (corrections.sequence_mask, "op/ppo*seqmask(max3)", "grad"),
-    (partial(corrections.token_tis, ratio_max=math.inf), "decoupled/uncapped", "grad_rows"),
-    (partial(corrections.token_tis, ratio_max=5.0), "decoupled/cap5", "grad_rows"),
-    (partial(corrections.icepop, low=0.0, high=2.0), "decoupled/mask<=2", "grad_rows"),
+    (importance.token_tis, "op/ppo*tis2", "grad"),
+    (importance.icepop, "op/ppo*icepop.5_5", "grad"),
+    (partial(importance.icepop, high=2.0), "op/ppo*icepop.5_2", "grad"),
+    (importance.sequence_tis, "op/ppo*seqtis2", "grad"),
+    (importance.sequence_mask, "op/ppo*seqmask(max3)", "grad"),
+    (partial(importance.token_tis, ratio_max=math.inf), "decoupled/uncapped", "grad_rows"),
+    (partial(importance.token_tis, ratio_max=5.0), "decoupled/cap5", "grad_rows"),
+    (partial(importance.icepop, low=0.0, high=2.0), "decoupled/mask<=2", "grad_rows"),
 ]
 
 
@@ -155,7 +156,7 @@ def test_ppo_with_a_correction_is_the_reference_one(vectors, correct, name, kind
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_rejected_samples_leave_the_mean_only_if_the_mask_loses_them(vectors, dtype):
     batch = coupled(vectors, dtype)
-    kept = corrections.sequence_rejection(batch)
+    kept = importance.sequence_rejection(batch)
     shortened = (kept * ppo(batch) * TOKENS(batch.mask)).sum()
     renormalised = (ppo(batch) * TOKENS(batch.mask & kept.bool())).sum()
     want = vectors["op/rs_zero_weight_full_denominator/loss"]
@@ -169,7 +170,7 @@ def test_rejected_samples_leave_the_mean_only_if_the_mask_loses_them(vectors, dt
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_bypass_puts_the_sampler_in_the_place_of_the_old_policy(vectors, dtype):
     batch = coupled(vectors, dtype)
-    bypass = replace(batch, old_logp=corrections.bypass(batch))
+    bypass = replace(batch, old_logp=importance.bypass(batch))
     clipped = (ppo(bypass) * TOKENS(batch.mask)).sum()
     truncated = (cispo(bypass, ratio_max=2.0) * TOKENS(batch.mask)).sum()
     check(vectors, "op/bypass(ratio=new/roll)", clipped, batch.logp, dtype)
@@ -187,8 +188,8 @@ def stale(vectors, dtype):
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_a_decayed_weight_on_top_of_ppo_is_what_flux_documents(vectors, dtype):
     batch = stale(vectors, dtype)
-    unratioed = replace(batch, old_logp=corrections.current(batch))
-    weight = corrections.staleness_decay(unratioed, decay=0.99)
+    unratioed = replace(batch, old_logp=importance.current(batch))
+    weight = importance.staleness_decay(unratioed, decay=0.99)
     value = (weight * ppo(batch) * TOKENS(batch.mask)).sum()
     check(vectors, "flux/doc_w*ppo", value, batch.logp, dtype)
 
@@ -196,9 +197,9 @@ def test_a_decayed_weight_on_top_of_ppo_is_what_flux_documents(vectors, dtype):
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_areal_needs_no_forward_pass_for_its_old_policy(vectors, dtype):
     batch = stale(vectors, dtype)
-    proximal = torch.where(batch.mask, corrections.log_linear(batch), 0)
+    proximal = torch.where(batch.mask, importance.log_linear(batch), 0)
     decoupled = replace(batch, old_logp=proximal)
-    weight = corrections.token_tis(decoupled, ratio_max=math.inf)
+    weight = importance.token_tis(decoupled, ratio_max=math.inf)
     value = (weight * ppo(decoupled) * TOKENS(batch.mask)).sum()
     (gradient,) = torch.autograd.grad(value, batch.logp)
     close = {"atol": PRECISION[dtype], "rtol": 0.0, "check_dtype": False}

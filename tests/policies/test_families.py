@@ -5,8 +5,8 @@ import torch
 from small_language import questions, small, trained
 from torch.testing import assert_close
 
-from tandem.policies.scorer import logits_are_head_of_trunk
-from tandem.policies.tiny_lm import character_tokenizer
+from tandem.policies.language.logprob import logits_are_head_of_trunk
+from tandem.policies.language.tiny_lm import character_tokenizer
 
 ENTROPY = frozenset({"entropy"})
 RECURRENT = {

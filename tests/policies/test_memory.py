@@ -6,12 +6,12 @@ from functools import partial
 import torch
 from policies.small_language import NOTHING, questions, small
 
-from tandem import weights
-from tandem.batches import Budget
+from tandem.losses import reduction
+from tandem.training.batches import Budget
 from tandem.experience import Experience, rows_of
 from tandem.losses.policy import reinforce
-from tandem.objectives.coupled import Coupled
-from tandem.objectives.terms import Term
+from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.objective import Term
 from tandem.types import Scores
 
 
@@ -35,7 +35,7 @@ def test_peak_memory_falls_with_the_micro_batch():
     rollout = policy.encode(questions() * 4, key=0, slots=range(32))
     rollout = replace(rollout, behaviour_logp=None)
     one = torch.ones(32)
-    objective = Coupled({"policy": Term(loss=reinforce, coef=1.0, weights=weights.token_mean)})
+    objective = Coupled({"policy": Term(loss=reinforce, coef=1.0, weights=reduction.token_mean)})
     update = Experience(
         rollout=rollout,
         scores=Scores(total=one, parts={}, scored=one.bool()),

@@ -9,7 +9,7 @@ from test_families import families
 from torch.testing import assert_close
 
 from tandem.policies.lora import Lora
-from tandem.policies.tiny_lm import character_tokenizer
+from tandem.policies.language.tiny_lm import character_tokenizer
 
 VALUES = frozenset({"values", "old_values"})
 KINDS = ["head", "separate"]

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose
 from tandem.record.writer import LOCK, beginning_of, only_writer
-from tandem.run import train
+from tandem.launch.run import train
 
 HOLD = """
 import os, sys, time

@@ -8,7 +8,7 @@ from faults import FAULTS, PAGE, page
 from torch.testing import assert_close
 
 import tandem
-from tandem.guards import Stop
+from tandem.settings.guards import Stop
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from tandem import draws
+from tandem import rng
 from tandem.config import build, compose
 from tandem.data.shapes_drawn import COLOURS, palette, renderings
 from tandem.metrics import settle
@@ -36,7 +36,7 @@ def judged(pictures, texts, **numbers):
 
 def noisy(std):
     """Every rendering with Gaussian noise on the scale from -1 to 1, and not rounded: [216, D]."""
-    noise = draws.normal(draws.key("noise"), tuple(PICTURES.shape)).double()
+    noise = rng.normal(rng.key("noise"), tuple(PICTURES.shape)).double()
     return (PICTURES.double() + 127.5 * std * noise).flatten(1)
 
 
@@ -95,8 +95,8 @@ def test_speckle_in_the_ground_costs_as_much_as_anywhere():
 
 
 def test_right_is_what_scores_a_half_and_more():
-    share = draws.uniform(draws.key("mix"), (600, 1, 1, 1))
-    other = PICTURES[draws.permutation(draws.key("other"), 600) % 216].double()
+    share = rng.uniform(rng.key("mix"), (600, 1, 1, 1))
+    other = PICTURES[rng.permutation(rng.key("other"), 600) % 216].double()
     blend = torch.lerp(PICTURES[torch.arange(600) % 216].double(), other, share)
     pictures = blend.round().to(torch.uint8)
     texts = [TEXTS[i % 216] for i in range(600)]
@@ -107,7 +107,7 @@ def test_right_is_what_scores_a_half_and_more():
 
 
 def test_no_cut_of_a_batch_changes_a_score():
-    pictures = draws.bits(draws.key("bytes"), (64, 16, 16, 3)).remainder(256).to(torch.uint8)
+    pictures = rng.bits(rng.key("bytes"), (64, 16, 16, 3)).remainder(256).to(torch.uint8)
     pictures[:32] = PICTURES[:32] // 2 + pictures[:32] // 2
     together = judged(pictures, TEXTS[:64])
     assert together == [judged([p], [t])[0] for p, t in zip(pictures, TEXTS, strict=False)]
@@ -138,7 +138,7 @@ def jpeg(picture):
 
 def test_jpeg_size_is_in_thousands_of_bytes_and_grows_with_detail():
     blank = torch.full((64, 64, 3), 128, dtype=torch.uint8)
-    noise = draws.bits(draws.key("jpeg"), (64, 64, 3)).remainder(256).to(torch.uint8)
+    noise = rng.bits(rng.key("jpeg"), (64, 64, 3)).remainder(256).to(torch.uint8)
     assert 0.6 < jpeg(blank) < 1.0  # headers, and next to nothing
     assert jpeg(noise) > 6 * jpeg(blank)
     assert jpeg_compressibility(noise, prompt("?")) == -jpeg(noise)
@@ -167,7 +167,7 @@ def test_colour_share_is_the_area_of_the_colour_and_a_full_frame_hacks_it():
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_colour_share_counts_as_a_loop_over_pixels_does(colour):
-    noise = draws.bits(draws.key("pixels", colour), (16, 16, 3)).remainder(256)
+    noise = rng.bits(rng.key("pixels", colour), (16, 16, 3)).remainder(256)
     count = 0
     for pixel in noise.view(-1, 3).tolist():
         far = {

@@ -29,9 +29,9 @@ from tandem.rewards.judge import (
     shown_order,
     single,
 )
-from tandem.rewards.scoring import scorer
+from tandem.reward_server.scoring import scorer
 from tandem.rewards.template import Template, fence_of
-from tandem.rewards.wire import row_of
+from tandem.rewards.serialization import row_of
 from tandem.types import Prompt
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from tandem import draws
+from tandem import rng
 from tandem.rewards.text import (
     exact_match,
     format,
@@ -85,7 +85,7 @@ def test_a_tenth_is_exact():
 
 
 def test_numbers_are_what_python_makes_of_them():
-    whole, part, sign = (draws.bits(key, (200,)).abs().tolist() for key in (1, 2, 3))
+    whole, part, sign = (rng.bits(key, (200,)).abs().tolist() for key in (1, 2, 3))
     for a, b, s in zip(whole, part, sign, strict=True):
         text = f"{'-' if s % 2 else ''}{a:,}.{b}"
         assert to_number(text) == Fraction(text.replace(",", ""))

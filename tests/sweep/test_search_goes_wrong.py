@@ -14,7 +14,7 @@ from optuna.storages.journal import JournalFileBackend
 from sweep.written_trials import Runs, go, near_1e_4
 
 from tandem.config import ConfigError
-from tandem.sweep import outcome
+from tandem.sweep import status
 from tandem.sweep.job import task_of
 from tandem.sweep.search import JOURNAL, LOCK
 from tandem.sweep.trials import Asked, next_step
@@ -57,7 +57,7 @@ def test_a_trial_whose_run_outlived_its_launch_stays_open_until_that_has_ended(t
         def __call__(self, rows, first):
             super().__call__(rows, first)
             if first == 0:
-                self.lock = outcome.locked(task_of(rows[0], 0, self.launch).folder)
+                self.lock = status.locked(task_of(rows[0], 0, self.launch).folder)
                 assert self.lock.__enter__() is not None
 
     before = Outlived(tmp_path, near_1e_4)
@@ -78,7 +78,7 @@ def test_a_misspelt_metric_costs_one_trial_which_the_mended_command_takes_over(t
     mended = Recorded(tmp_path, near_1e_4)
     go(mended, n_trials=2, metric="eval/accuracy")
     assert mended.rows[0] == runs.rows[0] and states(tmp_path) == ["COMPLETE"] * 2
-    assert f"tandem.select {tmp_path} metric=eval/accuracy" in capsys.readouterr().out
+    assert f"tandem.launch.select {tmp_path} metric=eval/accuracy" in capsys.readouterr().out
 
 
 def test_a_trial_without_a_number_that_others_have_fails_and_says_which(tmp_path, capsys):
@@ -110,8 +110,8 @@ TOY = Path(__file__).with_name("toy_sweep.py")
 @pytest.mark.parametrize(
     ("metric", "direction", "said"),
     [
-        (None, "maximize", "\n\n    python -m tandem.select 'a b'"),
-        ("eval/pass@8", "maximize", "\n\n    python -m tandem.select 'a b' metric=eval/pass@8"),
+        (None, "maximize", "\n\n    python -m tandem select 'a b'"),
+        ("eval/pass@8", "maximize", "\n\n    python -m tandem select 'a b' metric=eval/pass@8"),
         ("eval/accuracy", "minimize", "the highest score, not the lowest eval/accuracy"),
         ("actor/entropy", "maximize", "the highest score, not the highest actor/entropy"),
     ],
@@ -126,7 +126,7 @@ def test_the_next_step_chooses_what_was_found_or_says_that_it_does_not(metric, d
 def test_what_a_search_refuses_is_one_line(tmp_path):
     (tmp_path / "sweep").mkdir()
     with (tmp_path / "sweep" / LOCK).open("a") as file:
-        assert outcome.taken(file)
+        assert status.taken(file)
         done = subprocess.run(
             [sys.executable, str(TOY), "sweep", "crash,guard", "hydra/sweeper=search"],
             cwd=tmp_path, text=True, capture_output=True, timeout=120,

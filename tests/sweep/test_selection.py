@@ -8,11 +8,12 @@ from compare.written_runs import write_run, write_sweep
 
 import tandem
 from tandem.compare import __main__ as compare
-from tandem.compare import runs, selection
+from tandem.compare import selection
+from tandem.record.reading import runs
 from tandem.compare.selection import Candidate, Fresh, Selection
-from tandem.select import exit_code, main, select
-from tandem.sweep import outcome
-from tandem.sweep.choice import shared
+from tandem.launch.select import exit_code, main, select
+from tandem.sweep import status
+from tandem.sweep.best import shared
 from tandem.sweep.selection import fresh_seeds, place_of, unread
 
 PROGRAM = Path(__file__).with_name("toy_selected.py")
@@ -156,12 +157,12 @@ def test_numbers_of_another_run_and_of_one_that_goes_on_are_not_those_of_the_cho
     for seed, typed in ((1, ["algorithm=rloo"]), (2, ["algorithm=grpo", *TINY[1:], "seed=2"])):
         folder = write_run(fresh / f"seed={seed}", [0.0, 0.8], seed=seed)
         (folder / "evaluation_test.json").write_text('{"eval/accuracy": 0.8}')
-        start = outcome.Start(
+        start = status.Start(
             overrides=typed, launch="a", number=1, host="a", pid=1, seconds=1.0, code=None,
             reason=None,
         )  # fmt: skip
-        outcome.write_start(folder, start)
-    with outcome.locked(fresh / "seed=2") as lock:
+        status.write_start(folder, start)
+    with status.locked(fresh / "seed=2") as lock:
         assert lock is not None
         found = select(place, None, 2, program=PROGRAM)
     assert [(run.state, run.eval, run.test) for run in found.fresh] == [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.compare.runs import find, read
+from tandem.record.reading.runs import find, read
 
 ROOT = Path(__file__).parents[2]
 # A loss that raises or hangs in the second iteration, as long as it is not mended.

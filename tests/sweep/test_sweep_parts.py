@@ -10,12 +10,13 @@ from compare.written_runs import write_run
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, configuration
-from tandem.config.sweeps import job_name, sweep_of
-from tandem.sweep import gpus, outcome
+from tandem.sweep.words import job_name, sweep_of
+from tandem.sweep import gpus
+from tandem.sweep import status
 from tandem.sweep.job import Launch, of_slurm
 from tandem.sweep.launch import concluded, environment, launch
 from tandem.sweep.launch import configuration as told_of
-from tandem.sweep.reasons import reason_of
+from tandem.sweep.exit_reason import reason_of
 from tandem.sweep.table import page
 
 
@@ -128,15 +129,15 @@ def test_the_reason_is_one_line(code, said, reason):
 def start(folder: Path, **changed) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     own = {"launch": "a", "number": 1, "host": "h", "pid": 1, "seconds": 61.4, "reason": None}
-    outcome.write_start(
-        folder, outcome.Start(**own | {"overrides": ["x=1"], "code": None} | changed)
+    status.write_start(
+        folder, status.Start(**own | {"overrides": ["x=1"], "code": None} | changed)
     )
 
 
 def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
     names = ("done", "old", "dead", "busy", "broke", "later")
     jobs = {name: ["x=1"] for name in names}
-    plan = outcome.write_plan(tmp_path, "python train.py -m x=1", jobs)
+    plan = status.write_plan(tmp_path, "python train.py -m x=1", jobs)
     start(tmp_path / "done", code=0)
     start(tmp_path / "old", code=0, launch="b")
     start(tmp_path / "dead")
@@ -144,7 +145,7 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
     start(tmp_path / "broke", code=1, reason="ValueError: it | broke")
     line = {"iteration": 3, "eval/accuracy": 0.5, "eval/reward": 0.25}
     (tmp_path / "done" / "metrics.jsonl").write_text(json.dumps(line) + '\n{"iteration": 4')
-    with outcome.locked(tmp_path / "busy"):
+    with status.locked(tmp_path / "busy"):
         text = page(tmp_path, plan, "a")
     rows = [row for row in text.splitlines() if row.startswith("| ")][2:]
     assert rows == [
@@ -161,17 +162,17 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
 def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_planned(
     tmp_path, capsys
 ):
-    own = outcome.write_plan(tmp_path, "mine", {"a": ["x=1"], "b": ["x=2"]})
+    own = status.write_plan(tmp_path, "mine", {"a": ["x=1"], "b": ["x=2"]})
     start(tmp_path / "a", overrides=["x=1"], code=1, reason="ValueError: it broke")
     start(tmp_path / "b", overrides=["x=2"], code=0)
-    other = outcome.write_plan(tmp_path, "yours", {"b": ["x=3"], "c": ["x=4"]})
+    other = status.write_plan(tmp_path, "yours", {"b": ["x=3"], "c": ["x=4"]})
     start(tmp_path / "c", overrides=["x=4"], code=0)
     assert concluded(tmp_path, own, "a") == 1
     said = capsys.readouterr().out
     assert "1 finished, 1 failed, of 2 runs" in said and "\n    mine\n" in said
     assert concluded(tmp_path, other, "a") == 1
     assert "1 finished, 1 left out, of 2 runs" in capsys.readouterr().out
-    whole = outcome.read_plan(tmp_path)
+    whole = status.read_plan(tmp_path)
     assert whole.jobs == {"a": ["x=1"], "b": ["x=2"], "c": ["x=4"]}
     assert whole.commands == {"mine": ["a", "b"], "yours": ["b", "c"]}
     text = page(tmp_path, whole)
@@ -196,7 +197,7 @@ def test_what_hydra_writes_of_a_sweep_holds_no_secret(tmp_path, monkeypatch):
 
 def test_each_metric_has_a_column_of_its_own(tmp_path):
     scores = {"words": "eval/accuracy", "pictures": "eval/reward"}
-    plan = outcome.write_plan(tmp_path, "x", {name: ["x=1"] for name in scores})
+    plan = status.write_plan(tmp_path, "x", {name: ["x=1"] for name in scores})
     for name, metric in scores.items():
         start(tmp_path / name, code=0)
         line = json.dumps({"iteration": 1, metric: 12.5})
@@ -212,13 +213,13 @@ def test_each_metric_has_a_column_of_its_own(tmp_path):
 def test_a_run_that_outlived_its_killed_sweep_is_finished_once_its_record_says_so(tmp_path):
     start(tmp_path / "run")
     write_run(tmp_path / "run", [0.25, 0.5], iterations=1)
-    assert outcome.job_of(tmp_path / "run").state == "stopped"  # its model was not saved yet
+    assert status.job_of(tmp_path / "run").state == "stopped"  # its model was not saved yet
     (tmp_path / "run" / "model").mkdir()
-    done = outcome.job_of(tmp_path / "run", ["x=1"])
+    done = status.job_of(tmp_path / "run", ["x=1"])
     assert (done.state, done.reason) == ("finished", None)
     write_run(tmp_path / "short", [0.25, 0.5], iterations=2)
     start(tmp_path / "short")
-    assert outcome.job_of(tmp_path / "short").reason == "the sweep was killed while it ran"
+    assert status.job_of(tmp_path / "short").reason == "the sweep was killed while it ran"
 
 
 def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys):

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from tandem.config.composition import with_hydra
-from tandem.config.sweeps import Sweep
+from tandem.sweep.words import Sweep
 from tandem.sweep.launch import launch
 
 

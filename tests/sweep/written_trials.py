@@ -6,7 +6,7 @@ from math import log10
 
 from omegaconf import OmegaConf
 
-from tandem.sweep import outcome
+from tandem.sweep import status
 from tandem.sweep.job import LAUNCH, Launch, task_of
 from tandem.sweep.search import search
 from tandem.sweep.trials import Asked
@@ -43,11 +43,11 @@ class Runs:
             self.ended(task, 1 if failed else 0)
 
     def ended(self, task, code):
-        start = outcome.Start(
+        start = status.Start(
             overrides=task.overrides, launch="here-1", number=1, host="here", pid=1, seconds=1.0,
             code=code, reason="it broke" if code else None,
         )  # fmt: skip
-        outcome.write_start(task.folder, start)
+        status.write_start(task.folder, start)
 
 
 def asked(**changes):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tandem import register_correction
 from tandem.contracts import positive
-from tandem.corrections import step_ratio
+from tandem.losses.importance import step_ratio
 from tandem.types import CoupledBatch
 
 

@@ -1,6 +1,7 @@
 """A data set: `data=reversals`."""
 
-from tandem import draws, register_dataset
+from tandem import register_dataset
+from tandem import rng
 from tandem.data.records import Data, StreamMaker, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -11,7 +12,7 @@ def reversals(
     *, length: int = 4, count: int = 200, curriculum: StreamMaker = PromptStream, seed: int
 ) -> Data:
     """Words of random letters, which are to be answered backwards."""
-    letters = (draws.uniform(draws.key(seed, "reversals"), (count, length)) * 10).int().tolist()
+    letters = (rng.uniform(rng.key(seed, "reversals"), (count, length)) * 10).int().tolist()
     words = sorted({"".join("abcdefghij"[i] for i in row) for row in letters})
     prompts = tuple(
         Prompt(id=prompt_id("reversals", word), source="words", text=f"{word}>", answer=word[::-1])

@@ -5,7 +5,7 @@ from diffusers import ConfigMixin, ModelMixin
 from torch import nn
 
 from tandem import register_flow_family
-from tandem.policies.flow.tiny_flow import SIZE, TinyFlow
+from tandem.policies.flow.families.tiny_flow import SIZE, TinyFlow
 
 
 class Network(ModelMixin, ConfigMixin):

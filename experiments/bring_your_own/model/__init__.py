@@ -4,7 +4,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tandem import register_model
-from tandem.policies.tiny_lm import VOCABULARY, character_tokenizer
+from tandem.policies.language.tiny_lm import VOCABULARY, character_tokenizer
 
 
 @register_model

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from transformers import AutoModelForCausalLM
 
 from tandem import register_rollout_engine
-from tandem.policies.decoding import Answers, answer
+from tandem.policies.language.decoding import Answers, answer
 from tandem.policies.engines.protocol import RolloutEngine, Weights
 
 

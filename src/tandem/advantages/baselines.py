@@ -7,8 +7,8 @@ from torch import Tensor
 
 from tandem.advantages.temporal import counted, return_to_go, step_rewards
 from tandem.contracts import register_adv_estimator
-from tandem.groups import group_sum
-from tandem.remembered import Remembered
+from tandem.advantages.groups import group_sum
+from tandem.contracts.stateful import Remembered
 from tandem.types import Rollout, Scores
 
 NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=rloo"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import at_least, register_adv_estimator
-from tandem.groups import group_sum
+from tandem.advantages.groups import group_sum
 from tandem.types import Rollout, Scores
 
 Scale = Callable[[Scores, Tensor], Tensor]  # of each row's group: [B]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tandem.advantages.group import Scale, centre, on_steps, varies
 from tandem.contracts import at_least, register_adv_estimator
-from tandem.groups import group_sum
+from tandem.advantages.groups import group_sum
 from tandem.types import Rollout, Scores
 
 

@@ -29,25 +29,18 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tandem.compare import (
-    across,
-    bands,
-    comparison,
-    curve_tables,
-    expectation,
-    live,
-    noise_table,
-    planned,
-    selection,
-    tables,
-    wandb_report,
-)
-from tandem.compare.expectation import Experiment
-from tandem.compare.figures import plots
-from tandem.compare.provenance import provenance
-from tandem.compare.report import Comparison, report
-from tandem.compare.runs import AXES, Run, find, read_all
-from tandem.compare.variants import grouped
+from tandem.compare import bands, comparison, curve_tables, noise_table, selection, tables
+from tandem.compare import multitask
+from tandem.compare import expected_bands
+from tandem.compare.report import live
+from tandem.record.reading import planned
+from tandem.compare.report import wandb_report
+from tandem.compare.expected_bands import Experiment
+from tandem.compare.report.figures import plots
+from tandem.record.reading.provenance import provenance
+from tandem.compare.report.write import Comparison, report
+from tandem.record.reading.runs import AXES, Run, find, read_all
+from tandem.record.reading.variants import grouped
 
 OPTIONS = ("by", "task", "metric", "x", "threshold", "out", "wandb", "save_band", "band", "serve")
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
@@ -73,7 +66,7 @@ def main(arguments: Sequence[str]) -> None:
             print(f"\n{wandb_report.save(found, options['wandb'])}")
         if "save_band" in options:
             every = [one.variant for one in found.variants]
-            print(f"\n{expectation.save(Path(options['save_band']), every, found.metric)}")
+            print(f"\n{expected_bands.save(Path(options['save_band']), every, found.metric)}")
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -120,13 +113,13 @@ def parsed(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
 
 
 def asked_of(options: Mapping[str, str]) -> Asked:
-    axis, metric = options.get("x", expectation.AXIS), options.get("metric")
-    if "save_band" in options and axis != expectation.AXIS:
+    axis, metric = options.get("x", expected_bands.AXIS), options.get("metric")
+    if "save_band" in options and axis != expected_bands.AXIS:
         raise ValueError(
             f"x={axis} with save_band: seeds are not at one place of it at a time; "
-            f"a band is over {expectation.AXIS}: leave x out"
+            f"a band is over {expected_bands.AXIS}: leave x out"
         )
-    experiment = expectation.load(Path(options["band"])) if "band" in options else None
+    experiment = expected_bands.load(Path(options["band"])) if "band" in options else None
     if experiment is not None:
         if metric not in (None, experiment.metric):
             raise ValueError(
@@ -190,9 +183,9 @@ def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
         curve_tables.of_tries(variants),
         noise_table.of_noises(variants, pairs, metric),
     ]
-    many = across.over_tasks(variants, metric)
+    many = multitask.over_tasks(variants, metric)
     if many is not None:
-        beside.insert(0, across.of_tasks(many, metric))
+        beside.insert(0, multitask.of_tasks(many, metric))
     made += [table for table in beside if table is not None]
     judged = []
     if asked.experiment is not None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.compare.curves import FEWEST_FOR_BAND
-from tandem.compare.expectation import AXIS, Expected, Experiment, Facts, plain
-from tandem.compare.runs import Run
+from tandem.compare.statistics.curves import FEWEST_FOR_BAND
+from tandem.compare.expected_bands import AXIS, Expected, Experiment, Facts, plain
+from tandem.record.reading.runs import Run
 from tandem.compare.table import Table
-from tandem.compare.variants import facts_of
+from tandem.record.reading.variants import facts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tandem.compare.aggregates import Wins, wins
-from tandem.compare.intervals import (
+from tandem.compare.statistics.aggregates import Wins, wins
+from tandem.compare.statistics.intervals import (
     Difference,
     Estimate,
     estimate,
@@ -17,8 +17,8 @@ from tandem.compare.intervals import (
     seeds_needed,
     welch,
 )
-from tandem.compare.states import State, said_of
-from tandem.compare.variants import Variant, shared_seeds
+from tandem.record.reading.states import State, said_of
+from tandem.record.reading.variants import Variant, shared_seeds
 
 ALPHA = 0.05
 SMALL = 10  # seeds up to which a rare collapse goes unseen

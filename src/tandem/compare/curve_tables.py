@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tandem.compare.comparison import Scored, is_score, is_share
-from tandem.compare.curves import (
+from tandem.compare.statistics.curves import (
     FEWEST_FOR_MEDIAN,
     Reaching,
     Saturation,
@@ -21,9 +21,9 @@ from tandem.compare.curves import (
     reaching,
     saturation,
 )
-from tandem.compare.intervals import Estimate, estimate
-from tandem.compare.learning import Learning, learning
-from tandem.compare.runs import Run
+from tandem.compare.statistics.intervals import Estimate, estimate
+from tandem.compare.learning_curves import Learning, learning
+from tandem.record.reading.runs import Run
 from tandem.compare.table import Table
 from tandem.compare.tables import interval, number
 

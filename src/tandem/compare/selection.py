@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tandem.compare import comparison
 from tandem.compare.comparison import Scored, is_score
-from tandem.compare.intervals import estimate
-from tandem.compare.runs import Run
+from tandem.compare.statistics.intervals import estimate
+from tandem.record.reading.runs import Run
 from tandem.compare.table import Table
 from tandem.compare.tables import interval, number
-from tandem.compare.variants import grouped
+from tandem.record.reading.variants import grouped
 from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
 
 FILE = "selection.json"  # in the sweep's folder

@@ -15,7 +15,7 @@ from tandem.config.names import ConfigError
 from tandem.config.resume import configuration, resumed
 
 if TYPE_CHECKING:
-    from tandem.settings import Settings
+    from tandem.settings.settings import Settings
 
 __all__ = ["ConfigError", "build", "check", "compose", "configuration", "resumed"]
 

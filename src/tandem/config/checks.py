@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tandem.algorithm import ON_ERRORS
+from tandem.algorithm.algorithm import ON_ERRORS
 from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
@@ -17,7 +17,7 @@ from tandem.config.overrides import TOGETHER
 from tandem.config.plain import leaves, plain, reads_environment
 from tandem.config.remotes import remotes_can_be_asked
 from tandem.legality import Case, check
-from tandem.settings import COMPONENTS, Settings
+from tandem.settings.settings import COMPONENTS, Settings
 
 # What data, ways of collecting and the algorithm itself bring.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}

@@ -112,7 +112,7 @@ def _apply(cfg: DictConfig, override: Override) -> None:
     top = re.split("[./]", key)[0]
     if top in ("hydra", "plugins", "resume", "run_dir"):
         return
-    from tandem.settings import key_of  # imports torch
+    from tandem.settings.settings import key_of  # imports torch
 
     may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) is not None
     if not may_change or override.is_delete() or override.is_sweep_override():
@@ -129,7 +129,7 @@ def _apply(cfg: DictConfig, override: Override) -> None:
 
 
 def _listed() -> str:
-    from tandem.settings import KEYS  # imports torch
+    from tandem.settings.settings import KEYS  # imports torch
 
     may_change = [name for name, key in KEYS.items() if key.resumable and "." not in name]
     return f"{', '.join(may_change)}, and where a server is asked"

@@ -13,23 +13,23 @@ from tandem.config.plugins import ADMITTED
 # checkpoints) stays out: it imports modules and writes files, and no YAML may ask it to.
 HOMES = (
     "tandem.advantages",
-    "tandem.algorithm",
-    "tandem.callbacks",
-    "tandem.collect",
-    "tandem.corrections",
+    "tandem.algorithm.algorithm",
+    "tandem.training.callbacks",
+    "tandem.training.collect",
+    "tandem.losses.importance",
     "tandem.data",
     "tandem.dynamics",
-    "tandem.kl",
+    "tandem.losses.kl",
     "tandem.losses",
     "tandem.record.mirrors",
     "tandem.objectives",
-    "tandem.passes",
-    "tandem.penalties",
+    "tandem.evaluation.settings",
+    "tandem.algorithm.regularizers",
     "tandem.policies",
     "tandem.rewards",
-    "tandem.schedules",
+    "tandem.training.lr_schedules",
     "tandem.record.wandb_mirror",
-    "tandem.weights",
+    "tandem.losses.reduction",
 )
 
 # Classes of libraries, by the one name under which each may be asked for.

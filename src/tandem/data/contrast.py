@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from tandem import draws
+from tandem import rng
 from tandem.types import Prompt, Rollout
 
 
@@ -32,7 +32,7 @@ def contrasted(
     wrong: dict[int, str] = {}
     for turn in range(tries):
         left = [prompt for prompt in prompts if prompt.id not in wrong]
-        key = draws.key(seed, "rejected", turn)
+        key = rng.key(seed, "rejected", turn)
         for asked in _parts(left, speaker.sampling.max_rows):
             said = speaker.sample(asked, 1, key=key, slots=[prompt.id for prompt in asked])
             whole = zip(asked, said.outputs, said.truncated.tolist(), strict=True)

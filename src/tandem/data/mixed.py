@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tandem import draws
+from tandem import rng
 from tandem.data.records import StreamMaker
 from tandem.data.stream import PromptStream, chosen_by
 from tandem.types import Prompt
@@ -44,7 +44,7 @@ class MixedStream(PromptStream):
         self.members = [torch.tensor(own) for own in places.values()]
         self.weights = torch.tensor([one.weight for one in of.values()], dtype=torch.float64)
         self.streams = nn.ModuleList(
-            one.stream([self.prompts[i] for i in own], seed=draws.key(seed, "dataset", name))
+            one.stream([self.prompts[i] for i in own], seed=rng.key(seed, "dataset", name))
             for (name, one), own in zip(of.items(), places.values(), strict=True)
         )
 
@@ -56,7 +56,7 @@ class MixedStream(PromptStream):
             stream.observe([sources[i] for i in rows], success[rows])
 
     def places(self, iteration: int, count: int, round: int) -> Tensor:
-        chosen = chosen_by(self.weights, draws.key(self.seed, "dataset", iteration, round), count)
+        chosen = chosen_by(self.weights, rng.key(self.seed, "dataset", iteration, round), count)
         places = torch.empty_like(chosen)
         for number, (stream, members) in enumerate(zip(self.streams, self.members, strict=True)):
             slots = (chosen == number).nonzero()[:, 0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tandem import draws
+from tandem import rng
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
@@ -101,12 +101,12 @@ def reported_with(prompt: Prompt) -> tuple[str, ...]:
 
 def prompt_id(*names: int | str) -> int:
     """The id of the prompt with this content: 63 bits, the same in every run."""
-    return draws.key(*names) >> 1
+    return rng.key(*names) >> 1
 
 
 def prompt_ids(*names: int | str | Tensor) -> list[int]:
     """An id of 62 bits for each row of the tensors among the names, the same in every run."""
-    return (draws.key(*names) >> 1 & (1 << 62) - 1).tolist()
+    return (rng.key(*names) >> 1 & (1 << 62) - 1).tolist()
 
 
 def write_quarantine(folder: Path, rows: Iterable[BadRow]) -> Path | None:

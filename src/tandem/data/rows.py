@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from tandem import draws
+from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.checks import parse, to_prompt
 from tandem.data.lines import as_row, numbered
@@ -188,7 +188,7 @@ def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
     """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0."""
     if not 0 <= held_out < 1:
         raise ValueError(f"data.held_out={held_out} is a part of the rows: from 0 up to 1")
-    chance = draws.uniform(draws.key(seed, "held out", torch.tensor(rows.content)))
+    chance = rng.uniform(rng.key(seed, "held out", torch.tensor(rows.content)))
     out = chance < held_out
     if held_out > 0 and len(out) > 1 and out.all() | ~out.any():
         out = chance == chance.min()
@@ -220,7 +220,7 @@ def choose(prompts: tuple[Prompt, ...], *, max_size: int | None, seed: int) -> t
     if max_size < 1:
         raise ValueError(f"data.max_size={max_size} must be at least 1, or null for all")
     ids = torch.tensor([prompt.id for prompt in prompts])
-    kept = draws.bits(draws.key(seed, "choose", ids)).argsort(stable=True)[:max_size].sort().values
+    kept = rng.bits(rng.key(seed, "choose", ids)).argsort(stable=True)[:max_size].sort().values
     return tuple(prompts[place] for place in kept.tolist())
 
 

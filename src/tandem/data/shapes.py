@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tandem import draws
+from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.records import TOGETHER, Data, StreamMaker, prompt_id, prompt_ids
 from tandem.data.shapes_drawn import COLOURS, SHAPES, renderings
@@ -118,14 +118,14 @@ def _corrupted(
     A colour or a shape may be replaced by any, itself included, but no held-out pair comes of it.
     """
     colour = _replaced(
-        named // len(SHAPES), len(COLOURS), share, draws.key(seed, "corrupt", "colour")
+        named // len(SHAPES), len(COLOURS), share, rng.key(seed, "corrupt", "colour")
     )
-    shape = _replaced(named % len(SHAPES), len(SHAPES), share, draws.key(seed, "corrupt", "shape"))
+    shape = _replaced(named % len(SHAPES), len(SHAPES), share, rng.key(seed, "corrupt", "shape"))
     drawn = colour * len(SHAPES) + shape
     allowed = torch.tensor([pair in shown for pair in PAIRS])
     return torch.where(allowed[drawn], drawn, named)
 
 
 def _replaced(values: Tensor, kinds: int, share: float, key: int) -> Tensor:
-    hit, other = draws.uniform(key, (len(values), 2)).unbind(1)
+    hit, other = rng.uniform(key, (len(values), 2)).unbind(1)
     return torch.where(hit < share, (other * kinds).long(), values)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tandem import draws
+from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.records import Data, StreamMaker, prompt_ids
 from tandem.data.shapes import PAIRS, Pictures, shapes, shown_pairs
@@ -68,7 +68,7 @@ def _compared(
     pictures = renderings()
     wrong = {" ".join(pair): unlike(pair, among) for pair in among}
     ids = torch.tensor([prompt.id for prompt in prompts])
-    drawn = draws.uniform(draws.key(seed, "rejected", ids), (1,))[:, 0].tolist()
+    drawn = rng.uniform(rng.key(seed, "rejected", ids), (1,))[:, 0].tolist()
     return tuple(
         replace(
             prompt,

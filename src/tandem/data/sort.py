@@ -9,7 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from tandem import draws
+from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.records import Data, StreamMaker, prompt_ids
 from tandem.data.rows import choose
@@ -127,7 +127,7 @@ def split_strings(length: int, *, count: int, held_out: int, seed: int) -> Split
     total = len(ALPHABET) ** length
     held_out = min(held_out, total // 3)
     wanted = min(total, 2 * held_out + count)
-    order = _distinct(draws.key(seed, "sort", length), total, wanted)
+    order = _distinct(rng.key(seed, "sort", length), total, wanted)
     return Splits(
         eval=order[:held_out], test=order[held_out : 2 * held_out], train=order[2 * held_out :]
     )
@@ -136,8 +136,8 @@ def split_strings(length: int, *, count: int, held_out: int, seed: int) -> Split
 def _distinct(key: int, total: int, wanted: int) -> Tensor:
     """`wanted` different numbers below `total`, in keyed order: [wanted] int64."""
     if total <= max(PERMUTED, 4 * wanted):
-        return draws.permutation(key, total)[:wanted]
-    drawn = draws.bits(key, (2 * wanted,)).remainder(total)  # few repeat: total > 4 * wanted
+        return rng.permutation(key, total)[:wanted]
+    drawn = rng.bits(key, (2 * wanted,)).remainder(total)  # few repeat: total > 4 * wanted
     return torch.tensor(list(dict.fromkeys(drawn.tolist()))[:wanted])
 
 
@@ -163,7 +163,7 @@ def _prompts(length: int, numbers: Tensor, ids: list[int]) -> list[Prompt]:
 
 
 def _corrupt(prompts: tuple[Prompt, ...], *, share: float, seed: int) -> tuple[Prompt, ...]:
-    chance = draws.uniform(draws.key(seed, "corrupt"), (len(prompts), 2)).tolist()
+    chance = rng.uniform(rng.key(seed, "corrupt"), (len(prompts), 2)).tolist()
     return tuple(
         _swapped(prompt, which) if hit < share else prompt
         for prompt, (hit, which) in zip(prompts, chance, strict=True)

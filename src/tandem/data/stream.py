@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from tandem import draws
+from tandem import rng
 from tandem.types import Prompt
 
 
@@ -41,7 +41,7 @@ class PromptStream(nn.Module):
         if round == 0:
             return main
         # Refills have an order of their own, so that the main stream never moves.
-        order = draws.permutation(draws.key(self.seed, "refill", iteration), len(self.prompts))
+        order = rng.permutation(rng.key(self.seed, "refill", iteration), len(self.prompts))
         used = torch.isin(order, main)
         order = torch.cat([order[~used], order[used]])
         return order[((round - 1) * count + torch.arange(count)) % len(order)]
@@ -53,7 +53,7 @@ class PromptStream(nn.Module):
         epoch = position // epoch_length
         first, last = int(epoch[0]), int(epoch[-1])
         orders = [
-            draws.permutation(draws.key(self.seed, "prompts", number), size)
+            rng.permutation(rng.key(self.seed, "prompts", number), size)
             for number in range(first, last + 1)
         ]
         return torch.stack(orders)[epoch - first, position % epoch_length]
@@ -113,13 +113,13 @@ class Curriculum(PromptStream):
         return torch.stack([orders[source][n % len(orders[source])] for source, n in last])
 
     def _choose(self, iteration: int, count: int, round: int) -> Tensor:
-        return chosen_by(self.weights(), draws.key(self.seed, "source", iteration, round), count)
+        return chosen_by(self.weights(), rng.key(self.seed, "source", iteration, round), count)
 
     def _order(self, iteration: int, source: int) -> Tensor:
         members = self.members[source]
         name = self.sources[source]
         return members[
-            draws.permutation(draws.key(self.seed, "within", name, iteration), len(members))
+            rng.permutation(rng.key(self.seed, "within", name, iteration), len(members))
         ]
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Curriculum:
@@ -130,7 +130,7 @@ class Curriculum(PromptStream):
 def chosen_by(weights: Tensor, key: int, count: int) -> Tensor:
     """`count` draws with these chances, which need not sum to 1: [count] int64, places in them."""
     edges = weights.cumsum(0)
-    uniform = draws.uniform(key, (count,)) * edges[-1]
+    uniform = rng.uniform(key, (count,)) * edges[-1]
     return torch.searchsorted(edges[:-1].contiguous(), uniform, right=True)
 
 

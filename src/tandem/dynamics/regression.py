@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem import draws
+from tandem import rng
 from tandem.contracts import (
     declare,
     fraction,
@@ -61,16 +61,16 @@ class Regression:
 
     def sigma(self, keys: Tensor, schedule: Tensor) -> Tensor:
         """The noise levels of each row, [N, count]; schedule: sigma of the sampler, from 1 to 0."""
-        u = draws.uniform(draws.key(keys, "sigma"), (self.count,))
+        u = rng.uniform(rng.key(keys, "sigma"), (self.count,))
         if self.stratified:
-            part = draws.uniform(draws.key(keys, "order"), (self.count,)).argsort(-1)
+            part = rng.uniform(rng.key(keys, "order"), (self.count,)).argsort(-1)
             u = (part + u) / self.count
         return self.levels(u, schedule.to(u))
 
     def noised(self, x0: Tensor, keys: Tensor, schedule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x_sigma [N, count, ...], sigma [N, count] and the true velocity there [N, count, ...]."""
         sigma = self.sigma(keys, schedule).to(x0.dtype)
-        noise = draws.normal(draws.key(keys, "noise"), (self.count, *x0.shape[1:]))
+        noise = rng.normal(rng.key(keys, "noise"), (self.count, *x0.shape[1:]))
         x0 = x0[:, None].expand_as(noise)
         return interpolate(x0, noise, sigma), sigma, velocity_between(x0, noise)
 

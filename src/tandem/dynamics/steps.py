@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from tandem.contracts import positive, register_stochastic_steps, register_window_pace
-from tandem.draws import key, permutation, uniform
+from tandem.rng import key, permutation, uniform
 
 Indices = tuple[int, ...]  # ascending, in [0, steps - 2]
 Stay = Callable[[int, int], int]  # (start of the window, steps) -> iterations

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from tandem.algorithm import ON_ERRORS, Algorithm
-from tandem.collect import GIVEN
+from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
+from tandem.training.collect import GIVEN
 from tandem.contracts import DOMAINS, Facts, facts_of, innermost, name_of
-from tandem.settings import Settings
+from tandem.settings.settings import Settings
 
 TOKENS, STEPS, PICTURES = DOMAINS
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 
-from tandem.algorithm import ON_ERRORS
+from tandem.algorithm.algorithm import ON_ERRORS
 from tandem.contracts import facts_of, name_of, parts_of
 from tandem.legality.case import PICTURES, STEPS, TOKENS, Case
 

@@ -9,8 +9,8 @@ from typing import Any
 from tandem.contracts import facts_of
 from tandem.data.mixture import complaint
 from tandem.legality.case import Case, Part, unknown
-from tandem.passes import Answers, Pictures
-from tandem.rewards.asking import compares
+from tandem.evaluation.settings import Answers, Pictures
+from tandem.rewards.call import compares
 
 
 def training_samples_are_whole(case: Case) -> Iterator[str]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tandem.contracts import numbers_of
 from tandem.legality.case import Case
-from tandem.settings import Dynamics
+from tandem.settings.settings import Dynamics
 
 TOKENS_OF_A_PICTURE = 256  # of some latent one, which only the dynamic shifts read
 

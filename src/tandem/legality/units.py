@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.algorithm import Algorithm
+from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import facts_of, innermost, name_of, numbers_of
-from tandem.settings import Settings
+from tandem.settings.settings import Settings
 
 
 def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, float, str]]:

@@ -77,7 +77,7 @@ def _weights_that(**facts: object) -> str:
     fitting = [
         name
         for name, weights in named
-        if weights.__module__ == "tandem.weights"
+        if weights.__module__ == "tandem.losses.reduction"
         and all(getattr(facts_of(weights), fact) == value for fact, value in facts.items())
     ]
     return " or ".join(fitting)

@@ -14,8 +14,8 @@ from torch.nn.functional import softplus
 
 from tandem.contracts import at_least, between, positive, register_policy_loss
 from tandem.dynamics.regression import energy
-from tandem.groups import group_mean
-from tandem.kl import optimality
+from tandem.advantages.groups import group_mean
+from tandem.losses.kl import optimality
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean
 from tandem.types import DecoupledBatch, Summary

@@ -20,8 +20,8 @@ from tandem.contracts import (
     register_tilt,
 )
 from tandem.dynamics.regression import energy
-from tandem.groups import from_the_top, group_mean
-from tandem.kl import optimality
+from tandem.advantages.groups import from_the_top, group_mean
+from tandem.losses.kl import optimality
 from tandem.losses.decoupled import old_deviation, size
 from tandem.metrics import Metric, correlation, masked_mean
 from tandem.types import DecoupledBatch, Summary

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from torch import Tensor, nn
 
-from tandem.policies.pretrained import copy_into
+from tandem.policies.language.pretrained import copy_into
 from tandem.types import Rollout
 
 if TYPE_CHECKING:

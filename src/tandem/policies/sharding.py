@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import nn
 
-from tandem import ranks
+from tandem import distributed
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -84,7 +84,7 @@ class Sharded(Replicated):
 
     def passes(self, wanted: int) -> int:
         """As many as the rank that has most to do, unless all is gathered."""
-        return int(ranks.largest(torch.tensor(wanted))) if self.paced else wanted
+        return int(distributed.largest(torch.tensor(wanted))) if self.paced else wanted
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def assembled(*networks: nn.Module) -> Iterator[None]:
     held = []
     for module in [module for network in networks for module in network.modules()]:
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            if not ranks.is_cut(parameter):
+            if not distributed.is_cut(parameter):
                 continue
             if parameter not in whole:
                 whole[parameter] = _whole(parameter)
@@ -140,7 +140,7 @@ def assembled(*networks: nn.Module) -> Iterator[None]:
 
 
 def _whole(parameter: nn.Parameter) -> nn.Parameter:
-    found = ranks.on_first(parameter.detach())
+    found = distributed.on_first(parameter.detach())
     if found is None:
         return parameter  # nobody writes here
     return nn.Parameter(found, requires_grad=parameter.requires_grad)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tandem.settings import key_of
+from tandem.settings.settings import key_of
 
 Config = Mapping[str, object]
 Choice = str | int

@@ -63,7 +63,7 @@ def kl_node(name: str, component: Callable) -> Node:
     """As in conf/algorithm/kl: a term of the loss with a coefficient."""
     held = {"coef": 0.0, "kl_target": None, "horizon": 10_000}
     call = bound_call(name, component)
-    return {"_target_": "tandem.penalties.KLInLoss", **held, "loss": call}
+    return {"_target_": "tandem.algorithm.regularizers.KLInLoss", **held, "loss": call}
 
 
 def dynamics_node(name: str, kernel: Callable) -> Node:

@@ -14,8 +14,8 @@ from torch import Tensor
 from tandem.contracts import declare
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
 from tandem.rewards.images import pixels
-from tandem.rewards.threads import at_once
-from tandem.rewards.verdicts import HERE, Missing
+from tandem.rewards.concurrency import at_once
+from tandem.rewards.result import HERE, Missing
 
 WHERE = f"{HERE}function.chat"
 Question = Sequence[str | Tensor]  # texts and pictures, uint8 [H, W, 3], in the order they are read

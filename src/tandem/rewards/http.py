@@ -1,4 +1,4 @@
-"""A reward that another machine computes: `python -m tandem.rewards.serve`, or any such server."""
+"""A reward that another machine computes: `python -m tandem serve`, or any such server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tandem.contracts import declare
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
-from tandem.rewards.asking import batched, waits
-from tandem.rewards.verdicts import HERE, Missing
-from tandem.rewards.wire import Number, Row, decode_numbers, encode, row_of
+from tandem.rewards.call import batched, waits
+from tandem.rewards.result import HERE, Missing
+from tandem.rewards.serialization import Number, Row, decode_numbers, encode, row_of
 from tandem.types import Prompt
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tandem.rewards.asking import batched, groupwise, pairwise, waits
+from tandem.rewards.call import batched, groupwise, pairwise, waits
 from tandem.rewards.chat import Chat, Question
 from tandem.rewards.template import (
     SYSTEM,
@@ -23,7 +23,7 @@ from tandem.rewards.template import (
     fenced,
     places,
 )
-from tandem.rewards.verdicts import Missing
+from tandem.rewards.result import Missing
 from tandem.types import Prompt
 
 Output = str | Tensor

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.rewards.asking import batched
+from tandem.rewards.call import batched
 from tandem.rewards.images import pixels
 from tandem.types import Prompt
 

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.rewards.asking import batched
+from tandem.rewards.call import batched
 from tandem.rewards.clip import Clip, texts_of
 from tandem.rewards.networks import Hosting
 from tandem.types import Prompt

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tandem.rewards.asking import (
+from tandem.rewards.call import (
     at_once_of,
     form_of,
     is_batched,
@@ -16,8 +16,8 @@ from tandem.rewards.asking import (
     rows_of_groups,
 )
 from tandem.rewards.attempts import attempt
-from tandem.rewards.threads import at_once
-from tandem.rewards.verdicts import LARGEST, Verdict, number_of, one_each, scaled
+from tandem.rewards.concurrency import at_once
+from tandem.rewards.result import LARGEST, Verdict, number_of, one_each, scaled
 from tandem.types import Prompt
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tandem.rewards.reward import Reward
-from tandem.rewards.threads import Line
-from tandem.rewards.verdicts import ABSTAINED, Verdict, fault_of
+from tandem.rewards.concurrency import Line
+from tandem.rewards.result import ABSTAINED, Verdict, fault_of
 from tandem.types import Prompt, Scores
 
 

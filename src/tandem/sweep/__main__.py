@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tandem.sweep.outcome import read_plan
+from tandem.sweep.status import read_plan
 from tandem.sweep.table import page
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tandem.sweep.outcome import taken
+from tandem.sweep.status import taken
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

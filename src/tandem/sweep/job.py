@@ -20,17 +20,18 @@ from typing import IO
 
 from hydra.core.hydra_config import HydraConfig
 
-from tandem.compare.runs import CONFIG, MANIFEST
-from tandem.config.command_line import quoted
+from tandem.record.reading.runs import CONFIG, MANIFEST
+from tandem.launch.command_line import quoted
 from tandem.config.resume import confirmed
-from tandem.config.sweeps import job_name
-from tandem.config.swept_numbers import numbered
+from tandem.sweep.words import job_name
+from tandem.sweep.swept_numbers import numbered
 from tandem.record.summary import clock
 from tandem.stop import INTERRUPTED
-from tandem.sweep import gpus, outcome
+from tandem.sweep import gpus
+from tandem.sweep import status
 from tandem.sweep.gpus import Share
-from tandem.sweep.outcome import LOG, Job, Start
-from tandem.sweep.reasons import reason_of
+from tandem.sweep.status import LOG, Job, Start
+from tandem.sweep.exit_reason import reason_of
 
 LAUNCH = "launch_of_a_sweep"  # the key of Hydra's configuration that holds the Launch
 
@@ -108,16 +109,16 @@ def carried_out(task: Task) -> Job | None:
     """The run as it stands when there is nothing more to do for it; None: it was not looked at."""
     if task.launch.stop_file.exists():
         return None
-    with outcome.locked(task.folder) as lock:
+    with status.locked(task.folder) as lock:
         if lock is None:
             task.say("another launch is at it")
             return None
-        found = outcome.job_as(task.folder, task.overrides, running=False)
+        found = status.job_as(task.folder, task.overrides, running=False)
         if found.state in ("finished", "taken"):
             task.say("there already" if found.state == "finished" else f"left out: {found.reason}")
             return found
         started(task, lock, found.start)
-        done = outcome.job_as(task.folder, task.overrides, running=False)
+        done = status.job_as(task.folder, task.overrides, running=False)
     task.say(ended(done))
     return done
 
@@ -147,7 +148,7 @@ def started(task: Task, lock: IO, before: Start | None) -> None:
         code=None,
         reason=None,
     )
-    outcome.write_start(task.folder, start)
+    status.write_start(task.folder, start)
     try:
         waited(process, task.launch)
     finally:
@@ -155,7 +156,7 @@ def started(task: Task, lock: IO, before: Start | None) -> None:
         said = log.read_bytes()[said_before:].decode(errors="replace")
         seconds = start.seconds + time.monotonic() - began
         end = replace(start, seconds=seconds, code=code, reason=reason_of(code, said))
-        outcome.write_start(task.folder, end)
+        status.write_start(task.folder, end)
 
 
 def process_of(task: Task, share: Share, lock: IO) -> subprocess.Popen:

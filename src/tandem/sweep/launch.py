@@ -22,14 +22,14 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.names import ConfigError
-from tandem.config.sweeps import Sweep
+from tandem.sweep.words import Sweep
 from tandem.record import durable
 from tandem.record.secrets import scrub_words
 from tandem.stop import INTERRUPTED
-from tandem.sweep import outcome
+from tandem.sweep import status
 from tandem.sweep.job import LAUNCH, Launch, job, this_process
-from tandem.sweep.outcome import Plan
-from tandem.sweep.rehearsal import rehearse
+from tandem.sweep.status import Plan
+from tandem.sweep.dry_run import rehearse
 from tandem.sweep.table import page
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -54,7 +54,7 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
         gpus=sweep.gpus,
         environment=environment(sweep),
     )
-    plan = outcome.write_plan(
+    plan = status.write_plan(
         sweep.folder, shlex.join(scrub_words(["python", *argv], os.environ)), jobs
     )
     print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")
@@ -83,7 +83,7 @@ def concluded(folder: Path, plan: Plan, launch: str) -> int:
     table = page(folder, plan, launch)
     durable.replace(folder / TABLE, f"{table}\n".encode())
     print(f"\n{table}", flush=True)
-    states = {one.state for one in outcome.jobs_of(folder, plan)}
+    states = {one.state for one in status.jobs_of(folder, plan)}
     if states & {"failed", "taken"}:
         return FAILED
     return 0 if states <= {"finished"} else INTERRUPTED
@@ -151,7 +151,7 @@ def configuration(sweep: Sweep, order: Launch) -> DictConfig:
     told = {key: said[key] for key in ("launcher", "sweeper")}
     told["sweeper"]["params"] = None
     told |= {"sweep": {"dir": order.folder, "subdir": "."}, "output_subdir": None}
-    shown = replace(order, shared=outcome.scrubbed(order.shared), environment={})
+    shown = replace(order, shared=status.scrubbed(order.shared), environment={})
     return OmegaConf.create(
         {"defaults": ["_self_", *overrides], LAUNCH: asdict(shown), "hydra": told}
     )
@@ -182,8 +182,8 @@ def told_to_stop(order: Launch) -> Iterator[None]:
 
 def running_here(order: Launch) -> list[int]:
     """The processes that this launch started on this machine and that have not ended."""
-    folders = [path.parent for path in Path(order.folder).glob(f"*/{outcome.JOB}")]
-    starts = [start for folder in folders if (start := outcome.read_start(folder)) is not None]
+    folders = [path.parent for path in Path(order.folder).glob(f"*/{status.JOB}")]
+    starts = [start for folder in folders if (start := status.read_start(folder)) is not None]
     here = order.id.rpartition("-")[0]
     return [
         start.pid

@@ -20,7 +20,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import Trial, TrialState
 
 from tandem.config.names import ConfigError
-from tandem.sweep import outcome, space
+from tandem.sweep import space
+from tandem.sweep import status
 from tandem.sweep.job import LAUNCH, Launch, task_of
 from tandem.sweep.trials import Asked, best, complete, tell
 
@@ -52,7 +53,7 @@ def search(
 def alone(folder: Path) -> Iterator[None]:
     """What is open in the journal is then of a launch that has ended."""
     with (folder / LOCK).open("a") as file:
-        if not outcome.taken(file):
+        if not status.taken(file):
             raise ConfigError(f"another launch searches {folder}; start this one when it has ended")
         yield
 
@@ -96,7 +97,7 @@ def opened(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Stu
         "space": " ".join(sorted(arguments)),
         "direction": asked.direction,
         "metric": asked.metric,
-        "rest of the command line": " ".join(outcome.scrubbed(sorted(launch.shared))),
+        "rest of the command line": " ".join(status.scrubbed(sorted(launch.shared))),
     }
     before = study.user_attrs.get("meant", meant)
     if not complete(study):

@@ -13,14 +13,15 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from tandem.compare import runs, selection
+from tandem.compare import selection
+from tandem.record.reading import runs
 from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build, check, compose
-from tandem.config.command_line import quoted
+from tandem.launch.command_line import quoted
 from tandem.config.resume import confirmed
 from tandem.data import Data
 from tandem.record import durable
-from tandem.sweep import outcome
+from tandem.sweep import status
 from tandem.sweep.job import Launch, Task, carried_out, this_process
 from tandem.sweep.launch import told_to_stop
 from tandem.sweep.table import OPEN
@@ -117,12 +118,12 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
         gpus=None,  # one run after the other
     )
     tasks = [Task(launch=order, number=i, own=[f"seed={s}"]) for i, s in enumerate(seeds)]
-    command = f"python -m tandem.select {sweep}"
-    outcome.write_plan(Path(order.folder), command, {task.name: task.overrides for task in tasks})
+    command = f"python -m tandem select {sweep}"
+    status.write_plan(Path(order.folder), command, {task.name: task.overrides for task in tasks})
     done = {run.seed: run for run in found.fresh}
     with told_to_stop(order):
         for seed, task in zip(seeds, tasks, strict=True):
-            if outcome.job_of(task.folder, task.overrides).state in OPEN:
+            if status.job_of(task.folder, task.overrides).state in OPEN:
                 (task.folder / ANSWER).unlink(missing_ok=True)  # it was not asked at the end
             carried_out(task)
             if order.stop_file.exists():
@@ -135,7 +136,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
 
 def _fresh(seed: int, task: Task, metric: str) -> Fresh:
     """Numbers are those of a run that has ended, and is the one that was meant."""
-    state = outcome.job_of(task.folder, task.overrides).state
+    state = status.job_of(task.folder, task.overrides).state
     found = Fresh(seed=seed, folder=str(task.folder), state=state, eval=None, test=None)
     if state not in ENDED or not (task.folder / runs.CONFIG).is_file():
         return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.compare.table import Table
-from tandem.sweep.outcome import Job, Plan, jobs_of
+from tandem.sweep.status import Job, Plan, jobs_of
 
 SAID = {
     "finished": "finished",

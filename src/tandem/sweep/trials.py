@@ -11,12 +11,13 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from tandem.compare import runs
+from tandem.record.reading import runs
 from tandem.compare.comparison import is_score
 from tandem.config.names import ConfigError, nearest
-from tandem.sweep import outcome, space
+from tandem.sweep import space
+from tandem.sweep import status
 from tandem.sweep.job import Task
-from tandem.sweep.outcome import Job
+from tandem.sweep.status import Job
 
 DIRECTIONS = ("maximize", "minimize")
 
@@ -49,8 +50,8 @@ def tell(study: optuna.Study, trial: Trial, tasks: Sequence[Task], asked: Asked)
 
     Raises ConfigError, and leaves it open, where the metric is none that runs of this search have.
     """
-    jobs = {task.folder: outcome.job_of(task.folder, task.overrides) for task in tasks}
-    if left := [job for job in jobs.values() if job.state in outcome.TO_COME]:
+    jobs = {task.folder: status.job_of(task.folder, task.overrides) for task in tasks}
+    if left := [job for job in jobs.values() if job.state in status.TO_COME]:
         print(f"trial {trial.number} stays open: {left[0].name} is {left[0].state}", flush=True)
         return
     ended = [folder for folder, job in jobs.items() if job.state == "finished"]
@@ -70,7 +71,7 @@ def tell(study: optuna.Study, trial: Trial, tasks: Sequence[Task], asked: Asked)
 def score_of(folder: Path, metric: str | None) -> float | None:
     """Of a finished run."""
     if metric is None:
-        found = outcome.score_of(folder)
+        found = status.score_of(folder)
         return None if found is None else found[1]
     return runs.read(folder).score(metric)
 
@@ -78,10 +79,10 @@ def score_of(folder: Path, metric: str | None) -> float | None:
 def refuse_unknown(metric: str | None, folder: Path) -> None:
     """Raises ConfigError where this finished run, without a number of it, has no such name."""
     names = runs.read(folder).names()
-    if names & {*([metric] if metric else outcome.HEADLINES)}:
+    if names & {*([metric] if metric else status.HEADLINES)}:
         return
     if metric is None:
-        wanted = " or ".join(outcome.HEADLINES)
+        wanted = " or ".join(status.HEADLINES)
         raise ConfigError(f"{folder} has no {wanted}: set hydra.sweeper.metric")
     near = nearest(metric, sorted(names))
     there = ", ".join(sorted(name for name in names if name.startswith("eval/"))) or "no eval/"
@@ -91,7 +92,7 @@ def refuse_unknown(metric: str | None, folder: Path) -> None:
 
 def missing(job: Job, asked: Asked) -> str:
     if job.state == "finished":
-        return f"{job.name} has no number as {asked.metric or ' or '.join(outcome.HEADLINES)}"
+        return f"{job.name} has no number as {asked.metric or ' or '.join(status.HEADLINES)}"
     return f"{job.name} {job.state}" + (f" ({job.reason})" if job.reason else "")
 
 
@@ -114,9 +115,9 @@ def next_step(asked: Asked, folder: str) -> str:
     highest = asked.direction == "maximize"
     if highest and (asked.metric is None or is_score(asked.metric)):
         metric = [] if asked.metric is None else [f"metric={asked.metric}"]
-        return f"\n\n    {shlex.join(['python', '-m', 'tandem.select', folder, *metric])}"
+        return f"\n\n    {shlex.join(['python', '-m', 'tandem.launch.select', folder, *metric])}"
     which = "highest" if highest else "lowest"
     return (
-        f" train them by hand. tandem.select would choose the highest score, not the {which} "
+        f" train them by hand. tandem.launch.select would choose the highest score, not the {which} "
         f"{asked.metric or 'score'}."
     )

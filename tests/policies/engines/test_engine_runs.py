@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import tandem
 from tandem.config import ConfigError
-from tandem.policies.tiny_lm import tiny_lm
+from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.stop import Away, Stop
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("unpainted")]

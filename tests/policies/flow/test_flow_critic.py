@@ -6,7 +6,7 @@ import torch
 from small_flow import NOTHING, SAME_LOGP, gradients_of, sampled, small
 from torch.testing import assert_close
 
-from tandem import draws
+from tandem import rng
 from tandem.policies.lora import Lora
 
 VALUES = frozenset({"values", "old_values"})
@@ -16,7 +16,7 @@ def critical(**options):
     """A critic that has an opinion: a new one says 0."""
     policy = small(VALUES, **options)
     with torch.no_grad():
-        policy.model.critic.head.weight += draws.normal(3, (1, 64))
+        policy.model.critic.head.weight += rng.normal(3, (1, 64))
     return policy
 
 

@@ -11,13 +11,13 @@ from small_flow import KERNELS, NOTHING, TEXTS, asked, gradients_of, sampled, sm
 from tiny_sd3 import pipeline
 from torch.testing import assert_close
 
-from tandem import draws
+from tandem import rng
 from tandem.dynamics.decays import Following, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
-from tandem.policies.flow.field import Field
+from tandem.policies.flow.velocity_model import Field
 from tandem.policies.flow.teachers import Faculty, Teachers
-from tandem.policies.flow.tiny_flow import TinyFlow
+from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.lora import Lora
 from tandem.policies.precision import Precision
 from tandem.types import Prompt
@@ -51,7 +51,7 @@ def moved(policy, by=0.05):
     """An update."""
     with torch.no_grad():
         for number, parameter in enumerate(policy.trainable().values()):
-            parameter += by * draws.normal(draws.key("moved", number), tuple(parameter.shape))
+            parameter += by * rng.normal(rng.key("moved", number), tuple(parameter.shape))
     policy.updated()
 
 
@@ -64,7 +64,7 @@ def frozen(policy):
 def by_hand(policy, rollout, field, *, scale=1.0):
     """Level by level: the velocity at (1 - s) x0 + s e, less e - x0. [B, T, D]"""
     x0, key = rollout.sample.x0, rollout.sample.key
-    noise = draws.normal(draws.key(key, "noise"), (2, 3, 16, 16))
+    noise = rng.normal(rng.key(key, "noise"), (2, 3, 16, 16))
     asked = policy.library.rows(rollout.prompts, policy.device, guided=scale > 1)
     errors = []
     for level, sigma in enumerate(policy.schedule()[:2]):  # of three steps the first two
@@ -141,7 +141,7 @@ def test_who_is_compared_with_leaves_the_graph_of_the_policy_whole():
     policy = regressing()
     rollout = pictures(policy)
     moved(policy)
-    weight = draws.normal(1, (4, 2, 768))
+    weight = rng.normal(1, (4, 2, 768))
     alone = gradients_of(policy, (weight * policy.errors(rollout, NOTHING)["error"]).sum())
     for rows in (64, 3):  # at three a part, velocities are computed again in backward
         policy.regressor.max_rows = rows

@@ -10,18 +10,18 @@ from small_flow import KERNELS, small
 from torch import distributed as dist
 from torch import multiprocessing
 
-from tandem import draws
+from tandem import rng
 from tandem.data.shapes import Pictures as Demonstrations
 from tandem.data.shapes import shapes
 from tandem.data.shapes_drawn import renderings
-from tandem.drift import MEASURES
+from tandem.evaluation.image_collapse import MEASURES
 from tandem.dynamics.decays import Following, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.steps import random_steps
-from tandem.evaluation import evaluate
+from tandem.evaluation.evaluate import evaluate
 from tandem.experience import Experience
-from tandem.guards import save_failure
-from tandem.passes import Pictures
+from tandem.settings.guards import save_failure
+from tandem.evaluation.settings import Pictures
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.images import diversity, variety
 from tandem.rewards.nearest_rendering import nearest_rendering
@@ -31,7 +31,7 @@ SETTINGS = Pictures(
     every=1, prompts=None, samples=3, pass_at=(2,), threshold=0.5, rows=2, columns=2, steps=4,
     guidance_scale=1.0,
 )  # fmt: skip
-KEY = draws.key(0, "eval")
+KEY = rng.key(0, "eval")
 HELD_OUT = "blue circle"
 PROMPTS = [
     prompt

@@ -17,7 +17,7 @@ from small_flow import (
 )
 from torch.testing import assert_close
 
-from tandem import draws
+from tandem import rng
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, plain, uniform
 from tandem.policies.flow.policy import SAME
@@ -90,7 +90,7 @@ def test_the_spread_of_the_log_ratio_is_that_of_the_kl():
     policy = small(ALL)
     rollout = policy.complete(sampled(policy, 16), ALL)
     with torch.no_grad():
-        policy.trainable()["proj_out.bias"] += 0.1 * draws.normal(5, (48,))
+        policy.trainable()["proj_out.bias"] += 0.1 * rng.normal(5, (48,))
     said = policy.evidence(rollout, ALL)
     log_ratio = said.logp - rollout.old_logp + said.transition.kl_to_old
     spread = log_ratio.square().mean() / (2 * said.transition.kl_to_old / 768).mean()
@@ -132,7 +132,7 @@ def test_cuts_change_neither_numbers_nor_gradients(kernel):
     policy = small(ALL, sampling={"kernel": KERNELS[kernel]})
     rollout = policy.complete(sampled(policy), ALL)
     moved(policy, rollout)
-    weight = draws.normal(1, tuple(rollout.mask.shape))
+    weight = rng.normal(1, tuple(rollout.mask.shape))
     found = []
     for rows in (64, 24, 9):
         policy.scorer.max_rows = rows
@@ -200,8 +200,8 @@ def test_a_picture_is_told_by_the_error_of_its_velocity():
     policy = small(sampling={"kernel": ode})
     rollout = sampled(policy, 2)
     keys = rollout.sample.key
-    noise = draws.normal(draws.key(keys, "noise"), (1, 3, 16, 16))[:, 0]
-    u = draws.uniform(draws.key(keys, "sigma"), (1,))[:, 0]
+    noise = rng.normal(rng.key(keys, "noise"), (1, 3, 16, 16))[:, 0]
+    u = rng.uniform(rng.key(keys, "sigma"), (1,))[:, 0]
     sigma = torch.distributions.Normal(0, 1).icdf(u).sigmoid().float()
     x0, s = rollout.sample.x0, sigma.view(-1, 1, 1, 1)
     conditioning = policy.library.rows(rollout.prompts, policy.device, guided=False)

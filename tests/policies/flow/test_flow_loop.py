@@ -9,13 +9,13 @@ from loop import Alone
 from records import GRPO
 from small_flow import KERNELS, Brightness, Stream, small
 
-from tandem.batches import Budget, Plan
-from tandem.collect import branched, dynamic_sampling
+from tandem.training.batches import Budget, Plan
+from tandem.training.collect import branched, dynamic_sampling
 from tandem.config import compose
 from tandem.config.plain import plain
-from tandem.guards import Guards
+from tandem.settings.guards import Guards
 from tandem.policies.flow.policy import SAME
-from tandem.policies.trust import REUSED
+from tandem.policies.engines.mismatch import REUSED
 from tandem.stop import Stop
 
 PLAN = Plan(

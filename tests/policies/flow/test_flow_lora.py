@@ -7,7 +7,7 @@ import torch
 from small_flow import NOTHING, gap_to_sampler, gradients_of, sampled, small
 from torch.testing import assert_close
 
-from tandem import draws
+from tandem import rng
 from tandem.policies.flow.policy import SAME
 from tandem.policies.lora import Lora
 
@@ -21,7 +21,7 @@ def adapted():
     policy = small(NEEDS, lora=LORA)
     with torch.no_grad():
         for number, parameter in enumerate(policy.trainable().values()):
-            parameter += 0.2 * draws.normal(draws.key(number), tuple(parameter.shape))
+            parameter += 0.2 * rng.normal(rng.key(number), tuple(parameter.shape))
     return policy
 
 

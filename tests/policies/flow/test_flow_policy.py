@@ -7,10 +7,10 @@ import torch
 from small_flow import KERNELS, KEY, NOTHING, asked, sampled, small, step_on
 from torch.testing import assert_close
 
-from tandem import draws
+from tandem import rng
 from tandem.dynamics.kernels import ode
-from tandem.policies.flow.tiny_flow import TinyFlow, read
-from tandem.policies.language import LanguagePolicy
+from tandem.policies.flow.families.tiny_flow import TinyFlow, read
+from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.request import BY_ITSELF
 from tandem.types import Prompt
 
@@ -130,7 +130,7 @@ def test_a_few_updates_on_ratios_raise_what_they_are_paid_for(kernel):
     optimizer = torch.optim.Adam(policy.trainable().values(), lr=1e-3)
     brightness = []
     for iteration in range(8):
-        rollout = policy.sample(asked(), 8, key=draws.key(0, iteration), slots=range(4))
+        rollout = policy.sample(asked(), 8, key=rng.key(0, iteration), slots=range(4))
         reward = torch.stack(rollout.outputs).float().mean((1, 2, 3))
         brightness.append(reward.mean().item())
         advantage = ((reward - reward.mean()) / reward.std())[:, None]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_flow import asked
 
-from tandem.policies.flow.prompts import Library, fingerprint_of, pieces
+from tandem.policies.flow.embeddings import Library, fingerprint_of, pieces
 
 CPU = torch.device("cpu")
 

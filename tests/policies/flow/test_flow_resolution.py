@@ -9,16 +9,16 @@ from small_flow import KEY, asked, small
 from tiny_sd3 import write_pipeline
 from torch.testing import assert_close
 
-from tandem import draws
+from tandem import rng
 from tandem.config import ConfigError, check, compose
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.schedules import linear_dynamic_shift
-from tandem.evaluation import evaluate
-from tandem.passes import Pictures
-from tandem.policies.flow.sd3 import SD3
-from tandem.policies.flow.trajectories import start_noise
+from tandem.evaluation.evaluate import evaluate
+from tandem.evaluation.settings import Pictures
+from tandem.policies.flow.families.sd3 import SD3
+from tandem.policies.flow.sampling import start_noise
 from tandem.rewards import Reward, Rewards
-from tandem.sample import sampling_of
+from tandem.launch.sample import sampling_of
 
 SHIFTED = partial(linear_dynamic_shift, base_tokens=4, max_tokens=64, base_shift=0.5, max_shift=4.0)
 SETTINGS = Pictures(
@@ -67,7 +67,7 @@ def test_it_paints_what_diffusers_paints_at_that_size(make, folder):
     pipeline.set_progress_bar_config(disable=True)
     policy = make(16)
     levels = SHIFTED(5, 36)
-    keys = draws.key(KEY, torch.arange(2), torch.zeros(2, dtype=torch.int64))
+    keys = rng.key(KEY, torch.arange(2), torch.zeros(2, dtype=torch.int64))
     want = pipeline(
         prompt=[prompt.text for prompt in asked()[:2]],
         latents=start_noise(keys, (4, 12, 12)),

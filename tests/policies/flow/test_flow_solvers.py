@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_flow import sampled, small
 
-from tandem import draws
+from tandem import rng
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
 from tandem.dynamics.schedules import linear_shift
@@ -15,7 +15,7 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.solvers import dpm_solver, heun, solve, unipc
 
 SPREAD = 0.3  # std of the toy's data
-START = draws.normal(1, (200, 1)).clamp(-3, 3)
+START = rng.normal(1, (200, 1)).clamp(-3, 3)
 SOLVERS = {"dpm_solver": dpm_solver, "unipc": unipc, "heun": heun}
 EACH = pytest.mark.parametrize("name", SOLVERS)
 

@@ -9,14 +9,15 @@ import torch
 from policies.flow.small_flow import KEY, asked, small
 from torch.testing import assert_close
 
-from tandem import draws, pairs
-from tandem.collect import mismatched_pairs, preference_pairs
+from tandem import rng
+from tandem.launch import pairs
+from tandem.training.collect import mismatched_pairs, preference_pairs
 from tandem.data.shapes_drawn import renderings
 from tandem.dynamics.decays import constant
-from tandem.held_out_pairs import compare_pairs
+from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.losses.preference import dpo
-from tandem.passes import Pictures
-from tandem.source import Clock, LiveSource
+from tandem.evaluation.settings import Pictures
+from tandem.training.source import Clock, LiveSource
 from tandem.types import Prompt, Scores
 
 REFERENCE = frozenset({"ref_logp"})
@@ -86,7 +87,7 @@ def test_the_noise_of_what_is_trained_on_is_named_by_seed_iteration_and_slot(pol
     source.begin(5)
     rollout, _ = source.show_pairs(dict(zip((2, 7, 9, 11), with_pictures(), strict=True)))
     slots = torch.tensor([2, 7, 9, 11] * 2)
-    assert torch.equal(rollout.sample.key, draws.key(3, "regression", 5, slots))
+    assert torch.equal(rollout.sample.key, rng.key(3, "regression", 5, slots))
 
 
 def test_a_pair_is_admitted_if_both_of_its_pictures_fit(policy):
@@ -139,7 +140,7 @@ def moved(policy):
     """An update."""
     with torch.no_grad():
         for number, parameter in enumerate(policy.trainable().values()):
-            parameter += 0.05 * draws.normal(draws.key("moved", number), tuple(parameter.shape))
+            parameter += 0.05 * rng.normal(rng.key("moved", number), tuple(parameter.shape))
     policy.updated()
     return policy
 

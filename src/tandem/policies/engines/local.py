@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from tandem.policies.decoding import Answers, Endings, answer
+from tandem.policies.language.decoding import Answers, Endings, answer
 from tandem.policies.precision import Precision
-from tandem.policies.sampling import Sampling
+from tandem.policies.language.sampling import Sampling
 
 
 class Local:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from tandem.policies.decoding import Answers, Endings
+    from tandem.policies.language.decoding import Answers, Endings
     from tandem.policies.lora import Lora
-    from tandem.policies.sampling import Sampling
+    from tandem.policies.language.sampling import Sampling
 
 
 class Engine(Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.scorer import Scorer
+from tandem.policies.flow.logprob import Scorer
 from tandem.types import Rollout
 
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tandem import ranks
+from tandem import distributed
 from tandem.dynamics.decays import Following
 from tandem.hub import align
-from tandem.policies import learning
+from tandem.policies import parameters
 from tandem.policies.flow.critic import FlowCritic, new_critic
-from tandem.policies.flow.field import Field
+from tandem.policies.flow.velocity_model import Field
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
-from tandem.policies.flow.protocol import Adapter
+from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.flow.teachers import Faculty, Teachers
 from tandem.policies.lora import Lora
 from tandem.policies.precision import Precision
-from tandem.policies.pretrained import Numerics
+from tandem.policies.language.pretrained import Numerics
 from tandem.policies.sharding import Replicated, Sharded, all_gathered, assembled
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class FlowModel(nn.Module):
         if with_reference and self.lora is None:
             copied = copy.deepcopy(self.network).requires_grad_(False)
             self.frozen = Field(copied, self.adapter, **own)
-        learning.warn_of_rounding(self.trainable())
+        parameters.warn_of_rounding(self.trainable())
 
     def shard(self, mesh: DeviceMesh) -> None:
         """All but teachers, of whom each rank asks those of its own prompts."""
@@ -93,16 +93,16 @@ class FlowModel(nn.Module):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
-        return learning.trainable(self.network, self.critic)
+        return parameters.trainable(self.network, self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What an optimiser treats alike."""
-        return learning.groups(self.network, self.critic)
+        return parameters.groups(self.network, self.critic)
 
     @property
     def exact(self) -> bool:
         """Whether weights and passes are float32 or wider."""
-        return learning.is_exact(self.network, self.field.precision)
+        return parameters.is_exact(self.network, self.field.precision)
 
     @contextmanager
     def reference(self) -> Iterator[Field]:
@@ -112,7 +112,7 @@ class FlowModel(nn.Module):
                 yield self.field
             return
         assert self.frozen is not None, "load() was not told that a reference is needed"
-        learning.move(self.frozen.network, next(self.network.parameters()).device)
+        parameters.move(self.frozen.network, next(self.network.parameters()).device)
         at_own_pace = not self.field.weights.paced
         with self.frozen.weights.gathered() if at_own_pace else nullcontext():
             yield self.frozen
@@ -120,7 +120,7 @@ class FlowModel(nn.Module):
     def save(self, folder: Path) -> None:
         """In the layout of diffusers; adapters are merged, and lie beside it in `lora`."""
         with assembled(self.network):
-            if not ranks.is_first():
+            if not distributed.is_first():
                 return
             if self.lora is None:
                 self.adapter.save(self.network, folder)

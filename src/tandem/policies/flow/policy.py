@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from tandem import draws
+from tandem import rng
 from tandem.dynamics.decays import Decay, Following
 from tandem.policies.base import Policy
 from tandem.policies.flow import admission, rows
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.completion import completed
-from tandem.policies.flow.field import Field
+from tandem.policies.flow.velocity_model import Field
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.painting import paint
-from tandem.policies.flow.prompts import Library, text_of
-from tandem.policies.flow.protocol import Adapter
+from tandem.policies.flow.generation import paint
+from tandem.policies.flow.embeddings import Library, text_of
+from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.regressor import Regressor
-from tandem.policies.flow.scorer import Scorer
+from tandem.policies.flow.denoising_loss import Regressor
+from tandem.policies.flow.logprob import Scorer
 from tandem.policies.flow.snapshots import EMA, LIVE
 from tandem.policies.flow.solvers import noise_levels
-from tandem.policies.flow.trajectories import Course, noise_keys
+from tandem.policies.flow.sampling import Course, noise_keys
 from tandem.policies.lora import Lora
-from tandem.policies.pretrained import Numerics
-from tandem.policies.records import Description
+from tandem.policies.language.pretrained import Numerics
+from tandem.policies.language.records import Description
 from tandem.policies.request import Request
-from tandem.policies.trust import DIFFERENT, REUSED, UNKNOWN, judge
+from tandem.policies.engines.mismatch import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.types import OF_SNAPSHOTS, Evidence, Prompt, Rollout
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class FlowPolicy(Policy):
             finished,
             pictures,
             group=group.repeat_interleave(group_size),
-            key=draws.key(of_group if self.request.timesteps.shared else keys, "regression"),
+            key=rng.key(of_group if self.request.timesteps.shared else keys, "regression"),
             guidance=sampling.guidance_scale,
             steps=self.request.steps_of_a_picture,
         )
@@ -214,7 +214,7 @@ class FlowPolicy(Policy):
             x0,
             pictures,
             group=group,
-            key=draws.further(key, group),
+            key=rng.further(key, group),
             steps=self.request.steps_of_a_picture,
         )
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tandem import draws
+from tandem import rng
 from tandem.policies.flow.records import FlowSample
-from tandem.policies.flow.trajectories import Finished
+from tandem.policies.flow.sampling import Finished
 from tandem.types import Prompt, Rollout
 
 
@@ -75,7 +75,7 @@ def rollout(
 
 def renewed(rollout: Rollout, epoch: int) -> Rollout:
     """The same pictures, to be noised anew; those that shared their noise still do."""
-    key = draws.key(rollout.sample.key, "epoch", epoch)
+    key = rng.key(rollout.sample.key, "epoch", epoch)
     return replace(rollout, sample=replace(rollout.sample, key=key))
 
 

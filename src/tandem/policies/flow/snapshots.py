@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tandem import ranks
+from tandem import distributed
 from tandem.dynamics.decays import Following
 
 LIVE, EMA = "live", "ema"
@@ -101,4 +101,4 @@ class Snapshots:
         for name, kept in self.weights.items():
             for key in kept:
                 value = state[f"{name}/{key}"].to(self.live[key].device).clone()
-                kept[key] = ranks.cut_like(self.live[key], value)
+                kept[key] = distributed.cut_like(self.live[key], value)

@@ -1,0 +1,222 @@
+"""An algorithm: which scores are compared how, which loss is weighed how, and a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from torch import Tensor, nn
+
+from tandem.losses import importance
+from tandem import distributed
+from tandem.advantages.compose import normalised
+from tandem.contracts import at_least, facts_of, positive, unbound
+from tandem.dynamics.decays import Following
+from tandem.dynamics.regression import Regression
+from tandem.experience import Experience
+from tandem.losses.critic import explained_variance
+from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.decoupled import Decoupled
+from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
+from tandem.contracts.outputs import ADVANTAGE, RETURNS
+from tandem.algorithm.regularizers import Anchor, EntropyBonus, KLInLoss, KLInReward
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.teachers import Teachers
+from tandem.policies.request import BY_ITSELF, Request
+from tandem.policies.language.sampling import Sampling
+from tandem.algorithm.metrics import advantage_metrics
+from tandem.contracts.stateful import Remembered
+from tandem.types import CoupledBatch, Rollout, Scores
+from tandem.losses.reduction import token_mean
+
+ON_ERRORS = ("elbo", "teacher")  # evidence that velocity errors give
+Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]
+Loss = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Critic:
+    """What the values of an actor-critic learn."""
+
+    coef: float
+    loss: Loss
+    returns: Compare  # what they should be
+    lr: Annotated[float, at_least(0)]
+    warmup: Annotated[int, at_least(0)]  # first iterations in which nothing else is trained
+
+    def __post_init__(self) -> None:
+        if self.coef <= 0:
+            raise ValueError(
+                f"algorithm.critic.coef={self.coef} teaches the critic nothing; set it above 0, or "
+                "take an algorithm without a critic"
+            )
+
+    @property
+    def term(self) -> Term:
+        return Term(loss=self.loss, coef=self.coef, weights=token_mean)
+
+    def expect(self, scores: Scores, rollout: Rollout) -> Tensor:
+        """What the values should be, [B, T]."""
+        return RETURNS.check(self.returns, self.returns(scores, rollout), rollout.mask)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """What one YAML of conf/algorithm binds. The loop reads it and never learns which it is."""
+
+    # What is trained on. "path": the steps that the policy sampled. "elbo": pictures as a whole, by
+    # how well their velocity is known at fresh noise. "any": whichever there are. "teacher": the
+    # states of the policy's own path, where a teacher says what the velocity is.
+    evidence: Literal["path", "elbo", "any", "teacher"]
+    collect: Callable[..., tuple[Rollout, Scores]]  # where the rows of an iteration come from
+    truncated: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
+    advantage: Compare
+    normalize_advantages: bool  # to mean 0 and variance 1 over all trained steps
+    loss: Loss
+    weights: Weigh
+    correction: importance.Correction  # of rows that other weights sampled
+    proximal: Callable[[CoupledBatch], Tensor]  # the old policy of the loss's ratio
+    kl: KLInLoss | KLInReward  # to the frozen reference
+    entropy: EntropyBonus
+    critic: Critic | None
+    target_kl: (
+        Annotated[float, positive] | None
+    )  # nats per step; past 1.5 times it the iteration's updates end
+    group_size: int
+    num_minibatches: int
+    epochs: int
+    anchor: Anchor | None = None  # to an average of the policy
+    # Of flows alone; most of it is the policy's to read.
+    regression: Regression | None = None  # where pictures as a whole are asked about
+    # Older states of the weights, by name.
+    snapshots: Mapping[str, Following] = field(default_factory=dict)
+    sampled_by: str = "live"  # or the snapshot that samples are drawn from
+    sampled_by_from: Annotated[int, at_least(0)] = (
+        0  # updates before which the live weights sample all the same
+    )
+    teachers: Teachers | None = None  # of the states that the policy comes to
+
+    @cached_property
+    def objective(self) -> Objective:
+        policy = Term(loss=self.loss, coef=1.0, weights=self.weights, correction=self.correction)
+        beside = {"anchor": self.anchor, "entropy": self.entropy, "value": self.critic}
+        terms = {POLICY: policy, "kl": self.kl.term_beside(self.weights)}
+        terms |= {name: part.term for name, part in beside.items() if part is not None}
+        terms = {name: term for name, term in terms.items() if term is not None}
+        if self.reads_errors:
+            return Decoupled(terms, weighting=self.regression.weighting)
+        return Coupled(terms, old_policy=self.proximal)
+
+    @property
+    def reads_errors(self) -> bool:
+        """Whether it is trained on velocity errors, or on what they say of whole pictures."""
+        return self.evidence in ON_ERRORS
+
+    @cached_property
+    def warmup_objective(self) -> Coupled:
+        """Of the iterations in which only the critic learns."""
+        return Coupled({"value": self.critic.term}, old_policy=self.proximal)
+
+    def warms_up(self, iteration: int) -> bool:
+        return self.critic is not None and iteration < self.critic.warmup
+
+    @property
+    def needs_before(self) -> frozenset[str]:
+        """What is read before the first update."""
+        parts = [self.collect, self.truncated, self.advantage]
+        if self.critic is not None:
+            parts.append(self.critic.returns)
+        return self.kl.reads_before.union(*(facts_of(part).reads for part in parts))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.objective.needs | self.needs_before
+
+    def request(self, sampling: Sampling | FlowSampling) -> Request:
+        """What it asks of a policy that samples so."""
+        return Request(
+            sampling=sampling,
+            needs=self.needs,
+            objective=self.evidence,
+            timesteps=self.regression or BY_ITSELF,
+            snapshots=self.snapshots,
+            teachers=self.teachers,
+        )
+
+    @property
+    def needs_of_drift(self) -> frozenset[str]:
+        """What says how far the policy has moved within an iteration."""
+        return frozenset() if self.reads_errors else facts_of(self.proximal).reads
+
+    @property
+    def corrects(self) -> bool:
+        """Whether rows of older weights are treated as such."""
+        parts = (self.loss, self.correction, self.proximal)
+        return any("behaviour_logp" in facts_of(part).reads for part in parts)
+
+    def experience(self, scores: Scores, rollout: Rollout) -> Experience:
+        """Shape the scores, then compare them over the rows of all ranks."""
+        scores, rollout = self.truncated(scores, rollout)
+        if self.evidence == "elbo":
+            rollout = judged(scores, rollout)
+        scores = self.kl.charge(scores, rollout)
+        advantages = distributed.over_all(self.compare)(scores, rollout)
+        critic = self.critic
+        returns = None if critic is None else distributed.over_all(critic.expect)(scores, rollout)
+        return Experience(rollout=rollout, scores=scores, advantages=advantages, returns=returns)
+
+    def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
+        advantages = self.advantage(scores, rollout)
+        advantages = ADVANTAGE.check(self.advantage, advantages, rollout.mask)
+        return normalised(advantages, scores, rollout) if self.normalize_advantages else advantages
+
+    # What it remembers from one iteration to the next.
+
+    @cached_property
+    def memory(self) -> Mapping[str, nn.Module]:
+        """Everything with state, by the name a checkpoint gives it."""
+        found = {"kl": self.kl.coefficient, "entropy": self.entropy.coefficient}
+        found = {name: x for name, x in found.items() if isinstance(x, nn.Module)}
+        return found | dict(modules_in("advantage", self.advantage))
+
+    def observe(self, report: Mapping[str, float], samples: int) -> None:
+        """Let the controllers see an iteration, over all ranks."""
+        if "kl" in self.memory and "actor/ref_kl" in report:
+            self.memory["kl"].observe(report["actor/ref_kl"], samples)
+        if "entropy" in self.memory and "actor/entropy" in report:
+            self.memory["entropy"].observe(report["actor/entropy"])
+
+    def report(self, experience: Experience) -> dict[str, float]:
+        """Of an iteration, over the rows of all ranks: advantages, values, moving coefficients."""
+        trained = distributed.gather(experience.rollout.trained)
+        metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
+        if experience.returns is not None:
+            returns = distributed.gather(experience.returns)
+            values = distributed.gather(experience.rollout.old_values)
+            scored = distributed.gather(experience.scores.scored)[:, None]
+            explained = explained_variance(returns, values, trained & scored)
+            metrics["critic/explained_variance"] = explained
+        for part in self.memory.values():
+            if isinstance(part, Remembered):  # a module from elsewhere has state and no metrics
+                metrics |= part.report()
+        return metrics
+
+
+def judged(scores: Scores, rollout: Rollout) -> Rollout:
+    """Without the pictures that have no score: the advantage 0 is that of an average one, to which
+    losses on errors hold as they do to any other."""
+    return replace(rollout, mask=rollout.mask & scores.scored[:, None])
+
+
+def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a component, through whatever normalises or adds them."""
+    function, numbers = unbound(part)
+    if isinstance(function, nn.Module):
+        yield name, function
+    inside = dict(function) if isinstance(function, Mapping) else numbers
+    if is_dataclass(function):
+        inside = {own.name: getattr(function, own.name) for own in fields(function)}
+    for key, value in inside.items():
+        yield from modules_in(f"{name}.{key}", value)

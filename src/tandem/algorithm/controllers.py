@@ -1,0 +1,86 @@
+"""Coefficients that an algorithm moves while it trains: modules that a checkpoint remembers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tandem.contracts.stateful import Remembered
+
+MOST_ERROR = 0.2  # of a KL, relative to its target: one odd batch moves the coefficient little
+
+
+class Coefficient(Remembered):
+    """A number with a memory, read by `float(coefficient)`."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.tensor(start, dtype=torch.float64))
+
+    def __float__(self) -> float:
+        return self.value.item()
+
+
+class KLController(Coefficient):
+    """beta <- beta (1 + clip(KL / kl_target - 1, -.2, .2) samples / horizon) (arXiv:1909.08593).
+
+    `horizon` counts samples; `kl_target` has the unit of the KL that is observed.
+    """
+
+    def __init__(self, *, start: float, kl_target: float, horizon: int = 10_000) -> None:
+        if start < 0 or kl_target <= 0 or horizon <= 0:
+            raise ValueError(
+                "a KL controller needs a start of 0 or more, kl_target > 0 and horizon > 0, not "
+                f"start={start}, kl_target={kl_target}, horizon={horizon}"
+            )
+        super().__init__(start)
+        self.kl_target, self.horizon = kl_target, horizon
+
+    def report(self) -> dict[str, float]:
+        return {"optim/kl_coef": float(self)}
+
+    def observe(self, kl: float, samples: int) -> None:
+        """The KL of an iteration over all ranks, and how many samples it had.
+
+        More samples than the horizon count as the horizon, or the coefficient could turn negative.
+        """
+        if not math.isfinite(kl):
+            return
+        error = min(max(kl / self.kl_target - 1, -MOST_ERROR), MOST_ERROR)
+        self.value.mul_(1 + error * min(samples / self.horizon, 1))
+
+
+class EntropyController(Coefficient):
+    """A bonus that grows by `step` while the entropy is at or below `target`, and shrinks above it.
+
+    It stays in [0, most], and counts only while the entropy last seen is at or below `target`: not
+    before any was seen. Source: Skywork-OR1, arXiv:2505.22312.
+    """
+
+    def __init__(
+        self, *, start: float, target: float, step: float = 0.005, most: float = 1.0
+    ) -> None:
+        if not 0 <= start <= most or step <= 0:
+            raise ValueError(
+                f"an adaptive entropy coefficient needs 0 <= start <= most and step > 0, not "
+                f"start={start}, most={most}, step={step}"
+            )
+        super().__init__(start)
+        self.target, self.step, self.most = target, step, most
+        self.register_buffer("entropy", torch.tensor(torch.inf, dtype=torch.float64))
+
+    def __float__(self) -> float:
+        return super().__float__() if self._low else 0.0
+
+    def report(self) -> dict[str, float]:
+        return {"optim/entropy_coef": float(self)}
+
+    @property
+    def _low(self) -> bool:
+        return self.entropy.item() <= self.target
+
+    def observe(self, entropy: float) -> None:
+        """The mean entropy of an iteration over all ranks, nats per step; acts from the next on."""
+        self.entropy.fill_(entropy)
+        self.value.add_(self.step if self._low else -self.step).clamp_(0, self.most)

@@ -1,0 +1,92 @@
+"""Train on finished pictures, by how well their velocity is known at noise of our own choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import facts_of
+from tandem.dynamics.regression import Weighting, energy
+from tandem.experience import Experience
+from tandem.metrics import Metric, masked_mean, own_metrics
+from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
+from tandem.algorithm.metrics import policy_metrics
+from tandem.types import CoupledBatch, DecoupledBatch, Rollout
+
+# What a loss of log-probabilities reads, and the errors that stand for it.
+ERRORS = {"old_logp": "old_error", "ref_logp": "ref_error"}
+
+
+class DecoupledPolicy(Protocol):
+    def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]: ...
+
+
+class Decoupled(Objective):
+    """Terms over velocity errors, or over the log-probabilities that errors stand for.
+
+    Whoever reads log-probabilities is given logp = -weighting(sigma, mean of error^2), a bound of
+    the picture's up to a constant: so Advantage Weighted Matching is PPO.
+    """
+
+    def __init__(self, terms: Mapping[str, Term], *, weighting: Weighting) -> None:
+        super().__init__(terms)
+        self.weighting = weighting
+        read = frozenset().union(*(term.needs for term in self.terms.values()))
+        self.needs = frozenset(ERRORS.get(name, name) for name in read)
+
+    def record(self, policy: DecoupledPolicy, rows: Experience) -> DecoupledBatch:
+        rollout = rows.rollout
+        said = policy.errors(rollout, self.needs)
+        inside = {
+            name: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0)
+            for name, x in (said | {"advantages": rows.advantages}).items()
+        }
+        return DecoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
+
+    def seen(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
+        on_errors = {name for name, term in self.terms.items() if facts_of(term.loss).on_errors}
+        likely = None if on_errors == set(self.terms) else likelihoods(record, self.weighting)
+        return {name: record if name in on_errors else likely for name in self.terms}
+
+    def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
+        """As of log-probabilities: rows without advantage are left out of all but the KL, whether
+        they were skipped or ran for the sake of another term."""
+        record, metrics = replace(record, mask=record.mask & counted(rows)), {}
+        seen = self.seen(record)
+        if record.ref_error is not None:
+            distance = energy(record.error - record.ref_error)
+            metrics["actor/ref_kl"] = masked_mean(distance, record.mask)
+        if KL in self.terms:
+            penalty = self.terms[KL].loss(seen[KL], *found(rows, KL))
+            metrics["actor/kl_penalty"] = masked_mean(penalty, record.mask)
+        if facts_of(self.terms[POLICY].loss).zero_at_zero_advantage:
+            signal = record.advantages.ne(0).any(1, keepdim=True)
+            record = replace(record, mask=record.mask & signal)
+            seen = {name: replace(own, mask=record.mask) for name, own in seen.items()}
+        metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
+        if not facts_of(self.terms[POLICY].loss).on_errors:
+            metrics |= policy_metrics(seen[POLICY])
+        for name, term in self.terms.items():
+            metrics |= own_metrics(term.loss, seen[name], *found(rows, name))
+        return metrics
+
+
+def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:
+    """The same rows with logp = -weighting(sigma, mean of error^2) of every policy."""
+
+    def logp(error: Tensor | None) -> Tensor | None:
+        return None if error is None else -weighting(record.sigma, energy(error))
+
+    own, old = logp(record.error), logp(record.old_error)
+    return CoupledBatch(
+        logp=own,
+        advantages=record.advantages,
+        mask=record.mask,
+        group=record.group,
+        old_logp=own.detach() if old is None else old,
+        ref_logp=logp(record.ref_error),
+    )

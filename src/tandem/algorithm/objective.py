@@ -1,0 +1,166 @@
+"""What an update minimises: a sum of terms, each a loss per step times its weights.
+
+An objective asks the policy for what its terms read, and for nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tandem.losses import importance
+from tandem import distributed
+from tandem.contracts import facts_of, summary_of, survey_of
+from tandem.experience import Experience, rows_of
+from tandem.losses.adapted import refuse_part
+from tandem.metrics import Metric
+from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS
+from tandem.types import CoupledBatch, DecoupledBatch, Summary, concat, pad_steps, take
+
+Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
+Record = CoupledBatch | DecoupledBatch
+POLICY = "policy"  # the term that a correction multiplies
+KL = "kl"  # the term whose mean is logged as it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A loss or penalty, its coefficient, and how much each step counts in it."""
+
+    loss: Callable[..., Tensor]
+    coef: float | nn.Module  # a module is a number that a controller moves
+    weights: Weigh
+    correction: importance.Correction = importance.none
+
+    @property
+    def exists(self) -> bool:
+        return isinstance(self.coef, nn.Module) or self.coef != 0
+
+    @property
+    def corrects(self) -> bool:
+        """Whether rows that other weights sampled are weighed."""
+        return not facts_of(self.correction).neutral
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return facts_of(self.loss).reads | facts_of(self.correction).reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Of one micro-batch: what to call backward on, and what to log."""
+
+    loss: Tensor  # scalar
+    parts: Mapping[str, Tensor]  # term -> its share of the loss, detached
+    metrics: Mapping[str, Metric]
+
+
+class Objective(ABC):
+    """Terms over a record of a policy. Those with coefficient 0 do not exist."""
+
+    needs: frozenset[str]  # of the policy
+
+    def __init__(self, terms: Mapping[str, Term]) -> None:
+        self.terms = {name: term for name, term in terms.items() if term.exists}
+        facts = [facts_of(term.loss) for term in self.terms.values()]
+        self.zero_at_zero_advantage = all(own.zero_at_zero_advantage for own in facts)
+        self.whole_groups = any(own.whole_groups for own in facts)
+        surveys = {name: survey_of(term.loss) for name, term in self.terms.items()}
+        self.surveys = {name: survey for name, survey in surveys.items() if survey is not None}
+
+    @abstractmethod
+    def record(self, policy, rows: Experience) -> Record:
+        """What the policy says of these rows, with gradient; 0 outside the mask."""
+
+    def seen(self, record: Record) -> dict[str, Record]:
+        """The record as the loss of each term takes it, by term."""
+        return dict.fromkeys(self.terms, record)
+
+    @abstractmethod
+    def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
+        """What is logged of the steps that count, without gradient."""
+
+    def weigh(self, mask: Tensor) -> dict[str, Tensor]:
+        """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it."""
+        weighed = {name: partial(weigh, term.weights) for name, term in self.terms.items()}
+        return {name: distributed.over_all(call)(mask) for name, call in weighed.items()}
+
+    def survey(self, policy, rows: Experience, cut: Callable[[], Sequence[Tensor]]) -> Experience:
+        """Let losses look at all rows of an update, before any cut; most have no wish to.
+
+        What the policy said is kept where one forward pass holds all rows: it is not asked again.
+        """
+        if not self.surveys:
+            return rows
+        parts = cut()
+        most = distributed.largest(torch.tensor(len(parts)))
+        alone = int(most) == 1 and not self.whole_groups  # whose cut may be another one
+        seen: dict[str, list[Record | Summary]] = {name: [] for name in self.surveys}
+        # A rank of fewer parts asks the last one again: ranks may wait for one another's weights.
+        for number in range(int(most)):
+            part = parts[min(number, len(parts) - 1)]
+            with torch.set_grad_enabled(alone):
+                record = self.record(policy, rows_of(rows, part))
+            with torch.no_grad():
+                for name, own in seen.items() if number < len(parts) else ():
+                    own.append(summarised(self.terms[name].loss, self.seen(record)[name]))
+        order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
+        with torch.no_grad():
+            found = {
+                name: distributed.over_all(survey)(take(concat(seen[name]), order))
+                for name, survey in self.surveys.items()
+            }
+        surveyed = {name: pad_steps(x, width) for name, x in found.items()}
+        return replace(rows, surveyed=surveyed, record=take(record, order) if alone else None)
+
+    def __call__(self, policy, rows: Experience) -> Outcome:
+        record = self.record(policy, rows) if rows.record is None else rows.record
+        parts = {name: self.part(name, seen, rows) for name, seen in self.seen(record).items()}
+        with torch.no_grad():
+            metrics = self.measure(record, rows)
+        shares = {name: part.detach() for name, part in parts.items()}
+        loss = sum(parts.values())
+        if POLICY not in self.terms:  # its weights take part all the same: DDP waits for them
+            loss = loss + 0 * record.evidence.sum()
+        return Outcome(loss=loss, parts=shares, metrics=metrics)
+
+    def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
+        """One term, of a record as it sees it: sum of coef * loss * correction * weight."""
+        term = self.terms[name]
+        learns = batch.evidence.requires_grad
+        loss = term.loss(batch, *found(rows, name))
+        loss = LOSS.check(term.loss, loss, batch.mask, learns=learns)
+        weight = rows.weights[name]
+        refuse_part(term.loss, weight)
+        if term.corrects:
+            correction = term.correction(batch)
+            weight = weight * CORRECTION.check(term.correction, correction, batch.mask)
+        return float(term.coef) * (loss * weight).sum()
+
+
+def weigh(weights: Weigh, mask: Tensor) -> Tensor:
+    """How much each step of an update counts, [B, T]; the rows of all ranks."""
+    return WEIGHTS.check(weights, weights(mask), mask)
+
+
+def summarised(loss: Callable, batch: Record) -> Record | Summary:
+    """What the survey of a loss sees of these rows."""
+    of = summary_of(loss)
+    if of is None:
+        return batch
+    return Summary(value=of(batch), advantages=batch.advantages, mask=batch.mask, group=batch.group)
+
+
+def found(rows: Experience, term: str) -> tuple[Tensor, ...]:
+    """What the loss of a term found in all rows of the update; nothing for most losses."""
+    return (rows.surveyed[term],) if term in rows.surveyed else ()
+
+
+def counted(rows: Experience) -> Tensor:
+    """[B, T] bool: the steps that count in some term; an idle micro-batch has none."""
+    return torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)

@@ -1,0 +1,151 @@
+"""What stands beside the policy loss: a KL to the frozen reference, and a bonus on the entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from tandem.advantages.temporal import step_rewards
+from tandem.algorithm.controllers import EntropyController, KLController
+from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
+from tandem.algorithm.coupled import entropy_bonus
+from tandem.algorithm.objective import Term, Weigh
+from tandem.types import CoupledBatch, Rollout, Scores
+from tandem.losses.reduction import token_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class KL(Switch):
+    """How much the KL costs; with `kl_target` a controller holds it there (nats per step)."""
+
+    coef: Annotated[float, at_least(0)]
+    kl_target: float | None = None
+    horizon: Annotated[int, positive] = 10_000  # samples over which it may change by a fifth
+
+    def __post_init__(self) -> None:
+        if self.kl_target is not None and not (self.coef > 0 and self.kl_target > 0):
+            raise ValueError(
+                f"algorithm.kl.kl_target={self.kl_target} moves a coefficient from where it "
+                f"starts, and algorithm.kl.coef={self.coef}; set both above 0"
+            )
+
+    @property
+    def is_off(self) -> bool:
+        return self.coef == 0
+
+    @cached_property
+    def coefficient(self) -> float | KLController:
+        if self.kl_target is None:
+            return self.coef
+        return KLController(start=self.coef, kl_target=self.kl_target, horizon=self.horizon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLInLoss(KL):
+    """A term of the objective: immediate, and fresh in every update."""
+
+    loss: Callable[[CoupledBatch], Tensor]
+    weights: Weigh | None = None  # of each step; None: those of the policy loss, as published
+    reads_before = frozenset()  # before the first update
+
+    @property
+    def distance(self) -> Callable[..., Tensor]:
+        return self.loss
+
+    def term_beside(self, weights: Weigh) -> Term:
+        """The term beside a policy loss of these weights."""
+        return Term(loss=self.loss, coef=self.coefficient, weights=self.weights or weights)
+
+    def charge(self, scores: Scores, rollout: Rollout) -> Scores:
+        return scores
+
+
+@register_kl(
+    "in_reward",
+    lowers_scores=True,
+    refused={
+        "pictures": "the policy's steps are not known one by one, and it is they that pay; set "
+        "algorithm.kl.coef=0"
+    },
+)
+@dataclass(frozen=True, kw_only=True)
+class KLInReward(KL):
+    """Taken from the reward of every step, before any comparison: k1 = old_logp - ref_logp, in
+    nats of a token, or of a denoising step as a whole.
+
+    A step then answers for all the divergence that follows it, and what it pays stays as it is
+    over the updates of an iteration.
+    """
+
+    distance = None  # it pays with the log ratio of the steps that were taken
+
+    def term_beside(self, weights: Weigh) -> None:
+        return None
+
+    @property
+    def reads_before(self) -> frozenset[str]:
+        return frozenset({"old_kl_to_ref"} if self.coef else ())
+
+    def charge(self, scores: Scores, rollout: Rollout) -> Scores:
+        if not self.coef:
+            return scores
+        kl = torch.where(rollout.trained, rollout.old_kl_to_ref, 0)
+        cost = float(self.coefficient) * kl * scores.scored[:, None]
+        per_step = step_rewards(scores, rollout) - cost
+        return replace(scores, total=scores.total - cost.sum(1), per_step=per_step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor(Switch):
+    """The distance to an average of the weights that follows in a few updates: a trust region."""
+
+    coef: Annotated[float, at_least(0)]
+    loss: Callable[..., Tensor]
+
+    @property
+    def distance(self) -> Callable[..., Tensor]:
+        return self.loss
+
+    @property
+    def is_off(self) -> bool:
+        return self.coef == 0
+
+    @property
+    def term(self) -> Term:
+        return Term(loss=self.loss, coef=self.coef, weights=token_mean)
+
+
+@declare(refused=facts_of(entropy_bonus).refused)
+@dataclass(frozen=True, kw_only=True)
+class EntropyBonus(Switch):
+    """On the entropy of the full distribution; with `target` only while it is below (Skywork-OR1).
+
+    The coefficient then starts at `coef` and moves by `step` an iteration, up to `most`.
+    """
+
+    coef: float
+    target: float | None = None  # nats per step
+    step: float = 0.005
+    most: float = 1.0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether its coefficient is 0, and nothing will move it."""
+        return self.coef == 0 and self.target is None
+
+    @cached_property
+    def coefficient(self) -> float | EntropyController:
+        if self.target is None:
+            return self.coef
+        return EntropyController(
+            start=self.coef, target=self.target, step=self.step, most=self.most
+        )
+
+    @property
+    def term(self) -> Term:
+        return Term(loss=entropy_bonus, coef=self.coefficient, weights=token_mean)

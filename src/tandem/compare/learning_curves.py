@@ -1,0 +1,95 @@
+"""Learning curves of all seeds of a variant on one axis, and their mean with its interval.
+
+The mean is taken iteration by iteration, whatever the axis. On tokens or seconds seeds are at
+different places at an iteration, and the mean stands at the mean of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.compare.statistics.intervals import estimate
+from tandem.record.reading.runs import Run
+
+MOST_POINTS = 200  # of a curve that is drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """Seeds at the same iterations. One that ended before others goes on with the score it had, and
+    at their pace, so that the mean place never runs back."""
+
+    runs: Sequence[Run]  # [n]
+    x: NDArray  # [n, P] on the axis
+    y: NDArray  # [n, P]
+    lived: NDArray  # [n, P] bool: False where a score is carried on
+
+    @property
+    def middle(self) -> NDArray:
+        """[P] on the axis: where the mean stands."""
+        return self.x.mean(0)
+
+
+def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Learning | None:
+    """At the iterations at which every run that came so far has the number; None: at no one.
+
+    A run without any number of the metric is left out: it has no score to go on with.
+    """
+    known = [run for run in runs if len(run.where(metric))]
+    wheres = [run.where(metric) for run in known]
+    grid = shared(wheres)
+    if not len(grid):
+        return None
+    # Its last place stands for all after it: a run goes on with the score it had.
+    at = [np.minimum(grid, where[-1]) for where in wheres]
+    places = np.array([run.places(axis, own) for run, own in zip(known, at, strict=True)])
+    counted = np.isfinite(places).all(1)  # a run that lacks some of the axis is left out
+    if not counted.any():
+        return None
+    y = np.array([run.values(metric, own) for run, own in zip(known, at, strict=True)])[counted]
+    lived = np.array([grid <= where[-1] for where in wheres])[counted]
+    came = lived.any(0)  # where only runs were that are left out, there is no curve
+    y, lived = y[:, came], lived[:, came]
+    x = carried_on(places[counted][:, came], lived)
+    own = [run for run, has in zip(known, counted, strict=True) if has]
+    return Learning(runs=own, x=x, y=y, lived=lived)
+
+
+def carried_on(places: NDArray, lived: NDArray) -> NDArray:
+    """[n, P]: after its end a seed moves by the mean step of those that live."""
+    steps = np.diff(places, axis=1, prepend=0)  # the first one is the first place
+    pace = np.where(lived, steps, 0).sum(0) / lived.sum(0)
+    return np.where(lived, places, np.cumsum(np.where(lived, steps, pace), axis=1))
+
+
+def same_runs(curves: Learning, along: Learning | None) -> Learning | None:
+    """The curves on another axis; None where not all of these runs recorded it."""
+    return along if along is not None and np.array_equal(curves.y, along.y) else None
+
+
+def shared(wheres: Sequence[NDArray]) -> NDArray:
+    """The iterations that every one has that came so far, thinned."""
+    if not wheres:
+        return np.array([], dtype=np.int64)
+    every = np.unique(np.concatenate(wheres))
+    common = np.all([np.isin(every, at) | (every > at[-1]) for at in wheres], axis=0)
+    return np.array(thinned(every[common].tolist()), dtype=np.int64)
+
+
+def thinned(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:
+    """At most so many of them at even distances, the first and the last too."""
+    if len(grid) <= most:
+        return list(grid)
+    chosen = np.linspace(0, len(grid) - 1, most).round().astype(int)
+    return [grid[i] for i in chosen]
+
+
+def mean_line(curves: Learning) -> list[tuple[float, float, float | None, float | None]]:
+    """(x, mean, low, high) at every point: Student's interval over seeds."""
+    found = [estimate(column) for column in curves.y.T]
+    places = curves.middle.tolist()
+    return [(x, e.mean, e.low, e.high) for x, e in zip(places, found, strict=True)]

@@ -1,0 +1,86 @@
+"""The plots of a comparison as vectors, for papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tandem.compare.learning_curves import learning, mean_line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from tandem.compare.report.write import Comparison
+
+# Okabe and Ito's colours, as in the report.
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7"),
+    *("#e69f00", "#56b4e9", "#7a5fd0", "#8a8f98"),
+)
+DASHES = ("-", "--", ":")
+
+
+def plots(found: Comparison, folder: Path, line: str) -> None:
+    """curves.pdf, scores.pdf and, over many tasks, profiles.pdf; `line` is written into them as
+    where they come from."""
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.figure import Figure
+
+    draw = {"curves": _curves, "scores": _scores}
+    draw |= {"profiles": _profiles} if found.across else {}
+    for name, onto in draw.items():
+        figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+        FigureCanvasPdf(figure)
+        onto(figure.add_subplot(), found)
+        # Without a date, so that the same runs give the same file.
+        about = {"Subject": line, "CreationDate": None}
+        figure.savefig(folder / f"{name}.pdf", metadata=about)
+
+
+def style(place: int) -> dict[str, str]:
+    dash = DASHES[place // len(COLOURS) % len(DASHES)]
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash}
+
+
+def _curves(axes: Axes, found: Comparison) -> None:
+    for place, one in enumerate(found.variants):
+        curves = learning(one.variant.runs, found.metric, found.axis)
+        if curves is None:
+            continue
+        own = style(place)
+        for x, seed, lived in zip(curves.x, curves.y, curves.lived, strict=True):
+            axes.plot(x[lived], seed[lived], alpha=0.3, linewidth=0.6, **own)
+        # None, where there is no interval, is NaN, and leaves a gap.
+        x, mean, low, high = np.array(mean_line(curves), dtype=np.float64).T
+        name = f"{one.variant.name} (n = {len(curves.y)})"
+        axes.plot(x, mean, linewidth=1.6, label=name, **own)
+        axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
+    axes.set(xlabel=found.axis.replace("_", " "), ylabel=found.metric)
+    if axes.lines:
+        axes.legend(frameon=False, fontsize="small")
+
+
+def _profiles(axes: Axes, found: Comparison) -> None:
+    for place, one in enumerate(found.across):
+        own, profile = style(place), one.profile
+        name = f"{one.name} (n = {one.mean.scores})"
+        axes.plot(profile.thresholds, profile.share, label=name, linewidth=1.6, **own)
+        edges = (profile.low, profile.high)
+        axes.fill_between(profile.thresholds, *edges, alpha=0.15, color=own["color"], linewidth=0)
+    axes.set(xlabel=f"threshold of {found.metric}", ylabel="share of runs above it")
+    axes.legend(frameon=False, fontsize="small")
+
+
+def _scores(axes: Axes, found: Comparison) -> None:
+    for place, one in enumerate(found.variants):
+        colour, own = style(place)["color"], one.estimate
+        axes.plot(one.scores, [place] * len(one.scores), "o", color=colour, alpha=0.6, markersize=4)
+        axes.plot([own.mean] * 2, [place - 0.3, place + 0.3], color="black")
+        if own.low is not None:
+            axes.plot([own.low, own.high], [place] * 2, color=colour, alpha=0.5, linewidth=3)
+    names = [f"{one.variant.name} (n = {one.estimate.n})" for one in found.variants]
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel=f"last {found.metric} of every seed")

@@ -1,0 +1,116 @@
+"""What the variants answered to the same prompts through training, from their sample tables."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from numpy.typing import NDArray
+
+from tandem.record.reading.runs import Run
+from tandem.record.reading.variants import Variant
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROMPTS, ITERATIONS, TEXTS, PICTURES = 8, 24, 2, 8  # at most: a report stays light enough to send
+LARGEST = 192  # pixels along a side of a picture in it
+KIND = "eval"  # of rows: what evaluation saw
+Cell = Mapping[str, object]
+Seen = dict[str, dict[int, list[Cell]]]  # prompt -> iteration -> cells
+
+
+def gallery(variants: Sequence[Variant]) -> dict[str, object]:
+    """Columns of one seed each; only prompts that all of them were evaluated on."""
+    shown = chosen(variants)
+    seen = {name: samples(run.folder) for name, run in shown.items()}
+    prompts = [p for p in next(iter(seen.values()), {}) if all(p in own for own in seen.values())]
+    prompts = prompts[:PROMPTS]
+    iterations = {i for own in seen.values() for prompt in prompts for i in own[prompt]}
+    return {
+        "prompts": prompts,
+        "iterations": sorted(iterations),
+        "columns": [
+            {
+                "variant": name,
+                "name": f"{name}, seed {shown[name].seed}",
+                "cells": [own[prompt] for prompt in prompts],
+            }
+            for name, own in seen.items()
+        ],
+        "note": note(seen, prompts, [one.name for one in variants if one.name not in seen]),
+    }
+
+
+def note(seen: Mapping[str, Seen], prompts: Sequence[str], without: Sequence[str]) -> str:
+    """What is not shown, where anything could be."""
+    said = {
+        "no prompt was asked of all variants": not prompts,
+        f"no samples of {', '.join(without)}": without,
+    }
+    return "; ".join(text for text, holds in said.items() if seen and holds)
+
+
+def chosen(variants: Sequence[Variant]) -> Mapping[str, Run]:
+    """A run of each variant that has samples.
+
+    It is that of the smallest seed of which all have some: where data draw prompts by seed, they
+    were asked the same. Without such a seed it is the smallest of each.
+    """
+    firsts = {one.name: next(filter(has_samples, one.runs), None) for one in variants}
+    known = {name: run for name, run in firsts.items() if run is not None}
+    runs = {one.name: {run.seed: run for run in one.runs} for one in variants if one.name in known}
+    shared = set.intersection(*map(set, runs.values())) if runs else set()
+    for seed in sorted(shared):
+        of_seed = {name: own[seed] for name, own in runs.items()}
+        if all(map(has_samples, of_seed.values())):
+            return of_seed
+    return known
+
+
+def has_samples(run: Run) -> bool:
+    return next(tables_of(run.folder), None) is not None
+
+
+def tables_of(run: Path) -> Iterator[Path]:
+    """Those that have a row of an evaluation, by iteration."""
+    tables = sorted((run / "samples").glob("iteration_*.jsonl"))
+    return (table for table in tables if f'"kind": "{KIND}"' in table.read_text())
+
+
+def samples(run: Path) -> Seen:
+    """Of some iterations, the first and the last too."""
+    tables = list(tables_of(run))
+    if len(tables) > ITERATIONS:
+        step = (len(tables) - 1) / (ITERATIONS - 1)
+        tables = [tables[round(i * step)] for i in range(ITERATIONS)]
+    if not tables:
+        return {}
+    from tandem.record.galleries import seen  # torch takes a second, and most need none of it
+
+    found: Seen = {}
+    for table in tables:
+        iteration = int(table.stem.rpartition("_")[2])
+        for row, shown in seen(table):
+            own = found.setdefault(row["prompt"], {}).setdefault(iteration, [])
+            if len(own) < (TEXTS if isinstance(shown, str) else PICTURES):
+                own.append({**as_cell(shown), "reward": row["reward"]})
+    return found
+
+
+def as_cell(shown: str | Tensor) -> Cell:
+    return {"text": shown} if isinstance(shown, str) else {"picture": data_url(shown.numpy())}
+
+
+def data_url(picture: NDArray) -> str:
+    """A picture, uint8 [H, W, 3], as a PNG that a page can hold; a large one is made smaller."""
+    from PIL import Image
+
+    image = Image.fromarray(picture)
+    image.thumbnail((LARGEST, LARGEST))
+    file = io.BytesIO()
+    image.save(file, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

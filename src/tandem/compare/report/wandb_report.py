@@ -1,0 +1,168 @@
+"""A comparison as a report on W&B: panels of the runs that are mirrored there, and our tables.
+
+The tables come from the run directories like those of the page. What W&B draws, it draws from its
+own copies of the runs: it knows them by the ids in their manifests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tandem.compare.report.payload import headline, measured
+from tandem.record.reading.provenance import provenance
+from tandem.record.reading.runs import AXES, MANIFEST, Run
+from tandem.record.reading.variants import Variant
+
+if TYPE_CHECKING:
+    import wandb_workspaces.reports.v2 as wr
+
+    from tandem.compare.report.write import Comparison
+
+PLACE = re.compile(r"(?P<entity>[\w.-]+)/(?P<project>[\w.-]+)")
+LONGEST_TITLE = 128  # characters
+# Two panels in a row of W&B's grid.
+WIDTH, HEIGHT = 12, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where on W&B."""
+
+    entity: str | None  # None: of who is logged in
+    project: str
+
+
+def place_of(option: str, runs: Sequence[Run]) -> Place:
+    """`true` is where the runs are mirrored; else ENTITY/PROJECT.
+
+    Raises ValueError for anything else, and for runs that lie in several projects or in none.
+    """
+    if option != "true":
+        named = PLACE.fullmatch(option)
+        if named is None:
+            raise ValueError(f"wandb={option}: write wandb=true, or wandb=ENTITY/PROJECT")
+        return Place(**named.groupdict())
+    found = {(own.get("entity"), own["project"]) for run in runs if (own := mirror_of(run))}
+    if not found:
+        raise ValueError(
+            "wandb=true: none of the runs is mirrored to W&B; start runs with logger=wandb, or "
+            "write wandb=ENTITY/PROJECT"
+        )
+    if len(found) > 1:
+        listed = ", ".join(sorted("/".join(filter(None, one)) for one in found))
+        raise ValueError(f"wandb=true: the runs lie in {listed}; write wandb=ENTITY/PROJECT")
+    ((entity, project),) = found
+    return Place(entity=entity, project=project)
+
+
+def mirror_of(run: Run) -> dict:
+    """How the run was first told to mirror itself to W&B; {}: it was not."""
+    return (run.config.get("logger") or {}).get("wandb") or {}
+
+
+def save(found: Comparison, option: str) -> str:
+    """The address of the report.
+
+    Raises ValueError in one line where nobody is logged in, or W&B does not take it.
+    """
+    place = place_of(option, found.runs)
+    try:
+        import wandb_workspaces  # noqa: F401
+    except ImportError:
+        raise ValueError("wandb= needs a package: pip install 'tandem[wandb_report]'") from None
+    from tandem.record import wandb_account
+
+    if not wandb_account.is_logged_in():
+        raise ValueError(
+            f"wandb={option}: nobody is logged in to W&B; run `wandb login`, or set WANDB_API_KEY"
+        )
+    try:
+        entity = place.entity or wandb_account.default_entity()
+        return built(found, Place(entity=entity, project=place.project)).save().url
+    except Exception as error:  # W&B's client raises many kinds, and each is the user's to read
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"wandb={option}: W&B did not take the report: {reason}") from error
+
+
+def built(found: Comparison, place: Place) -> wr.Report:
+    """The report as it will be saved; nobody is asked for it."""
+    import wandb_workspaces.reports.v2 as wr
+
+    names = ", ".join(one.variant.name for one in found.variants)
+    title = f"{found.metric} of {names}".replace("/", " ")  # it becomes a part of an address
+    return wr.Report(
+        entity=place.entity,
+        project=place.project,
+        title=title[:LONGEST_TITLE],
+        description=headline(found),
+        width="fluid",
+        blocks=[
+            wr.MarkdownBlock(text=headline(found)),
+            wr.PanelGrid(
+                runsets=[_runset(one.variant, place) for one in found.variants],
+                panels=_panels(found),
+            ),
+            *(wr.MarkdownBlock(text=table.markdown()) for table in found.tables),
+            wr.MarkdownBlock(text=provenance(found.runs)),
+        ],
+    )
+
+
+def _runset(variant: Variant, place: Place) -> wr.Runset:
+    """The seeds of a variant as one line: they share a group."""
+    import wandb_workspaces.reports.v2 as wr
+
+    ids = ", ".join(f"'{id_of(run)}'" for run in variant.runs)
+    return wr.Runset(
+        entity=place.entity,
+        project=place.project,
+        name=variant.name,
+        filters=f"Metric('ID') in [{ids}]",
+        groupby=["Group"],
+    )
+
+
+def id_of(run: Run) -> str:
+    return json.loads((run.folder / MANIFEST).read_bytes())["id"]
+
+
+def _panels(found: Comparison) -> list[wr.LinePlot]:
+    """The metric on every axis that the runs have, and what people look at beside it."""
+    keys = axes(found)
+    first = keys.get(found.axis) or keys["iterations"]
+    others = [key for key in keys.values() if key != first]
+    drawn = [(metric, first) for metric in measured(found)]
+    drawn[1:1] = [(found.metric, key) for key in others]
+    return [_panel(place, metric, key) for place, (metric, key) in enumerate(drawn)]
+
+
+def _panel(place: int, metric: str, key: str) -> wr.LinePlot:
+    """The mean of each group, and how far its seeds reach."""
+    import wandb_workspaces.reports.v2 as wr
+
+    row, column = divmod(place, 2)
+    return wr.LinePlot(
+        title=f"{metric} by {key}",
+        x=key,
+        y=[metric],
+        groupby_aggfunc="mean",
+        groupby_rangefunc="minmax",
+        layout=wr.Layout(x=column * WIDTH, y=row * HEIGHT, w=WIDTH, h=HEIGHT),
+    )
+
+
+def axes(found: Comparison) -> dict[str, str]:
+    """The axes that all runs with the metric have, by the keys under which W&B has them."""
+    scored = [run for run in found.runs if run.score(found.metric) is not None]
+    known = {axis for axis in AXES if all(len(run.curve(found.metric, axis).x) for run in scored)}
+    return {axis: _key(axis, scored) for axis in AXES if axis in known}
+
+
+def _key(axis: str, runs: Sequence[Run]) -> str:
+    """Tokens, or of flows steps."""
+    _, names = AXES[axis]
+    return next((name for name in names if any(name in run.names() for run in runs)), names[0])

@@ -1,0 +1,158 @@
+"""Many tasks at once, and who wins: interquartile means, profiles, probability of improvement.
+
+Source: Agarwal et al., "Deep RL at the edge of the statistical precipice", arXiv:2108.13264.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, stats
+
+from tandem.compare.statistics.intervals import is_rounding
+
+LEVEL = 0.95
+RESAMPLES = 2000
+FEWEST_TASKS, FEWEST_SCORES = 4, 20  # below them an interquartile mean says less than the scores
+FEWEST_OF_TASK = 3  # seeds: of one or two, what the bootstrap draws spreads too little
+FEWEST_SEEDS = 10  # below it no interval of a share of wins is worth its name
+NEXT = 1e-9  # of a share: beside it
+SEED = 0  # of the bootstrap: the same scores give the same report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wins:
+    """How often a run of A scores above a run of B; ties are half a win."""
+
+    wins: float
+    games: int  # n * m
+    low: float | None  # None: fewer than ten seeds on a side
+    high: float | None
+
+    @property
+    def share(self) -> float:
+        return self.wins / self.games
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    value: float
+    low: float | None  # None: the middle half of every resample is the same, and shows no spread
+    high: float | None
+    tasks: int
+    scores: int
+
+
+def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Wins:
+    """P(A > B) over all n * m pairs of runs; from ten seeds on with an interval.
+
+    It is the one of Newcombe, Statistics in Medicine 25:559 (2006), method 5: it has a width where
+    A wins all games too.
+    """
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    won, games = _won(a, b), len(a) * len(b)
+    if min(len(a), len(b)) < FEWEST_SEEDS:
+        return Wins(wins=won, games=games, low=None, high=None)
+    share, edge = won / games, float(stats.norm.ppf((1 + level) / 2))
+    more = (len(a) + len(b)) / 2 - 1
+
+    def beyond(theta: float) -> float:
+        each = theta * (1 - theta) / games
+        spread = each * (1 + more * ((1 - theta) / (2 - theta) + theta / (1 + theta)))
+        return (share - theta) ** 2 - edge**2 * spread
+
+    # The share itself is a root at 0 and 1, and not the one that is wanted.
+    low = 0.0 if share == 0 else optimize.brentq(beyond, 0.0, share - NEXT * share)
+    high = 1.0 if share == 1 else optimize.brentq(beyond, share + NEXT * (1 - share), 1.0)
+    return Wins(wins=won, games=games, low=float(low), high=float(high))
+
+
+def _won(a: NDArray, b: NDArray) -> float:
+    return float((a[:, None] > b).sum() + 0.5 * (a[:, None] == b).sum())
+
+
+def too_few(by_task: Mapping[str, Sequence[float]]) -> str:
+    """Why the scores of one variant have no interquartile mean; "" where they have one."""
+    count = sum(map(len, by_task.values()))
+    if len(by_task) < FEWEST_TASKS or count < FEWEST_SCORES:
+        return f"{len(by_task)} tasks and {count} scores of {FEWEST_TASKS} and {FEWEST_SCORES}"
+    task, fewest = min(((task, len(own)) for task, own in by_task.items()), key=lambda x: x[1])
+    if fewest == 1:
+        return f"one seed of {task} shows no spread"
+    if fewest < FEWEST_OF_TASK:
+        return f"{fewest} seeds of {task} show too little of the spread: {FEWEST_OF_TASK} do"
+    return ""
+
+
+def interquartile_mean(
+    by_task: Mapping[str, Sequence[float]], *, level: float = LEVEL
+) -> Aggregate:
+    """Mean of the middle half of all scores, with a bootstrap that draws seeds within each task."""
+    scores = pooled(by_task)
+    drawn = resampled(by_task, iqm)
+    low, high = _middle(drawn, level)
+    certain = is_rounding(float(drawn.std()), drawn)
+    return Aggregate(
+        value=float(iqm(scores)),
+        low=None if certain else float(low),
+        high=None if certain else float(high),
+        tasks=len(by_task),
+        scores=len(scores),
+    )
+
+
+def pooled(by_task: Mapping[str, Sequence[float]]) -> NDArray:
+    return np.concatenate([np.asarray(scores, dtype=np.float64) for scores in by_task.values()])
+
+
+def iqm(scores: NDArray) -> NDArray:
+    """[..., N] -> [...]: the mean of the middle half of each line."""
+    return stats.trim_mean(scores, 0.25, axis=-1)
+
+
+def resampled(
+    by_task: Mapping[str, Sequence[float]], statistic: Callable[[NDArray], NDArray]
+) -> NDArray:
+    """The statistic, [..., N] -> [..., any], of each resample: [RESAMPLES, any].
+
+    Of the n runs of a task n - 1 are drawn with replacement: n of them would spread less than runs
+    do, by (n - 1) / n, and be sure too soon (Rao and Wu, JASA 83:231, 1988). So every task has
+    two runs or more.
+    """
+    random = np.random.default_rng(SEED)
+    tasks = [np.asarray(scores, dtype=np.float64) for scores in by_task.values()]
+    drawn = [x[random.integers(len(x), size=(RESAMPLES, len(x) - 1))] for x in tasks]
+    return statistic(np.concatenate(drawn, axis=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Share of runs that score above each threshold, over all tasks."""
+
+    thresholds: NDArray
+    share: NDArray
+    low: NDArray
+    high: NDArray
+
+
+def performance_profile(
+    by_task: Mapping[str, Sequence[float]], thresholds: ArrayLike, *, level: float = LEVEL
+) -> Profile:
+    thresholds = np.asarray(thresholds, dtype=np.float64)
+
+    def above(scores: NDArray) -> NDArray:
+        return np.stack([(scores > edge).mean(-1) for edge in thresholds], axis=-1)
+
+    share = above(pooled(by_task))
+    low, high = _middle(resampled(by_task, above), level)
+    return Profile(thresholds=thresholds, share=share, low=low, high=high)
+
+
+def _middle(drawn: ArrayLike, level: float) -> tuple[NDArray, NDArray]:
+    """The ends of the middle `level` of resamples, along the first axis."""
+    edges = (1 - level) / 2, (1 + level) / 2
+    low, high = np.quantile(np.asarray(drawn), edges, axis=0)
+    return low, high

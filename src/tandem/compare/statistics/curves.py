@@ -1,0 +1,181 @@
+"""What learning curves say: area, samples to a threshold, saturation, and where a new run belongs.
+
+A curve is a score at each of P points of an axis (iterations, samples, tokens, seconds).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, stats
+
+from tandem.compare.statistics.intervals import is_rounding
+
+FEWEST_FOR_BAND = 10
+FEWEST_FOR_MEDIAN = 6  # seeds, for an interval at 95 %
+FEWEST_POINTS = 6  # of a curve, for three numbers to be fitted
+LEFT_OVER = 0.2  # most of its variance that a fit may leave unexplained
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """Where one new run stays at all points at once, with the given confidence."""
+
+    x: NDArray  # [P]
+    mean: NDArray
+    low: NDArray  # NaN: the seeds agree there, and say nothing of how far another one may be
+    high: NDArray
+    n: int
+
+    def leaves(self, curve: ArrayLike) -> NDArray:
+        """[P] bool: where a run is outside; NaN, a run that ended before, is outside."""
+        curve = np.asarray(curve, dtype=np.float64)
+        return np.isnan(curve) | (curve < self.low) | (curve > self.high)
+
+
+def prediction_band(x: ArrayLike, curves: ArrayLike, *, level: float = LEVEL) -> Band | None:
+    """mean ± t(n - 1, 1 - (1 - level) / 2P) s sqrt(1 + 1/n), Bonferroni over P points.
+
+    curves: [n, P], one of each seed. None: fewer than ten, no band yet. Points at which all seeds
+    agree are no part of it, nor of P: the next seed may be the first that differs.
+    """
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(curves, dtype=np.float64)
+    n = len(y)
+    if n < FEWEST_FOR_BAND:
+        return None
+    spread = y.std(0, ddof=1)
+    apart = ~np.array([is_rounding(s, column) for s, column in zip(spread, y.T, strict=True)])
+    edge = stats.t.ppf(1 - (1 - level) / (2 * max(apart.sum(), 1)), n - 1)
+    half = np.where(apart, edge * spread * math.sqrt(1 + 1 / n), np.nan)
+    mean = y.mean(0)
+    return Band(x=x, mean=mean, low=mean - half, high=mean + half, n=n)
+
+
+def area(x: ArrayLike, y: ArrayLike) -> float:
+    """Mean height of a curve over its axis, by trapezia; of one point its height."""
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    return float(np.trapezoid(y, x) / (x[-1] - x[0])) if len(x) > 1 else float(y[0])
+
+
+def cut(x: ArrayLike, y: ArrayLike, end: float) -> tuple[NDArray, NDArray]:
+    """The curve up to a place on the axis, which lies on it or between two of its points."""
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    before = x < end
+    return np.append(x[before], end), np.append(y[before], np.interp(end, x, y))
+
+
+def reached(x: ArrayLike, y: ArrayLike, threshold: float) -> float | None:
+    """Where a curve first stands at the threshold, between points by a straight line; None: never.
+
+    What is reached and lost again was reached.
+    """
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    above = np.flatnonzero(y >= threshold)
+    if not len(above):
+        return None
+    i = int(above[0])
+    if i == 0:
+        return float(x[0])
+    share = (threshold - y[i - 1]) / (y[i] - y[i - 1])
+    return float(x[i - 1] + share * (x[i] - x[i - 1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaching:
+    """Where seeds reach a threshold: their median, in which one that never does counts as last."""
+
+    median: float  # of the axis; inf: half of the seeds or more never do
+    low: float | None  # None: fewer than six seeds
+    high: float | None  # inf: it may be never
+    reached: int
+    n: int
+
+
+def reaching(places: Sequence[float | None], *, level: float = LEVEL) -> Reaching:
+    """places: of each seed, None: never. The interval is made of order statistics.
+
+    The median lies below the k-th smallest of n with the chance that fewer than k of n coins fall
+    heads: k is the largest one at which this is at most (1 - level) / 2.
+    """
+    ordered = np.sort([math.inf if place is None else place for place in places])
+    n = len(ordered)
+    beyond = stats.binom.cdf(np.arange(n), n, 0.5)  # of k = 1, 2, ...
+    k = int((beyond <= (1 - level) / 2).sum())
+    return Reaching(
+        median=float(np.median(ordered)),
+        low=float(ordered[k - 1]) if k else None,
+        high=float(ordered[n - k]) if k else None,
+        reached=int(np.isfinite(ordered).sum()),
+        n=n,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturation:
+    """end - (end - start) * 2^(-x / half): where a curve is going, and how fast."""
+
+    start: float
+    end: float
+    half: float  # of the axis, until half of what is left is gained
+    unexplained: float  # share of the variance that is left over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """Why a curve does not say where it is going."""
+
+    why: str
+
+
+def saturation(
+    x: ArrayLike, y: ArrayLike, *, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Saturation | Unfit:
+    """The least-squares fit whose ends lie `within`, where the curve allows one.
+
+    It must have six points, bend, explain four fifths of the variance, and have run for one half
+    time at least: a straight line says nothing of its end.
+    """
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if len(x) < FEWEST_POINTS:
+        return Unfit(why=f"{len(x)} of the {FEWEST_POINTS} points that it takes")
+    if np.ptp(y) == 0:
+        return Unfit(why="it is flat")
+    half = _best_half(x, y, within)
+    (end, start), left = _ends(x, y, half, within)
+    unexplained = left / float(((y - y.mean()) ** 2).sum())
+    if half > np.ptp(x):
+        return Unfit(why="it has not come half the way to where it may be going")
+    if unexplained > LEFT_OVER:
+        return Unfit(why=f"{100 * unexplained:.0f} % of its variance is of another shape")
+    if half < x[1] - x[0]:
+        return Unfit(why="it is there by the second point")
+    return Saturation(start=start, end=end, half=half, unexplained=unexplained)
+
+
+def _best_half(x: NDArray, y: NDArray, within: tuple[float, float]) -> float:
+    """Two of three numbers are linear, so this one is all that is searched: first everywhere,
+    since the error may have several valleys, then in the deepest one."""
+
+    def left(power: float) -> float:
+        return _ends(x, y, np.ptp(x) * 2**power, within)[1]
+
+    powers = np.linspace(-6, 4, 41)
+    best = powers[np.argmin([left(power) for power in powers])]
+    step = powers[1] - powers[0]
+    found = optimize.minimize_scalar(left, bounds=(best - step, best + step), method="bounded")
+    return float(np.ptp(x) * 2**found.x)
+
+
+def _ends(
+    x: NDArray, y: NDArray, half: float, within: tuple[float, float]
+) -> tuple[tuple[float, float], float]:
+    """(end, start) that fit best at this half time, and the squares that are left over."""
+    decay = np.exp2(-(x - x[0]) / half)
+    columns = np.stack([1 - decay, decay], 1)
+    ends = optimize.lsq_linear(columns, y, bounds=within).x
+    return (float(ends[0]), float(ends[1])), float(((columns @ ends - y) ** 2).sum())

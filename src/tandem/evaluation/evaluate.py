@@ -1,0 +1,158 @@
+"""How good a policy is on held-out prompts, under each of the samplings it is evaluated by.
+
+All noise is a function of (key, prompt, sample), whatever the iteration: two evaluations of a run
+differ by the weights alone, and the first samples of a longer one are those of a shorter one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem import distributed
+from tandem.evaluation.settings import Evaluation, Pass
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.language.sampling import Sampling
+from tandem.evaluation import sample_tables
+from tandem.evaluation.prompt_metrics import Columns, metrics_of, of_each_prompt
+from tandem.types import Prompt, Rollout, Scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    metrics: Mapping[str, float]
+    prompts: Mapping[str, Sequence[float]]  # of some metrics the value of each prompt; NaN: none
+    rows: Sequence[Mapping]  # of the sample table
+    faults: Mapping[str, int]  # why scores are missing -> how many, this rank's
+
+
+class Sampler(Protocol):
+    """What evaluation wants of a policy."""
+
+    sampling: Sampling | FlowSampling
+
+    def ready(self) -> None: ...
+
+    def at_own_pace(self, sampling: Sampling | FlowSampling) -> AbstractContextManager[None]: ...
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: Sampling | FlowSampling,
+    ) -> Rollout: ...
+
+    def describe_prompt(self, prompt: Prompt) -> str: ...
+
+
+class Judges(Protocol):
+    """What evaluation wants of rewards."""
+
+    @property
+    def components(self) -> Mapping[str, object]: ...
+
+    def __call__(
+        self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt], group: Tensor
+    ) -> Scores: ...
+
+    def pop_faults(self) -> Mapping[str, int]: ...
+
+
+def held_out(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
+    """The prompts of every evaluation: a keyed choice, the same for all seeds."""
+    if count is None or count >= len(prompts):
+        return list(prompts)
+    chosen = rng.permutation(rng.key("held out"), len(prompts))[:count]
+    return [prompts[i] for i in chosen.sort().values.tolist()]
+
+
+def evaluate(
+    policy: Sampler,
+    rewards: Judges,
+    prompts: Sequence[Prompt],
+    settings: Evaluation,
+    *,
+    key: int,
+    full: bool,
+    stop: Callable[[], bool],
+) -> Evaluated | None:
+    """Metrics and the sample table over the prompts of all ranks; None: `stop` said so.
+
+    `full` measures pass@k too. Every rank answers its share of the prompts. `stop`, once true,
+    stays so.
+    """
+    policy.ready()
+    passes = settings.passes(policy.sampling, full=full)
+    columns = Columns(tuple(rewards.components))
+    counts = torch.zeros(len(passes), len(prompts), len(columns.names), dtype=torch.float64)
+    table: list[tuple[int, int, dict]] = []  # pass, slot, row
+    for number, one in enumerate(passes):
+        for slots, rollout, scores in _answers(policy, rewards, prompts, one, key=key, stop=stop):
+            counts[number, slots] = columns.count(rollout, scores, settings, one)
+            shown = _shown(slots, settings.rows, one)
+            at = [row for _, row in shown]
+            rows = sample_tables.rows(rollout, scores, at, kind=one.kind, describe=policy.describe_prompt)
+            table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
+        # Ranks meet here and not before: one that stops must not leave the others waiting.
+        if distributed.largest(torch.tensor(float(stop()))) > 0:
+            return None
+    metrics: dict[str, float] = {}
+    of_prompts: dict[str, list[float]] = {}
+    for one, summed in zip(passes, distributed.total(counts), strict=True):
+        sums = columns.named(summed)
+        metrics |= metrics_of(sums, columns.parts, prompts, one)
+        of_prompts |= of_each_prompt(sums, one)
+    rows = [row for *_, row in sorted(distributed.listed(table), key=itemgetter(0, 1))]
+    return Evaluated(metrics=metrics, prompts=of_prompts, rows=rows, faults=rewards.pop_faults())
+
+
+def _answers(
+    policy: Sampler,
+    rewards: Judges,
+    prompts: Sequence[Prompt],
+    one: Pass,
+    *,
+    key: int,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[list[int], Rollout, Scores]]:
+    """Some slots of this rank, with their samples, until it is told to stop; ranks may differ in
+    how often."""
+    own = list(range(distributed.rank(), len(prompts), distributed.world_size()))
+    step = max(1, policy.sampling.max_rows // one.samples)
+    with policy.at_own_pace(one.sampling):
+        for start in range(0, len(own), step):
+            if stop():
+                return
+            slots = own[start : start + step]
+            yield slots, *_try(policy, rewards, [prompts[slot] for slot in slots], one, key)
+
+
+def _try(
+    policy: Sampler, rewards: Judges, prompts: Sequence[Prompt], one: Pass, key: int
+) -> tuple[Rollout, Scores]:
+    # Named by prompt and not by place: its noise stays the same in any choice of prompts.
+    slots = [prompt.id for prompt in prompts]
+    rollout = policy.sample(prompts, one.samples, key=key, slots=slots, sampling=one.sampling)
+    # Several prompts may have one id, so that the policy's groups may hold more than one.
+    group = torch.arange(len(prompts)).repeat_interleave(one.samples)
+    return rollout, rewards(rollout.outputs, rollout.prompts, group)
+
+
+def _shown(slots: Sequence[int], rows: int, one: Pass) -> list[tuple[int, int]]:
+    """(slot, row) of the first samples of those of the first prompts that are among these slots."""
+    if one.kind is None:
+        return []
+    samples = range(min(one.shown, one.samples))
+    return [
+        (slot, i * one.samples + j) for i, slot in enumerate(slots) if slot < rows for j in samples
+    ]

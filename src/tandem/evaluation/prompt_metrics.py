@@ -1,0 +1,149 @@
+"""What is counted of the samples of each prompt, and what an evaluation's numbers make of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem.data.records import reported_with
+from tandem.evaluation.image_collapse import MEASURES
+from tandem.evaluation.settings import Evaluation, Pass
+from tandem.rewards.images import pixels, spread
+from tandem.types import Prompt, Rollout, Scores
+
+# Summed over the samples of a prompt; "known" counts those whose reward part is not missing.
+COUNTED = ("correct", "known", "length", "truncated", "reward", "scored")
+
+
+def pass_at(tries: int, correct: int, k: int) -> float:
+    """Chance that k of the `tries` samples, drawn without replacement, hold a correct one.
+
+    The unbiased estimate 1 - C(n-c, k) / C(n, k) of arXiv:2107.03374; NaN for fewer than k tries.
+    """
+    return 1 - math.comb(tries - correct, k) / math.comb(tries, k) if tries >= k else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What is counted of each prompt, so that ranks can add it up."""
+
+    parts: tuple[str, ...]  # names of the rewards
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        of_parts = (f"{what} {part}" for part in self.parts for what in ("known", "total"))
+        return (*COUNTED, *of_parts, *MEASURES, "spread")
+
+    def named(self, counts: Tensor) -> dict[str, Tensor]:
+        """[prompts, len(names)] -> [prompts] of each"""
+        return dict(zip(self.names, counts.unbind(-1), strict=True))
+
+    def count(self, rollout: Rollout, scores: Scores, settings: Evaluation, one: Pass) -> Tensor:
+        """Sums over the samples of each prompt: [prompts, len(names)]."""
+        decisive = scores.part(settings.metric, rollout.prompts).cpu()
+        scored = scores.scored.cpu()
+        each = {
+            "correct": settings.right(decisive),
+            "known": decisive.isfinite(),
+            "length": rollout.length.cpu(),
+            "truncated": rollout.truncated.cpu(),
+            "reward": torch.where(scored, scores.total.cpu(), 0),
+            "scored": scored,
+        }
+        for name, said in scores.parts.items():
+            known = said.cpu().isfinite()
+            each |= {f"known {name}": known, f"total {name}": torch.where(known, said.cpu(), 0)}
+        each |= _looks(rollout, one)
+        rows = torch.stack([each[name].double() for name in self.names[:-1]], dim=-1)
+        sums = rows.view(-1, one.samples, len(each)).sum(1)
+        return torch.cat([sums, _spreads(rollout, one)[:, None]], 1)
+
+
+def _looks(rollout: Rollout, one: Pass) -> dict[str, Tensor]:
+    """What is measured of each picture, where that is asked: [B] of each."""
+    asked = [name for name in MEASURES if name in one.measures]
+    nothing = torch.zeros(len(rollout.outputs), dtype=torch.float64)
+    shown = torch.stack([pixels(picture) for picture in rollout.outputs]) if asked else nothing
+    return {name: MEASURES[name](shown) if name in asked else nothing for name in MEASURES}
+
+
+def _spreads(rollout: Rollout, one: Pass) -> Tensor:
+    """How much the samples of each prompt differ, where that is asked: [prompts]."""
+    starts = range(0, len(rollout.outputs), one.samples)
+    if "diversity" not in one.measures:
+        return torch.zeros(len(starts), dtype=torch.float64)
+    return torch.stack([spread(rollout.outputs[i : i + one.samples]) for i in starts])
+
+
+def metrics_of(
+    sums: Mapping[str, Tensor], parts: Sequence[str], prompts: Sequence[Prompt], one: Pass
+) -> dict[str, float]:
+    """sums: [prompts] of each -> eval/..., as the pass names its metrics."""
+    answers = one.samples * len(prompts)
+    of_prompts = _means(sums)
+    whole = {
+        "accuracy": _mean(of_prompts["accuracy"]),
+        "reward": (sums["reward"].sum() / sums["scored"].sum()).item(),
+        "length": sums["length"].sum().item() / answers,
+        "truncated": sums["truncated"].sum().item() / answers,
+        "missing": answers - sums["known"].sum().item(),
+        "diversity": _mean(sums["spread"]),
+        **{name: sums[name].sum().item() / answers for name in MEASURES},
+    }
+    metrics = {_name(one, measure): whole[measure] for measure in one.measures}
+    if "reward" in one.measures and len(parts) > 1:
+        for part in parts:
+            mean = sums[f"total {part}"].sum() / sums[f"known {part}"].sum()
+            metrics[_name(one, f"reward_{part}")] = mean.item()
+    for measure in one.by_source:
+        metrics |= _by_source(_name(one, measure), of_prompts[measure], prompts)
+    for k in one.tries:
+        chance = _pass_at(sums["known"], sums["correct"], k)
+        metrics[f"eval/pass@{k}"] = _mean(chance)
+        if k == max(one.tries):
+            metrics |= _by_source(f"eval/pass@{k}", chance, prompts)
+    return metrics
+
+
+def of_each_prompt(sums: Mapping[str, Tensor], one: Pass) -> dict[str, list[float]]:
+    """What the pass measures of a prompt by itself, by the name of its metric."""
+    means = _means(sums)
+    return {_name(one, x): means[x].tolist() for x in means if x in one.measures}
+
+
+def _means(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """[prompts] of each, over its samples; NaN for a prompt that has no score."""
+    return {
+        "accuracy": sums["correct"] / sums["known"],
+        "reward": sums["reward"] / sums["scored"],
+    }
+
+
+def _name(one: Pass, measure: str) -> str:
+    return f"eval/{one.name.format(measure)}"
+
+
+def _pass_at(known: Tensor, correct: Tensor, k: int) -> Tensor:
+    """[prompts] -> [prompts]"""
+    pairs = zip(known.int().tolist(), correct.int().tolist(), strict=True)
+    return torch.tensor([pass_at(n, c, k) for n, c in pairs], dtype=torch.float64)
+
+
+def _by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> dict[str, float]:
+    """Source by source; and the sources together that the data want reported together."""
+    places: dict[str, list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        places.setdefault(prompt.source, []).append(i)
+    for i, prompt in enumerate(prompts):
+        for several in reported_with(prompt):
+            places.setdefault(several, []).append(i)
+    return {f"{name}/{source}": _mean(values[chosen]) for source, chosen in places.items()}
+
+
+def _mean(values: Tensor) -> float:
+    """Over the prompts that have a value; NaN if none has."""
+    return values[values.isfinite()].mean().item()

@@ -1,0 +1,192 @@
+"""Under which samplings a policy is evaluated, and what is measured under each."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from torch import Tensor
+
+from tandem.contracts import positive
+from tandem.evaluation.image_collapse import MEASURES, Collapse
+from tandem.dynamics.kernels import ode
+
+if TYPE_CHECKING:
+    from tandem.policies.flow.records import Choose, FlowSampling
+    from tandem.policies.flow.solvers import Solver
+    from tandem.policies.language.sampling import Sampling
+
+GREEDY = 0.0
+Size = Annotated[int, positive]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """All prompts, sampled in one way."""
+
+    sampling: Sampling | FlowSampling
+    samples: int  # of each prompt
+    name: str = "{}"  # of its metrics
+    measures: Sequence[str] = ("accuracy",)
+    by_source: Sequence[str] = ()  # those that every source has for itself too
+    tries: Sequence[int] = ()  # k of pass@k
+    kind: str | None = None  # of its rows in the table of samples; None: it is not shown
+    shown: int = 1  # samples of a prompt in that table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(ABC):
+    """What is measured on held-out prompts, and how often."""
+
+    every: Size | None  # iterations; None: never
+    prompts: Size | None  # None: all
+    samples: Size  # of each prompt
+    pass_at: Annotated[tuple[int, ...], positive]  # at both ends of a run
+    metric: str | None = None  # the reward part that says what is correct; None: the first one
+    threshold: float | None = 1.0  # of that part, before its weight; None: nothing is right
+    rows: Size = 16  # prompts in the sample table
+    split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, what nothing has read
+
+    @abstractmethod
+    def passes(self, own: Sampling | FlowSampling, *, full: bool) -> list[Pass]:
+        """`own`: what the policy samples by in training. `full` measures pass@k too."""
+
+    @property
+    def of_average(self) -> bool:
+        """Whether it is the average of the weights that is measured."""
+        return False
+
+    def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+        """What is wrong with the samples though the reward rises, if anything can be known.
+
+        Both are metrics by name, of the first evaluation of a run and of a later one.
+        """
+        return None
+
+    def right(self, part: Tensor) -> Tensor:
+        """Which scores are those of right samples, [B] -> [B]; a missing one is NaN, and none."""
+        return part >= (math.inf if self.threshold is None else self.threshold)
+
+    def most(self, *, full: bool) -> int:
+        """Samples of a prompt that serve pass@k with the same draws."""
+        return max([self.samples, *(self.pass_at if full else ())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers(Evaluation):
+    """Texts: greedily, then at each temperature."""
+
+    temperatures: tuple[float, ...]  # the first one is that of pass@k, lengths and tables
+    top_p: float = 1.0  # of the sampled answers; training samples are never truncated
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.temperatures or min(self.temperatures) <= GREEDY:
+            raise ValueError(
+                f"evaluation.temperatures={list(self.temperatures)} must be one or more above 0; "
+                "greedy answers are measured anyway"
+            )
+        if self.threshold is None:
+            raise ValueError("evaluation.threshold=null: answers are right or wrong; give a number")
+
+    def passes(self, own: Sampling, *, full: bool) -> list[Pass]:
+        first, *others = self.temperatures
+        at = partial(replace, own, top_p=self.top_p, top_k=self.top_k)
+        greedy = replace(own, temperature=GREEDY, top_p=1.0, top_k=0)
+        return [
+            Pass(sampling=greedy, samples=1, name="greedy_{}", kind="greedy"),
+            Pass(
+                sampling=at(temperature=first),
+                samples=self.most(full=full),
+                measures=("accuracy", "reward", "length", "truncated", "missing"),
+                by_source=("accuracy",),
+                tries=self.pass_at if full else (),
+                kind="eval",
+            ),
+            *(
+                Pass(sampling=at(temperature=t), samples=self.samples, name=f"{{}}_t{t:g}")
+                for t in others
+            ),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures(Evaluation):
+    """Pictures: without noise between the first state and the last, as a model is used, and by the
+    sampling that is trained."""
+
+    steps: int  # of the ODE
+    guidance_scale: float  # under the ODE
+    resolution: int | None = None  # pixels along a side under the ODE; None: as in training
+    solver: Callable[[], Solver] | None = None  # of the ODE; None: Euler
+    weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
+    columns: int = 8  # pictures of each prompt in the grid
+    collapse: Collapse = field(default_factory=Collapse)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "guidance_scale", "columns", "resolution"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"evaluation.{name} is {getattr(self, name)}; at least 1 is right")
+        if self.threshold is None and self.pass_at:
+            raise ValueError(
+                f"evaluation.pass_at={list(self.pass_at)}: nothing says which pictures are right; "
+                "set evaluation.threshold, or evaluation.pass_at=[]"
+            )
+
+    @property
+    def of_average(self) -> bool:
+        return self.weights != "live"
+
+    def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+        return self.collapse.warning(first, now)
+
+    def passes(self, own: FlowSampling, *, full: bool) -> list[Pass]:
+        several = self.most(full=full) > 1
+        worth = ("reward",) if self.threshold is None else ("accuracy", "reward")
+        measures = (*worth, "missing", *(("diversity",) if several else ()))
+        # As many at every evaluation: what differs between two tables is what was learnt.
+        shape = {"shown": min(self.columns, self.samples), "by_source": worth}
+        clean = Pass(
+            sampling=self.noiseless(own),
+            samples=self.most(full=full),
+            tries=self.pass_at if full else (),
+            kind="eval",
+            measures=(*measures, *MEASURES),
+            **shape,
+        )
+        if own.deterministic:
+            return [clean]
+        # A choice of steps that differs by iteration would show beside what the weights do.
+        choose = partial(_as_at_first, own.stochastic)
+        steady = replace(own, weights=self.weights, stochastic=choose)
+        trained = Pass(
+            sampling=steady,
+            samples=self.samples,
+            name="{}_sampled",
+            kind="sampled",
+            measures=measures,
+            **shape,
+        )
+        return [clean, trained]
+
+    def noiseless(self, own: FlowSampling) -> FlowSampling:
+        """The ODE, from a start for every sample and at full precision."""
+        return replace(
+            own,
+            kernel=ode,
+            steps=self.steps,
+            guidance_scale=self.guidance_scale,
+            resolution=self.resolution,
+            solver=self.solver,
+            shared_noise=False,
+            storage="float32",
+            weights=self.weights,
+        )
+
+
+def _as_at_first(choose: Choose, steps: int, iteration: int, seed: int) -> Sequence[int]:
+    return choose(steps, 0, seed)

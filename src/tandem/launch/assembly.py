@@ -1,0 +1,145 @@
+"""From a configuration to the module that runs it, with weights and the prompts it can read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.launch import pairs
+from tandem.training.batches import Budget, Plan
+from tandem.config import ConfigError, build
+from tandem.contracts import facts_of
+from tandem.data import BadRow, Data, apart
+from tandem.training.module import PostTraining
+from tandem.evaluation.settings import Evaluation
+from tandem.policies.base import Policy
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.precision import Precision
+from tandem.policies.language.sampling import Sampling
+from tandem.rewards import Rewards
+from tandem.settings.settings import Settings
+from tandem.launch.initial_weights import pairs_file
+
+ADMIT = {
+    "demonstrations": lambda policy, examples: policy.admit_answered(examples),
+    "pairs": pairs.admit_pairs,
+}
+# How an algorithm reads each split, as the start of a complaint.
+WANTS = {
+    "demonstrations": "imitates answers, but no row",
+    "pairs": "compares a chosen with a rejected answer, but no row",
+    "train": "samples answers to prompts, but no row",
+}
+
+
+def assemble(
+    cfg: DictConfig, settings: Settings, data: Data, run_dir: Path, weights: Path | None
+) -> tuple[PostTraining, Data]:
+    """The module with its weights, and the data that it can read.
+
+    `weights` is a folder that wins over the model's own.
+    """
+    algorithm = build(cfg.algorithm)
+    own = {} if weights is None else {"path": str(weights)}
+    policy = build(OmegaConf.merge(cfg.model, own))
+    request = algorithm.request(build(cfg.rollout))
+    policy.load(replace(request, precision=Precision(mixed=settings.trainer.mixed)))
+    source = read_by(algorithm.needs)
+    if not getattr(data, source):
+        raise ConfigError(
+            f"algorithm={settings.choices['algorithm']} {WANTS[source]} of "
+            f"data={settings.choices['data']} has one"
+        )
+    if source == "pairs" and data.tries is not None:
+        data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
+    mismatched = "baseline" in facts_of(algorithm.collect).gives
+    data = admitted(policy, data, source, settings, mismatched=mismatched)
+    # A curriculum goes by what samples score; what is given comes in turn.
+    order = data.curriculum if source == "train" else data.given
+    module = PostTraining(
+        policy=policy,
+        algorithm=algorithm,
+        rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
+        stream=order(getattr(data, source), seed=settings.seed),
+        optimizer=build(cfg.optimizer),
+        schedule=build(cfg.schedule),
+        plan=plan(settings, packed=policy.packs),
+        guards=settings.guards,
+        folder=run_dir,
+    )
+    return module, data
+
+
+def read_by(needs: frozenset[str]) -> str:
+    """The split of the data that an algorithm of these needs is trained on."""
+    return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
+
+
+def admitted(
+    policy: Policy, data: Data, source: str, settings: Settings, *, mismatched: bool = False
+) -> Data:
+    """Without the prompts that are too long or cannot be encoded; they join the quarantine.
+
+    `source` names the split that is trained on; one that the run does not read stays as it is.
+    `mismatched`: prompts are shown with the answers to other ones too, if `source` has answers.
+    """
+    ways = ADMIT | ({"pairs": pairs.admit_mismatched} if mismatched else {})
+    held_out = partial(pairs.admit_with_pairs, samplings=samplings_of(policy, settings.evaluation))
+    ways |= {"eval": held_out, "test": held_out}
+    kept, left_out = {}, []
+    for split in ("eval", "test", source):
+        admit = ways.get(split, pairs.admit_with_pairs)
+        prompts, dropped = admit(policy, getattr(data, split))
+        if split == source and not data.asks_again:
+            prompts, known = apart(prompts, (*kept["eval"], *kept["test"]))
+            dropped += [(prompt, "is held out too") for prompt in known]
+        kept[split] = tuple(prompts)
+        left_out += [
+            BadRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
+            for prompt, reason in dropped
+        ]
+    for split in (source, measured(settings)):
+        if split is not None and getattr(data, split) and not kept[split]:
+            raise ConfigError(none_of(split, left_out))
+    return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
+
+
+def samplings_of(policy: Policy, evaluation: Evaluation) -> list[Sampling | FlowSampling]:
+    """By which held-out prompts are answered."""
+    return [one.sampling for one in evaluation.passes(policy.sampling, full=False)]
+
+
+def measured(settings: Settings) -> str | None:
+    """The held-out split that is read; None: nothing is evaluated."""
+    if settings.evaluate:
+        return settings.evaluation.split
+    return None if settings.evaluation.every is None else "eval"
+
+
+def none_of(split: str, left_out: Sequence[BadRow]) -> str:
+    """What to say where no prompt of a split is left, with the most frequent reasons."""
+    own = [row.reason for row in left_out if row.file.startswith(f"{split} of ")]
+    said = ", ".join(f"{count} x {why}" for why, count in Counter(own).most_common(3))
+    return f"the model can read none of the {len(own)} prompts of {split}: {said}"
+
+
+def plan(settings: Settings, *, packed: bool) -> Plan:
+    return Plan(
+        seed=settings.seed,
+        iterations=settings.iterations,
+        prompts_per_step=settings.prompts_per_step,
+        group_size=settings.group_size,
+        num_minibatches=settings.num_minibatches,
+        epochs=settings.epochs,
+        budget=Budget(
+            max_tokens=settings.max_tokens_per_microbatch,
+            rows=settings.micro_batch_size,
+            packed=packed,
+        ),
+        max_grad_norm=settings.max_grad_norm,
+    )

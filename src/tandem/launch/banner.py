@@ -1,0 +1,53 @@
+"""What a run says before it starts: what was chosen, and how its batches come about."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from tandem.settings.settings import Settings
+
+
+def banner(settings: Settings, run_dir: Path) -> str:
+    """Aligned lines for people. Every derived number stands beside what it was derived from."""
+    s = settings
+    samples = s.prompts_per_step * s.group_size
+    updates = s.num_minibatches * s.epochs
+    per_update = math.ceil(s.prompts_per_step / s.num_minibatches) * s.group_size
+    lines = {
+        "run": str(run_dir),
+        "chosen": ", ".join(f"{k}={s.choices[k]}" for k in CHOSEN if s.choices.get(k)),
+        **{what: ", ".join(numbers) for what, numbers in s.replaced.items() if numbers},
+        "seed": str(s.seed),
+        "iteration": f"{s.prompts_per_step} prompts x {s.group_size} samples = {samples} samples"
+        + _over(s),
+        "updates": f"{s.num_minibatches} minibatches x {s.epochs} epochs = {updates} an iteration, "
+        f"{per_update} samples each",
+        "length": f"{s.iterations} iterations = {s.iterations * updates} updates, "
+        f"{s.iterations * samples} samples",
+        "forward": _forward(s),
+    }
+    return "\n".join(f"{name:<11} {text}" for name, text in lines.items())
+
+
+CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "recipe")
+
+
+def _over(settings: Settings) -> str:
+    devices, ranks = settings.trainer.devices, settings.trainer.ranks
+    if ranks == 1:
+        return ""
+    if ranks is None:
+        return f", whole groups over trainer.devices={devices}"
+    least, odd = divmod(settings.prompts_per_step, ranks)
+    each = f"{least} or {least + 1}" if odd else str(least)
+    return f", over {ranks} ranks (trainer.devices={devices}): {each} prompts each"
+
+
+def _forward(settings: Settings) -> str:
+    limits = []
+    if settings.max_tokens_per_microbatch is not None:
+        limits.append(f"{settings.max_tokens_per_microbatch} tokens (max_tokens_per_microbatch)")
+    if settings.micro_batch_size is not None:
+        limits.append(f"{settings.micro_batch_size} rows (micro_batch_size)")
+    return f"at most {' and '.join(limits)}" if limits else "all rows of an update at once"

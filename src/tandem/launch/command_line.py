@@ -1,0 +1,156 @@
+"""What is read of a command line: help, resume, and every mistake that can be seen."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import run_job
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config import check
+from tandem.config.composition import (
+    conf_folder,
+    loader,
+    plugin_folders,
+    with_hydra,
+    without_hydra,
+)
+from tandem.config.help import brought_by, page
+from tandem.config.names import ConfigError
+from tandem.config.overrides import parse
+from tandem.config.resume import configuration, resumes
+from tandem.sweep.words import Sweep, sweep_of
+from tandem.sweep.swept_values import one_that_runs
+
+if TYPE_CHECKING:
+    from tandem.settings.settings import Settings
+
+REFUSED = 2  # exit code of a command line that cannot run
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """A ConfigError ends the process with its one line, not with a traceback."""
+    try:
+        yield
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(REFUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run, checked, and the job that Hydra makes of it."""
+
+    cfg: DictConfig
+    settings: Settings
+    overrides: list[str]  # without Hydra's own
+    job: DictConfig
+
+    def start(self, task: Callable[[Run, Path], None]) -> None:
+        """As Hydra's job: it makes the directory, sets up logging, and tells ranks where it is."""
+        self.job.hydra.mode, self.job.hydra.job.name = RunMode.RUN, "train"
+        context = HydraContext(config_loader=loader(), callbacks=Callbacks(self.job))
+        done = run_job(
+            lambda _: task(self, Path(HydraConfig.get().runtime.output_dir)),
+            config=self.job,
+            job_dir_key="hydra.run.dir",
+            job_subdir_key=None,
+            hydra_context=context,
+        )
+        _ = done.return_value  # raises what the task raised
+
+
+def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
+    """What is asked for, once nothing is seen to be wrong with it; may print and exit.
+
+    The words themselves where they ask something of Hydra.
+    """
+    words = _read(argv[1:])
+    if words.help:
+        print(page(conf_folder(), brought_by(plugin_folders(words.overrides))), end="")
+        sys.exit(0)
+    if words.hydra_help or words.info or words.shell_completion:
+        return list(argv)
+    sweep = sweep_of(words.overrides, multirun=words.multirun)
+    run = _run(words.overrides) if sweep is None else _first_run(sweep)
+    if words.cfg:
+        _print(run, words)
+        sys.exit(0)
+    return run if sweep is None else sweep
+
+
+def _read(words: Sequence[str]) -> argparse.Namespace:
+    parser = get_args_parser()
+    parser.error = _refuse
+    read, unread = parser.parse_known_intermixed_args(words)
+    if unread:
+        name, _, value = unread[0].lstrip("-").partition("=")
+        raise ConfigError(
+            f"{unread[0]}: options are written {name}={value or '...'}, without dashes"
+        )
+    for name in ("experimental_rerun", "config_path", "config_name", "config_dir"):
+        if vars(read)[name] is not None:
+            raise ConfigError(f"--{name.replace('_', '-')}: conf/ is the only source; see plugins=")
+    return read
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(message)
+
+
+def _run(overrides: Sequence[str]) -> Run:
+    """Composed once. Of a run that goes on, only where it lies is composed."""
+    parts = parse(overrides)
+    own = [part.input_line for part in parts if not part.is_hydra_override()]
+    if (folder := resumes(overrides)) is None:
+        job = with_hydra(overrides)
+        cfg = without_hydra(job)
+        cfg.overrides = own
+    else:
+        cfg = configuration(overrides)
+        of_hydra = [part.input_line for part in parts if part.is_hydra_override()]
+        job = with_hydra([*of_hydra, f"hydra.run.dir={quoted(folder)}"])
+    settings = check(cfg)
+    _refuse_place(Path(job.hydra.run.dir))
+    return Run(cfg=cfg, settings=settings, overrides=own, job=job)
+
+
+def _refuse_place(run_dir: Path) -> None:
+    """Raise before Hydra makes the directory."""
+    from tandem.record.room import check_place
+
+    try:
+        check_place(run_dir)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _first_run(sweep: Sweep) -> Run:
+    """Raises for a value that no run of the sweep could have."""
+    return _run(one_that_runs(sweep, check))
+
+
+def _print(run: Run, words: argparse.Namespace) -> None:
+    """The choices and the configuration of a resumed run are in none of Hydra's own printing."""
+    shown = run.cfg
+    if words.cfg != "job":
+        hydra = OmegaConf.create({"hydra": run.job.hydra})
+        shown = hydra if words.cfg == "hydra" else OmegaConf.merge(run.cfg, hydra)
+    shown = OmegaConf.select(shown, words.package) if words.package else shown
+    print(OmegaConf.to_yaml(shown, resolve=words.resolve), end="")
+
+
+def quoted(folder: Path) -> str:
+    text = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"

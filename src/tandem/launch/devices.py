@@ -1,0 +1,102 @@
+"""Where a run computes: one device, several with a copy each, or several with a part each."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+
+from tandem.config import ConfigError
+from tandem.settings.settings import Devices, Settings
+
+
+def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
+    """Lightning moves the module to its devices and calls its step; the rest is ours, the precision
+    of the policy's passes too: Lightning's would hold for rewards and advantages as well."""
+    quiet_lightning()
+    return Trainer(
+        accelerator=devices.accelerator,
+        devices=devices.devices,
+        num_nodes=devices.num_nodes,
+        strategy=STRATEGIES[devices.strategy](devices),
+        max_epochs=1,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def copies(start: str) -> Callable[[Devices], Strategy]:
+    # Buffers are the same on all ranks by construction, and some live on the CPU.
+    return lambda devices: DDPStrategy(broadcast_buffers=False, start_method=start)
+
+
+def parts(devices: Devices) -> Strategy:
+    """Lightning's default would cut over nodes alone, and split the layers within a node."""
+    return ModelParallelStrategy(data_parallel_size=ranks_of(devices), tensor_parallel_size=1)
+
+
+def by_number(devices: Devices) -> Strategy | str:
+    return "auto" if ranks_of(devices) == 1 else copies("popen")(devices)
+
+
+# What trainer.strategy stands for.
+STRATEGIES: Mapping[str, Callable[[Devices], Strategy | str]] = {
+    "auto": by_number,
+    "ddp": copies("popen"),
+    "ddp_fork": copies("fork"),
+    "fsdp2": parts,
+}
+
+
+def gpus(devices: Devices) -> int:
+    """How many there are for a run that may use them."""
+    asked = devices.accelerator in ("auto", "gpu") and CUDAAccelerator.is_available()
+    return CUDAAccelerator.auto_device_count() if asked else 0
+
+
+def ranks_of(devices: Devices) -> int:
+    """How many processes there will be."""
+    if devices.ranks is not None:
+        return devices.ranks
+    return devices.num_nodes * max(1, gpus(devices))
+
+
+def check_devices(settings: Settings) -> None:
+    """What only the machine that runs knows. Raises ConfigError."""
+    devices, there = settings.trainer, gpus(settings.trainer)
+    asked, given = ranks_of(devices) // devices.num_nodes, f"trainer.devices={devices.devices}"
+    if devices.accelerator == "gpu" and not there:
+        raise ConfigError("trainer.accelerator=gpu: torch sees none here; set it to auto or cpu")
+    if there and asked > there:
+        raise ConfigError(f"{given}: this machine has {there}; set it to {there} or less, or auto")
+    if devices.strategy == "fsdp2" and ranks_of(devices) == 1:
+        raise ConfigError(
+            f"{given}, which is one here: trainer.strategy=fsdp2 cuts every weight over ranks; use "
+            "2 or more, or set trainer=auto"
+        )
+    if (ranks := ranks_of(devices)) > settings.prompts_per_step:
+        raise ConfigError(
+            f"{given} are {ranks} ranks here, and each needs a prompt of its own; set "
+            f"prompts_per_step={ranks} or more"
+        )
+
+
+def quiet_lightning() -> None:
+    """What Lightning says of every run like ours is either known or meant."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for known in (
+        r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # its own
+        r"Found \d+ module\(s\) in eval mode",  # no dropout: the policy that samples is trained
+        r"`broadcast_buffers` is deprecated",  # the new name is missing in torch 2.11
+        r"The `srun` command is available",
+        r"Total length of `.*` across ranks is zero",  # a finished run that is resumed
+    ):
+        warnings.filterwarnings("ignore", message=known)

@@ -1,0 +1,171 @@
+"""The weights a run starts from: those of another run, of a warm start, or the model's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.training.collect import GIVEN
+from tandem.config import ConfigError, build, check, compose
+from tandem.config.overrides import parse
+from tandem.data import Data
+from tandem.launch.warm_start_key import FILE, made_of, reason
+from tandem.policies.flow.teachers import weights_of
+from tandem.policies.language.kernels import check_kernels
+from tandem.policies.lora import Lora
+from tandem.policies.language.sampling import Sampling
+from tandem.record.run_record import CONFIG
+from tandem.settings.settings import key_of
+
+TRANSFORMER = "transformer/config.json"  # of a pipeline
+CONFIGS = ("config.json", TRANSFORMER)  # the first of a language model
+
+Train = Callable[[DictConfig, Path, Sequence[str]], Any]
+
+
+def check_start(cfg: DictConfig) -> None:
+    """Refuse what the run cannot start from, before anything is loaded or trained."""
+    check_teachers(cfg)
+    check_machine(cfg)
+    if cfg.continue_from is not None:
+        finished_model(Path(cfg.continue_from))
+    elif cfg.warm_start is not None:
+        start = warm_configuration(cfg)
+        check(start)
+        check_teachers(start)
+        check_machine(start)
+
+
+def check_machine(cfg: DictConfig) -> None:
+    """Whether the model's kernels run here; an estimate may be one for another machine."""
+    if cfg.estimate:
+        return
+    try:
+        check_kernels(cfg.model.get("liger", False), cfg.model.get("attn_implementation"))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def check_engine(cfg: DictConfig, data: Data) -> None:
+    """Ask for the server that is to sample, if there is one, before anything is trained for it."""
+    sampling = build(cfg.rollout)
+    if not isinstance(sampling, Sampling) or sampling.engine is None:
+        return
+    given = bool(build(cfg.algorithm).needs & GIVEN) and data.tries is None
+    if given and cfg.evaluation.every is None and not cfg.evaluate:
+        return  # nothing is sampled
+    lora = cfg.model.get("lora")
+    sampling.engine.check(sampling, None if lora is None else Lora(**lora))
+
+
+def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
+    """A folder in Hugging Face format; None: what `model` itself names.
+
+    A run that is resumed starts here too: its reference and the weights under its adapters are
+    those of its beginning, so they come from the overrides that it began with.
+    """
+    if cfg.continue_from is not None:
+        return finished_model(Path(cfg.continue_from))
+    if cfg.warm_start is None:
+        return None
+    return warm_start(cfg, train) / "model"
+
+
+def warm_configuration(cfg: DictConfig) -> DictConfig:
+    alone = ("warm_start=null", "evaluation.every=null")  # the run it is for evaluates it
+    return compose([*shared(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
+
+
+def finished_model(run_dir: Path) -> Path:
+    """The model at the end of a run."""
+    if not has_model(run_dir):
+        raise ConfigError(
+            f"continue_from={run_dir}: there is no model/ in it; give the directory of a finished "
+            "run, or finish it first with resume="
+        )
+    return run_dir / "model"
+
+
+def check_teachers(cfg: DictConfig) -> None:
+    """Each has its transformer: in a finished run, or in a folder in diffusers' layout."""
+    for source, folder in (OmegaConf.select(cfg, "algorithm.teachers.folders") or {}).items():
+        if (weights_of(folder) / TRANSFORMER).is_file():
+            continue
+        place, given = Path(folder).expanduser(), f"algorithm.teachers.folders.{source}={folder}"
+        if not place.is_dir():
+            fault = "there is no such folder"
+        elif (place / CONFIG).is_file() and not (place / "model").is_dir():
+            raise ConfigError(
+                f"{given}: there is no model/ in this run; finish it first: python train.py "
+                f"resume={folder}"
+            )
+        else:
+            fault = f"there is no {TRANSFORMER} in it"
+        raise ConfigError(
+            f"{given}: {fault}; give the directory of a finished run of a flow, or a folder in "
+            "diffusers' layout"
+        )
+
+
+def has_model(run_dir: Path) -> bool:
+    return any((run_dir / "model" / name).is_file() for name in CONFIGS)
+
+
+def warm_start(cfg: DictConfig, train: Train) -> Path:
+    """The directory of the warm start's own run, trained now or found by what it is made of."""
+    start = warm_configuration(cfg)
+    wanted, kept = made_of(start), Path(cfg.cache_dir) / "warm_start"
+    folder = kept / wanted.name
+    if folder.is_dir():
+        print(f"warm start  {folder}, there already")
+        return folder
+    because = reason(wanted, kept)
+    print(f"warm start  {' '.join(cfg.warm_start)}, kept for the next time in {folder}: {because}")
+    # Runs of a sweep may begin together, and on several machines whose processes share numbers.
+    unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        train(start, unfinished, shared(cfg.overrides))
+        (unfinished / FILE).write_text(wanted.text, encoding="utf-8")
+        publish(unfinished, folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        print("the warm start was not finished; the same command begins it again", file=sys.stderr)
+        raise
+    return folder
+
+
+def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:
+    """Where the pairs lie that a model completed: named by all that decides what it says."""
+    plain = OmegaConf.to_container(cfg, resolve=True)
+    decisive = {name: value for name, value in plain.items() if key_of(name).shared}
+    decisive["precision"] = plain["trainer"]["precision"]
+    if weights is not None:
+        decisive["model"]["path"] = str(weights)
+    name = made_of(OmegaConf.create(decisive)).name
+    return Path(cfg.cache_dir) / "pairs" / f"{name}.jsonl"
+
+
+def publish(unfinished: Path, folder: Path) -> None:
+    try:
+        unfinished.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another process was faster with the same weights
+            raise
+        shutil.rmtree(unfinished)
+
+
+def shared(overrides: Sequence[str]) -> list[str]:
+    """The overrides that a warm start takes over from the run it is for."""
+    return [
+        part.input_line
+        for part in parse(overrides)
+        if key_of(part.key_or_group.lstrip("+~").partition("@")[0]).shared
+    ]

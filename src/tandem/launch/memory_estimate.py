@@ -1,0 +1,119 @@
+"""The memory that a run will take on each device, before anything is loaded: `estimate=true`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from omegaconf import DictConfig
+
+from tandem.config import ConfigError, build
+from tandem.policies.memory.estimate import Part, Work, footprint
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.settings.settings import Settings
+
+GIB = 2**30
+PROBE = 512  # side of the weight that shows what an optimiser remembers
+
+
+def estimate(cfg: DictConfig, settings: Settings) -> str:
+    """Lines for people: every part, what is held at most, and what would lower it.
+
+    Raises ConfigError for a model of pictures.
+    """
+    policy = build(cfg.model)
+    if not isinstance(policy, LanguagePolicy):
+        raise ConfigError(
+            f"estimate=true: model={settings.choices['model']} makes pictures, and only models "
+            "that make tokens can be estimated"
+        )
+    ranks = settings.trainer.ranks or max(torch.cuda.device_count(), 1)
+    request = build(cfg.algorithm).request(build(cfg.rollout))
+    parts = footprint(policy, request, work_of(cfg, settings, ranks))
+    return table(on_a_rank(parts, settings.trainer.strategy, ranks), ranks)
+
+
+def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Work:
+    make = build(cfg.optimizer)
+    prompts = math.ceil(settings.prompts_per_step / ranks)
+    groups = math.ceil(prompts / settings.num_minibatches)
+    return Work(
+        samples=prompts * settings.group_size,
+        per_update=groups * settings.group_size,
+        max_tokens=settings.max_tokens_per_microbatch,
+        rows=settings.micro_batch_size,
+        narrow=settings.trainer.mixed,
+        state=lambda dtype: state_of(make, dtype),
+        shards=settings.trainer.strategy == "fsdp2" and ranks > 1,
+    )
+
+
+def state_of(make: Callable[..., torch.optim.Optimizer], dtype: torch.dtype) -> float:
+    """Bytes that an optimiser remembers of a weight: measured on a small one."""
+    weight = torch.nn.Parameter(torch.zeros(PROBE, PROBE, dtype=dtype))
+    weight.grad = torch.zeros_like(weight)
+    optimizer = make([{"params": [weight]}])
+    optimizer.step()
+    kept = optimizer.state[weight].values()
+    return sum(x.nbytes for x in kept if isinstance(x, torch.Tensor) and x.numel() > PROBE) / (
+        PROBE * PROBE
+    )
+
+
+def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
+    """Strategies that copy the model keep gradients twice, one that shards keeps a share, and
+    what is gathered beside it is a part of its own."""
+    if ranks == 1:
+        return list(parts)
+    if strategy != "fsdp2":
+        gradients = next(part for part in parts if part.name == "gradients")
+        bucket = replace(gradients, name="buckets", says="gradients on their way to other ranks")
+        return [*parts, bucket]
+    return [
+        replace(part, size=part.size / ranks, says=f"a share of {ranks}: {part.says}")
+        if part.shared
+        else part
+        for part in parts
+    ]
+
+
+def table(parts: Sequence[Part], ranks: int) -> str:
+    """Aligned lines: GiB of each part, then of the two phases that never meet."""
+    always, update, sampling = (
+        sum(part.size for part in parts if part.phase == phase)
+        for phase in ("always", "update", "sampling")
+    )
+    rows = [(part.name, part.size, part.says) for part in parts if part.size > 0]
+    rows.append(("sampling", always + sampling, "held while answers are sampled"))
+    rows.append(("update", always + update, "held at most in an update"))
+    lines = [f"  {name:<12}{size / GIB:>10.3f} GiB  {says}" for name, size, says in rows]
+    phase = "update" if update >= sampling else "sampling"
+    largest = max((p for p in parts if p.phase in ("always", phase)), key=_size)
+    own = max((p for p in parts if p.phase == phase), key=_size, default=None)
+    advice = f"  the largest part is {largest.name}: {lower(largest, phase)}"
+    if own is not None and own is not largest:
+        advice += f"; in {phase} {own.name}: {lower(own, phase)}"
+    total = always + max(update, sampling)
+    return "\n".join(
+        [
+            f"estimate    {total / GIB:.2f} GiB on {_devices(ranks)}, in {phase}; libraries and "
+            "what lies between tensors take more",
+            *lines,
+            advice,
+        ]
+    )
+
+
+def lower(part: Part, phase: str) -> str:
+    """Parts that a strategy shares out are whole again on every device that samples."""
+    return f"{part.lower} {part.lower_in_update}".rstrip() if phase == "update" else part.lower
+
+
+def _size(part: Part) -> float:
+    return part.size
+
+
+def _devices(ranks: int) -> str:
+    return "one device" if ranks == 1 else f"each of {ranks} devices"

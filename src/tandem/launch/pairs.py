@@ -1,0 +1,148 @@
+"""Pairs of answers on their way to a policy: completed by it, and admitted if they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tandem.data import BadRow, Data
+from tandem.data.contrast import contrasted
+from tandem.data.rows import read_rows
+from tandem.policies.base import Policy
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.sampling import Sampling
+from tandem.record import durable, jsonl
+from tandem.types import Prompt
+
+SIDES = ("chosen", "rejected")
+Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # who comes in, who does not and why
+
+
+def completed(policy: LanguagePolicy, data: Data, file: Path, seed: int) -> Data:
+    """The data with rejected answers that the policy gives, which `file` keeps for the next time.
+
+    Prompts to which it says nothing wrong are no pairs; held-out ones stay as they are.
+    """
+    splits = {split: getattr(data, split) for split in ("pairs", "eval", "test")}
+    if not file.exists():
+        _make(policy, [p for prompts in splits.values() for p in prompts], file, data.tries, seed)
+    known = {pair.id: pair for pair in read_rows(file, option="cache_dir").prompts}
+    pairs, *held_out = (
+        tuple(_filled(prompt, known.get(prompt.id)) for prompt in prompts)
+        for prompts in splits.values()
+    )
+    silent = [
+        BadRow(file=f"pairs of {p.source}", line=p.id, reason=f"right in {data.tries} tries")
+        for p in pairs
+        if p.rejected is None
+    ]
+    return replace(
+        data,
+        pairs=tuple(p for p in pairs if p.rejected is not None),
+        eval=held_out[0],
+        test=held_out[1],
+        tries=None,
+        quarantine=(*data.quarantine, *silent),
+    )
+
+
+def _filled(prompt: Prompt, pair: Prompt | None) -> Prompt:
+    return prompt if pair is None else replace(prompt, chosen=pair.chosen, rejected=pair.rejected)
+
+
+def _make(
+    policy: LanguagePolicy, prompts: Sequence[Prompt], file: Path, tries: int, seed: int
+) -> None:
+    made, _ = contrasted(policy, prompts, tries=tries, seed=seed)
+    if not made:
+        raise ValueError(
+            f"data.tries={tries}: the starting model says nothing wrong to any of {len(prompts)} "
+            "prompts; give pairs by data=jsonl, or sample: algorithm=dpo_online"
+        )
+    print(f"pairs       {len(made)} of {len(prompts)} prompts, kept in {file}")
+    _keep(file, made)
+
+
+def _keep(file: Path, pairs: Sequence[Prompt]) -> None:
+    """Rows as `data=jsonl` reads them."""
+    rows = [
+        {
+            "id": pair.id,
+            "source": pair.source,
+            "prompt": pair.text,
+            "messages": pair.messages,
+            "answer": pair.answer,
+            "chosen": pair.chosen,
+            "rejected": pair.rejected,
+        }
+        for pair in pairs
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    durable.replace(file, jsonl.encode(rows))
+
+
+def admit_with_pairs(
+    policy: Policy, prompts: Sequence[Prompt], samplings: Sequence[Sampling | FlowSampling] = ()
+) -> Admission:
+    """The prompts that can be answered, by the policy's own sampling and by these, and both of
+    their answers shown if they bring two."""
+    asked, dropped = policy.admit(prompts, samplings)
+    _, long = admit_pairs(policy, [prompt for prompt in asked if prompt.is_pair])
+    left_out = {prompt.id for prompt, _ in long}
+    return [prompt for prompt in asked if prompt.id not in left_out], [*dropped, *long]
+
+
+def admit_pairs(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
+    """The pairs of which both answers fit, and the others with the first reason."""
+    reasons: dict[int, str] = {}
+    for examples in zip(*(pair.sides for pair in pairs), strict=True):
+        for pair, reason in policy.admit_answered(examples)[1]:
+            reasons.setdefault(pair.id, reason)
+    return (
+        [pair for pair in pairs if pair.id not in reasons],
+        [(pair, reasons[pair.id]) for pair in pairs if pair.id in reasons],
+    )
+
+
+def admit_mismatched(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
+    """Pairs of which every prompt fits with the answers of every other, and the ones left out.
+
+    Any picture fits any prompt. Of texts, a prompt may be too long for the longest answers, or
+    answers for the longest prompt: the lengths are cut where most pairs are left.
+    """
+    kept, dropped = admit_pairs(policy, pairs)
+    if not isinstance(policy, LanguagePolicy) or policy.positions is None or not kept:
+        return kept, dropped
+    asked = _lengths(policy.chat.encode(kept))
+    said = [policy.chat.encode_answers([getattr(p, x) for p in kept]) for x in SIDES]
+    said = torch.stack([_lengths(side) for side in said]).amax(0)
+    most = longest_question(asked, said, policy.positions)
+    fits = ((asked <= most) & (said <= policy.positions - most)).tolist()
+    reason = (
+        f"has {{}} tokens and up to {{}} in an answer: other prompts and answers fit if these have "
+        f"{most} and {policy.positions - most} at most"
+    )
+    rows = list(zip(kept, asked.tolist(), said.tolist(), fits, strict=True))
+    return (
+        [pair for pair, _, _, fit in rows if fit],
+        [*dropped, *((pair, reason.format(q, a)) for pair, q, a, fit in rows if not fit)],
+    )
+
+
+def longest_question(asked: Tensor, said: Tensor, room: int) -> int:
+    """How long questions may be so that most pairs fit whose answers get what is left of `room`.
+
+    Both are lengths, [N]; of two limits that keep as many, the shorter.
+    """
+    limits = asked.unique()
+    kept = [int(((asked <= limit) & (said <= room - limit)).sum()) for limit in limits]
+    return int(limits[kept.index(max(kept))])
+
+
+def _lengths(rows: Sequence[Sequence[int]]) -> Tensor:
+    return torch.tensor([len(row) for row in rows])

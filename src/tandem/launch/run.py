@@ -1,0 +1,230 @@
+"""From a configuration to a finished run: `train.py` and `tandem.train` do nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from tandem import rng
+from tandem import distributed
+from tandem.launch.assembly import assemble
+from tandem.launch.banner import banner
+from tandem.training.callbacks import newest_policy, standard
+from tandem.config import ConfigError, build, check, configuration
+from tandem.launch.command_line import refusals
+from tandem.config.resume import remember
+from tandem.data import Data, write_quarantine
+from tandem.launch.devices import check_devices, trainer_for
+from tandem.launch.memory_estimate import estimate, state_of
+from tandem.evaluation.evaluate import evaluate, held_out
+from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.legality import units
+from tandem.training.module import PostTraining
+from tandem.record import galleries
+from tandem.record.evaluation_record import EvaluationRecord
+from tandem.record.mirrors import Job
+from tandem.record.plots import curves, heatmap
+from tandem.record.resumable import check_resumable
+from tandem.record.room import check_place, check_room, size_of, stopping_where_full
+from tandem.record.run_record import CHECKPOINTS, RunRecord
+from tandem.record.writer import only_writer
+from tandem.settings.settings import Settings
+from tandem.launch.initial_weights import check_engine, check_start, starting_weights
+from tandem.stop import STOPPED, Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run leaves in memory; everything else is in its directory."""
+
+    metrics: dict[str, float]  # the last value of each
+    run_dir: Path
+
+
+def train(*overrides: str) -> Result:
+    """`train("algorithm=grpo", "model=hf", "model.path=...")`: what train.py does, from Python.
+
+    Raises:
+        ConfigError: an override that does not fit, with the nearest one that does.
+        Stop: a guard ended the run, or an engine that samples for it did not answer.
+    """
+    cfg = configuration(overrides)
+    return run(cfg, Path(cfg.run_dir), overrides)
+
+
+def run(
+    cfg: DictConfig,
+    run_dir: Path,
+    overrides: Sequence[str],
+    *,
+    job: Job = "train",
+    settings: Settings | None = None,
+) -> Result:
+    """Check, build, train or evaluate, and leave a record in `run_dir`.
+
+    Nothing that costs time or memory happens before everything that can be checked was; `settings`
+    are those of `cfg` where it was checked before.
+    """
+    cfg.run_dir = str(run_dir)
+    if cfg.resume is None:
+        cfg.overrides = list(overrides)
+    settings = check(cfg) if settings is None else settings
+    check_start(cfg)
+    with refusing():
+        check_place(run_dir)
+        if settings.resume is not None and not settings.evaluate:
+            check_resumable(run_dir, every=settings.checkpoints.every)
+    say(banner(settings, run_dir))
+    if (said := units.warning(build(cfg.algorithm), settings)) is not None:
+        say(said)
+    if settings.estimate:
+        with refusing():
+            say(estimate(cfg, settings))
+    if settings.dry_run or settings.estimate:
+        return Result(metrics={}, run_dir=run_dir)
+    check_devices(settings)
+    keep_trust(cfg)
+    with ExitStack() as held:
+        if distributed.is_first() and not settings.evaluate:
+            with refusing():
+                held.enter_context(only_writer(run_dir))
+        return carry_out(cfg, settings, run_dir, overrides, job)
+
+
+def carry_out(
+    cfg: DictConfig, settings: Settings, run_dir: Path, overrides: Sequence[str], job: Job
+) -> Result:
+    """Build what was checked, and train or evaluate it."""
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    with refusing():
+        data = build(cfg.data)
+        check_engine(cfg, data)
+        mirrors = [build(node) for node in cfg.logger.values()]
+        weights = starting_weights(cfg, partial(run, job="warm_start"))
+        module, data = assemble(cfg, settings, data, run_dir, weights)
+    config = OmegaConf.to_yaml(cfg, resolve=True)
+    if settings.evaluate:
+        split = settings.evaluation.split
+        found = EvaluationRecord(run_dir=run_dir, split=split, config=config, mirrors=mirrors)
+        return Result(metrics=evaluated(module, settings, data, found), run_dir=run_dir)
+    with refusing():
+        check_room_for(module, settings, run_dir)
+    record = RunRecord(run_dir, mirrors=mirrors, job=job)
+    with stopping_where_full(run_dir):
+        if distributed.is_first():
+            record.begin(config, seed=settings.seed, command=["train.py", *overrides])
+            if write_quarantine(run_dir, data.quarantine) is not None:
+                say(f"left out    {len(data.quarantine)} rows, listed in quarantine.jsonl")
+        fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
+    return Result(metrics=record.latest, run_dir=run_dir)
+
+
+def keep_trust(cfg: DictConfig) -> None:
+    """Plugins and servers of a run that was started need no word when it goes on."""
+    try:
+        if distributed.is_first():
+            remember(cfg)
+    except OSError as error:
+        say(f"trust       not kept ({error}); resume= will ask for plugins=[...] and addresses")
+
+
+@contextmanager
+def stops() -> Iterator[None]:
+    """What ends a run for a reason ends the process with one line and a code of its own."""
+    with refusals():
+        try:
+            yield
+        except Stop as stop:
+            print(f"stopped: {stop}", file=sys.stderr)
+            sys.exit(STOPPED)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What building and loading find wrong is the user's to mend: one line, no traceback."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def check_room_for(module: PostTraining, settings: Settings, run_dir: Path) -> None:
+    """Raise ValueError where the checkpoints of this module will not fit."""
+    trained, state = module.policy.weights().values(), module.state().values()
+    size = sum(x.nbytes for x in (*trained, *state))
+    size += sum(x.numel() * state_of(module.optimizer, x.dtype) for x in trained)
+    held = size_of(run_dir / CHECKPOINTS)
+    check_room(run_dir, size=size, keep=settings.checkpoints.keep, held=held)
+
+
+def fit(
+    module: PostTraining,
+    settings: Settings,
+    data: Data,
+    record: RunRecord,
+    callbacks: Sequence[Callback],
+) -> None:
+    """Train to the end; the model and the curves lie in the record's folder then."""
+    own = standard(
+        record=record,
+        evaluation=settings.evaluation,
+        held_out=data.eval,
+        checkpoint_every=settings.checkpoints.every,
+        keep=settings.checkpoints.keep,
+        resume=settings.resume is not None,
+    )
+    trainer_for(settings.trainer, [*own, *callbacks]).fit(module)
+    module.policy.save(record.folder / "model")
+    if distributed.is_first():
+        curves(record.folder)
+        heatmap(record.folder)
+        galleries.progress(record.folder)
+
+
+def evaluated(
+    module: PostTraining, settings: Settings, data: Data, record: EvaluationRecord
+) -> dict[str, float]:
+    """What held-out prompts say of the newest checkpoint of a run, or of a model as it is loaded.
+
+    One process, on one device. The answer stays in the run directory, beside the record.
+    """
+    iteration = 0
+    prompts = held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
+    if not prompts:
+        raise ConfigError(
+            f"evaluation.split={settings.evaluation.split}: the data has no such prompts"
+        )
+    if settings.resume is not None:
+        with refusing():
+            weights, state, iteration = newest_policy(record.run_dir)
+            module.policy.load_weights(weights)
+            module.policy.load_state(state)  # an average may be what is asked for
+    accelerated = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
+    module.policy.to("cuda" if accelerated else "cpu")
+    own, key = settings.evaluation, rng.key(settings.seed, "eval")
+    found = evaluate(
+        module.policy, module.rewards, prompts, own, key=key, full=True, stop=lambda: False
+    )
+    compared = compare_pairs(module.policy, module.algorithm.loss, prompts, own, key=key)
+    metrics = {**found.metrics, **compared}
+    record.write(iteration, metrics, found.rows)
+    for metric, value in metrics.items():
+        say(f"{metric:<44} {value:.4f}")
+    return metrics
+
+
+def say(text: str) -> None:
+    """To people, once, however many ranks there are."""
+    if distributed.is_first():
+        print(text, flush=True)

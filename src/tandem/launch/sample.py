@@ -1,0 +1,143 @@
+"""Ask the model of a finished run: `python -m tandem sample RUN "dbca>"`, or `... "red circle"`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from tandem import rng
+from tandem.config import ConfigError, build, check, resumed
+from tandem.launch.command_line import refusals
+from tandem.data.records import AS_CHAT, Wording
+from tandem.evaluation.settings import Evaluation, Pictures
+from tandem.policies.base import Policy
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.snapshots import EMA, LIVE
+from tandem.policies.request import Request
+from tandem.policies.language.sampling import Sampling
+from tandem.record.pictures import grid, save
+from tandem.launch.initial_weights import has_model
+from tandem.types import Prompt
+
+OF_TRAINING = ("lora", "ema")  # parts of a model that nobody reads of a finished one
+OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale", "resolution")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = _parser().parse_args(arguments)
+    with refusals():
+        cfg = configuration(given.run, given.overrides)
+        prompt = worded(given.prompt, cfg, chat=given.chat)
+        policy = loaded(given.run, cfg)
+        sampling = sampling_of(policy, check(cfg).evaluation, vars(given))
+        outputs = ask(policy, prompt, n=given.n, sampling=sampling, seed=given.seed)
+    if isinstance(outputs[0], str):
+        print("\n".join(outputs))
+    else:
+        print(save(grid(outputs, columns=min(8, len(outputs))), given.out))
+
+
+def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
+    found = {"config.yaml": (run_dir / "config.yaml").is_file(), "model": has_model(run_dir)}
+    for needed, is_there in found.items():
+        if not is_there:
+            raise ConfigError(
+                f"{run_dir} has no {needed}; give the directory of a finished run, "
+                f"or finish it first: python train.py resume={run_dir}"
+            )
+    cfg = resumed(run_dir, overrides)
+    for place in ("rollout", "model.sampling"):
+        if OmegaConf.select(cfg, f"{place}.engine") is not None:
+            OmegaConf.update(cfg, f"{place}.engine", None)  # the weights are loaded here
+    return cfg
+
+
+def worded(text: str, cfg: DictConfig, *, chat: bool) -> Prompt:
+    """The question as the run's data put its own; `chat` makes it a user's message anyway."""
+    prompt = Prompt(id=0, source="you", text=text)
+    wording = Wording(**cfg.data.wording) if "wording" in cfg.data else None
+    if chat and (wording is None or not wording.chat):
+        return AS_CHAT.put(prompt)
+    return prompt if wording is None else wording.put(prompt)
+
+
+def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
+    """The policy with the final weights, or the average of them if that is what was evaluated;
+    adapters are merged into them already."""
+    averaged = cfg.evaluation.get("weights") == EMA
+    folder = run_dir / "model" / EMA if averaged else run_dir / "model"
+    unused = {name: None for name in OF_TRAINING if name in cfg.model}
+    policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
+    try:
+        policy.load(Request(sampling=build(cfg.rollout)))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return policy.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def sampling_of(
+    policy: Policy, evaluation: Evaluation, given: Mapping[str, Any]
+) -> Sampling | FlowSampling:
+    """Texts as the run trained them, pictures as it evaluated them, but for what is given."""
+    pictures = isinstance(evaluation, Pictures)
+    own = policy.sampling
+    if pictures:  # the loaded weights are the right ones, whatever sampled in training
+        own = replace(evaluation.noiseless(own), weights=LIVE)
+    flags = {name: given[name] for name in OF_TEXTS + OF_PICTURES if given.get(name) is not None}
+    for name in flags:
+        if not hasattr(own, name):
+            kinds = ("texts", "pictures") if pictures else ("pictures", "texts")
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is of {kinds[0]}, but this model makes {kinds[1]}")
+    try:
+        return replace(own, **flags)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def ask(
+    policy: Policy, prompt: Prompt, *, n: int, sampling: Sampling | FlowSampling, seed: int
+) -> tuple[str | Tensor, ...]:
+    """`n` answers. The same seed gives the same ones."""
+    try:
+        for _, reason in policy.admit([prompt])[1]:
+            raise ValueError(f"the prompt {reason}")
+        key = rng.key(seed, "sample")
+        return policy.sample([prompt], n, key=key, slots=[0], sampling=sampling).outputs
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tandem sample", description=__doc__)
+    parser.add_argument("run", type=Path, help="the directory of a finished run")
+    parser.add_argument("prompt")
+    parser.add_argument("overrides", nargs="*", help="plugins=[...] of a run that is not your own")
+    parser.add_argument("--n", type=_count, default=1, help="how many answers, one below the other")
+    parser.add_argument("--temperature", type=float, help="0 is greedy; default: as in training")
+    parser.add_argument("--max-new-tokens", type=_count, help="default: as in training")
+    parser.add_argument("--steps", type=_count, help="of a picture; default: as in evaluation")
+    parser.add_argument("--guidance-scale", type=float, help="default: as in evaluation")
+    parser.add_argument("--resolution", type=_count, help="pixels along a side; default: the same")
+    parser.add_argument("--out", type=Path, default="sample.png", help="where pictures go")
+    parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""`python -m tandem select SWEEP [metric=eval/accuracy] [seeds=5]`: the best of a sweep, honestly.
+
+The configuration with the best mean over its seeds is trained again under as many fresh seeds, each
+in a process of its own beside the sweep (SWEEP-selected-HASH), and then answers the test prompts,
+which nothing has read. selection.json and selection.md in the sweep's folder say what came of it;
+so does `python -m tandem.compare SWEEP`. The same command again does what is missing. It ends with
+0; with 1 where a fresh seed failed or gave no answer; with 75 where it was stopped.
+
+  metric=NAME   of the choice: eval/accuracy, or eval/reward where there is none; of the report: the
+                same one on test prompts
+  seeds=N       fresh ones
+  plugins=[X]   modules that the sweep's runs name, where you have not run them yourself
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from tandem.compare import selection
+from tandem.record.reading import runs
+from tandem.compare.__main__ import chosen
+from tandem.compare.selection import Selection
+from tandem.config.composition import conf_folder
+from tandem.config.overrides import parse
+from tandem.config.plugins import load_plugins
+from tandem.stop import INTERRUPTED
+from tandem.sweep.best import choose, same_choice, whole
+from tandem.sweep.selection import carry_out, fresh_seeds, keep, unread
+
+OPTIONS = ("metric", "seeds", "plugins")
+SEEDS = 5
+FAILED = 1
+
+
+def main(arguments: Sequence[str]) -> None:
+    if not arguments or {"-h", "--help"} & {*arguments}:
+        print(__doc__)
+        return
+    try:
+        sweep, metric, count = parsed(arguments)
+        load_plugins(plugins_in(arguments))
+        found = select(sweep, metric, count, program=conf_folder().parent / "train.py")
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    print(f"\n{selection.table(found).markdown()}")
+    sys.exit(exit_code(found, count))
+
+
+def exit_code(found: Selection, count: int) -> int:
+    if len(found.fresh) < count:
+        return INTERRUPTED
+    return 0 if found.complete else FAILED
+
+
+def parsed(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
+    places = [text for text in arguments if "=" not in text or Path(text).exists()]
+    options = dict(text.split("=", 1) for text in arguments if text not in places)
+    for name in options:
+        if name not in OPTIONS:
+            near = get_close_matches(name, OPTIONS, n=1) or [" or ".join(OPTIONS)]
+            raise ValueError(f"unknown option {name!r}: did you mean {near[0]!r}?")
+    if len(places) != 1:
+        raise ValueError("give the folder of one sweep")
+    seeds = options.get("seeds", str(SEEDS))
+    if not seeds.isdecimal() or int(seeds) < 1:
+        raise ValueError(f"seeds={seeds}: give how many, at least 1")
+    return Path(places[0]).absolute(), options.get("metric"), int(seeds)
+
+
+def plugins_in(arguments: Sequence[str]) -> list[str]:
+    words = [text for text in arguments if text.startswith("plugins=")]
+    named = [part.value() for part in parse(words)]
+    return named[-1] if named else []
+
+
+def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Selection:
+    """Raises ValueError before any training where there is nothing to choose or to report on."""
+    if not program.is_file():
+        raise ValueError(f"{program} is not there: select from a checkout, which has train.py")
+    jobs = whole(sweep)
+    every = [runs.read(folder) for folder in runs.find([sweep])]
+    now = choose(sweep, jobs, every, chosen(every, metric))
+    found = same_choice(selection.read(sweep), now, sweep)
+    seeds = fresh_seeds(sweep, count, [run.seed for run in found.fresh])
+    shared_prompts = unread(found.overrides, seeds[0], found.best.seeds)
+    found = replace(found, asked_again=shared_prompts)
+    keep(found, sweep)
+    print(f"{selection.table(found).title}; {len(seeds)} fresh seeds", flush=True)
+    return carry_out(found, sweep, seeds, program)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,111 @@
+"""Ingredients of weights: all that decides what comes out of a warm start, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config.plain import leaves
+from tandem.config.plugins import sources_of
+from tandem.settings.settings import key_of
+
+FILE = "made_of.json"  # beside the weights
+ABSENT = "nothing"
+NAMED = 3  # differences that a line names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeOf:
+    """What weights are a function of, each by a name for people."""
+
+    values: Mapping[str, object]  # of keys, and of libraries
+    files: Mapping[str, str]  # -> digest of the bytes
+
+    @property
+    def name(self) -> str:
+        return _digest(self.text.encode())[:16]
+
+    @property
+    def text(self) -> str:
+        return json.dumps({"values": self.values, "files": self.files}, sort_keys=True)
+
+    def unlike(self, other: MadeOf) -> list[str]:
+        """In which it differs from another, in words, code and data first."""
+        edited = [
+            f"{name} {'has changed' if name in self.files and name in other.files else 'is new'}"
+            for name in _differing(self.files, other.files)
+        ]
+        changed = [
+            f"{name} is {_shown(self.values, name)} and was {_shown(other.values, name)}"
+            for name in _differing(self.values, other.values)
+        ]
+        return edited + changed
+
+
+def made_of(cfg: DictConfig) -> MadeOf:
+    """Of a configuration: its values, the code that they name, and the files that they name.
+
+    A plugin counts where a part of the configuration is its own, with what it imports.
+    """
+    whole = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
+    values = {key: value for key, value in leaves(whole) if key_of(key).weights}
+    texts = {key: value for key, value in values.items() if isinstance(value, str) and value}
+    targets = {value for key, value in texts.items() if key.endswith("_target_")}
+    places = {
+        "tandem": Path(__file__).parent,
+        **{place.name: place for place in sources_of(targets)},
+        **{key: Path(value) for key, value in texts.items() if os.path.exists(value)},
+    }
+    libraries = {"torch": torch.__version__, "transformers": metadata.version("transformers")}
+    return MadeOf(
+        values=values | libraries,
+        files={
+            f"{name}/{file.relative_to(place)}" if place.is_dir() else name: _digest(file)
+            for name, place in places.items()
+            for file in files(place)
+        },
+    )
+
+
+def reason(wanted: MadeOf, folder: Path) -> str:
+    """Why none of the warm starts in a folder is the one that is wanted."""
+    known = [(path.parent.name, _read(path)) for path in sorted(folder.glob(f"*/{FILE}"))]
+    if not known:
+        return "the first one here"
+    unlike = {name: wanted.unlike(other) for name, other in known}
+    nearest = min(unlike, key=lambda name: len(unlike[name]))
+    first, more = unlike[nearest][:NAMED], len(unlike[nearest]) - NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return f"since {nearest} {', '.join(first)}{rest}"
+
+
+def files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return [p for p in sorted(place.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]
+
+
+def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> Iterator[str]:
+    names = sorted({*one, *other})
+    return (name for name in names if one.get(name, ABSENT) != other.get(name, ABSENT))
+
+
+def _shown(values: Mapping[str, object], name: str) -> str:
+    return json.dumps(values[name]) if name in values else ABSENT
+
+
+def _read(path: Path) -> MadeOf:
+    return MadeOf(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def _digest(content: bytes | Path) -> str:
+    data = content.read_bytes() if isinstance(content, Path) else content
+    return hashlib.sha256(data).hexdigest()

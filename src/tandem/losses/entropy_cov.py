@@ -1,0 +1,209 @@
+"""Policy losses that treat some steps of an update unlike the others, [B, T].
+
+Which steps, only all rows of the update can tell: a survey sees them before they are cut.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem.contracts import Facts, at_least, fraction, register_policy_loss, rising
+from tandem.contracts import between as within
+from tandem.losses.wrappers import Outer
+from tandem.losses.policy import clipping, ppo, ratio_of
+from tandem.metrics import Metric, masked_mean, own_metrics
+from tandem.types import CoupledBatch
+
+SPARES_ENTROPY = {
+    "steps": "it spares the policy's entropy, and that of a Gaussian step is a constant of its "
+    "noise level; set algorithm/loss=ppo",
+    "pictures": "it spares the policy's entropy, and a regression error has none; set "
+    "algorithm/loss=ppo",
+}
+
+
+def covariance(batch: CoupledBatch) -> Tensor:
+    """c = (A - mean A) (log p - mean log p) over the steps of an update, detached; 0 outside.
+
+    Where it is large, a policy gradient lowers the entropy fastest (arXiv:2505.22617).
+    """
+    mask = batch.trained
+    return _centred(batch.advantages, mask) * _centred(batch.logp.detach(), mask)
+
+
+def _centred(x: Tensor, mask: Tensor) -> Tensor:
+    mean = torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+    return torch.where(mask, x - mean, 0)
+
+
+def step_draws(batch: CoupledBatch, purpose: str) -> Tensor:
+    """A random number in (0, 1) for each step, [B, T], float64.
+
+    A function of the row's own key and of the trained step: no rank, cut, padding, order of rows
+    or rounding moves it, and another iteration or seed draws others.
+    """
+    keys = rng.key(batch.key, purpose)
+    return rng.unit(rng.at(keys[:, None], batch.mask.cumsum(1)))
+
+
+def highest(x: Tensor, among: Tensor, count: int) -> Tensor:
+    """Where x is highest `among` some steps: `count` of them, or all if they are fewer.
+
+    [B, T] -> [B, T] bool
+    """
+    count = min(count, int(among.sum()))
+    places = torch.where(among, x, -torch.inf).flatten().topk(count).indices
+    return torch.zeros_like(among).flatten().index_fill_(0, places, True).view_as(among)
+
+
+def share(part: float, batch: CoupledBatch) -> int:
+    """How many steps a part of the update is: at least one."""
+    return max(1, int(part * int(batch.trained.sum())))
+
+
+def clip_cov_survey(
+    batch: CoupledBatch,
+    *,
+    clip_low: float,
+    clip_high: float,
+    part: float,
+    between: tuple[float, float],
+) -> Tensor:
+    """[B, T] bool, True where a step was drawn by lot to lose its gradient."""
+    ratio, c = ratio_of(batch.logp, batch.old_logp), covariance(batch)
+    low = (ratio < 1 - clip_low) & (batch.advantages < 0)
+    high = (ratio > 1 + clip_high) & (batch.advantages > 0)
+    candidates = batch.trained & ~low & ~high & (c > between[0]) & (c < between[1])
+    return highest(step_draws(batch, "clip_cov"), candidates, share(part, batch))
+
+
+def clip_cov_metrics(
+    batch: CoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
+) -> dict[str, Metric]:
+    """PPO's own, and the fraction of steps that were drawn."""
+    clipped = clipping(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
+    return clipped | {"actor/clip_cov_selected": masked_mean(surveyed, batch.mask)}
+
+
+# Clipped surrogate; a few steps of high covariance, drawn by lot, lose their gradient (Clip-Cov)
+@register_policy_loss(
+    reads={"old_logp", "key"},
+    clips=1.0,
+    units={"clip_low": "clip", "clip_high": "clip", "part": "none", "between": "none"},
+    zero_at_zero_advantage=True,
+    refused=SPARES_ENTROPY,
+    survey=clip_cov_survey,
+    metrics=clip_cov_metrics,
+)
+def clip_cov(
+    batch: CoupledBatch,
+    surveyed: Tensor,
+    *,
+    clip_low: Annotated[float, within(0, 1)] = 0.2,
+    clip_high: Annotated[float, at_least(0)] = 0.2,
+    part: Annotated[float, fraction] = 2e-4,  # of all steps of an update
+    between: Annotated[tuple[float, float], rising] = (
+        1.0,
+        5.0,
+    ),  # covariance of advantage and log p from which a step may be drawn
+) -> Tensor:
+    """PPO's, but 0 for a random `part` of all steps, drawn where `between` bounds the covariance.
+
+    A drawn step still counts in the mean. Source: Clip-Cov, arXiv:2505.22617.
+    """
+    plain = ppo(batch, clip_low=clip_low, clip_high=clip_high)
+    return torch.where(surveyed.bool(), 0, plain)
+
+
+def kl_cov_survey(batch: CoupledBatch, *, part: float) -> Tensor:
+    """[B, T] bool, True for the `part` of all steps with the highest covariance above 0."""
+    c = covariance(batch)
+    return highest(c, batch.trained & (c > 0), share(part, batch))
+
+
+def kl_cov_metrics(batch: CoupledBatch, surveyed: Tensor, *, coef: float) -> dict[str, Metric]:
+    """Fraction of steps that were held back, and how much that costs per step."""
+    moved = torch.where(surveyed.bool(), (batch.logp - batch.old_logp).abs(), 0)
+    return {
+        "actor/kl_cov_selected": masked_mean(surveyed, batch.mask),
+        "actor/kl_cov_penalty": masked_mean(coef * moved, batch.mask),
+    }
+
+
+# A row without advantage may stand out as well, and is then held back.
+# Ratio without a clip; the few steps of highest covariance are pulled back instead (KL-Cov)
+@register_policy_loss(
+    reads={"old_logp"},
+    units={"part": "none", "coef": "none"},
+    refused=SPARES_ENTROPY,
+    survey=kl_cov_survey,
+    metrics=kl_cov_metrics,
+)
+def kl_cov(
+    batch: CoupledBatch,
+    surveyed: Tensor,
+    *,
+    part: Annotated[float, fraction] = 2e-4,  # of all steps of an update; published: 2e-4 to 2e-3
+    coef: Annotated[float, at_least(0)] = 1.0,  # of |log p - log p_old|
+) -> Tensor:
+    """-r A without a clip, plus coef |log p - log p_old| on the steps of the highest covariance.
+
+    Source: KL-Cov, arXiv:2505.22617.
+    """
+    held_back = coef * (batch.logp - batch.old_logp).abs()
+    gain = ratio_of(batch.logp, batch.old_logp) * batch.advantages
+    return torch.where(surveyed.bool(), held_back, 0) - gain
+
+
+@register_policy_loss(
+    "top_entropy",
+    reads={"entropy"},
+    units={"part": "none"},
+    refused={
+        "steps": "the entropy of a Gaussian step is a constant of its noise level, so it would "
+        "pick noise levels; set algorithm/loss=ppo",
+        "pictures": "a regression error has no entropy to pick steps by; set algorithm/loss=ppo",
+    },
+)
+@dataclass(frozen=True, kw_only=True)
+class TopEntropy(Outer):
+    """A loss, but 0 on all steps except the `part` with the highest entropy (arXiv:2506.01939).
+
+    Kept: H is at least the (1 - part) quantile of the update. The others still count in the mean.
+    """
+
+    says: ClassVar[str] = "top entropy"
+
+    part: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 1:
+            raise ValueError(f"{self.says} needs 0 < part <= 1, but part={self.part}")
+        super().__post_init__()
+
+    def own_facts(self, declared: Facts) -> Facts:
+        return replace(super().own_facts(declared), survey=self.survey)
+
+    def survey(self, batch: CoupledBatch) -> Tensor:
+        """[B, T] bool, True where a step is kept."""
+        mask = batch.trained
+        entropy = batch.entropy[mask]
+        if not len(entropy):
+            return mask
+        # An entropy at or above the interpolated quantile is at or above the next order statistic.
+        below = math.ceil((1 - self.part) * (len(entropy) - 1) - 1e-9)
+        return mask & (batch.entropy >= entropy.kthvalue(below + 1).values)
+
+    def __call__(self, batch: CoupledBatch, surveyed: Tensor) -> Tensor:
+        return torch.where(surveyed.bool(), self.loss(batch), 0)
+
+    def metrics(self, batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
+        """The loss's own, and the fraction of steps that are kept."""
+        kept = masked_mean(surveyed, batch.mask)
+        return own_metrics(self.loss, batch) | {"actor/top_entropy_kept": kept}

@@ -1,0 +1,141 @@
+"""Losses that compare the policy with the one that sampled, engine and all, [B, T]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import at_least, declare, positive, register_policy_loss
+from tandem.losses.wrappers import Outer
+from tandem.losses.policy import ratio_of
+from tandem.metrics import Metric, masked_mean, own_metrics
+from tandem.types import CoupledBatch
+
+Bound = Callable[[CoupledBatch], Tensor]  # -> [B, T] bool, True where a step went too far
+TINY = 1e-8  # keeps a logarithm finite where a probability is rounded to 1
+
+of_probabilities = declare(
+    refused={
+        "steps": "it compares probabilities of tokens, and a Gaussian step has a density; set "
+        "algorithm=flow_dppo, which bounds the exact KL",
+        "pictures": "it compares probabilities of tokens, and a regression error is none; set "
+        "algorithm/loss=ppo",
+    }
+)
+
+
+@of_probabilities
+def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.15) -> Tensor:
+    """Where the probability of a step moved past its bound, the way its advantage pulls."""
+    moved = batch.logp.exp() - batch.behaviour_logp.exp()
+    good, bad = batch.advantages > 0, batch.advantages < 0
+    return (good & (moved > high)) | (bad & (-moved > low))
+
+
+@of_probabilities
+def binary_kl(batch: CoupledBatch, *, low: float = 0.05, high: float = 0.05) -> Tensor:
+    """Where KL(sampler || policy) of "this step or any other" is past its bound, in nats."""
+    log_p, log_q = batch.logp, batch.behaviour_logp
+    p, q = log_p.exp(), log_q.exp()
+    divergence = q * (log_q - log_p) + (1 - q) * ((1 - q + TINY) / (1 - p + TINY)).log()
+    good = (batch.advantages > 0) & (p > q)
+    bad = (batch.advantages < 0) & (p < q)
+    return (good & (divergence > high)) | (bad & (divergence > low))
+
+
+def leaving(batch: CoupledBatch, *, too_far: Bound, ratio_max: float) -> dict[str, Metric]:
+    """Fractions of steps: whose gradient the bound removed, and whose ratio was capped."""
+    capped = ratio_of(batch.logp, batch.behaviour_logp) > ratio_max
+    return {
+        "actor/dppo_masked": masked_mean(too_far(batch), batch.mask),
+        "actor/ratio_capped": masked_mean(capped, batch.mask),
+    }
+
+
+@register_policy_loss(
+    reads={"behaviour_logp"},
+    units={"ratio_max": "none"},
+    zero_at_zero_advantage=True,
+    metrics=leaving,
+)
+def dppo(
+    batch: CoupledBatch,
+    *,
+    too_far: Bound = total_variation,
+    ratio_max: Annotated[float, positive] = 20.0,
+) -> Tensor:
+    """-min(r, ratio_max) A log p, r = p / q detached, 0 where a divergence went `too_far`.
+
+    r is the ratio to the policy that sampled, whatever the weights were at the start of the
+    update. Source: arXiv:2602.04879.
+    """
+    ratio = ratio_of(batch.logp, batch.behaviour_logp).clamp(max=ratio_max).detach()
+    return torch.where(too_far(batch), 0, -ratio * batch.advantages * batch.logp)
+
+
+def leaving_pulled(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[str, Metric]:
+    distance = (batch.logp - batch.behaviour_logp).square()
+    masked = masked_mean(too_far(batch), batch.mask)
+    return {
+        "actor/dppo_masked": masked,
+        "actor/dppo_pull": masked_mean(pull * distance, batch.mask),
+    }
+
+
+@register_policy_loss(reads={"behaviour_logp"}, units={"pull": "none"}, metrics=leaving_pulled)
+def dppo_pulled(
+    batch: CoupledBatch,
+    *,
+    too_far: Bound = total_variation,
+    pull: Annotated[float, at_least(0)] = 1e-3,
+) -> Tensor:
+    """-r A, 0 where a divergence went `too_far`, plus pull (log p - log q)^2 on every step.
+
+    The gradient of its first part is that of DPPO without a cap. Source: prime-rl's default.
+    """
+    drift = (batch.logp - batch.behaviour_logp).square()
+    gain = ratio_of(batch.logp, batch.behaviour_logp) * batch.advantages
+    return torch.where(too_far(batch), 0, -gain) + pull * drift
+
+
+@register_policy_loss(
+    "opsm",
+    reads={"behaviour_logp"},
+    units={"delta": "none"},
+    refused={
+        "steps": "it drops samples that are `delta` nats a step behind, and a mean over latent "
+        "dimensions never is; set algorithm=flow_dppo, which bounds the exact KL",
+        "pictures": "it compares with the policy that sampled, which says of no picture as a whole "
+        "how likely it was; set algorithm/loss=ppo",
+    },
+)
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyMask(Outer):
+    """A loss, but 0 for bad samples that the policy has left far behind (DeepSeek-V3.2).
+
+    Left behind: the mean over its steps of log q - log p, q the policy that sampled, is above
+    `delta` nats. Bad: its advantage is negative.
+    """
+
+    says: ClassVar[str] = "the off-policy mask"
+
+    delta: float
+
+    def __call__(self, batch: CoupledBatch) -> Tensor:
+        return torch.where(self.dropped(batch), 0, self.loss(batch))
+
+    def dropped(self, batch: CoupledBatch) -> Tensor:
+        """[B, T] bool"""
+        gap = (batch.behaviour_logp - batch.logp).sum(1, keepdim=True)
+        far = gap / batch.mask.sum(1, keepdim=True).clamp(min=1) > self.delta
+        return far & (batch.advantages < 0)
+
+    def metrics(self, batch: CoupledBatch) -> dict[str, Metric]:
+        """The loss's own, and the fraction of samples that were dropped."""
+        dropped = self.dropped(batch).any(1)
+        share = masked_mean(dropped, batch.mask.any(1))
+        return own_metrics(self.loss, batch) | {"actor/opsm_dropped": share}

@@ -1,0 +1,53 @@
+"""What engine and trainer say of the same few tokens, and what older weights say of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tandem.policies.engines.diagnosis import Seen
+from tandem.policies.language.vocabulary import Places
+from tandem.policies.language.sampling import widened
+from tandem.types import Rollout
+
+if TYPE_CHECKING:
+    from tandem.policies.engines.rollout_engine import Hosting
+
+TOKENS = 128  # logits of them all are held at once
+
+
+@torch.no_grad()
+def testimony(policy: Hosting, rows: Rollout) -> Seen:
+    """rows: a few, of the weights as they are."""
+    steps = max(TOKENS // len(rows.mask), 1)
+    mask = rows.mask & (torch.arange(rows.mask.shape[1], device=rows.mask.device) < steps)
+    places = Places.of(rows.sample, mask)
+    with policy.precision.on(mask.device):
+        logits = policy.scorer.model(input_ids=rows.sample.tokens, use_cache=False).logits
+    return Seen(
+        engine=rows.behaviour_logp.float(),
+        mask=mask,
+        logits=widened(logits[places.row, places.column - 1]),
+        token=places.token,
+        temperature=float(rows.sample.temperature[0]),
+        others=_under_others(policy, rows, mask),
+    )
+
+
+def _under_others(policy: Hosting, rows: Rollout, mask: Tensor) -> dict[str, Tensor]:
+    """What other weights say, those that an engine may have kept: name -> [R, T]."""
+
+    def said() -> Tensor:
+        return policy.scorer.in_parts(rows.sample, mask).logp
+
+    found = {}
+    if policy.lora is not None:
+        with policy.network.disable_adapter():
+            found["the model without the adapter"] = said()
+    for folder in policy.supply.engine.handovers[:-1]:
+        with policy.files.as_in(folder) as fits:
+            if fits:
+                found["the weights before the last update"] = said()
+    return found

@@ -1,0 +1,151 @@
+"""What the transformer reads of prompts: encoded once, kept on disk under a hash of the content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.records import Condition
+from tandem.types import Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditioning:
+    """What rows of a forward pass are asked for, and, if they are guided, what to get away from."""
+
+    prompted: Condition  # name -> [N, ...]
+    unprompted: Condition | None  # None: nobody gave a negative prompt
+
+
+class Library:
+    """Conditions of texts. A text that was never seen is encoded when it is asked for."""
+
+    def __init__(
+        self, adapter: Adapter, *, cache: Path | None, negative: str | None, keep: int = 512
+    ) -> None:
+        """`negative`: of prompts that bring none, None for none; `keep`: conditions in memory."""
+        self.adapter, self.cache, self.negative, self.keep = adapter, cache, negative, keep
+        self.recent: OrderedDict[str, Condition] = OrderedDict()
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """Of these encoders; None: nothing is kept on disk. Known once the adapter is loaded."""
+        name = None if self.cache is None else self.adapter.fingerprint()
+        return None if name is None else self.cache / "prompts" / name
+
+    def prepare(self, texts: Sequence[str], device: torch.device) -> None:
+        """Encode what is neither in memory nor on disk, all with one loading of the encoders."""
+        new = [text for text in dict.fromkeys(texts) if not self._has(text)]
+        if not new:
+            return
+        for text, condition in zip(new, self.adapter.encode(new, device), strict=True):
+            if self.folder is not None:
+                write(self._file(text), condition)
+            self._remember(text, condition)
+
+    def texts(self, prompts: Sequence[Prompt], *, guided: bool) -> list[str]:
+        """All that must be encoded for these prompts."""
+        negatives = [self.negative_of(prompt) for prompt in prompts] if guided else []
+        return [text_of(p) for p in prompts] + [text for text in negatives if text is not None]
+
+    def rows(
+        self, prompts: Sequence[Prompt], device: torch.device, *, guided: bool
+    ) -> Conditioning:
+        """Conditions of the rows of one forward pass; the negative ones only if they are read."""
+        negatives = [self.negative_of(prompt) for prompt in prompts] if guided else [None]
+        missing = None in negatives
+        return Conditioning(
+            prompted=self.stacked([text_of(prompt) for prompt in prompts], device),
+            unprompted=None if missing else self.stacked(negatives, device),
+        )
+
+    def negative_of(self, prompt: Prompt) -> str | None:
+        return prompt.fields.get("negative_prompt", self.negative)
+
+    def stacked(self, texts: Sequence[str], device: torch.device) -> Condition:
+        self.prepare(texts, device)
+        found = {text: self._find(text) for text in dict.fromkeys(texts)}
+        places = {text: place for place, text in enumerate(found)}
+        row = torch.tensor([places[text] for text in texts], device=device)
+        return {name: joined(found.values(), name).to(device)[row] for name in found[texts[0]]}
+
+    def _has(self, text: str) -> bool:
+        return text in self.recent or (self.folder is not None and self._file(text).is_file())
+
+    def _find(self, text: str) -> Condition:
+        from safetensors.torch import load_file
+
+        if text in self.recent:
+            self.recent.move_to_end(text)
+            return self.recent[text]
+        condition = load_file(self._file(text))
+        self._remember(text, condition)
+        return condition
+
+    def _remember(self, text: str, condition: Condition) -> None:
+        self.recent[text] = {name: x.cpu() for name, x in condition.items()}
+        # Without a file there is no other copy.
+        if self.folder is not None and len(self.recent) > self.keep:
+            self.recent.popitem(last=False)
+
+    def _file(self, text: str) -> Path:
+        name = hashlib.sha256(text.encode()).hexdigest()
+        return self.folder / f"{name}.safetensors"
+
+
+def text_of(prompt: Prompt) -> str:
+    if prompt.text is None:
+        raise ValueError(
+            f"prompt {prompt.id} of {prompt.source} is a chat, but a picture is asked for by text"
+        )
+    return prompt.text
+
+
+def joined(conditions: Sequence[Condition], name: str) -> Tensor:
+    return torch.stack([condition[name] for condition in conditions])
+
+
+def write(file: Path, condition: Condition) -> None:
+    """Whole or absent; another process may write the same."""
+    from safetensors.torch import save_file
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.{uuid.uuid4().hex}")
+    save_file({name: x.cpu().contiguous() for name, x in condition.items()}, temporary)
+    temporary.replace(file)
+
+
+def fingerprint_of(folder: Path, parts: Sequence[str], *settings: object) -> str:
+    """A hash of the files of these subfolders, and of settings.
+
+    Of a large file its size and 64 pieces of it count: what trained it moved all of its weights.
+    """
+    digest = hashlib.sha256(repr(settings).encode())
+    for part in parts:
+        for file in sorted(p for p in (folder / part).rglob("*") if p.is_file()):
+            digest.update(f"{file.relative_to(folder)} {file.stat().st_size}".encode())
+            for piece in pieces(file):
+                digest.update(piece)
+    return digest.hexdigest()[:32]
+
+
+def pieces(file: Path, *, count: int = 64, size: int = 2**16):
+    """The whole of a small file; of a large one pieces at equal distances, its two ends too."""
+    length = file.stat().st_size
+    with file.open("rb") as stream:
+        if length <= count * size:
+            yield stream.read()
+            return
+        for piece in range(count):
+            stream.seek(piece * (length - size) // (count - 1))
+            yield stream.read(size)

@@ -1,0 +1,91 @@
+"""Qwen-Image, from any folder in the layout of `QwenImagePipeline`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from tandem.dynamics.guidance import guided, with_length_of
+from tandem.policies.flow.families.patches import packed, unpacked
+from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
+from tandem.policies.flow.records import Condition
+
+if TYPE_CHECKING:
+    from diffusers import QwenImagePipeline
+
+
+class QwenImage(Pipeline):
+    """Text as Qwen2.5-VL reads it in the words of a template."""
+
+    readers = ("text_encoder", "tokenizer")
+
+    def family(self) -> Family:
+        from diffusers import (
+            AutoencoderKLQwenImage,
+            QwenImagePipeline,
+            QwenImageTransformer2DModel,
+        )
+
+        return Family(
+            pipeline=QwenImagePipeline,
+            transformer=QwenImageTransformer2DModel,
+            vae=AutoencoderKLQwenImage,
+        )
+
+    def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        network = super().load(path, dtype)
+        last = network.transformer_blocks[-1]  # nothing reads what it says of the text
+        for layer in (last.attn.to_add_out, last.txt_mlp):
+            layer.requires_grad_(False)
+        return network
+
+    def geometry(self) -> Geometry:
+        return Geometry(channels=self.network.config.in_channels // 4)
+
+    @property
+    def scale(self) -> int:
+        return 2 ** len(self.vae.temperal_downsample)
+
+    def condition(self, pipeline: QwenImagePipeline, text: str, device: torch.device) -> Condition:
+        """Padded to one length, so that the bits of a row do not depend on its neighbours."""
+        most = self.max_sequence_length
+        (states,), _ = pipeline.encode_prompt(prompt=text, device=device, max_sequence_length=most)
+        read = torch.arange(most, device=device) < len(states)
+        return {"states": pad(states, (0, 0, 0, most - len(states))), "mask": read}
+
+    def velocity(
+        self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
+    ) -> Tensor:
+        dtype, (height, width) = network.img_in.weight.dtype, x.shape[2:]
+        patches = network(
+            hidden_states=packed(x.to(dtype)),
+            timestep=sigma,
+            encoder_hidden_states=condition["states"].to(dtype),
+            encoder_hidden_states_mask=condition["mask"],
+            img_shapes=[[(1, height // 2, width // 2)]] * len(x),
+            return_dict=False,
+        )[0]
+        return unpacked(patches, height, width)
+
+    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
+        """Each patch goes as far as for the prompt alone, into another direction."""
+        way = guided(prompted, unprompted, scale=scale)
+        return unpacked(with_length_of(packed(prompted), packed(way)), *way.shape[2:])
+
+    def decoded(self, latents: Tensor) -> Tensor:
+        mean, std = self._statistics(latents)
+        return self.vae.decode((latents * std + mean)[:, :, None]).sample[:, :, 0]
+
+    def encoded(self, pixels: Tensor) -> Tensor:
+        latents = self.vae.encode(pixels[:, :, None]).latent_dist.mode()[:, :, 0]
+        mean, std = self._statistics(latents)
+        return (latents - mean) / std
+
+    def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of each channel of what the VAE gives: [C, 1, 1]. It is a
+        VAE of films, and a picture is a film of one frame."""
+        own = (self.vae.config.latents_mean, self.vae.config.latents_std)
+        return tuple(like.new_tensor(numbers)[:, None, None] for numbers in own)

@@ -1,0 +1,61 @@
+"""Stable Diffusion 3 and 3.5, from any folder in the layout of `StableDiffusion3Pipeline`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
+from tandem.policies.flow.records import Condition
+from tandem.policies.flow.families.sd3_transformer import velocity
+
+if TYPE_CHECKING:
+    from diffusers import StableDiffusion3Pipeline
+
+CLIP_TOKENS = 77
+
+
+class SD3(Pipeline):
+    """Text as two CLIPs and a T5 see it; `max_sequence_length` is the T5's."""
+
+    readers = tuple(
+        f"{kind}{n}" for kind in ("text_encoder", "tokenizer") for n in ("", "_2", "_3")
+    )
+    optional = frozenset({"text_encoder_3", "tokenizer_3"})
+
+    def family(self) -> Family:
+        from diffusers import AutoencoderKL, SD3Transformer2DModel, StableDiffusion3Pipeline
+
+        return Family(
+            pipeline=StableDiffusion3Pipeline, transformer=SD3Transformer2DModel, vae=AutoencoderKL
+        )
+
+    def geometry(self) -> Geometry:
+        config = self.network.config
+        return Geometry(
+            channels=config.in_channels, patch=config.patch_size, most=config.pos_embed_max_size
+        )
+
+    @property
+    def text_tokens(self) -> int:
+        return CLIP_TOKENS + self.max_sequence_length
+
+    def condition(
+        self, pipeline: StableDiffusion3Pipeline, text: str, device: torch.device
+    ) -> Condition:
+        states, _, pooled, _ = pipeline.encode_prompt(
+            prompt=text,
+            prompt_2=None,
+            prompt_3=None,
+            device=device,
+            do_classifier_free_guidance=False,
+            max_sequence_length=self.max_sequence_length,
+        )
+        return {"states": states[0], "pooled": pooled[0]}
+
+    def velocity(
+        self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
+    ) -> Tensor:
+        return velocity(network, x, sigma, condition)

@@ -1,0 +1,128 @@
+"""The embedded flow model: a real SD3 transformer of 0.4 M parameters, in the space of pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tandem import rng
+from tandem.dynamics.guidance import guided
+from tandem.policies.flow.families.folders import loaded
+from tandem.policies.flow.lora import ATTENTION, save_lora
+from tandem.policies.flow.adapter import Canvas
+from tandem.policies.flow.records import Condition
+from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
+
+SIZE, CHANNELS = 16, 3
+WORDS, WIDTH = 5, 32  # words of a prompt, and numbers of each
+PAD = ""
+
+
+class TinyFlow:
+    """Reads prompts of up to five words. A picture is its own latent: 16 x 16 RGB in [-1, 1]."""
+
+    lora_targets = ATTENTION
+    only_resolution = SIZE
+    latent_shape = (CHANNELS, SIZE, SIZE)
+    image_shape = (SIZE, SIZE, CHANNELS)
+
+    def __init__(self, *, seed: int = 0, num_layers: int = 3, num_heads: int = 2) -> None:
+        """A new model is a function of the seed; the vectors of words are always the same."""
+        self.seed, self.num_layers, self.num_heads = seed, num_layers, num_heads
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        return image_tokens(SIZE, self.patch), WORDS
+
+    def canvas(self, resolution: int | None) -> Canvas:
+        if resolution not in (None, SIZE):
+            raise ValueError(
+                f"evaluation.resolution={resolution}: tiny_flow paints {SIZE} x {SIZE} pixels; "
+                "leave it null"
+            )
+        return Canvas(latent_shape=self.latent_shape, tokens=self.tokens[0])
+
+    def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        network = self._new() if path is None else self._saved(Path(path), dtype)
+        config = network.config
+        self.patch = config.patch_size
+        self.latent_shape = (config.in_channels, config.sample_size, config.sample_size)
+        return network if dtype in (None, network.dtype) else network.to(dtype)
+
+    def _new(self) -> nn.Module:
+        from diffusers import SD3Transformer2DModel
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return SD3Transformer2DModel(
+                sample_size=SIZE,
+                patch_size=4,
+                in_channels=CHANNELS,
+                out_channels=CHANNELS,
+                num_layers=self.num_layers,
+                num_attention_heads=self.num_heads,
+                attention_head_dim=32,
+                joint_attention_dim=WIDTH,
+                caption_projection_dim=32 * self.num_heads,
+                pooled_projection_dim=WORDS * WIDTH,
+                pos_embed_max_size=4,
+                qk_norm="rms_norm",
+            )
+
+    def _saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
+        from diffusers import SD3Transformer2DModel
+
+        return loaded(folder, "transformer", SD3Transformer2DModel, dtype or "auto")
+
+    def fingerprint(self) -> None:
+        return None
+
+    def refuse(self, text: str) -> str | None:
+        count = len(text.split())
+        return f"has {count} words, but tiny_flow reads {WORDS}" if count > WORDS else None
+
+    def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
+        return ({name: x.to(device) for name, x in read(text).items()} for text in texts)
+
+    def velocity(
+        self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
+    ) -> Tensor:
+        return velocity(network, x, sigma, condition)
+
+    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
+        return guided(prompted, unprompted, scale=scale)
+
+    def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
+        return network.norm_out, network.inner_dim
+
+    def decode(self, x0: Tensor) -> Tensor:
+        pixels = ((x0.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+        return pixels.permute(0, 2, 3, 1).contiguous().cpu()
+
+    def latents(self, images: Tensor, device: torch.device) -> Tensor:
+        return images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+    def save(self, network: nn.Module, folder: Path) -> None:
+        network.save_pretrained(folder / "transformer")
+
+    def save_lora(self, network: nn.Module, folder: Path) -> None:
+        from diffusers.loaders import SD3LoraLoaderMixin
+
+        save_lora(network, folder, SD3LoraLoaderMixin)
+
+
+def read(text: str) -> Condition:
+    """A vector for each word, the same in every prompt, plus one for its place.
+
+    The transformer gives text no places of its own: without them "red circle and blue square" is
+    "blue circle and red square".
+    """
+    words = text.lower().split()
+    words = [*words, *[PAD] * (WORDS - len(words))]
+    meaning = torch.stack([rng.normal(rng.key("tiny_flow word", w), (WIDTH,)) for w in words])
+    place = rng.normal(rng.key("tiny_flow place"), (WORDS, WIDTH))
+    states = meaning + 0.5 * place
+    return {"states": states, "pooled": states.flatten()}

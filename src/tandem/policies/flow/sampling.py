@@ -1,0 +1,176 @@
+"""From noise to pictures, and the record of the steps that were random."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem.dynamics.kernels import Step, next_state, ode
+from tandem.dynamics.steps import Indices
+from tandem.policies.flow.velocity_model import Field
+from tandem.policies.flow.embeddings import Conditioning
+from tandem.policies.flow.records import FlowSampling, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Rows of one pass from noise to data."""
+
+    x0: Tensor  # [N, *latent_shape] float32
+    trajectory: Trajectory | None  # None: no step was kept
+    logp: Tensor | None  # [N, T] nats per latent dimension; None: some of the steps had no noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Where a rollout goes, whatever the policy."""
+
+    sigmas: Tensor  # [steps + 1], from 1 to 0
+    stochastic: Indices
+    kept: Indices  # steps that are trained
+    sampling: FlowSampling
+    keep_mean: bool  # of the random steps: somebody compares the policy with the one that sampled
+
+    @classmethod
+    def of(
+        cls,
+        sampling: FlowSampling,
+        *,
+        tokens: int,
+        iteration: int,
+        seed: int,
+        keep_mean: bool = False,
+        kept: Indices | None = None,
+    ) -> Course:
+        """tokens: of one latent picture; kept: None is the random steps."""
+        steps, random = sampling.steps, ()
+        if not sampling.deterministic:
+            random = sampling.stochastic(steps, iteration, seed)
+        return cls(
+            sigmas=sampling.schedule(steps, tokens),
+            stochastic=random,
+            kept=random if kept is None else kept,
+            sampling=sampling,
+            keep_mean=keep_mean,
+        )
+
+
+@torch.no_grad()
+def denoise(
+    field: Field, start: Tensor, keys: Tensor, conditioning: Conditioning, course: Course
+) -> Finished:
+    """start: noise [N, *latent_shape]; keys: [N], the noise of step i is a function of key and i.
+
+    Every state is rounded through the storage dtype before anybody reads it, but the last one,
+    which nobody steps from.
+    """
+    sampling = course.sampling
+    x = start.to(sampling.dtype).float()
+    keeper = Keeper(sampling.dtype, keep_mean=course.keep_mean)
+    levels = course.sigmas.to(x.device)
+    for number, (level, after) in enumerate(itertools.pairwise(levels)):
+        random, last = number in course.stochastic, number == sampling.steps - 1
+        sigma, next_sigma = level.expand(len(x)), after.expand(len(x))
+        velocity = field(x, sigma, conditioning, scale=sampling.guidance_scale)
+        step = (sampling.kernel if random else ode)(x, velocity, sigma, next_sigma)
+        noise = step_noise(keys, number, x) if random else torch.zeros_like(x)
+        reached = next_state(step, noise, storage=torch.float32 if last else sampling.dtype)
+        if number in course.kept:
+            logp = sampling.logp(reached, step) if random else None
+            keeper.keep(number, (x, reached), levels=(level, after), step=step, logp=logp)
+        x = reached
+    trajectory, logp = keeper.kept()
+    return Finished(x0=x, trajectory=trajectory, logp=logp)
+
+
+class Keeper:
+    """Collects what training will need: a state that two steps share is kept once."""
+
+    def __init__(self, storage: torch.dtype, *, keep_mean: bool) -> None:
+        self.storage, self.keep_mean = storage, keep_mean
+        self.states: list[Tensor] = []
+        self.places: list[int] = []
+        self.levels: list[tuple[Tensor, Tensor]] = []
+        self.means: list[Tensor] = []
+        self.gains: list[tuple[Tensor, Tensor]] = []
+        self.logp: list[Tensor | None] = []
+        self.previous: int | None = None
+
+    def keep(
+        self,
+        number: int,
+        ends: tuple[Tensor, Tensor],
+        *,
+        levels: tuple[Tensor, Tensor],
+        step: Step,
+        logp: Tensor | None,
+    ) -> None:
+        """ends: [N, ...] before the step and after it; levels: of the noise there."""
+        before, after = (x.to(self.storage) for x in ends)
+        if self.previous is None or number != self.previous + 1:
+            self.states.append(before)
+        self.places.append(len(self.states) - 1)
+        self.states.append(after)
+        self.levels.append(levels)
+        self.gains.append((step.std, step.velocity_gain))
+        self.logp.append(logp)
+        self.means += [step.mean] if self.keep_mean else []
+        self.previous = number
+
+    def kept(self) -> tuple[Trajectory | None, Tensor | None]:
+        """The trajectory [N, T] and its log-probabilities [N, T]; None where there is none."""
+        if not self.places:
+            return None, None
+        rows, device = len(self.states[0]), self.states[0].device
+        sigma, next_sigma = (torch.stack(column) for column in zip(*self.levels, strict=True))
+        std, gain = (torch.stack(column, 1) for column in zip(*self.gains, strict=True))
+        trajectory = Trajectory(
+            path=torch.stack(self.states, 1),
+            place=torch.tensor(self.places, device=device).repeat(rows, 1),
+            sigma=sigma.repeat(rows, 1),
+            next_sigma=next_sigma.repeat(rows, 1),
+            std=std,
+            velocity_gain=gain,
+            mean=torch.stack(self.means, 1) if self.means else None,
+        )
+        random = None not in self.logp
+        return trajectory, torch.stack(self.logp, 1) if random else None
+
+
+def even_parts(
+    rows: int, budget: int, passes: Callable[[int], int] = lambda wanted: wanted
+) -> list[Tensor]:
+    """range(rows) in as few parts as fit, of even sizes: a rest of one row would take another
+    code path in BLAS, and its bits would differ.
+
+    `passes`: how many there shall be where so many are wanted; where there are more than rows, some
+    are empty.
+    """
+    return list(torch.arange(rows).tensor_split(passes(max(1, -(-rows // budget)))))
+
+
+def filled(part: Tensor) -> Tensor:
+    """The part, or one row in place of none, whose answer nobody reads: other ranks wait for it."""
+    return part if len(part) else part.new_zeros(1)
+
+
+def noise_keys(key: int, group: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
+    """Of the group of each picture and of its own, [B]; group: [number of groups]."""
+    of_group = rng.key(key, group).repeat_interleave(group_size)
+    own = rng.key(key, group[:, None], torch.arange(group_size, device=group.device))
+    return of_group, own.flatten()
+
+
+def step_noise(keys: Tensor, number: int, x: Tensor) -> Tensor:
+    """[N, ...], as x."""
+    return rng.normal(rng.key(keys, number), x.shape[1:])
+
+
+def start_noise(keys: Tensor, shape: Sequence[int]) -> Tensor:
+    """What a rollout starts from: [*keys.shape, *shape]."""
+    return rng.normal(rng.key(keys, "start"), tuple(shape))

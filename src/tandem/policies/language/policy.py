@@ -1,0 +1,253 @@
+"""The language policy: any causal language model with its tokenizer and chat template."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tandem import rng
+from tandem import distributed
+from tandem.policies import parameters
+from tandem.policies.language.chat import Chat, Talk
+from tandem.policies.language.critic import Critic, Kind, critic_of
+from tandem.policies.language.decoding import Endings
+from tandem.policies.engines.rollout_engine import Hosting
+from tandem.policies.language.kernels import check_kernels
+from tandem.policies.language.liger import fuse
+from tandem.policies.lora import Lora, adapted, save_adapted
+from tandem.policies.language.pretrained import Build, Numerics, Packing, positions, pretrained
+from tandem.policies.language.records import Description, TokenSample
+from tandem.policies.request import Request
+from tandem.policies.language.rows import check_room, demonstrated, sampled
+from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.logprob import Memory, Scorer, logits_are_head_of_trunk
+from tandem.policies.sharding import Sharded, all_gathered, assembled
+from tandem.types import Evidence, Prompt, Rollout
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+__all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
+
+FILLED = ("old_logp", "old_values", "ref_logp")  # by `complete`, if they are read and not given
+OF_KL = frozenset({"old_logp", "ref_logp"})  # what the KL of a token that was taken is made of
+PROVIDES = frozenset(
+    {*FILLED, "old_kl_to_ref", "behaviour_logp", "key", "entropy", "likeliest", "values"}
+)
+
+
+class LanguagePolicy(Hosting):
+    """Samples tokens, and says how likely they are. It has no weights before `load`."""
+
+    def __init__(
+        self,
+        *,
+        path: str | None = None,
+        build: Build | None = None,
+        seed: int = 0,
+        dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+        attn_implementation: str | None = None,
+        gradient_checkpointing: bool = False,
+        torch_compile: bool = False,
+        packing: Packing = "auto",
+        liger: bool = False,
+        lora: Lora | None = None,
+        critic: Kind = "head",
+        system_prompt: str | None = None,
+        enable_thinking: bool | None = None,
+        logit_budget: int = 2**24,
+        token_budget: int = 2**14,
+    ) -> None:
+        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters."""
+        super().__init__()
+        self.path, self.build, self.seed = path, build, seed
+        self.numerics = Numerics(
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            gradient_checkpointing=gradient_checkpointing,
+            torch_compile=torch_compile,
+            packing=packing,
+            liger=liger,
+        )
+        self.lora, self.kind_of_critic = lora, critic
+        self.talk = Talk(system_prompt=system_prompt, enable_thinking=enable_thinking)
+        self.memory = Memory(logits=logit_budget, tokens=token_budget)
+        self.reference: Scorer | None = None
+        self.critic: Critic | None = None
+
+    def describe(self, request: Request) -> Description:
+        return Description(kind="tokens", provides=PROVIDES)
+
+    def load(self, request: Request) -> None:
+        """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
+        a critic only if "values" are."""
+        self.sampling, needs, self.precision = request.sampling, request.needs, request.precision
+        check_kernels(self.numerics.liger, self.numerics.attn_implementation)
+        model, tokenizer = pretrained(self.path, self.build, self.numerics)
+        self.chat = Chat(tokenizer, self.talk)
+        self.ends = self.chat.ends(model.generation_config.eos_token_id)
+        self.positions = positions(model)
+        self.network = model
+        if "values" in needs:  # before adapters come into its layers
+            splits = logits_are_head_of_trunk(model)
+            self.critic = critic_of(model, self.kind_of_critic, splits=splits)
+        if self.lora is not None:
+            self.network = adapted(model, self.lora, seed=self.seed)
+        own = {"numerics": self.numerics, "memory": self.memory, "precision": self.precision}
+        self.scorer = Scorer(model, **own, critic=self.critic)
+        self.packs = self.scorer.packs
+        self.engine = self.host()
+        parameters.warn_of_rounding(self.trainable())
+        if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
+            frozen = copy.deepcopy(model).requires_grad_(False)
+            self.reference = Scorer(frozen, **own)
+        if self.numerics.liger:  # after all that is copied, or judged on the CPU
+            frozen = None if self.reference is None else self.reference.model
+            fuse(model, frozen, None if self.critic is None else self.critic.layers)
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """The critic with the network it reads; the frozen copy by itself."""
+        own = [self.network] if self.critic is None else [self.network, self.critic]
+        self.scorer.weights = Sharded(own, mesh)
+        if self.reference is not None:
+            self.reference.weights = Sharded([self.reference.model], mesh)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def at_own_pace(
+        self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()
+    ) -> AbstractContextManager[None]:
+        compared = self.reference if "ref_logp" in needs else None
+        return all_gathered(*(scorer.weights for scorer in (self.scorer, compared) if scorer))
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: Sampling | None = None,
+    ) -> Rollout:
+        """`group_size` answers to every prompt, prompt by prompt; group = slot of the prompt.
+
+        The noise of a token is a function of key, slot, sample, position and token id.
+        Log-probability and entropy are those of the distribution that was sampled from.
+        """
+        sampling = self.sampling if sampling is None else sampling
+        encoded = self.chat.encode(prompts)
+        check_room(encoded, sampling, self.positions)
+        group = torch.tensor(slots, device=self.device)
+        keys = rng.key(key, group[:, None], torch.arange(group_size, device=self.device))
+        endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
+        with self.at_own_pace(sampling):
+            answers = self.engine.answer(encoded, keys, sampling=sampling, endings=endings)
+        rows = sampled(
+            prompts,
+            encoded,
+            answers,
+            chat=self.chat,
+            group=group.repeat_interleave(group_size),
+            temperature=sampling.temperature or 1.0,
+        )
+        return replace(rows, key=keys.flatten())
+
+    def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
+        """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""
+        group = torch.tensor(slots, device=self.device)
+        return demonstrated(examples, chat=self.chat, group=group, positions=self.positions)
+
+    def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        """The training forward, with gradient."""
+        return self.scorer(rollout.sample, rollout.mask, needs)
+
+    def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        """Fill the log-probabilities and values that are read and were not given."""
+        with self.at_own_pace():
+            return self._completed(rollout, needs)
+
+    def _completed(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
+        wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
+        sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
+        if sampler_speaks and self.trusts(rollout):
+            rollout = replace(rollout, old_logp=rollout.behaviour_logp)
+            wanted.remove("old_logp")
+        if wanted & {"old_logp", "old_values"}:
+            rollout = self._remember(rollout, wanted)
+        if "ref_logp" in wanted:
+            rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
+        if "old_kl_to_ref" in needs:
+            rollout = replace(rollout, old_kl_to_ref=rollout.old_logp - rollout.ref_logp)
+        self.examine(rollout)
+        return rollout
+
+    def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:
+        """What the weights say before they are updated, in one pass."""
+        also = frozenset({"values"} if "old_values" in wanted else ())
+        said = self.scorer.in_parts(rollout.sample, rollout.mask, also)
+        known = {"old_logp": said.logp, "old_values": said.values}
+        return replace(rollout, **{name: x for name, x in known.items() if name in wanted})
+
+    def _ref_logp(self, rollout: Rollout) -> Tensor:
+        if self.lora is not None:
+            with self.network.disable_adapter():
+                return self.scorer.in_parts(rollout.sample, rollout.mask).logp
+        assert self.reference is not None, "load() was not told that ref_logp is needed"
+        parameters.move(self.reference.model, self.device)
+        with self.reference.weights.gathered():
+            return self.reference.in_parts(rollout.sample, rollout.mask).logp
+
+    def row_cost(self, rollout: Rollout) -> Tensor:
+        """Tokens that a forward pass reads for each row, [B] int64."""
+        return rollout.sample.prompt_length + rollout.length
+
+    def admit(
+        self, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The prompts that can be answered, by the policy's own sampling and by these, and the
+        others with the reason."""
+        every = [self.sampling, *samplings]
+        limits = [x.max_prompt_tokens for x in every if x.max_prompt_tokens is not None]
+        if self.positions is not None:
+            limits.append(self.positions - max(x.max_new_tokens for x in every))
+        return self.chat.admit(prompts, min(limits, default=None))
+
+    def admit_answered(
+        self, examples: Sequence[Prompt]
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The demonstrations that fit with their answers, and the others with the reason."""
+        limit = self.sampling.max_prompt_tokens
+        return self.chat.admit_answered(examples, limit, self.positions)
+
+    def describe_prompt(self, prompt: Prompt) -> str:
+        """The text as the model sees it."""
+        return self.chat.text(prompt)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """All that learns, by name."""
+        return parameters.trainable(self.network, self.critic)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """What an optimiser treats alike."""
+        return parameters.groups(self.network, self.critic)
+
+    def save(self, folder: str | Path) -> None:
+        """Plain Hugging Face format; adapters are merged, and lie beside it in `lora`."""
+        with assembled(self.network):
+            if not distributed.is_first():
+                return
+            if self.lora is None:
+                self.network.save_pretrained(folder)
+            else:
+                save_adapted(self.network, Path(folder))
+            self.chat.tokenizer.save_pretrained(folder)

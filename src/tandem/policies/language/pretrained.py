@@ -1,0 +1,172 @@
+"""A causal language model and its tokenizer: from a folder, the hub, or a function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tandem import distributed
+from tandem.hub import align, located, one_line, refuse_pickles, without_bars
+
+Packing = bool | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """How the network computes; none of it changes what it computes."""
+
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # auto: as it was saved
+    attn_implementation: str | None = None  # None: the family's default
+    gradient_checkpointing: bool = False
+    torch_compile: bool = False
+    packing: Packing = False  # rows of a training forward share its rows; auto: if they can
+    liger: bool = False  # fused kernels
+
+    @property
+    def flash(self) -> bool:
+        """Whether attention costs nothing between rows that share a row of the pass."""
+        return "flash" in (self.attn_implementation or "")
+
+
+class Pretrained(NamedTuple):
+    model: nn.Module  # a transformers causal language model
+    tokenizer: Any  # its transformers tokenizer
+
+
+Build = Callable[[], tuple[nn.Module, Any]]
+
+
+def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
+    """Model in eval mode and tokenizer; `path` wins over `build`."""
+    without_bars()
+    if path is not None:
+        loaded = from_path(path, numerics)
+    elif build is not None:
+        loaded = built(build, numerics)
+    else:
+        raise ValueError("model.path is null: give a folder or a hub name, such as Qwen/Qwen3-0.6B")
+    align(loaded.model)
+    check_memory(loaded.model)
+    return Pretrained(ready(loaded.model, numerics), loaded.tokenizer)
+
+
+def built(build: Build, numerics: Numerics) -> Pretrained:
+    model, tokenizer = build()
+    if numerics.dtype != "auto":
+        model = model.to(_dtype(numerics))
+    if numerics.attn_implementation is not None:
+        model.set_attn_implementation(numerics.attn_implementation)
+    return Pretrained(model, tokenizer)
+
+
+def from_path(path: str, numerics: Numerics) -> Pretrained:
+    """Whatever cannot be loaded is one line that names the setting."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    place = located(path, key="model.path")
+    refuse_pickles(place, key="model.path", kind="transformers.AutoModelForCausalLM")
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            place,
+            config=without_dropout(config),
+            dtype=_dtype(numerics),
+            attn_implementation=numerics.attn_implementation,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
+        raise ValueError(f"model.path={path} cannot be loaded: {one_line(error)}") from None
+    check_whole(path, tokenizer, report["missing_keys"])
+    return Pretrained(model, tokenizer)
+
+
+def check_whole(path: str, tokenizer: Any, missing: set[str]) -> None:
+    """transformers makes up what is missing, without a word or with a mere warning."""
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise ValueError(f"model.path={path} holds no tokenizer; save one beside the model")
+    if missing:
+        names = ", ".join(sorted(missing)[:3])
+        raise ValueError(f"model.path={path} lacks {len(missing)} weights, such as {names}")
+
+
+def check_memory(model: nn.Module) -> None:
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"model.path: {type(model).__name__} keeps no past_key_values, and sampling needs them"
+        )
+
+
+def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
+    """No dropout, eval mode, and recomputed activations where they are asked for."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    if numerics.gradient_checkpointing:
+        recompute_activations(model)
+    return model.eval()
+
+
+def recompute_activations(model: nn.Module) -> None:
+    """Works in train mode alone; it was called after gradients before it was after activations."""
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    else:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+@contextmanager
+def probed(model: nn.Module) -> Iterator[None]:
+    """Flash attention runs on a GPU alone, and a model is judged before it is moved there."""
+    own, on_cpu = model.config._attn_implementation, model.device.type == "cpu"
+    if not (on_cpu and "flash" in str(own)):
+        yield
+        return
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(own)
+
+
+def without_dropout(config: Any) -> Any:
+    """The configuration with every dropout rate at 0: recomputation runs in train mode."""
+    for part in (config, config.get_text_config()):
+        for name, value in part.to_dict().items():
+            if "drop" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
+
+
+def positions(model: nn.Module) -> int | None:
+    """The most tokens that a row may have; None: the family names no limit."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+@torch.no_grad()
+def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    if tensors.keys() != weights.keys():
+        odd = sorted(tensors.keys() ^ weights.keys())
+        raise ValueError(
+            f"these weights are of another model: {len(odd)} names do not match, such as {odd[0]}; "
+            "were model or model.lora changed since?"
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != weights[name].shape:
+            raise ValueError(
+                f"weight {name} is {tuple(weights[name].shape)}, "
+                f"but the model's is {tuple(tensor.shape)}"
+            )
+        tensor.copy_(distributed.cut_like(tensor, weights[name]))
+
+
+def _dtype(numerics: Numerics) -> torch.dtype | str:
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}[numerics.dtype]

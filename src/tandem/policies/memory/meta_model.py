@@ -1,0 +1,168 @@
+"""A language policy without numbers: on torch's meta device tensors have shapes and nothing else.
+
+A training pass over it, with the layers, adapters, recomputation and chunks of the real one, makes
+the tensors that the real one makes, and they are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from tandem.hub import located
+from tandem.policies.language.critic import Critic, critic_of
+from tandem.policies.language.vocabulary import ALSO, Places, token_logp
+from tandem.policies.lora import adapted
+from tandem.policies.memory.tracker import Peak, fuse_attention
+from tandem.policies.language.pretrained import positions, recompute_activations
+
+if TYPE_CHECKING:
+    from tandem.policies.language.policy import LanguagePolicy
+    from tandem.policies.request import Request
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one training forward reads: R rows of S places."""
+
+    rows: int
+    width: int
+    steps: int  # of all places, those that are trained
+    masked: bool  # whether several rows of a sample share one
+
+
+class Outline:
+    """The networks of a policy that was not loaded, adapters and critic too."""
+
+    def __init__(self, policy: LanguagePolicy, request: Request) -> None:
+        """Reads a configuration, and no weight.
+
+        Raises ValueError if there is none to be read.
+        """
+        self.policy, self.needs, self.sampling = policy, request.needs, request.sampling
+        dtype = DTYPES.get(policy.numerics.dtype)
+        with torch.device("meta"):
+            model = policy.build()[0] if policy.path is None else configured(policy.path, dtype)
+        self.model = (model if dtype is None else model.to(dtype)).eval()
+        if policy.numerics.gradient_checkpointing:
+            recompute_activations(model)
+        fuse_attention(model)
+        kind = policy.kind_of_critic
+        self.critic = critic_of(model, kind, splits=True) if "values" in self.needs else None
+        self.base = list(model.parameters())
+        if policy.lora is not None:
+            adapted(model, policy.lora, seed=0)
+
+    @property
+    def adapters(self) -> list[nn.Parameter]:
+        return [p for name, p in self.model.named_parameters() if ".lora_" in name]
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a frozen copy is one of its own."""
+        return bool(self.needs & {"ref_logp", "old_kl_to_ref"}) and self.policy.lora is None
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        return [self.model] if self.critic is None else [self.model, self.critic]
+
+    def is_cast(self, parameter: nn.Parameter) -> bool:
+        """Whether autocast computes with a copy: of float32 matrices that others are multiplied
+        with, and of embeddings where the head is made of them."""
+        read, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
+        only_read = parameter is read.weight and parameter is not head.weight
+        return parameter.dtype == torch.float32 and parameter.ndim > 1 and not only_read
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return [p for p in self._parameters() if p.requires_grad]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt and its answer at most."""
+        sampling, most = self.sampling, positions(self.model)
+        new = sampling.max_new_tokens
+        if sampling.max_prompt_tokens is not None:
+            return sampling.max_prompt_tokens + new
+        return new + 1 if most is None else most
+
+    def peak_of(self, forward: Pass) -> int:
+        """Bytes that forward and backward hold at most beside weights and their gradients."""
+        learnt = self.trained
+        for parameter in learnt:
+            parameter.grad = torch.empty_like(parameter)
+        held = [*self._parameters(), *self.model.buffers(), *(p.grad for p in learnt)]
+        with Peak(held) as peak:
+            self._loss(forward).backward()
+        for parameter in learnt:
+            parameter.grad = None
+        return peak.most
+
+    def cache_of(self, tokens: int) -> int:
+        """Bytes that sampling remembers of a row of so many tokens."""
+        self.model.eval()
+        row = torch.empty(1, tokens, dtype=torch.int64, device="meta")
+        with torch.no_grad(), Peak([*self._parameters(), *self.model.buffers(), row]) as peak:
+            remembered = self.model(input_ids=row, use_cache=True).past_key_values
+            size = peak.now
+        del remembered
+        return size
+
+    def _parameters(self) -> list[nn.Parameter]:
+        own = [] if self.critic is None else list(self.critic.parameters())
+        return [*self.model.parameters(), *own]
+
+    def _loss(self, forward: Pass) -> Tensor:
+        shape = (forward.rows, forward.width)
+        tokens = torch.empty(shape, dtype=torch.int64, device="meta")
+        mask = None
+        if forward.masked:
+            mask = torch.empty(shape[0], 1, *shape[1:] * 2, dtype=torch.bool, device="meta")
+        place = torch.empty(forward.steps, dtype=torch.int64, device="meta")
+        states = self._states(self.model.get_decoder(), tokens, mask, place)
+        head = self.model.get_output_embeddings()
+        warm = torch.ones(forward.steps)
+        numbers = token_logp(
+            states,
+            head,
+            Places(row=place, step=place, column=place, token=place, temperature=warm),
+            vocabulary=head.weight.shape[0],
+            logit_budget=self.policy.memory.logits,
+            also=[name for name in ALSO if name in self.needs],
+        )
+        return sum(x.sum() for x in numbers.values()) + self._values(tokens, mask, place, states)
+
+    def _states(self, trunk: nn.Module, tokens: Tensor, mask: Tensor, place: Tensor) -> Tensor:
+        trunk.train(self.policy.numerics.gradient_checkpointing)
+        out = trunk(input_ids=tokens, attention_mask=mask, use_cache=False)
+        return out.last_hidden_state.flatten(0, 1).index_select(0, place)
+
+    def _values(self, tokens: Tensor, mask: Tensor, place: Tensor, states: Tensor) -> Tensor | int:
+        critic: Critic | None = self.critic
+        if critic is None:
+            return 0
+        if critic.layers is not None:
+            states = self._states(critic.layers, tokens, mask, place)
+        return critic.head(states.to(critic.head.weight.dtype)).sum()
+
+
+def configured(path: str, dtype: torch.dtype | None) -> nn.Module:
+    """A model as its config.json describes it."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(
+            located(path, key="model.path"), trust_remote_code=False
+        )
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{str(error).splitlines()[0]} (an estimate needs a config.json and no weights: "
+            "model.path=FOLDER)"
+        ) from None
+    given = (config.dtype or torch.float32) if dtype is None else dtype
+    return AutoModelForCausalLM.from_config(config, dtype=given, trust_remote_code=False)

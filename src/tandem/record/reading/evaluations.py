@@ -1,0 +1,58 @@
+"""What the last evaluation of a run found of each prompt, from the end of `evaluations.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.record.reading.runs import Run
+from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, reason_of
+
+EVALUATIONS = "evaluations.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The prompts of an evaluation, and a number of each."""
+
+    prompts: Sequence[int]  # [P] ids
+    sources: Sequence[str]  # [P]
+    values: NDArray  # [P]; NaN: none
+
+
+def last_evaluation(run: Run, metric: str) -> Asked | None:
+    """The one that the run's score comes from; None: it kept no prompts of this metric."""
+    path, scored = run.folder / EVALUATIONS, run.curve(metric).x
+    if not len(scored) or not path.exists() or not path.stat().st_size:
+        return None
+    check_file(path, LOG_BYTES)
+    try:
+        return _of_iteration(path, metric, scored[-1])
+    except UNREADABLE as error:
+        raise ValueError(f"{path} cannot be read ({reason_of(error)})") from None
+
+
+def _of_iteration(path: Path, metric: str, iteration: float) -> Asked | None:
+    name = json.dumps(metric).encode() + b":"
+    for raw in lines_from_the_end(path):
+        line = json.loads(raw) if name in raw else {}
+        if line.get("iteration") == iteration:
+            values = np.array(line[metric], dtype=np.float64)  # null is NaN
+            return Asked(prompts=line["prompts"], sources=line["sources"], values=values)
+    return None
+
+
+def lines_from_the_end(path: Path) -> Iterator[bytes]:
+    """Whole ones, of a file that is not empty: a long run has megabytes that nobody asks about."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        end = text.rfind(b"\n") + 1
+        while end > 0:
+            start = text.rfind(b"\n", 0, end - 1) + 1
+            yield text[start:end]
+            end = start

@@ -1,0 +1,47 @@
+"""The runs that a sweep planned and that left no record: nothing else here would miss them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tandem.record.reading.runs import CONFIG, MANIFEST
+from tandem.record.reading.states import JOB
+from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
+
+PLAN = "sweep.json"
+MOST_NAMED = 10
+
+
+def unrecorded(places: Iterable[str | Path]) -> list[str]:
+    """A sentence for each sweep at or below these places of which runs are missing."""
+    plans = dict.fromkeys(
+        plan.resolve() for place in places for plan in sorted(Path(place).rglob(PLAN))
+    )
+    return [said for plan in plans if (said := _of_sweep(plan))]
+
+
+def _of_sweep(plan: Path) -> str:
+    """ "" where all are there."""
+    folder, names = plan.parent, planned(plan)
+    files = (CONFIG, MANIFEST)
+    lost = [name for name in names if not all((folder / name / x).is_file() for x in files)]
+    if not lost:
+        return ""
+    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    listed = f"{', '.join(lost[:MOST_NAMED])}{more}"
+    return f"{folder.name} planned {len(names)} runs; {len(lost)} have no record: {listed}"
+
+
+def planned(plan: Path) -> list[str]:
+    """Names of the folders of all its runs; those of a search are the ones that it started.
+
+    Raises ValueError for a plan that cannot be read.
+    """
+    try:
+        jobs = list(json.loads(read_bytes(plan, JSON_BYTES))["jobs"] or ())
+    except UNREADABLE as error:
+        raise ValueError(f"{plan} cannot be read as the plan of a sweep ({error})") from None
+    started = sorted(path.parent.name for path in plan.parent.glob(f"*/{JOB}"))
+    return list(dict.fromkeys([*jobs, *started]))

@@ -1,0 +1,171 @@
+"""Runs as they lie on disk: what was asked for, with which seed, and the numbers line by line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.record.reading.logs import Log
+from tandem.record.reading.states import State, works
+from tandem.record.foreign import (
+    JSON_BYTES,
+    UNREADABLE,
+    read_bytes,
+    read_config,
+    reason_of,
+)
+
+CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
+COMMIT = re.compile("[0-9a-zA-Z]+")
+# Axes by the name a user gives: which log has it, under which names, the first one that is there.
+AXES = {
+    "iterations": (METRICS, ("iteration",)),
+    "samples": (METRICS, ("samples",)),
+    "tokens": (METRICS, ("tokens", "steps")),  # of a flow: denoising steps
+    "seconds": (TIMING, ("time/total",)),
+    "cpu_seconds": (TIMING, ("time/cpu",)),
+    "gpu_seconds": (TIMING, ("time/gpu",)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One number through a run. A run that died is as short as it lived."""
+
+    x: NDArray  # [P] float64
+    y: NDArray  # [P] float64, finite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    folder: Path
+    config: Mapping[str, object]
+    seed: int
+    code: Sequence[str]  # of each start: its commit, and whether files had changed since
+    works: bool | None  # whether a process did when it was read; None: nobody knows
+    logs: Mapping[str, Log]
+
+    @property
+    def iterations(self) -> int:
+        """How far it came."""
+        lines = self.logs[METRICS].iterations
+        return int(lines[-1]) if len(lines) else 0
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.logs[METRICS].lines) and self.iterations >= int(self.config["iterations"])
+
+    @property
+    def state(self) -> State:
+        if self.finished:
+            return "finished"
+        return {True: "goes on", False: "died", None: "not finished"}[self.works]
+
+    def names(self) -> set[str]:
+        return self.logs[METRICS].names()
+
+    def where(self, metric: str) -> NDArray:
+        """[P] int64: the iterations that have a number of it."""
+        return self.logs[METRICS].where(metric)
+
+    def values(self, metric: str, iterations: NDArray) -> NDArray:
+        """[P] float64; NaN where there is none."""
+        return self.logs[METRICS].numbers(metric, iterations)
+
+    def places(self, axis: str, iterations: NDArray) -> NDArray:
+        """[P] float64: where these iterations lie on an axis; NaN where nobody counted."""
+        log, names = AXES[axis]
+        found = np.full(len(iterations), np.nan)
+        for name in names:
+            if not np.isfinite(found).any():
+                found = self.logs[log].numbers(name, iterations)
+        return found
+
+    def curve(self, metric: str, axis: str = "iterations") -> Curve:
+        """Where both numbers are there, in the order of iterations."""
+        at = self.where(metric)
+        x, y = self.places(axis, at), self.values(metric, at)
+        known = np.isfinite(x)
+        return Curve(x=x[known], y=y[known])
+
+    def score(self, metric: str) -> float | None:
+        """The last value: of a run that died, the one it had. None: it never had any."""
+        last = self.where(metric)[-1:]
+        return float(self.values(metric, last)[0]) if len(last) else None
+
+
+def find(places: Iterable[str | Path]) -> list[Path]:
+    """The run directories at and below these places, each once, by path.
+
+    Raises ValueError for a place that has none.
+    """
+    found: dict[Path, None] = {}
+    for place in map(Path, places):
+        here = sorted(_below(place))
+        if not here:
+            raise ValueError(f"{place}: there is no run in it; a run has {CONFIG} and {MANIFEST}")
+        found |= dict.fromkeys(path.resolve() for path in here)
+    return list(found)
+
+
+def _below(place: Path) -> Iterator[Path]:
+    # One that died before its first line is a run too.
+    return (path.parent for path in place.rglob(CONFIG) if (path.parent / MANIFEST).is_file())
+
+
+def _code(of_start: Mapping[str, object]) -> str:
+    commit = of_start["commit"]
+    if not isinstance(commit, str) or COMMIT.fullmatch(commit) is None:
+        return "unknown code"  # it stands in tables and under figures
+    return f"{commit[:10]}+changes" if of_start.get("dirty") else commit[:10]
+
+
+def read(folder: Path) -> Run:
+    """Raises ValueError for a directory that is no run of ours."""
+    try:
+        config = read_config(folder / CONFIG)
+        starts = json.loads(read_bytes(folder / MANIFEST, JSON_BYTES))["starts"]
+        _check_kinds(config)
+        found = Run(
+            folder=folder,
+            config=config,
+            seed=int(config["seed"]),
+            code=[_code(start["code"]) for start in starts],
+            works=works(folder),  # before its logs: what ends meanwhile is found whole
+            logs={name: Log(folder / name) for name in (METRICS, TIMING)},
+        )
+        found.names()  # parses the lines that are looked at whole
+        return found
+    except UNREADABLE as error:
+        raise ValueError(f"{folder} cannot be read as a run ({reason_of(error)})") from None
+
+
+def read_all(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, and a sentence for each of the others.
+
+    Raises ValueError where none can.
+    """
+    found, left_out = [], []
+    for folder in folders:
+        try:
+            found.append(read(folder))
+        except ValueError as error:
+            left_out.append(f"left out: {error}")
+    if not found:
+        raise ValueError("; ".join(left_out).removeprefix("left out: "))
+    return found, left_out
+
+
+def _check_kinds(config: Mapping[str, object]) -> None:
+    int(config["iterations"])
+    typed, choices = config.get("overrides", []), config.get("choices", {})
+    if not (isinstance(typed, list) and all(isinstance(word, str) for word in typed)):
+        raise ValueError(f"{CONFIG}: overrides are a list of words")
+    if not isinstance(choices, dict):
+        raise ValueError(f"{CONFIG}: choices are a mapping")

@@ -1,0 +1,164 @@
+"""Which runs are seeds of one another, what sets two variants apart, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tandem.record.reading import tasks
+from tandem.record.reading.runs import Run
+from tandem.settings.settings import KEYS, key_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Runs of one configuration on one task, apart in nothing but the seed."""
+
+    name: str
+    runs: Sequence[Run]  # by seed
+    task: str = ""  # "": all runs have the same one
+    everywhere: str = ""  # the name of the configuration on whatever task
+
+    @property
+    def seeds(self) -> list[int]:
+        return [run.seed for run in self.runs]
+
+
+def grouped(runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = ()) -> list[Variant]:
+    """Runs by configuration, in the order in which they come, named by what sets them apart.
+
+    `by`: choices (algorithm) or keys (optimizer.lr) that tell variants apart; `task`: those that
+    tell tasks apart. Raises ValueError where a variant has a seed twice, where `by` leaves
+    configurations together that are not one, or where a key is in no configuration.
+    """
+    facts = [facts_of(run) for run in runs]
+    for option, keys in (("by", by), ("task", task)):
+        for key in keys:
+            if not any(key in fact for fact in facts):
+                raise ValueError(f"{option}={key}: no run has such a choice or key")
+    which = tasks.told_apart(facts, by=by, task=task)
+    of_task = [tasks.named(fact, which) for fact in facts]
+    beside = tasks.brought(facts, of_task, which)
+    kept = [{key: x for key, x in fact.items() if key not in beside} for fact in facts]
+    keys = list(by) or naming_keys(runs, kept)
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run, fact, own in zip(runs, facts if by else kept, of_task, strict=True):
+        groups.setdefault((named(fact, keys), own), []).append(run)
+    if by:
+        for (name, _), own in groups.items():
+            _of_one_configuration(name, own, by)
+    return [_variant(*names, own) for names, own in groups.items()]
+
+
+def _of_one_configuration(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
+    """Seeds of two configurations are no seeds of one: their spread is that of the two."""
+    facts = [facts_of(run) for run in runs]
+    if not differing(facts):
+        return
+    first, *more = naming_keys(runs, facts)
+    values = " and ".join(dict.fromkeys(str(fact.get(first, "-")) for fact in facts))
+    raise ValueError(
+        f"by={','.join(by)}: runs of {name} are no seeds of one another, they differ in "
+        f"{', '.join([f'{first} ({values})', *more])}: by={','.join([*by, first, *more])} tells "
+        "them apart"
+    )
+
+
+def _variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
+    name = f"{everywhere}, {task}" if task else everywhere
+    own = _once_each(name, sorted(runs, key=lambda run: run.seed))
+    return Variant(name=name, runs=own, task=task, everywhere=everywhere)
+
+
+def named(fact: Mapping[str, object], keys: Sequence[str]) -> str:
+    """A choice is named by its option, a number by its key too."""
+    said = [str(fact[k]) if k == "algorithm" else f"{k}={fact[k]}" for k in keys if k in fact]
+    return ", ".join(said) or str(fact.get("algorithm", "all"))
+
+
+def naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:
+    """What people typed and runs do not agree on; and of the rest what more names it takes."""
+    apart = differing(facts)
+    typed = dict.fromkeys(
+        text.lstrip("+~").partition("=")[0].partition("@")[0]
+        for run in runs
+        for text in run.config.get("overrides", ())
+    )
+    keys = [key for key in typed if key in apart]
+    rest = [key for key in apart if key not in keys]
+    for key in rest:  # one that tells nothing apart now will not do so later
+        if told(facts, [*keys, key]) > told(facts, keys):
+            keys.append(key)
+    return keys
+
+
+def told(facts: Sequence[Mapping[str, object]], keys: Sequence[str]) -> int:
+    """How many names these keys give."""
+    return len({named(fact, keys) for fact in facts})
+
+
+def differing(facts: Sequence[Mapping[str, object]]) -> list[str]:
+    """Keys on which some do not agree, sorted."""
+    every = {key for fact in facts for key in fact}
+    return sorted(key for key in every if len({str(fact.get(key)) for fact in facts}) > 1)
+
+
+def _once_each(name: str, runs: list[Run]) -> list[Run]:
+    for one, other in pairwise(runs):
+        if one.seed == other.seed:
+            raise ValueError(
+                f"{name} has seed {one.seed} twice: {one.folder} and {other.folder}. Two runs of "
+                "one seed are no two replicates: leave one out, or tell them apart by=KEY"
+            )
+    return runs
+
+
+def facts_of(run: Run) -> dict[str, object]:
+    """Choices by group and numbers by dotted key, without what makes no difference."""
+    choices = {name: x for name, x in run.config.get("choices", {}).items() if name != "recipe"}
+    numbers = {
+        key: value
+        for key, value in flat(run.config)
+        if key_of(key).compared and not (key.endswith(".seed") and value == run.seed)
+    }
+    return numbers | {key: x for key, x in choices.items() if key_of(key).compared}
+
+
+def flat(node: object, where: str = "") -> Iterator[tuple[str, object]]:
+    """Leaves of a configuration by dotted key; a list is one leaf."""
+    if isinstance(node, Mapping) and node:
+        for name, item in node.items():
+            yield from flat(item, f"{where}.{name}" if where else str(name))
+    else:
+        yield where, tuple(node) if isinstance(node, list) else node
+
+
+def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
+    """What the two configurations do not agree on."""
+    a, b = facts_of(one), facts_of(other)
+    keys = dict.fromkeys((*a, *b))
+    return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
+
+
+def shared_seeds(one: Variant, other: Variant) -> list[int]:
+    """The seeds that both variants have, by which they are paired; [] if they are not.
+
+    Decided by design and never by looking: the same seeds, each from the same first weights. A
+    seed names the prompts and the noise of a run, so such a pair differs by the variant alone.
+    """
+    theirs = {run.seed: run for run in other.runs}
+    both = [(run, theirs[run.seed]) for run in one.runs if run.seed in theirs]
+    if any(start_of(own) != start_of(its) for own, its in both):
+        return []
+    return [run.seed for run, _ in both]
+
+
+def start_of(run: Run) -> tuple[object, ...]:
+    """What the first weights are a function of, but for the seed."""
+    leaves = dict(flat({key: run.config.get(key) for key in KEYS if key_of(key).start}))
+    return tuple(
+        (key, value)
+        for key, value in leaves.items()
+        if not (key.endswith(".seed") and value == run.seed)
+    )

@@ -1,0 +1,36 @@
+"""Rewards as a server asks them: of rows that came from elsewhere, with a reason for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tandem.rewards.rewards import Rewards
+from tandem.rewards.result import ABSTAINED, Missing, explained, fault_of
+from tandem.rewards.serialization import Number, Row
+
+Scorer = Callable[[Sequence[Row]], list[Number]]
+
+
+def scorer(rewards: Rewards) -> Scorer:
+    """What a run would make of the same samples: the weighted sum, or why there is none."""
+
+    def score(rows: Sequence[Row]) -> list[Number]:
+        outputs, prompts = [row.output for row in rows], [row.prompt for row in rows]
+        parts = rewards.components.items()
+        judged = {name: component.judge(outputs, prompts) for name, component in parts}
+        scores = rewards.summed(judged, len(rows))
+        rewards.pop_faults()
+        reasons = [{name: said[i][1] for name, said in judged.items()} for i in range(len(rows))]
+        totals = zip(scores.total.tolist(), scores.scored.tolist(), reasons, strict=True)
+        return [total if scored else missing(why) for total, scored, why in totals]
+
+    return score
+
+
+def missing(reasons: Mapping[str, str | None]) -> Missing | None:
+    """The first failure among what rewards said of a sample without a score; None: no opinion."""
+    failed = [(name, reason) for name, reason in reasons.items() if reason not in (None, ABSTAINED)]
+    if not failed:
+        return None
+    name, reason = failed[0]
+    return Missing(explained(name, reason) if len(reasons) == 1 else fault_of(name, reason))

@@ -1,0 +1,183 @@
+"""Serve rewards over HTTP: `python -m tandem serve reward=exact_match port=8123`."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tandem.config import ConfigError, build, compose
+from tandem.config.binding import bind_call
+from tandem.config.building import make
+from tandem.launch.command_line import refusals
+from tandem.config.names import unknown
+from tandem.config.overrides import parse
+from tandem.rewards.call import compares
+from tandem.rewards.rewards import Rewards
+from tandem.reward_server.scoring import Scorer, scorer
+from tandem.reward_server.server import Capacity, ScoreServer
+
+TOKEN = "TANDEM_REWARD_TOKEN"
+SHORTEST_TOKEN = 8  # characters
+GRACE = 10.0  # seconds for requests that are being answered when the server is told to end
+COMPOSED = ("reward", "plugins")
+HELP = """\
+Serve rewards over HTTP: python -m tandem serve reward=option [key=value] ...
+
+Examples:
+  python -m tandem serve reward=exact_match
+  python -m tandem serve reward=[exact_match,length] reward.length.weight=0.2 port=8200
+  python -m tandem serve plugins=[my_rewards] reward=mine
+  TANDEM_REWARD_TOKEN=... python -m tandem serve reward=pickscore host=0.0.0.0
+
+Then: python train.py reward=http reward.http.function.url=http://127.0.0.1:8123
+
+Rewards are chosen and set as in train.py; several are added up by their weights. The protocol is in
+docs/remote_rewards.md.
+
+Keys:
+{keys}
+
+Environment:
+  {token}  bearer token that clients must send; needed for any host but loopback
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a server listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8123
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise ValueError(f"port={self.port}: must lie in 0 ... 65535; 0 takes a free one")
+
+    @property
+    def is_loopback(self) -> bool:
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+KEYS = {
+    "host": "address to listen at; any but loopback needs a token",
+    "port": "0 takes a free one",
+    "max_request_bytes": "of the body of a request",
+    "max_requests": "that are read or scored at a time; more get a 503",
+    "max_connections": "at a time; more are closed",
+    "request_timeout": "seconds from a connection to the last byte of its request",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or {"-h", "--help"} & set(words):
+        print(page(), end="")
+        return
+    with refusals():
+        place, capacity, overrides = read(words)
+        token = token_for(place)
+        score = scorer(rewards_of(overrides))
+        server = bound(place, score, token, capacity)
+    run(server)
+
+
+def page() -> str:
+    defaults = {f.name: f.default for f in (*fields(Place), *fields(Capacity))}
+    keys = "\n".join(
+        f"  {f'{name}={defaults[name]}':<30} {what}".rstrip() for name, what in KEYS.items()
+    )
+    return HELP.format(keys=keys, token=TOKEN)
+
+
+def read(words: Sequence[str]) -> tuple[Place, Capacity, list[str]]:
+    """Where to listen, what to take on, and what is left to choose the rewards."""
+    own: dict[str, object] = {}
+    overrides = []
+    for part in parse(words):
+        first = part.key_or_group.partition(".")[0].partition("/")[0]
+        if first in COMPOSED:
+            overrides.append(part.input_line)
+        elif part.key_or_group in KEYS:
+            own[part.key_or_group] = part.value()
+        else:
+            raise ConfigError(unknown("key", part.key_or_group, (*COMPOSED, *KEYS)))
+    return *(_record(kind, own) for kind in (Place, Capacity)), overrides
+
+
+def _record(kind: type, given: Mapping[str, object]) -> Any:
+    names = {field.name for field in fields(kind)}
+    known = {name: value for name, value in given.items() if name in names}
+    try:
+        return make(bind_call(kind, known, "", partial=False))
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def rewards_of(overrides: Sequence[str]) -> Rewards:
+    """Composed and built as train.py does it."""
+    if not any(part.key_or_group == "reward" for part in parse(overrides)):
+        raise ConfigError("reward is missing: choose one, for example reward=exact_match")
+    cfg = compose(overrides)
+    try:
+        rewards = Rewards({name: build(node) for name, node in cfg.reward.items()})
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    for name, component in rewards.components.items():
+        if compares(component.function):
+            raise ConfigError(
+                f"reward.{name} compares the samples of a prompt, and here each comes by itself; "
+                "choose it in train.py"
+            )
+    return rewards
+
+
+def token_for(place: Place) -> str | None:
+    """Of the environment. Raises ConfigError where there must be one."""
+    token = os.environ.get(TOKEN, "").strip() or None
+    if token is None and not place.is_loopback:
+        raise ConfigError(
+            f"host={place.host} can be reached from other machines: set the environment variable "
+            f"{TOKEN} to a token, or host=127.0.0.1"
+        )
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise ConfigError(f"{TOKEN} has less than {SHORTEST_TOKEN} characters: set a longer token")
+    return token
+
+
+def bound(place: Place, score: Scorer, token: str | None, capacity: Capacity) -> ScoreServer:
+    try:
+        return ScoreServer((place.host, place.port), score, token=token, capacity=capacity)
+    except OSError as error:
+        raise ConfigError(f"host={place.host} port={place.port}: {error.strerror}") from error
+
+
+def run(server: ScoreServer) -> None:
+    """Serve until SIGINT or SIGTERM; what is being answered then may end."""
+    told = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
+    open_to = "clients with the token" if server.token else "this machine"
+    print(f"serving at {server.url} for {open_to}", flush=True)
+    told.wait()
+    server.shutdown()
+    server.server_close()
+    left = "" if server.drained(GRACE) else "; what was still being answered was given up"
+    print(f"ended{left}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

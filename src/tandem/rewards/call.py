@@ -1,0 +1,211 @@
+"""What a reward is asked, and what its answers come to: of a sample, a group, or two of a group.
+
+A declaration stands above a function or a class, and `@batched` may stand above another one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Protocol, TypeVar, overload
+
+from torch import Tensor
+
+from tandem.contracts import declare, facts_of
+from tandem.rewards.result import Missing, number_of, one_each
+from tandem.types import Prompt
+
+Function = TypeVar("Function", bound=Callable)
+Rows = tuple[int, ...]  # whom a question is about
+
+
+def batched(function: Function) -> Function:
+    """Mark a reward that takes lists: (outputs, prompts) -> a number or None for each.
+
+    The numbers come in the order of the outputs, or as a mapping from place in the list to number.
+    """
+    return declare(batched=True)(function)
+
+
+@overload
+def waits(function: Function) -> Function: ...
+@overload
+def waits(*, at_once: int) -> Callable[[Function], Function]: ...
+def waits(function: Function | None = None, *, at_once: int = 1) -> Callable:
+    """Mark a reward that waits for somebody else, such as a server or other processes.
+
+    It is asked in a thread of its own, beside other rewards and while more samples are drawn;
+    `@waits(at_once=16)` asks it in 16 threads, so that up to 16 calls wait at the same time. One
+    that computes gains nothing by that.
+    """
+    if at_once < 1:
+        raise ValueError(f"at_once={at_once} of @waits must be at least 1")
+
+    mark = declare(waits=at_once)
+    return mark if function is None else mark(function)
+
+
+def groupwise(function: Function) -> Function:
+    """Mark a reward that sees a group: (outputs, prompt) -> a number or None for each output."""
+    return declare(asks=Groups())(function)
+
+
+@overload
+def pairwise(function: Function) -> Function: ...
+@overload
+def pairwise(*, both_orders: bool) -> Callable[[Function], Function]: ...
+def pairwise(function: Function | None = None, *, both_orders: bool = False) -> Callable:
+    """Mark a reward that compares: (first, second, prompt) -> how likely the first is the better
+    one, 0 to 1, or None.
+
+    The score of a sample is its mean chance to win against the others of its group; None against
+    all, or nobody to compare with, is None. A pair that fails leaves both its samples without a
+    score. Judges favour a place: by `both_orders` they are asked of every pair twice. Else each
+    sample comes first in half of its pairs, give or take one.
+    """
+
+    mark = declare(asks=Pairs(both_orders=both_orders))
+    return mark if function is None else mark(function)
+
+
+class Form(Protocol):
+    """Of whom a function is asked at a time."""
+
+    def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
+        """`groups`: the rows of each."""
+
+    def arguments(self, outputs: Sequence, prompts: Sequence[Prompt], rows: Rows) -> tuple:
+        """What the function is called with."""
+
+    def verdicts(
+        self, questions: Sequence[Rows], answers: Sequence[object], count: int
+    ) -> list[object]:
+        """One answer for each of `count` rows: a number, None, or what is wrong with it."""
+
+
+class Samples:
+    """A sample by itself, as most rewards are asked."""
+
+    def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
+        return [(row,) for row in sorted(row for rows in groups for row in rows)]
+
+    def arguments(self, outputs: Sequence, prompts: Sequence[Prompt], rows: Rows) -> tuple:
+        return own_output(outputs[rows[0]]), own_prompt(prompts[rows[0]])
+
+    def verdicts(
+        self, questions: Sequence[Rows], answers: Sequence[object], count: int
+    ) -> list[object]:
+        return list(answers)
+
+
+class Groups:
+    """All samples of a group at once."""
+
+    def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
+        return [tuple(rows) for rows in groups]
+
+    def arguments(self, outputs: Sequence, prompts: Sequence[Prompt], rows: Rows) -> tuple:
+        return [own_output(outputs[row]) for row in rows], own_prompt(prompts[rows[0]])
+
+    def verdicts(
+        self, questions: Sequence[Rows], answers: Sequence[object], count: int
+    ) -> list[object]:
+        verdicts: list[object] = [None] * count
+        for rows, answer in zip(questions, answers, strict=True):
+            for row, value in zip(rows, one_each(answer, len(rows)), strict=True):
+                verdicts[row] = value
+        return verdicts
+
+
+class Pairs:
+    """Two samples of a group, for all pairs or for all pairs in both orders."""
+
+    def __init__(self, *, both_orders: bool) -> None:
+        self.both_orders = both_orders
+
+    def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
+        return [pair for rows in groups for pair in self._pairs(rows)]
+
+    def _pairs(self, rows: Sequence[int]) -> list[Rows]:
+        places = combinations(range(len(rows)), 2)
+        if self.both_orders:
+            places = [order for i, j in places for order in ((i, j), (j, i))]
+        else:  # around a circle everybody comes first against the half that follows
+            places = [(i, j) if 2 * (j - i) <= len(rows) else (j, i) for i, j in places]
+        return [(rows[first], rows[second]) for first, second in places]
+
+    def arguments(self, outputs: Sequence, prompts: Sequence[Prompt], rows: Rows) -> tuple:
+        first, second = (own_output(outputs[row]) for row in rows)
+        return first, second, own_prompt(prompts[rows[0]])
+
+    def verdicts(
+        self, questions: Sequence[Rows], answers: Sequence[object], count: int
+    ) -> list[object]:
+        said: list[list[object]] = [[] for _ in range(count)]
+        for (first, second), answer in zip(questions, answers, strict=True):
+            won, lost = chances(answer)
+            said[first].append(won)
+            said[second].append(lost)
+        return [mean_chance(of_row) for of_row in said]
+
+
+def chances(answer: object) -> tuple[object, object]:
+    """Of the first and of the second; what is no preference stays what it is, for both."""
+    number, reason = number_of(answer)
+    if reason is not None:
+        return answer, answer
+    if not 0 <= number <= 1:
+        fault = Missing(f"gave a preference of {number:g}, not one from 0 to 1")
+        return fault, fault
+    return number, 1 - number
+
+
+def mean_chance(said: Sequence[object]) -> object:
+    """The mean of the numbers; None where nobody said one, and the first fault if there is any."""
+    numbers = [one for one in said if isinstance(one, float)]
+    faults = [one for one in said if one is not None and number_of(one)[0] is None]
+    if faults:
+        return faults[0]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def form_of(component: Callable) -> Form:
+    """Of whom a reward is asked at a time; one that does not say, of a sample by itself."""
+    return facts_of(component).asks or Samples()
+
+
+def compares(component: Callable) -> bool:
+    """Whether a reward says nothing of a sample that has nobody beside it."""
+    return not isinstance(form_of(component), Samples)
+
+
+def is_batched(component: Callable) -> bool:
+    return facts_of(component).batched
+
+
+def is_waiting(component: Callable) -> bool:
+    return facts_of(component).waits > 0
+
+
+def at_once_of(component: Callable) -> int:
+    """How many calls of a reward are made at the same time."""
+    return max(1, facts_of(component).waits)
+
+
+def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:
+    """The rows of each group, both in the order in which they come; None: each stands alone."""
+    places: dict[int, list[int]] = {}
+    for row, one in enumerate(range(count) if group is None else group.tolist()):
+        places.setdefault(one, []).append(row)
+    return list(places.values())
+
+
+def own_output(output: str | Tensor) -> str | Tensor:
+    """A function may write on what it is given: others are given it too."""
+    return output.clone() if isinstance(output, Tensor) else output
+
+
+def own_prompt(prompt: Prompt) -> Prompt:
+    return replace(prompt, fields=copy.deepcopy(prompt.fields)) if prompt.fields else prompt

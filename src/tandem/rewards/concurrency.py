@@ -1,0 +1,132 @@
+"""Calls beside the main thread. All are daemons: one that hangs must not keep the process alive."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import torch
+
+from tandem.rewards.attempts import attempt
+from tandem.rewards.result import Missing
+
+# Rounds of calls in a row that all took too long: whoever hangs thrice is not asked any more.
+PATIENCE = 3
+HEARING = 0.25  # seconds: a signal that another thread caught is heard when a wait ends
+
+
+def at_once(
+    count: int, function: Callable, asked: Sequence[tuple], *, seconds: float | None = None
+) -> list:
+    """What a function gives for each tuple of arguments, or what it raises; `count` at a time.
+
+    A call that takes over `seconds` is a TimeoutError, and its thread is left to itself. After
+    three rounds of nothing else those that are left are `Missing`: they are not asked any more.
+    """
+    return Calls(function, asked, seconds).made(min(count, len(asked)))
+
+
+class Calls:
+    """Some calls of one function, and which of them are being made."""
+
+    def __init__(self, function: Callable, asked: Sequence[tuple], seconds: float | None) -> None:
+        self.function, self.asked, self.seconds = function, asked, seconds
+        self.answers: dict[int, object] = {}
+        self.begun: dict[int, float] = {}  # since when, of those that are being made
+        self.late = 0  # in a row
+        self.left = iter(range(len(asked)))
+        self.changed = threading.Condition()
+
+    def made(self, count: int) -> list:
+        for _ in range(count):
+            thread_like_this(self._work)
+        with self.changed:
+            try:
+                while len(self.answers) < len(self.asked):
+                    self.changed.wait(self._until_one_is_late())
+                    self._give_up(PATIENCE * count)
+            finally:  # nobody waits any more
+                self.left = iter(())
+        return [self.answers[place] for place in range(len(self.asked))]
+
+    def _work(self) -> None:
+        while (place := self._next()) is not None:
+            answer = attempt(self.function, self.asked[place])
+            with self.changed:
+                if self.begun.pop(place, None) is None:
+                    return  # given up, and another thread is in the place of this one
+                self.late = 0
+                self._answer(place, answer)
+
+    def _next(self) -> int | None:
+        with self.changed:
+            if (place := next(self.left, None)) is not None:
+                self.begun[place] = time.monotonic()
+            return place
+
+    def _answer(self, place: int, answer: object) -> None:
+        self.answers[place] = answer
+        if len(self.answers) == len(self.asked):
+            self.changed.notify()
+
+    def _until_one_is_late(self) -> float:
+        if self.seconds is None:
+            return HEARING
+        now = time.monotonic()
+        late = min(self.begun.values(), default=now) + self.seconds
+        return max(min(late - now, HEARING), 0)
+
+    def _give_up(self, patience: int) -> None:
+        now = time.monotonic()
+        late = [
+            place
+            for place, since in self.begun.items()
+            if self.seconds is not None and now - since >= self.seconds
+        ]
+        for place in late:
+            del self.begun[place]
+            self.late += 1
+            self._answer(place, TimeoutError())
+            if self.late < patience:
+                thread_like_this(self._work)
+        if self.late >= patience:
+            for place in self.left:
+                self._answer(place, Missing(f"not asked: {self.late} calls in a row timed out"))
+
+
+class Line:
+    """Calls that are made one after another, in the order in which they were put."""
+
+    def __init__(self) -> None:
+        self.last: Future | None = None
+
+    def put(self, function: Callable, *arguments: object) -> Future:
+        before, self.last = self.last, Future()
+        call = (before, self.last, function, arguments)
+        thread_like_this(_settle, *call)
+        return self.last
+
+
+def thread_like_this(work: Callable, *arguments: object) -> None:
+    """A thread that has begun, with gradients off where they are off here, and on this device."""
+    gradients = torch.is_grad_enabled()
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def as_here() -> None:
+        torch.set_grad_enabled(gradients)
+        if device is not None:
+            torch.cuda.set_device(device)
+        work(*arguments)
+
+    threading.Thread(target=as_here, daemon=True).start()
+
+
+def _settle(before: Future | None, future: Future, function: Callable, arguments: tuple) -> None:
+    try:
+        if before is not None:
+            before.exception()
+        future.set_result(function(*arguments))
+    except BaseException as error:
+        future.set_exception(error)

@@ -1,0 +1,203 @@
+"""What a run and a server of rewards send each other: JSON for texts, safetensors for pictures.
+
+Of a prompt travel what a reward may read of it (`OF_PROMPT`) and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from tandem.rewards.result import Missing
+from tandem.types import Prompt
+
+VERSION = 1
+TEXTS, PICTURES = "application/json", "application/x-safetensors"
+METADATA = "request"  # the key of a safetensors header that holds the JSON
+OF_PROMPT = ("id", "source", "text", "messages", "answer", "fields")
+LONGEST_REASON = 200  # characters
+
+Number = float | None | Exception  # None: no opinion; an exception says why there is no number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A sample on its way. Its id names its place and its content, so that no answer to another
+    request can be taken for its own."""
+
+    id: str
+    output: str | Tensor  # a picture is uint8 [H, W, 3]
+    prompt: Prompt
+
+
+def row_of(place: int, output: str | Tensor, prompt: Prompt) -> Row:
+    """Raises ValueError or TypeError for what cannot travel."""
+    if isinstance(output, Tensor):
+        output = output.cpu().contiguous().clone()  # safetensors takes no views of one tensor
+        content = output.numpy().tobytes()
+    else:
+        content = json.dumps(output).encode()
+    said = json.dumps(_of_prompt(prompt), allow_nan=False).encode()
+    digest = hashlib.blake2b(said + content, digest_size=8).hexdigest()
+    return Row(id=f"{place}-{digest}", output=output, prompt=prompt)
+
+
+def encode(rows: Sequence[Row]) -> tuple[str, bytes]:
+    """Media type and body of a request; all outputs are texts, or all are pictures."""
+    samples = [{"id": row.id, "prompt": _of_prompt(row.prompt)} for row in rows]
+    request = {"version": VERSION, "samples": samples}
+    if not isinstance(rows[0].output, Tensor):
+        for sample, row in zip(samples, rows, strict=True):
+            sample["output"] = row.output
+        return TEXTS, json.dumps(request, allow_nan=False).encode()
+    pictures = {row.id: row.output for row in rows}
+    return PICTURES, safetensors.torch.save(pictures, {METADATA: json.dumps(request)})
+
+
+def decode(kind: str, body: bytes) -> list[Row]:
+    """The rows of a request. Raises ValueError, in one line, for a body that is none."""
+    pictures = _pictures(body) if kind == PICTURES else None
+    request = _json(body if pictures is None else _header(body))
+    if not isinstance(request, dict) or request.get("version") != VERSION:
+        raise ValueError(f"expected an object with version {VERSION} and samples")
+    samples = request.get("samples")
+    if not isinstance(samples, list) or not samples:
+        raise ValueError("samples must be a list of one or more")
+    rows = [_row(sample, pictures) for sample in samples]
+    ids = [row.id for row in rows]
+    if len(set(ids)) < len(ids):
+        raise ValueError("two samples have one id")
+    if pictures is not None and set(ids) != pictures.keys():
+        raise ValueError("tensors and samples must have the same ids")
+    return rows
+
+
+def encode_numbers(ids: Sequence[str], numbers: Sequence[Number]) -> bytes:
+    scores = [
+        {"id": id, "score": None, "reason": str(number)[:LONGEST_REASON]}
+        if isinstance(number, Exception)
+        else {"id": id, "score": number}
+        for id, number in zip(ids, numbers, strict=True)
+    ]
+    return json.dumps({"version": VERSION, "scores": scores}, allow_nan=False).encode()
+
+
+def decode_numbers(reply: object, ids: Sequence[str]) -> list[Number]:
+    """The number of each id, in their order; what is wrong with one of them is its own fault.
+
+    Raises ValueError for a reply that says nothing about any of them.
+    """
+    scores = reply.get("scores") if isinstance(reply, dict) else None
+    if not isinstance(scores, list):
+        raise ValueError("a reply without a list of scores came")
+    said: dict[str, list[dict[str, Any]]] = {id: [] for id in ids}
+    for score in scores:
+        if isinstance(score, dict) and isinstance(score.get("id"), str) and score["id"] in said:
+            said[score["id"]].append(score)
+    if not any(said.values()):
+        raise ValueError(f"a reply with none of the {len(ids)} ids came")
+    return [_number(said[id]) for id in ids]
+
+
+def _number(said: Sequence[Mapping[str, Any]]) -> Number:
+    if len(said) != 1:
+        return Missing("the reply has no score of it" if not said else "the reply has two of it")
+    score, reason = said[0].get("score"), said[0].get("reason")
+    if score is None:
+        return None if reason is None else Missing(_one_line(reason))
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        return Missing(f"gave {type(score).__name__}, not a number")
+    return score
+
+
+def _one_line(reason: object) -> str:
+    shown = "".join(c if c.isprintable() else " " for c in str(reason)[:LONGEST_REASON])
+    return f"the server says: {shown}"
+
+
+def _of_prompt(prompt: Prompt) -> dict[str, Any]:
+    messages = None if prompt.messages is None else [dict(one) for one in prompt.messages]
+    return {
+        "id": prompt.id,
+        "source": prompt.source,
+        "text": prompt.text,
+        "messages": messages,
+        "answer": prompt.answer,
+        "fields": dict(prompt.fields),
+    }
+
+
+def _row(sample: object, pictures: Mapping[str, Tensor] | None) -> Row:
+    expected = {"id", "prompt"} | ({"output"} if pictures is None else set())
+    if not isinstance(sample, dict) or sample.keys() != expected:
+        raise ValueError(f"a sample has {', '.join(sorted(expected))}, and nothing else")
+    id = sample["id"]
+    output = sample["output"] if pictures is None else pictures.get(str(id))
+    if not isinstance(id, str) or not isinstance(output, str | Tensor):
+        raise ValueError("ids are strings, and each names a text or a tensor")
+    return Row(id=id, output=output, prompt=_prompt(sample["prompt"]))
+
+
+def _prompt(said: object) -> Prompt:
+    if not isinstance(said, dict) or not said.keys() <= set(OF_PROMPT):
+        raise ValueError(f"a prompt has {', '.join(OF_PROMPT)}, and nothing else")
+    messages, fields = said.get("messages"), said.get("fields", {})
+    texts = [said.get("source", ""), said.get("text") or "", said.get("answer") or ""]
+    fits = type(said.get("id")) is int and isinstance(fields, dict)
+    if not fits or not all(isinstance(text, str) for text in texts) or not _is_chat(messages):
+        raise ValueError("a prompt has id: int, source, text and answer: string, fields: object")
+    return Prompt(
+        id=said["id"],
+        source=texts[0],
+        text=said.get("text"),
+        messages=None if messages is None else tuple(messages),
+        answer=said.get("answer"),
+        fields=fields,
+    )
+
+
+def _is_chat(messages: object) -> bool:
+    if messages is None:
+        return True
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        return False
+    return all(isinstance(text, str) for one in messages for text in one.values())
+
+
+def _pictures(body: bytes) -> dict[str, Tensor]:
+    try:
+        pictures = safetensors.torch.load(body)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ValueError("the body is no safetensors file") from error
+    for picture in pictures.values():
+        if picture.dtype != torch.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+            raise ValueError(f"a picture is uint8 [H, W, 3], not {[*picture.shape]}")
+    return pictures
+
+
+def _header(body: bytes) -> str:
+    """The request, which stands in the header of a safetensors file beside its tensors."""
+    header = _json(body[8 : 8 + int.from_bytes(body[:8], "little")])
+    metadata = header.get("__metadata__") or {}
+    if METADATA not in metadata:
+        raise ValueError(f"the header of the safetensors file has no {METADATA}")
+    return metadata[METADATA]
+
+
+def _json(body: bytes | str) -> Any:
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is no JSON") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

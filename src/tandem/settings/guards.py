@@ -1,0 +1,191 @@
+"""What ends a run that would only waste time or tell lies, and what it leaves behind to look at."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors.torch import save_file
+
+from tandem import distributed
+from tandem.experience import Experience
+from tandem.settings.keys import key
+from tandem.stop import Stop
+
+log = logging.getLogger(__name__)
+SHOWN = 5  # reasons of missing scores
+# Rows of older weights must be treated as such: their ratio alone would start at 1.
+STALE = (
+    "samples are of older weights, and nothing corrects for it; set algorithm/correction=token_tis "
+    "or staleness_decay, or algorithm/proximal=bypass or log_linear"
+)
+
+
+class Guarded(Protocol):
+    """What guards want to know of a policy."""
+
+    exact: bool  # whether a log-probability comes out the same in any batch
+    disagreement: float  # of sampler and trainer, on a few rows of the first samples, nats
+    varies_by: str  # the setting that makes its samples differ more
+
+    def suspicion(self) -> str:
+        """Why the two differ, as far as can be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """Limits of a healthy run."""
+
+    first_update_ratio: float = 1e-4  # largest |logp - old_logp| before anything was updated, nats
+    max_mismatch: float = 0.05  # mean |logp of the trainer - logp of the sampler|, nats
+    non_finite: str = "stop"  # or skip:k, which tolerates k in a row
+    no_signal: int = 5  # iterations in a row in which every group ties
+    max_missing_rewards: float = 0.1  # fraction of an iteration's samples
+    # Seconds without progress; None: however long.
+    stalled_after: float | None = field(
+        default=3600.0, metadata=key(resumable=True, compared=False)
+    )
+
+    def __post_init__(self) -> None:
+        kind, _, number = self.non_finite.partition(":")
+        if self.non_finite != "stop" and not (kind == "skip" and number.isdigit()):
+            raise ValueError(
+                f"guards.non_finite is stop or skip:k (skip:3), not {self.non_finite!r}"
+            )
+
+        if self.stalled_after is not None and not self.stalled_after > 0:
+            raise ValueError(
+                f"guards.stalled_after={self.stalled_after} is a time above 0 in seconds, or null"
+            )
+
+    @property
+    def tolerated(self) -> int:
+        """Non-finite updates in a row that are skipped before the run ends."""
+        return int(self.non_finite.partition(":")[2] or 0)
+
+    def check_first_update(self, seen: Mapping[str, float], policy: Guarded) -> None:
+        """What fresh samples say of sampler and trainer, while the weights are the same."""
+        self.check_mismatch(seen.get("rollout_corr/abs_logp_diff", policy.disagreement), policy)
+        if policy.exact:
+            self.check_fresh(seen.get("actor/log_ratio_max", 0.0), policy)  # of samples only
+
+    def check_fresh(self, gap: float, policy: Guarded) -> None:
+        if not gap <= self.first_update_ratio:
+            raise Stop(
+                f"before the first update the trainer's log-probabilities differ from the sampling "
+                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}): "
+                f"{policy.suspicion()}"
+            )
+
+    def check_mismatch(self, gap: float, policy: Guarded) -> None:
+        if not gap <= self.max_mismatch:
+            raise Stop(
+                f"sampler and trainer disagree by {gap:.2g} nats per step on average "
+                f"(guards.max_mismatch={self.max_mismatch:g}): {policy.suspicion()}"
+            )
+
+    def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
+        """`facts` of an update that was left out, whose batch lies in `folder`."""
+        if in_a_row > self.tolerated:
+            raise Stop(
+                f"iteration {facts['iteration']}: loss {facts['losses']} or gradient norm "
+                f"{facts['grad_norm']} is not finite; the weights were left as they were and the "
+                f"batch is in {folder}. "
+                "guards.non_finite=skip:3 would leave out up to 3 such updates in a row"
+            )
+
+    def check_weights(self, weights: Iterable[torch.Tensor], iteration: int, rate: float) -> None:
+        """Those that an optimiser's step has just made, before anybody gets them."""
+        # Of its own part each rank: a maximum over ranks may lose what is no number.
+        parts = [distributed.own(weight.detach()) for weight in weights]
+        most = torch.nn.utils.get_total_norm(parts, norm_type=math.inf)
+        broken = torch.tensor(not finite(most), dtype=torch.float32)
+        if distributed.largest(broken) > 0:
+            raise Stop(
+                f"iteration {iteration}: the optimizer's step made weights that are not finite, at "
+                f"a learning rate of {rate:g}; no engine, snapshot or checkpoint was given them; "
+                "lower optimizer.lr, or go on from the newest checkpoint by resume="
+            )
+
+    def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
+        said = f"{fraction:.0%} of the samples have no reward ({counted(reasons)})"
+        if fraction > self.max_missing_rewards:
+            raise Stop(
+                f"{said}; repair the reward "
+                f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}"
+            )
+        if fraction > 0:
+            log.warning("%s", said)
+
+    def check_signal(self, flat_iterations: int, policy: Guarded) -> None:
+        if flat_iterations >= self.no_signal:
+            raise Stop(
+                f"in {flat_iterations} iterations in a row every group scored alike, so nothing "
+                f"can be learnt: raise group_size or {policy.varies_by}, give easier or harder "
+                "prompts, start from a better model (warm_start, continue_from), or use "
+                "algorithm=dapo; guards.no_signal is the patience"
+            )
+
+
+def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
+    """Write the rows of a failed update and the draws that made them, to be replayed."""
+    folder = folder / f"iteration_{facts['iteration']:06d}_rank_{facts['rank']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    rollout = batch.rollout
+    tensors = {
+        "advantages": batch.advantages,
+        "mask": rollout.mask,
+        "group": rollout.group,
+        "old_logp": rollout.old_logp,
+        "behaviour_logp": rollout.behaviour_logp,
+        "ref_logp": rollout.ref_logp,
+        "old_kl_to_ref": rollout.old_kl_to_ref,
+        "old_values": rollout.old_values,
+        "baseline": rollout.baseline,
+        "returns": batch.returns,
+        **{f"surveyed.{name}": found for name, found in batch.surveyed.items()},
+    }
+    tensors |= _pictures(rollout.outputs)
+    known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}
+    save_file(known, folder / "batch.safetensors")
+    rows = [
+        {"prompt_id": p.id, "slot": int(g), "score": score}
+        | ({"output": output} if isinstance(output, str) else {})
+        for p, g, output, score in zip(
+            rollout.prompts,
+            rollout.group,
+            rollout.outputs,
+            batch.scores.total.tolist(),
+            strict=True,
+        )
+    ]
+    (folder / "batch.json").write_text(json.dumps(facts | {"rows": rows}, indent=1))
+    return folder
+
+
+def _pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of the outputs that are pictures, by row."""
+    return {
+        f"output.{row}": output
+        for row, output in enumerate(outputs)
+        if isinstance(output, torch.Tensor)
+    }
+
+
+def counted(reasons: Mapping[str, int]) -> str:
+    """The most frequent reasons with their counts; a server may send as many as it likes."""
+    ordered = sorted(reasons.items(), key=lambda pair: -pair[1])
+    said = [f"{count} x {reason}" for reason, count in ordered[:SHOWN]]
+    if left := sum(count for _, count in ordered[SHOWN:]):
+        said.append(f"{left} x other reasons")
+    return ", ".join(said)
+
+
+def finite(*values: torch.Tensor) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in values)

@@ -1,0 +1,147 @@
+"""The keys of the top level of a configuration: the type of each, and what it matters for.
+
+The values are those of conf/config.yaml: a key without one is missing, not defaulted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Literal, get_type_hints
+
+from tandem.contracts import at_least, positive
+from tandem.settings.guards import Guards
+from tandem.settings.keys import AT_HOME, Key, key
+from tandem.evaluation.settings import Answers, Pictures
+
+Size = Annotated[int, positive]
+Precision = Literal["32-true", "bf16-mixed"]
+
+
+# Groups whose nodes name what to build.
+COMPONENTS = {
+    "rollout": Key(shared=True),
+    "algorithm": Key(),
+    "model": Key(shared=True, start=True),
+    "data": Key(shared=True),
+    "reward": Key(),
+    "optimizer": Key(),
+    "schedule": Key(),
+    "logger": Key(**AT_HOME, resumable=True),
+    "callbacks": Key(**AT_HOME, resumable=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    every: Size  # iterations
+    keep: Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dynamics:
+    """How a policy takes a step; `rollout` and the algorithm read of it what they need."""
+
+    name: str
+    clip_unit: float
+    sequence_unit: float
+    preference_unit: float
+    entropy_unit: float
+    horizon: int
+    kl: Callable
+    # Of flows alone.
+    kernel: Callable | None = None
+    logp: Callable | None = None
+    schedule: Callable | None = None
+    solver: Callable | None = None
+    stochastic: Callable | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """What of Lightning's Trainer a user may choose."""
+
+    accelerator: Literal["auto", "cpu", "gpu", "mps"]
+    devices: int | list[int] | Literal["auto"]  # of each node
+    num_nodes: Size
+    strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
+    # Of the policy's passes; what is computed of them has its own.
+    precision: Precision = field(metadata=key(resumable=True))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether passes are computed in bfloat16, from weights that are not."""
+        return self.precision == "bf16-mixed"
+
+    @property
+    def ranks(self) -> int | None:
+        """How many processes there will be; None: as many as the machine has devices."""
+        if self.devices == "auto":
+            return None
+        return self.num_nodes * (
+            len(self.devices) if isinstance(self.devices, list) else self.devices
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    seed: Annotated[int, at_least(0)] = field(
+        metadata=key(shared=True, compared=False, mirrored=False)
+    )
+    iterations: Size = field(metadata=key(resumable=True))
+    prompts_per_step: Size
+    group_size: Size
+    num_minibatches: Size
+    epochs: Size
+    max_tokens_per_microbatch: Size | None = field(metadata=key(resumable=True, compared=False))
+    micro_batch_size: Size | None = field(metadata=key(resumable=True, compared=False))
+    max_grad_norm: Annotated[float, positive]
+    parameters: Annotated[float, positive] | None = field(metadata=key(shared=True))  # of the model
+    threads: Size | None = field(metadata=key(compared=False))
+    evaluation: Answers | Pictures = field(metadata=key(weights=False, resumable=True))
+    checkpoints: Checkpoints = field(metadata=key(weights=False, resumable=True, compared=False))
+    guards: Guards = field(metadata=key(resumable=True))
+    dynamics: Dynamics
+    trainer: Devices = field(metadata=key(resumable=True, compared=False))
+    warm_start: list[str] | None = field(metadata=key(start=True))  # overrides of a run to train
+    continue_from: str | None = field(metadata=key(start=True))  # a run directory
+    resume: str | None = field(metadata=key(compared=False, mirrored=False))  # a run directory
+    evaluate: bool = field(metadata=key(resumable=True, compared=False, mirrored=False))
+    estimate: bool = field(metadata=key(compared=False, mirrored=False))
+    dry_run: bool = field(metadata=key(resumable=True, compared=False, mirrored=False))
+    # Their code is part of a warm start's name where it is used.
+    plugins: list[str] = field(metadata=key(**AT_HOME, shared=True))
+    run_dir: str = field(metadata=key(**AT_HOME))
+    sweep_dir: str | None = field(metadata=key(**AT_HOME))  # of the sweep that it is part of
+    overrides: list[str] = field(metadata=key(**AT_HOME))  # of the command line that began it
+    cache_dir: str = field(metadata=key(**AT_HOME))
+    choices: Mapping[str, str | None] = field(metadata=key(**AT_HOME))  # group -> its option
+    replaced: Mapping[str, list[str]] = field(metadata=key(**AT_HOME))  # numbers of replaced parts
+
+
+def _said(record: type) -> dict[str, Key]:
+    """What the fields of a record say, those of records within it too, by dotted key."""
+    hints, found = get_type_hints(record), {}
+    for own in fields(record):
+        found |= {own.name: own.metadata["key"]} if "key" in own.metadata else {}
+        if is_dataclass(hints[own.name]):
+            found |= {f"{own.name}.{name}": x for name, x in _said(hints[own.name]).items()}
+    return found
+
+
+KEYS = {
+    **_said(Settings),
+    **COMPONENTS,
+    "rollout.engine": Key(weights=False, shared=True),  # who samples says nothing of what
+    "hydra": Key(**AT_HOME),  # has none of our keys
+}
+ORDINARY = Key()
+
+
+def key_of(name: str) -> Key:
+    """What a dotted key, or a group written with slashes, matters for."""
+    parts = name.replace("/", ".").split(".")
+    if KEYS.get(parts[-1]) == Key(**AT_HOME):  # model.cache_dir repeats cache_dir
+        return KEYS[parts[-1]]
+    above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((KEYS[near] for near in above if near in KEYS), ORDINARY)

@@ -1,0 +1,96 @@
+"""Choose the best of a sweep that has come to its end, on eval prompts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tandem.compare import selection
+from tandem.record.reading.runs import Run
+from tandem.compare.selection import Selection
+from tandem.config.overrides import parse
+from tandem.sweep import status
+from tandem.sweep.status import Job, Plan
+
+OWN = ("seed", "run_dir", "sweep_dir", "sweep", "resume")  # what a run has of its own
+
+
+def whole(sweep: Path) -> list[Job]:
+    """All runs that were planned; []: nobody planned them.
+
+    Raises ValueError while there is more of one to come: a best would be one of those that came
+    first.
+    """
+    if not (sweep / status.PLAN).is_file():
+        return []
+    plan = status.read_plan(sweep)
+    jobs = status.jobs_of(sweep, plan)
+    left = [job for job in jobs if job.state in status.TO_COME]
+    if not left:
+        return jobs
+    states = Counter(job.state for job in left)
+    counted = ", ".join(f"{count} {state}" for state, count in states.items())
+    raise ValueError(
+        f"{len(left)} of {len(jobs)} runs are still to come ({counted}): run the sweep's command "
+        f"first: {command_of(left[0], plan)}"
+    )
+
+
+def command_of(job: Job, plan: Plan) -> str:
+    """The one that means this run; of a search, the search's."""
+    meaning = [
+        command
+        for command, names in plan.commands.items()
+        if (job.name in names if names is not None else job.name not in plan.jobs)
+    ]
+    return [*plan.commands, *meaning][-1]  # a file that it names may mean others by now
+
+
+def choose(sweep: Path, jobs: Sequence[Job], found: Sequence[Run], metric: str) -> Selection:
+    """The best of the runs that were found; no seed is fresh yet."""
+    scored, silent = selection.ranked(found, metric)
+    return Selection(
+        metric=metric,
+        candidates=[selection.candidate(one) for one in scored],
+        silent=[*silent, *never_began(sweep, jobs, found)],
+        overrides=shared(scored[0].variant.runs[0]),
+        fresh=[],
+    )
+
+
+def never_began(sweep: Path, jobs: Sequence[Job], found: Sequence[Run]) -> list[str]:
+    """Configurations of which all runs ended before they had a record, by what sets them apart."""
+    begun = {run.folder.resolve() for run in found}
+    of_jobs = {job.name: chosen_by(job.start.overrides) for job in jobs if job.start is not None}
+    of_begun = {of_jobs[job.name] for job in jobs if (sweep / job.name).resolve() in begun}
+    without = dict.fromkeys(lines for lines in of_jobs.values() if lines not in of_begun)
+    common = frozenset.intersection(*of_jobs.values()) if of_jobs else frozenset()
+    return [", ".join(sorted(lines - common)) for lines in without]
+
+
+def chosen_by(overrides: Sequence[str]) -> frozenset[str]:
+    """Lines of a command line that say what a run is."""
+    return frozenset(x for x in overrides if x.lstrip("+~").partition("=")[0] not in OWN)
+
+
+def shared(run: Run) -> list[str]:
+    """The command line of a run without what is its own."""
+    return [
+        part.input_line
+        for part in parse([str(line) for line in run.config["overrides"]])
+        if part.key_or_group not in OWN and not part.is_hydra_override()
+    ]
+
+
+def same_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:
+    """What was chosen stays chosen: fresh seeds that are looked at choose nothing."""
+    if before is None:
+        return now
+    if before.metric == now.metric and sorted(before.overrides) == sorted(now.overrides):
+        return replace(now, asked_again=before.asked_again, fresh=before.fresh)
+    raise ValueError(
+        f"{sweep / selection.FILE} holds {before.best.name}, chosen by {before.metric}, and now it "
+        f"would be {now.best.name} by {now.metric}; move it away to choose anew"
+    )

@@ -1,0 +1,34 @@
+"""Why a process ended, in one line: from its exit code and the last that it said."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+from tandem.launch.command_line import REFUSED
+from tandem.record.secrets import scrub
+from tandem.stop import INTERRUPTED
+
+LONGEST = 300  # characters
+EXCEPTION = re.compile(r"^[\w.]+(Error|Exception|Stop|Away)\b")
+
+
+def reason_of(code: int, said: str) -> str | None:
+    """`code`: as subprocess has it, below 0 a signal; `said`: what it printed. None: no fault."""
+    if code == 0:
+        return None
+    if code == INTERRUPTED:
+        return "it was asked to stop"
+    if code < 0:
+        return _killed(signal.Signals(-code))
+    lines = [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()]
+    raised = [line for line in lines if EXCEPTION.match(line)]
+    last = (raised if code == 1 and raised else lines)[-1:] or [f"exit code {code}"]
+    told = scrub(last[0], os.environ)[:LONGEST]
+    return f"refused: {told}" if code == REFUSED else told
+
+
+def _killed(by: signal.Signals) -> str:
+    why = ", as the system does when memory runs out" if by is signal.SIGKILL else ""
+    return f"killed by {by.name}{why}"

@@ -1,0 +1,204 @@
+"""What became of each run of a sweep, read from the sweep's folder alone.
+
+sweep.json              every command that was launched here, and the runs that it means
+sweep.lock              held while that is written
+sweep.md                the table of them, as it was when a launch ended
+seed=0/job.json         the last start of a run: its command line, its process, how it ended
+seed=0/job.lock         held for as long as a process works in the folder
+seed=0/output.log       what the run printed
+seed=0/...              the run itself
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from tandem.record.reading.logs import whole_lines
+from tandem.record.reading.planned import PLAN
+from tandem.record.reading.runs import METRICS, read
+from tandem.record.reading.states import JOB, LOCK, is_locked
+from tandem.record import durable
+from tandem.record.secrets import scrub, scrub_words
+from tandem.stop import INTERRUPTED
+
+PLAN_LOCK = "sweep.lock"
+LOG = "output.log"
+MODEL = "model"  # what a run saves last, once it is through
+HEADLINES = ("eval/accuracy", "eval/reward")  # the first one that a run has
+GLANCE = 0.5  # seconds, far more than it takes to look whether a folder is locked
+# taken: its folder holds a run of another command line.
+State = Literal["waiting", "running", "finished", "stopped", "failed", "taken"]
+TO_COME = ("waiting", "running", "stopped")  # of such a run there is more to come
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The last start of a run: `code` is None until its process has ended."""
+
+    overrides: Sequence[str]
+    launch: str  # of the sweep that started it
+    number: int  # 1 for the first start
+    host: str
+    pid: int
+    seconds: float  # of all starts
+    code: int | None  # of its process; below 0 the signal that killed it
+    reason: str | None  # why it is not finished; None: it is, or nobody knows yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of a sweep as it stands."""
+
+    name: str  # of its folder
+    state: State
+    start: Start | None  # None: it was never started
+    score: tuple[str, float] | None  # name and last value of the first of HEADLINES that it has
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one command means, or all that were launched in a folder."""
+
+    commands: Mapping[str, Sequence[str] | None]  # -> its runs; None: a search's are those started
+    jobs: Mapping[str, Sequence[str]]  # name of a run's folder -> its overrides
+
+    @property
+    def searches(self) -> bool:
+        return None in self.commands.values()
+
+
+def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | None) -> Plan:
+    """Add a command to those that were launched in this folder. What it alone means."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = Plan(
+        commands={scrub(command, os.environ): None if jobs is None else list(jobs)},
+        jobs={name: scrubbed(job) for name, job in (jobs or {}).items()},
+    )
+    with (folder / PLAN_LOCK).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        whole = own if not (folder / PLAN).exists() else _beside(folder, read_plan(folder), own)
+        durable.replace(folder / PLAN, json.dumps(asdict(whole), indent=1).encode())
+    return own
+
+
+def _beside(folder: Path, before: Plan, own: Plan) -> Plan:
+    """A run that began stays the one that it was planned as."""
+    begun = {name for name in before.jobs if (folder / name / JOB).exists()}
+    new = {name: job for name, job in own.jobs.items() if name not in begun}
+    return Plan(commands={**before.commands, **own.commands}, jobs={**before.jobs, **new})
+
+
+def read_plan(folder: Path) -> Plan:
+    """Of every command so far. Raises ValueError for a folder that is none of a sweep."""
+    try:
+        return Plan(**json.loads((folder / PLAN).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"{folder}: there is no {PLAN} in it; give the folder of a sweep"
+        ) from error
+
+
+def write_start(folder: Path, start: Start) -> None:
+    plain = asdict(start) | {"overrides": scrubbed(start.overrides)}
+    durable.replace(folder / JOB, json.dumps(plain, indent=1).encode())
+
+
+def read_start(folder: Path) -> Start | None:
+    path = folder / JOB
+    return Start(**json.loads(path.read_bytes())) if path.is_file() else None
+
+
+def same_command(start: Start, overrides: Sequence[str]) -> bool:
+    return sorted(start.overrides) == sorted(scrubbed(overrides))
+
+
+def scrubbed(overrides: Sequence[str]) -> list[str]:
+    return scrub_words(overrides, os.environ)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[IO | None]:
+    """The file that says somebody works here; None: somebody else does.
+
+    A process that inherits it holds it too, so that a run outlives the sweep that started it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a") as file:
+        if not taken(file):
+            time.sleep(GLANCE)  # it may be somebody who only looked
+        yield file if taken(file) else None
+
+
+def taken(file: IO) -> bool:
+    """Whether the lock is ours now: until the file is closed, here and in whoever inherited it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def jobs_of(folder: Path, plan: Plan) -> list[Job]:
+    """Those that are planned, in that order; of a search, those that were started."""
+    planned = [job_of(folder / name, overrides) for name, overrides in plan.jobs.items()]
+    if not plan.searches:
+        return planned
+    started = sorted(folder.glob(f"*/{JOB}"), key=lambda path: path.stat().st_ctime)
+    return planned + [job_of(p.parent) for p in started if p.parent.name not in plan.jobs]
+
+
+def job_of(folder: Path, overrides: Sequence[str] | None = None) -> Job:
+    """`overrides`: what the run is meant to be; None: whatever it is."""
+    return job_as(folder, overrides, running=is_locked(folder))
+
+
+def job_as(folder: Path, overrides: Sequence[str] | None, *, running: bool) -> Job:
+    """The same for who knows by himself whether somebody works there."""
+    start = read_start(folder)
+    state = _state(folder, start, overrides, running)
+    reason = None if start is None else _reason(start, state)
+    return Job(name=folder.name, state=state, start=start, score=score_of(folder), reason=reason)
+
+
+def _state(
+    folder: Path, start: Start | None, overrides: Sequence[str] | None, running: bool
+) -> State:
+    if start is not None and overrides is not None and not same_command(start, overrides):
+        return "taken"
+    if running:
+        return "running"
+    if start is None:
+        return "waiting"
+    if start.code is None and _is_through(folder):
+        return "finished"  # it outlived the sweep that would have written it down
+    return {0: "finished", INTERRUPTED: "stopped", None: "stopped"}.get(start.code, "failed")
+
+
+def _is_through(folder: Path) -> bool:
+    """What the record says of a run whose end nobody saw."""
+    with suppress(ValueError):  # a folder without a record
+        return read(folder).finished and (folder / MODEL).is_dir()
+    return False
+
+
+def _reason(start: Start, state: State) -> str | None:
+    if state == "taken":
+        return f"another run lies there: {' '.join(start.overrides)}; give another sweep_dir"
+    if state == "stopped" and start.code is None:
+        return "the sweep was killed while it ran"
+    return start.reason
+
+
+def score_of(folder: Path) -> tuple[str, float] | None:
+    lines = [json.loads(line) for line in whole_lines(folder / METRICS) if b'"eval/' in line]
+    known = [(name, line[name]) for name in HEADLINES for line in reversed(lines) if name in line]
+    return next((found for found in known if found[1] is not None), None)

@@ -1,0 +1,71 @@
+"""Which values of a sweep no run could have, said before the first one starts.
+
+Not every combination is a run: a value is refused only where it cannot run beside any of the
+partners that it is tried with, and what else cannot run is refused by its own process.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from omegaconf import DictConfig
+
+from tandem.config.composition import compose
+from tandem.config.names import ConfigError
+from tandem.config.overrides import parse
+from tandem.sweep.words import Sweep
+from tandem.sweep.swept_numbers import is_open, no_number
+
+TRIES = 8  # combinations that a value is tried in, each of which takes a third of a second
+
+Lines = tuple[str, ...]
+Judge = Callable[[Lines], str | None]  # why a command line cannot run; None: it can
+
+
+def one_that_runs(sweep: Sweep, check: Callable[[DictConfig], object]) -> Lines:
+    """The command line of a run. Raises ConfigError for a value that none can have."""
+    judge: Judge = functools.cache(functools.partial(_refusal, check))
+    values = [f"{key}={value}" for key, values in sweep.swept.items() for value in values]
+    found = [_run_with(value, sweep, judge) for value in values or [""]]
+    return next(run for run in found if run is not None)
+
+
+def _run_with(value: str, sweep: Sweep, judge: Judge) -> Lines | None:
+    """None: it would run beside other words than those that are swept."""
+    rows = [(*sweep.shared, *row) for row in partners(sweep.swept, value)]
+    run = next((row for row in rows if judge(row) is None), None)
+    if run is None and judge(_without_words(rows[0], value, sweep)) is not None:
+        raise ConfigError(no_number(rows[0]) or judge(rows[0]))
+    return run
+
+
+def partners(swept: Mapping[str, Sequence[str]], value: str) -> list[Lines]:
+    """Combinations with a value, each other value once before any of them twice.
+
+    Which seed it is makes no run impossible.
+    """
+    lines = {key: [f"{key}={x}" for x in values] for key, values in swept.items()}
+    own = [[value] if value in x else x[:1] if key == "seed" else x for key, x in lines.items()]
+    longest = max(map(len, own), default=1)
+    once = (tuple(x[i % len(x)] for x in own) for i in range(min(longest, TRIES)))
+    rest = itertools.islice(itertools.product(*own), 2 * TRIES)
+    return list(dict.fromkeys([*once, *rest]))[:TRIES]
+
+
+def _without_words(row: Lines, value: str, sweep: Sweep) -> Lines:
+    """Words that make no number beside a value are no fault of it: they are tried themselves."""
+    words = {part.input_line for part in parse(row) if is_open(part)}
+    swept = words & {*row[len(sweep.shared) :]}
+    if not swept or value in swept:
+        return row
+    return tuple(line for line in row if line not in words)
+
+
+def _refusal(check: Callable[[DictConfig], object], row: Lines) -> str | None:
+    try:
+        check(compose(row))
+    except ConfigError as error:
+        return str(error)
+    return None

@@ -1,0 +1,216 @@
+"""From a command line that means many runs to the command line of each."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config.composition import loader, option_file, with_hydra
+from tandem.config.names import ConfigError
+from tandem.config.overrides import menu, parse
+from tandem.sweep.swept_numbers import numbered
+
+LONGEST = 100  # characters of a folder's name that people still read
+FILES = ("sweep", "experiment")  # groups whose options may say what is swept
+# What a run has of its own, and a sweep in its place.
+INSTEAD = {
+    "resume": "-m starts runs, and the same command goes on with those that are not finished",
+    "run_dir": "the runs of a sweep lie in one folder; set sweep_dir",
+    "hydra.run.dir": "the runs of a sweep lie in one folder; set sweep_dir",
+    "hydra.sweep.dir": "write sweep_dir",
+    "hydra.sweep.subdir": "a run's folder is named by what is swept; set sweep_dir",
+}
+OF_RANKS = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK")  # set by what starts a process for each device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Runs that differ in what is swept and share the rest of their command line."""
+
+    folder: Path
+    shared: Sequence[str]  # overrides of every run
+    swept: Mapping[str, Sequence[str]]  # key as it was typed -> its values as they are typed
+    space: Mapping[str, str]  # the same key -> all of its values in Hydra's words, `range(0,3)`
+    hydra: DictConfig  # launcher and sweeper, as command line and files want them
+    gpus: int | None  # of each run; None: all that it finds
+    dry_run: bool  # only say what would run
+
+    @property
+    def searches(self) -> bool:
+        return searches(self.hydra)
+
+    @property
+    def jobs(self) -> dict[str, list[str]] | None:
+        """Name of its folder -> overrides; None: see `searches`."""
+        if self.searches:
+            return None
+        pairs = [[f"{key}={value}" for value in values] for key, values in self.swept.items()]
+        own = (numbered(self.shared, job) for job in itertools.product(*pairs))
+        return {job_name(job): [*self.shared, *job] for job in own}
+
+
+def sweep_of(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
+    """What a command line sweeps: as -m, `sweep=` or an experiment's file says. None: nothing."""
+    if not multirun and not (_chosen(overrides) & {*FILES}):
+        return None
+    if multirun:
+        _refuse_what_a_run_has(overrides)
+    whole = with_hydra(_first(overrides))
+    if not (multirun or "sweep" in _chosen(overrides) or whole.hydra.mode is RunMode.MULTIRUN):
+        return None
+    _refuse_what_a_run_has(overrides)
+    _refuse_more_than_a_sweep(overrides)
+    _refuse_a_key_twice(overrides)
+    parts = parse(_expanded(overrides, whole.hydra))
+    swept = [part for part in parts if part.is_sweep_override()]
+    shared = [p.input_line for p in parts if not (p.is_sweep_override() or _is_aside(p))]
+    values = {part.get_key_element(): _values(part) for part in swept}
+    space = {part.get_key_element(): _space(part) for part in swept}
+    words = space if searches(whole.hydra) else {k: ",".join(sorted(v)) for k, v in values.items()}
+    return Sweep(
+        folder=Path(whole.sweep_dir or default_folder(shared, words)).absolute(),
+        shared=shared,
+        swept=values,
+        space=space,
+        hydra=whole.hydra,
+        gpus=_gpus(whole.trainer),
+        dry_run=bool(whole.dry_run),
+    )
+
+
+def searches(hydra: DictConfig) -> bool:
+    """Whether it is decided while it goes on which runs there will be."""
+    return hydra.runtime.choices["hydra/sweeper"] != "basic"
+
+
+def _gpus(trainer: DictConfig) -> int | None:
+    """A list names some of those that a run sees, so it has to see all."""
+    if trainer.accelerator == "cpu":
+        return 0
+    return trainer.devices if isinstance(trainer.devices, int) else None
+
+
+def job_name(own: Sequence[str]) -> str:
+    """A folder's name for what is swept, whatever the order; what cannot stand in it is hashed."""
+    text = ",".join(sorted(line.lstrip("+") for line in own)) or "run"
+    name = re.sub(r"_*([,=])_*", r"\1", re.sub(r"[^\w.,=+-]+", "_", text)).strip("_")
+    if name == text and len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - 9]}-{_digest(text)}"
+
+
+def default_folder(shared: Sequence[str], swept: Mapping[str, str]) -> str:
+    """The same for the same runs, in whatever order they were typed, and for no others."""
+    words = sorted(re.split(r"[./@]", key)[-1].lstrip("+") for key in swept)
+    whole = sorted([*shared, *(f"{key}={values}" for key, values in swept.items())])
+    return f"runs/sweeps/{'-'.join(words)[:40] or 'run'}-{_digest(' '.join(whole))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _chosen(overrides: Sequence[str]) -> set[str]:
+    return {part.key_or_group for part in parse(overrides)}
+
+
+def _first(overrides: Sequence[str]) -> list[str]:
+    """One command line of the sweep, as far as the command line itself says it."""
+    return [_lines(part)[0] for part in parse(overrides)]
+
+
+def _expanded(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
+    """What files sweep, where the command line does not say another thing, and the rest of it."""
+    given = {part.key_or_group: part for part in parse(overrides)}
+    params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
+    if "experiment" in given and given["experiment"].is_sweep_override():
+        params = {}  # each of them may say another thing
+    by_files = [f"{key}={values}" for key, values in params.items() if _bare(key) not in given]
+    return [*by_files, *overrides]
+
+
+def _bare(key: str) -> str:
+    return key.lstrip("+~").partition("@")[0]
+
+
+def _is_aside(part: Override) -> bool:
+    """What says how the runs are started, and nothing of any of them."""
+    return part.key_or_group in ("sweep", "sweep_dir", "dry_run") or part.is_hydra_override()
+
+
+def _lines(part: Override) -> list[str]:
+    if not part.is_sweep_override():
+        return [part.input_line]
+    return [f"{part.get_key_element()}={value}" for value in _values(part)]
+
+
+def _values(part: Override) -> list[str]:
+    """Of a search between two numbers, its ends."""
+    sweep = part.value()
+    if isinstance(sweep, Glob):
+        found = list(sweep.filter(list(menu(loader()).get(part.key_or_group, ()))))
+    elif isinstance(sweep, IntervalSweep):
+        found = [str(sweep.start), str(sweep.end)]
+    else:
+        found = list(part.sweep_string_iterator())
+    if not found:
+        raise ConfigError(f"{part.input_line}: names nothing")
+    return [str(name) for name in found]
+
+
+def _space(part: Override) -> str:
+    is_pattern = isinstance(part.value(), Glob)
+    return ",".join(_values(part)) if is_pattern else part.input_line.partition("=")[2]
+
+
+def _refuse_what_a_run_has(overrides: Sequence[str]) -> None:
+    for part in parse(overrides):
+        if (reason := INSTEAD.get(part.key_or_group)) is not None:
+            raise ConfigError(f"{part.key_or_group}: {reason}")
+        if part.key_or_group == "sweep" and part.is_sweep_override():
+            raise ConfigError(f"{part.input_line}: write sweep=[{','.join(_values(part))}]")
+        if part.key_or_group == "sweep_dir" and part.is_sweep_override():
+            raise ConfigError(f"{part.input_line}: one folder; quote a name with commas")
+    if started := [name for name in OF_RANKS if name in os.environ]:
+        raise ConfigError(
+            f"-m where {started[0]} is set: each rank would start the whole sweep; start it by "
+            "python train.py -m, each run starts its own ranks"
+        )
+
+
+def _refuse_a_key_twice(overrides: Sequence[str]) -> None:
+    """Of two the last one counts, and the order of a command line is to say nothing."""
+    for one, other in itertools.combinations(parse(overrides), 2):
+        if _sets(one, other) or _sets(other, one):
+            raise ConfigError(f"{one.input_line} {other.input_line}: a sweep takes a key once")
+
+
+def _sets(one: Override, other: Override) -> bool:
+    """The same key, or one in the mapping that is given for it."""
+    key, below = (part.get_key_element().lstrip("+~") for part in (one, other))
+    is_mapping = not one.is_delete() and isinstance(one.value(), dict)
+    return key == below or (is_mapping and below.startswith(f"{key}."))
+
+
+def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:
+    """What else an option of `sweep` set would be lost: a run gets what is swept and no more."""
+    chosen = [part.value() for part in parse(overrides) if part.key_or_group == "sweep"]
+    names = [name for value in chosen for name in (value if isinstance(value, list) else [value])]
+    for name in names:
+        node = option_file("sweep", name, overrides)
+        others = [key for key in node if key != "hydra"]
+        if others or not OmegaConf.select(node, "hydra.sweeper.params"):
+            found = f"sets {others[0]}" if others else "sets none"
+            raise ConfigError(
+                f"sweep={name}: it may set hydra.sweeper.params, what is swept, and {found}; what "
+                "runs share is an experiment"
+            )

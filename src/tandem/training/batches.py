@@ -1,0 +1,126 @@
+"""How an iteration's rows are cut: updates by whole groups, micro-batches by memory alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem import distributed
+from tandem.budget import Budget
+from tandem.experience import Experience, first_row, rows_of, unmasked
+from tandem.types import Rollout
+
+
+def trained_groups(rollout: Rollout) -> Tensor:
+    """Ids of the groups that have a trained step on any rank: [G] int64, ascending."""
+    group, trained = distributed.gather(rollout.group), distributed.gather(rollout.trained.any(1))
+    return group[trained].unique().cpu()
+
+
+def split_groups(ids: Tensor, num_minibatches: int, key: int) -> list[Tensor]:
+    """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly. ids: [G].
+
+    Fewer groups than minibatches (a filter or a mask took the others) are that many updates. The
+    ids are those of all ranks, so every rank finds the same cut.
+    """
+    if not len(ids):
+        return []
+    return list(ids[rng.permutation(key, len(ids))].tensor_split(min(num_minibatches, len(ids))))
+
+
+def of_groups(experience: Experience, ids: Tensor) -> Experience:
+    """The rows of these groups; if this rank has none of them, one row without a trained step."""
+    group = experience.rollout.group
+    rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
+    if len(rows):
+        return rows_of(experience, rows)
+    first = first_row(experience)
+    return replace(first, rollout=unmasked(first.rollout))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The batch arithmetic of a run."""
+
+    seed: int
+    iterations: int
+    prompts_per_step: int  # of all ranks together
+    group_size: int
+    num_minibatches: int
+    epochs: int
+    budget: Budget
+    max_grad_norm: float
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps per iteration."""
+        return self.num_minibatches * self.epochs
+
+
+def updates(
+    experience: Experience, plan: Plan, iteration: int, for_epoch: Callable[[Rollout, int], Rollout]
+) -> Iterator[Experience]:
+    """The rows of every optimiser step of an iteration, the same groups on all ranks.
+
+    for_epoch(rollout, epoch): what a policy makes of its rows in each pass over them.
+    """
+    ids = trained_groups(experience.rollout)
+    for epoch in range(plan.epochs):
+        key = rng.key(plan.seed, "minibatches", iteration, epoch)
+        rows = replace(experience, rollout=for_epoch(experience.rollout, epoch))
+        for groups in split_groups(ids, plan.num_minibatches, key):
+            yield of_groups(rows, groups)
+
+
+def even_parts(
+    minibatch: Experience,
+    cost: Tensor,
+    budget: Budget,
+    *,
+    zero_at_zero_advantage: bool,
+    whole_groups: bool,
+) -> list[Experience]:
+    """The rows that count, cut to the budget; as many parts on every rank, idle ones at weight 0.
+
+    cost: [B] steps that a forward pass reads of each row.
+    """
+    rows = counting_rows(
+        minibatch, zero_at_zero_advantage=zero_at_zero_advantage, whole_groups=whole_groups
+    )
+    group = minibatch.rollout.group[rows]
+    cut = budget.cut(cost[rows], group if whole_groups else None)
+    count = max(1, int(distributed.largest(torch.tensor(len(cut)))))
+    # A graph that several parts shared would be gone after the first backward.
+    assert count == 1 or minibatch.record is None
+    parts = [rows_of(minibatch, rows[part.to(rows.device)]) for part in cut]
+    idle = (parts[0] if parts else first_row(minibatch)).weightless()
+    return parts + [idle] * (count - len(parts))
+
+
+def counting_rows(
+    experience: Experience, *, zero_at_zero_advantage: bool, whole_groups: bool
+) -> Tensor:
+    """Indices of the rows of which some step counts in some term of the update.
+
+    `zero_at_zero_advantage`: those without advantage do not; `whole_groups`: with one row counts
+    its group.
+    """
+    weights = experience.weights.values()
+    counts = torch.stack([weight.ne(0).any(1) for weight in weights]).any(0)
+    if zero_at_zero_advantage:
+        counts &= experience.advantages.ne(0).any(1)
+    if whole_groups:
+        group = experience.rollout.group
+        counts = torch.isin(group, group[counts])
+    return counts.nonzero()[:, 0]
+
+
+def is_fresh(rollout: Rollout) -> bool:
+    """Whether all rows of all ranks were sampled from the weights as they are."""
+    gap = rollout.version_gap
+    oldest = torch.zeros(()) if gap is None else gap.max().float()
+    return bool(distributed.largest(oldest) == 0)

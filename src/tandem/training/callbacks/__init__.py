@@ -1,0 +1,57 @@
+"""What happens around the iterations of a run: resuming, recording, evaluating, saving, ending."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightning.pytorch import Callback
+
+from tandem.training.callbacks.checkpoints import Checkpoints, Resume, newest_policy, restore
+from tandem.training.callbacks.evaluating import Evaluating
+from tandem.training.callbacks.interrupt import INTERRUPTED, Interrupt, Interrupted
+from tandem.training.callbacks.progress import Progress
+from tandem.training.callbacks.recording import Recording
+from tandem.training.callbacks.watchdog import Watchdog
+from tandem.evaluation.settings import Evaluation
+from tandem.record.run_record import RunRecord
+from tandem.types import Prompt
+
+__all__ = [
+    "INTERRUPTED",
+    "Checkpoints",
+    "Evaluating",
+    "Interrupt",
+    "Interrupted",
+    "Progress",
+    "Recording",
+    "Resume",
+    "Watchdog",
+    "newest_policy",
+    "restore",
+    "standard",
+]
+
+
+def standard(
+    *,
+    record: RunRecord,
+    evaluation: Evaluation,
+    held_out: Sequence[Prompt],
+    checkpoint_every: int,
+    keep: int,
+    resume: bool,
+) -> list[Callback]:
+    """All of them in the one order that works.
+
+    At the start of an iteration its time is taken before it is evaluated; at its end its line is
+    written before a checkpoint counts on it, and the checkpoint before the run may end.
+    """
+    recording = Recording(record=record, samples_every=evaluation.every)
+    checkpoints = Checkpoints(record=record, every=checkpoint_every, keep=keep)
+    interrupt = Interrupt(checkpoints)
+    evaluating = Evaluating(
+        recording=recording, interrupt=interrupt, settings=evaluation, prompts=held_out
+    )
+    first = [Resume(record)] if resume else []
+    shown = Progress(record, evaluation)
+    return [Watchdog(), *first, recording, evaluating, checkpoints, interrupt, shown]

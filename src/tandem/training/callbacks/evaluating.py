@@ -1,0 +1,101 @@
+"""When a run is evaluated: before training, every so many iterations, and after the last one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from lightning.pytorch import Callback, Trainer
+
+from tandem import rng
+from tandem.training.callbacks.interrupt import Interrupt
+from tandem.training.callbacks.recording import Recording
+from tandem.evaluation.image_collapse import DISTANCE, REWARD
+from tandem.evaluation.evaluate import evaluate, held_out
+from tandem.settings.guards import counted
+from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.training.module import PostTraining
+from tandem.evaluation.settings import Evaluation
+from tandem.types import Prompt
+
+log = logging.getLogger(__name__)
+
+
+class Evaluating(Callback):
+    """Measures the weights a line describes, before they are trained further."""
+
+    def __init__(
+        self,
+        *,
+        recording: Recording,
+        interrupt: Interrupt,
+        settings: Evaluation,
+        prompts: Sequence[Prompt],
+    ) -> None:
+        self.recording, self.interrupt, self.settings = recording, interrupt, settings
+        self.prompts = held_out(prompts, settings.prompts)
+
+    def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
+        if module.iteration >= module.plan.iterations:  # Lightning skips a loop without iterations
+            self._finish(trainer, module)
+
+    def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        if self.settings.every and module.iteration % self.settings.every == 0:
+            self.measure(trainer, module, full=module.iteration == 0)
+
+    def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
+        self._finish(trainer, module)
+
+    def measure(self, trainer: Trainer, module: PostTraining, *, full: bool) -> None:
+        """Evaluate on all ranks; the numbers wait for the line of this iteration."""
+        if not self.prompts:
+            return
+        start, key = time.perf_counter(), rng.key(module.plan.seed, "eval")
+        found = evaluate(
+            module.policy,
+            module.rewards,
+            self.prompts,
+            self.settings,
+            key=key,
+            full=full,
+            stop=partial(self._is_told_to_stop, module),
+        )
+        if found is None:
+            self.interrupt.leave(trainer, module)
+        if found.faults:
+            said = counted(found.faults)
+            log.warning("evaluation %d: missing scores: %s", module.iteration, said)
+        loss = module.algorithm.loss
+        compared = compare_pairs(module.policy, loss, self.prompts, self.settings, key=key)
+        metrics = {**found.metrics, **compared}
+        if trainer.is_global_zero:
+            record = self.recording.record
+            record.prompts(module.iteration, self.prompts, found.prompts)
+            record.samples(module.iteration, found.rows)
+            metrics |= self._drift(module.iteration, metrics, found.rows)
+            record.hold(metrics, {"time/evaluate": time.perf_counter() - start})
+
+    def _is_told_to_stop(self, module: PostTraining) -> bool:
+        """Asked between the parts of an evaluation, which are progress."""
+        module.clock.tick()
+        return self.interrupt()
+
+    def _drift(
+        self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]
+    ) -> dict[str, float]:
+        """How far pictures have come; whoever reads the log hears of what they lost."""
+        record = self.recording.record
+        gone = record.distance_to_start(rows)
+        found = {} if gone is None else {DISTANCE: gone}
+        first = record.first(REWARD)
+        warning = None if first is None else self.settings.warning(first, {**metrics, **found})
+        if warning is not None:
+            log.warning("evaluation %d: %s", iteration, warning)
+        return found
+
+    def _finish(self, trainer: Trainer, module: PostTraining) -> None:
+        if self.settings.every:
+            self.measure(trainer, module, full=True)
+        self.recording.write_last(trainer, module)

@@ -1,0 +1,115 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a run at the next moment from which it can go on; once more, at
+once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import NoReturn
+
+from lightning.pytorch import Callback, Trainer
+
+from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
+from tandem.training.callbacks.signals import Ear, Pipe
+from tandem.training.module import PostTraining
+from tandem.record.checkpoint import newest_step
+from tandem.stop import INTERRUPTED, end_process
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(SystemExit):
+    """A run was asked to end, has published a checkpoint, and ends with a code of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(INTERRUPTED)
+
+
+class Interrupt(Callback):
+    """Remembers a signal until the running iteration is over; called, it says whether one came.
+
+    A second one ends the process at once, also where the main thread is in code that does not come
+    back: what was published stays, and the iterations since are run again.
+    """
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+        self.received: signal.Signals | None = None
+        self._noting = threading.RLock()
+        self._before: dict[signal.Signals, signal.Handlers] = {}
+
+    def __call__(self) -> bool:
+        return self.received is not None
+
+    def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
+        # After Lightning's own handler for SIGTERM, which ends a run without a checkpoint.
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self.trainer = trainer
+        self._in_main, self._beside = Ear(), Ear()
+        for number in SIGNALS:
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup
+            self._before[number] = signal.signal(number, self._hear)
+        self._pipe = Pipe(lambda number: self._note(number, self._beside))
+
+    def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        if trainer.strategy.reduce_boolean_decision(self(), all=False):
+            self.leave(trainer, module)
+
+    def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
+        self._restore()
+
+    def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
+        self._restore()
+
+    def leave(self, trainer: Trainer, module: PostTraining) -> NoReturn:
+        """Publish a checkpoint on all ranks and end the process."""
+        self.checkpoints.publish(trainer, module)
+        if trainer.is_global_zero:
+            _say(
+                f"stopped after iteration {module.iteration} of {module.plan.iterations}; "
+                f"{self._how_to_go_on()}"
+            )
+        raise Interrupted
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._note(number, self._in_main)
+
+    def _note(self, number: int, ear: Ear) -> None:
+        if number not in self._before:
+            return
+        if ear.hears_again():
+            self._leave_now(signal.Signals(number))
+        with self._noting:
+            first = self.received is None
+            self.received = signal.Signals(number)
+        if first:
+            name = self.received.name
+            _say(f"{name}: ending after this iteration, with a checkpoint; once more ends at once")
+
+    def _leave_now(self, received: signal.Signals) -> NoReturn:
+        if self.trainer.is_global_zero:
+            step = newest_step(self.checkpoints.record.folder / FOLDER)
+            kept = "no checkpoint is there yet" if step is None else f"checkpoint {step} is there"
+            _say(f"{received.name} again: ended at once; {kept}; {self._how_to_go_on()}")
+        if (launcher := self.trainer.strategy.launcher) is not None:
+            launcher.kill(signal.SIGKILL)  # the ranks that this process started
+        end_process(INTERRUPTED)
+
+    def _how_to_go_on(self) -> str:
+        return f"go on with: python train.py resume={self.checkpoints.record.folder}"
+
+    def _restore(self) -> None:
+        if self._before:
+            self._pipe.close()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+
+def _say(text: str) -> None:
+    # Not print: a signal may come in the middle of one, and printing does not nest.
+    os.write(2, f"\n{text}\n".encode())

@@ -1,0 +1,105 @@
+"""The line of every iteration, and the best and worst samples of some."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Mapping
+
+import torch
+from lightning.pytorch import Callback, Trainer
+
+from tandem import distributed
+from tandem.training.module import PostTraining
+from tandem.record.run_record import RunRecord
+from tandem.evaluation.sample_tables import best_and_worst
+
+TOTALS = ("time/total", "time/cpu", "time/gpu")  # seconds, accumulated over the starts of a run
+
+
+class Recording(Callback):
+    """Writes what an iteration reports. Rank 0 alone has a record."""
+
+    def __init__(self, *, record: RunRecord, samples_every: int | None, samples: int = 4) -> None:
+        self.record, self.samples_every, self.samples = record, samples_every, samples
+
+    def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
+        self.before = self.record.totals(TOTALS)
+        self.gpus = 0 if module.device.type == "cpu" else trainer.world_size
+        self.began, self.began_processor = time.perf_counter(), time.process_time()
+        if trainer.is_global_zero:
+            self.record.open(module.iteration)
+
+    def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        # A line describes the weights it starts from, hence the samples that led to them.
+        self.counters = self._counters(module)
+        self.started = time.perf_counter()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+    def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        totals = self._totals()
+        if not trainer.is_global_zero:
+            return
+        iteration = module.iteration - 1
+        seconds = time.perf_counter() - self.started - self.record.held.get("time/evaluate", 0.0)
+        unit = module.policy.unit
+        steps = module.steps_seen - self.counters[unit]
+        phases = {f"time/{phase}": spent for phase, spent in module.clock.seconds.items()}
+        timing = {**phases, "time/iteration": seconds, f"perf/{unit}_per_second": steps / seconds}
+        if self.samples_every and iteration % self.samples_every == 0 and module.scores.parts:
+            describe = module.policy.describe_prompt
+            rows = best_and_worst(
+                module.rollout, module.scores, count=self.samples, describe=describe
+            )
+            self.record.samples(iteration, rows)
+        self.record.write(iteration, {**self.counters, **module.report}, {**timing, **totals})
+
+    def write_last(self, trainer: Trainer, module: PostTraining) -> None:
+        """The line after all iterations: what is held of the final evaluation, and the counters.
+
+        All ranks meet here; the first one writes.
+        """
+        totals = self._totals()
+        if trainer.is_global_zero:
+            self.record.write(module.iteration, self._counters(module), totals)
+
+    def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
+        self._close(trainer)
+
+    def teardown(self, trainer: Trainer, module: PostTraining, stage: str) -> None:
+        self._close(trainer)
+
+    def _close(self, trainer: Trainer) -> None:
+        if trainer.is_global_zero:
+            self.record.close()
+
+    def _counters(self, module: PostTraining) -> dict[str, float]:
+        return {"samples": module.samples_seen, module.policy.unit: module.steps_seen}
+
+    def _totals(self) -> dict[str, float]:
+        """What all starts of the run took so far, on all ranks, which meet here."""
+        seconds = time.perf_counter() - self.began
+        own = torch.tensor(time.process_time() - self.began_processor, dtype=torch.float64)
+        everywhere = distributed.total(own).item()
+        spent = accumulated(self.before, seconds=seconds, processor=everywhere, gpus=self.gpus)
+        return {**spent, "perf/peak_memory_gib": peak_memory() / 2**30}
+
+
+def accumulated(
+    before: Mapping[str, float], *, seconds: float, processor: float, gpus: int
+) -> dict[str, float]:
+    """`before` and what this start took: seconds, seconds of all CPU cores, and seconds times
+    devices of the trainer's own; a run that never had any has no number for it."""
+    spent = {"time/total": seconds, "time/cpu": processor, "time/gpu": gpus * seconds}
+    totals = {name: before[name] + now for name, now in spent.items()}
+    return {name: total for name, total in totals.items() if total or name != "time/gpu"}
+
+
+def peak_memory() -> int:
+    """Bytes: of the accelerator in this iteration, or of this process since it began."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    kilobytes = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kilobytes

@@ -1,0 +1,242 @@
+"""Where the rows of an iteration come from: (Source, prompts) -> (Rollout, Scores)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Protocol
+
+import torch
+from torch import Tensor
+
+from tandem import distributed
+from tandem.advantages.baselines import OF_GREEDY_ROWS
+from tandem.advantages.preference import extremes
+from tandem.contracts import at_least, positive, register_collect
+from tandem.experience import unmasked
+from tandem.advantages.groups import group_sum
+from tandem.metrics import Metric, Sum
+from tandem.types import Prompt, Rollout, Scores, concat, take
+
+Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
+
+
+ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media")  # what a pair brings
+GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
+
+OF_WHOLE_ROWS = {
+    "steps": "rows of data were not sampled step by step; those who train on pictures as a whole "
+    "take them, such as algorithm=sft"
+}
+
+
+class Source(Protocol):
+    """What a training step offers to a way of collecting."""
+
+    def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """Sample a group for each prompt and score it."""
+
+    def act_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """Score the likeliest answer to each prompt, as a row that others are compared with."""
+
+    def act_by_branches(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """For each prompt and each random step a group whose rows part at that step alone."""
+
+    def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """The demonstrations that come with the prompts, each with score 1."""
+
+    def show_pairs(self, prompts: Slots, *, baseline: bool = False) -> tuple[Rollout, Scores]:
+        """The chosen answer to each prompt with score 1, then its rejected one with score 0.
+
+        `baseline`: as rows that others are compared with.
+        """
+
+    def asked(self) -> Sequence[Prompt]:
+        """The prompts of the iteration on all ranks, by slot."""
+
+    def more(self, round: int) -> Slots:
+        """Fresh prompts for a further round."""
+
+    def note(self, metrics: Mapping[str, Metric]) -> None:
+        """Log beside the metrics of this iteration."""
+
+
+# A way of collecting `gives` "pairs", a chosen and a rejected row in each group, and "baseline",
+# rows that others are compared with.
+
+
+# One group of fresh samples for each prompt
+@register_collect
+def on_policy(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """One group for each prompt."""
+    return source.act(prompts)
+
+
+# Demonstrations instead of samples
+@register_collect(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
+def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Nothing is sampled: the rows are demonstrations."""
+    return source.show(prompts)
+
+
+# A chosen and a rejected answer to each prompt, from the data
+@register_collect(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
+def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
+    return source.show_pairs(prompts)
+
+
+# Pairs, and the answers to other prompts that KTO compares with
+@register_collect(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
+def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Pairs, and beside them each prompt with the answers to another one, the last before it.
+
+    What the policy thinks of the latter tells how far it is from the reference (KTO,
+    arXiv:2402.01306). They are compared with, never trained.
+    """
+    asked = source.asked()
+    others = {slot: _another(asked, slot) for slot in prompts}
+    mismatched = {
+        slot: replace(prompt, **{name: getattr(others[slot], name) for name in ANSWERS})
+        for slot, prompt in prompts.items()
+    }
+    return _beside(source.show_pairs(prompts), source.show_pairs(mismatched, baseline=True))
+
+
+def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
+    """The last prompt before a slot that is not the same one; the first comes after the last."""
+    before = (asked[slot - back] for back in range(1, len(asked)))
+    other = next((prompt for prompt in before if prompt.id != asked[slot].id), None)
+    if other is None:
+        raise ValueError(
+            f"mismatched answers are those to other prompts, but prompt {asked[slot].id} is the "
+            f"only one among {len(asked)} of an iteration; give two pairs at least, and set "
+            "prompts_per_step=2 or more"
+        )
+    return other
+
+
+# Fresh samples, of each group the best and the worst (online preferences)
+@register_collect(gives={"pairs"})
+def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """The best and the worst sample of each group whose scores differ: online preferences.
+
+    A group that ties gives no pair: no sample is preferred to itself.
+    """
+    rollout, scores = source.act(prompts)
+    usable = scores.scored & rollout.mask.any(1)
+    rows = extremes(scores.total, usable, rollout.group).nonzero()[:, 0]
+    pairs, groups = torch.tensor(len(rows) // 2), torch.tensor(len(prompts))
+    source.note({"preference/pairs": Sum(pairs, groups)})
+    if distributed.total(pairs) == 0:
+        return rollout, scores  # no group carries a signal; the guard counts such iterations
+    kept = (take(rollout, rows), take(scores, rows))
+    # No rank is left without a row.
+    rollout, scores = (
+        concat(records) for records in zip(kept, _bystander(rollout, scores), strict=True)
+    )
+    return rollout, scores
+
+
+# One group of fresh samples for each prompt, and the greedy answer to compare with (ReMax)
+@register_collect(gives={"baseline"}, refused=OF_GREEDY_ROWS)
+def greedy_baseline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
+    return _beside(source.act(prompts), source.act_greedily(prompts))
+
+
+# Of every random step a group of its own: one course without noise, parted there (TempFlow-GRPO)
+@register_collect(
+    refused={
+        "tokens": "answers do not part from one course without noise; set "
+        "algorithm/collect=on_policy",
+        "pictures": "no step of a picture as a whole is random; set algorithm/collect=on_policy",
+    }
+)
+def branched(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+    """One group for each prompt and random step: its rows differ by the noise of that step, so
+    their scores say what that step was worth (TempFlow-GRPO, arXiv:2508.04324)."""
+    return source.act_by_branches(prompts)
+
+
+def _beside(
+    rows: tuple[Rollout, Scores], compared: tuple[Rollout, Scores]
+) -> tuple[Rollout, Scores]:
+    """Rows to train, then the rows that they are compared with."""
+    rollout, scores = rows
+    rollout = replace(rollout, baseline=torch.zeros_like(rollout.truncated))
+    return concat([rollout, compared[0]]), concat([scores, compared[1]])
+
+
+@register_collect
+def dynamic_sampling(
+    source: Source,
+    prompts: Slots,
+    *,
+    metric: str | None = None,
+    max_rounds: Annotated[int, positive],
+    tolerance: Annotated[float, at_least(0)] = 1e-6,
+) -> tuple[Rollout, Scores]:
+    """Groups whose scores differ, as many as there were prompts (DAPO, arXiv:2503.14476).
+
+    Draws again until there are enough or `max_rounds` were drawn; surplus groups are dropped.
+    `metric` names the reward part that must differ, before any shaping; None is the first one.
+    """
+    wanted = int(distributed.total(torch.tensor(len(prompts))))
+    kept: list[tuple[Rollout, Scores]] = []
+    drawn = found = 0
+    while found < wanted and len(kept) < max_rounds:
+        rollout, scores = source.act(source.more(len(kept)) if kept else prompts)
+        said = scores.part(metric, rollout.prompts)
+        rows = differing(said, rollout.group, tolerance).nonzero()[:, 0]
+        kept.append((take(rollout, rows), take(scores, rows)))
+        drawn, found = drawn + wanted, found + _groups(rollout.group[rows])
+    source.note(_acceptance(found, drawn, len(kept)))
+    if found == 0:
+        return rollout, scores  # no group carries a signal; the guard counts such iterations
+    kept.append(_bystander(rollout, scores))  # no rank is left without a row
+    rollout, scores = (concat(records) for records in zip(*kept, strict=True))
+    return _first_groups(rollout, scores, wanted)
+
+
+def _bystander(rollout: Rollout, scores: Scores) -> tuple[Rollout, Scores]:
+    """The first row, but neither trained nor in its group's statistics."""
+    first = torch.zeros(1, dtype=torch.int64)
+    scores = take(scores, first)
+    return unmasked(take(rollout, first)), replace(scores, scored=torch.zeros_like(scores.scored))
+
+
+def _acceptance(found: int, drawn: int, rounds: int) -> dict[str, Metric]:
+    counts = {"acceptance": (found, drawn), "rounds": (rounds, 1)}
+    return {
+        f"dynamic_sampling/{name}": Sum(torch.tensor(total), torch.tensor(count))
+        for name, (total, count) in counts.items()
+    }
+
+
+def _first_groups(rollout: Rollout, scores: Scores, wanted: int) -> tuple[Rollout, Scores]:
+    """The first `wanted` groups of all ranks, and the rows without a trained step."""
+    trained = rollout.mask.any(1)
+    ids = distributed.gather(torch.where(trained, rollout.group, -1)).unique()
+    last = ids[ids >= 0][:wanted][-1].to(rollout.group.device)
+    rows = ((rollout.group <= last) | ~trained).nonzero()[:, 0]
+    return take(rollout, rows), take(scores, rows)
+
+
+def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:
+    """True for every row of a group whose known scores are not all alike. [B] -> [B] bool."""
+    known, score = score.isfinite(), score.double()  # as groups are compared
+    count = group_sum(known, group).clamp(min=1)
+    mean = group_sum(torch.where(known, score, 0), group) / count
+    deviation = torch.where(known, (score - mean).abs(), 0)
+    return group_sum((deviation > tolerance).float(), group) > 0
+
+
+def _groups(group: Tensor) -> int:
+    return int(distributed.total(torch.tensor(len(group.unique()))))
+
+
+def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, Prompt]:
+    """Every world-size-th prompt; slots count from `first`."""
+    own = range(distributed.rank(), len(prompts), distributed.world_size())
+    return {first + i: prompts[i] for i in own}

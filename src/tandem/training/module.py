@@ -1,0 +1,264 @@
+"""One training step, written as the papers write it; what Lightning asks is in `shell`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tandem import distributed
+from tandem.algorithm.algorithm import Algorithm
+from tandem.training.batches import Plan, even_parts, is_fresh, updates
+from tandem.training.collect import GIVEN, slots_of_this_rank
+from tandem.experience import Experience
+from tandem.settings.guards import STALE, Guards, finite, save_failure
+from tandem.metrics import Metric, Sum, merge, settle
+from tandem.algorithm.objective import Objective, Outcome
+from tandem.algorithm.metrics import response_metrics, reward_metrics
+from tandem.rewards.images import variety
+from tandem.rewards.result import failures
+from tandem.training.lightning_hooks import Shell
+from tandem.training.source import Clock, LiveSource
+from tandem.stop import Stop
+from tandem.types import Prompt, Rollout, Scores, take
+
+PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it
+COUNTERS = (
+    "iteration",
+    "samples_seen",
+    "steps_seen",
+    "flat_iterations",
+    "skipped",
+    "skipped_in_a_row",
+)
+
+
+class PostTraining(Shell):
+    """The only loop: collect, complete, compare, update. It never learns which algorithm."""
+
+    def __init__(
+        self,
+        *,
+        policy: torch.nn.Module,
+        algorithm: Algorithm,
+        rewards: Callable[..., Scores],
+        stream: torch.nn.Module,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        schedule: Callable[[int, int], float],
+        plan: Plan,
+        guards: Guards,
+        folder: Path,
+    ) -> None:
+        super().__init__()
+        self.policy, self.algorithm, self.rewards, self.stream = policy, algorithm, rewards, stream
+        self.optimizer, self.schedule, self.plan = optimizer, schedule, plan
+        self.guards, self.folder = guards, folder
+        self.clock = Clock()
+        self.source = LiveSource(
+            policy=policy, rewards=rewards, stream=stream, plan=plan, clock=self.clock
+        )
+        self.iteration = self.samples_seen = self.steps_seen = 0
+        self.flat_iterations = self.skipped = self.skipped_in_a_row = 0
+        self.start_of_iteration()
+
+    def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
+        self.start_of_iteration()
+        rollout, scores = self.algorithm.collect(self.source, slots_of_this_rank(prompts))
+        self.fresh = is_fresh(rollout)
+        if not self.fresh and not self.algorithm.corrects:
+            raise Stop(STALE)
+        with self.clock.phase("complete"):
+            rollout = self.policy.complete(rollout, self.needs)
+        experience = self.algorithm.experience(scores, rollout)
+        with self.clock.phase("train"):
+            for minibatch in self.minibatches(experience):
+                minibatch = self.survey(minibatch)
+                for rows in self.microbatches(minibatch):
+                    self.accumulate(self.objective(self.policy, rows))
+                if self.moved_too_far():
+                    break
+                self.update(minibatch)
+        self.end_of_iteration(prompts, experience)
+
+    # The cut.
+
+    @property
+    def objective(self) -> Objective:
+        """At first a critic may learn alone."""
+        warm_up = self.algorithm.warms_up(self.iteration)
+        return self.algorithm.warmup_objective if warm_up else self.algorithm.objective
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """With one update per rollout, the old log-probabilities are those of the update itself,
+        unless the comparison reads them. With several they are asked for even if no loss reads
+        them: metrics and guards do."""
+        needs, old = self.algorithm.needs, frozenset({"old_logp"})
+        if needs & GIVEN or old & self.algorithm.needs_before:
+            return needs
+        return needs - old if self.plan.updates == 1 else needs | self.algorithm.needs_of_drift
+
+    def survey(self, minibatch: Experience) -> Experience:
+        """Nothing, but for losses that must see all rows of an update before any cut."""
+        cost = self.policy.row_cost(minibatch.rollout)
+        return self.objective.survey(self.policy, minibatch, lambda: self.plan.budget.cut(cost))
+
+    def minibatches(self, experience: Experience) -> Iterator[Experience]:
+        """One optimiser step each: whole groups, with the weights of every term."""
+        for rows in updates(experience, self.plan, self.iteration, self.policy.for_epoch):
+            yield rows.weighed(self.objective.weigh(rows.rollout.trained))
+
+    def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
+        """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
+        objective = self.objective
+        parts = even_parts(
+            minibatch,
+            self.policy.row_cost(minibatch.rollout),
+            self.plan.budget,
+            zero_at_zero_advantage=objective.zero_at_zero_advantage,
+            whole_groups=objective.whole_groups,
+        )
+        for left, rows in zip(reversed(range(len(parts))), parts, strict=True):
+            self.micro_steps_left = left
+            yield rows
+
+    def accumulate(self, outcome: Outcome) -> None:
+        """Add one micro-batch to the gradient; only the last one talks to the other ranks."""
+        # DDP and FSDP average gradients over ranks; weights are already those of the whole update.
+        self.clock.tick()
+        loss = outcome.loss * distributed.world_size()
+        with nullcontext() if self.micro_steps_left == 0 else self.no_sync():
+            self.manual_backward(loss)
+        for name, share in outcome.parts.items():
+            self.losses[name] = self.losses.get(name, 0) + share
+        merge(self.of_update, outcome.metrics)
+
+    def moved_too_far(self) -> bool:
+        """Whether the drift from the old policy ends the updates of this iteration, on all ranks.
+
+        Measured before the step, so the first update of fresh samples is always made.
+        """
+        target = self.algorithm.target_kl
+        if target is None or not self.updates_done:
+            return False
+        drift = settle(self.of_update).get("actor/approx_kl_k3", 0.0)
+        too_far = drift > PATIENCE * target  # no number is left to `update`, which judges it
+        if too_far:
+            self.optimizers().zero_grad()
+        return too_far
+
+    def update(self, minibatch: Experience) -> None:
+        """Clip and step, unless something is not finite."""
+        merge(self.metrics, self.of_update)
+        self.of_update = {}
+        if self.fresh and not self.updates_done:
+            self.guards.check_first_update(settle(self.metrics), self.policy)
+        optimizer = self.optimizers()
+        if self.algorithm.warms_up(self.iteration):
+            for parameter in self.policy.groups()["policy"]:
+                parameter.grad = None  # an optimiser leaves it alone then, its decay too
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        norm = distributed.whole(torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm))
+        # One verdict for all ranks: losses are each rank's own until they are logged.
+        broken = torch.tensor(not finite(norm, *self.losses.values()), dtype=torch.float32)
+        if distributed.largest(broken) == 0:
+            optimizer.step()
+            rate = optimizer.param_groups[0]["lr"]
+            self.guards.check_weights(parameters, self.iteration, rate)
+            self.policy.updated()
+            self.skipped_in_a_row = 0
+        else:
+            self.skip(minibatch, norm)
+        optimizer.zero_grad()
+        one, share = torch.ones_like(norm), torch.full_like(norm, 1 / distributed.world_size())
+        per_update = {f"loss/{name}": Sum(loss, share) for name, loss in self.losses.items()}
+        merge(self.metrics, per_update | {"optim/grad_norm": Sum(norm, one)})
+        self.losses, self.updates_done = {}, self.updates_done + 1
+
+    def skip(self, minibatch: Experience, norm: Tensor) -> None:
+        self.skipped, self.skipped_in_a_row = self.skipped + 1, self.skipped_in_a_row + 1
+        facts = {
+            "iteration": self.iteration,
+            "update": self.updates_done,
+            "seed": self.plan.seed,
+            "rank": distributed.rank(),
+            "grad_norm": str(norm.item()),
+            "losses": {name: str(float(loss)) for name, loss in self.losses.items()},
+        }
+        folder = save_failure(self.folder / "failures", minibatch, facts)
+        self.guards.check_skipped(self.skipped_in_a_row, facts, folder)
+
+    # What happens around the loop.
+
+    def start_of_iteration(self) -> None:
+        self.source.begin(self.iteration)
+        self.clock.seconds.clear()
+        self.metrics: dict[str, Metric] = {}
+        self.of_update: dict[str, Metric] = {}  # not yet merged: a stopped one never counts
+        self.losses: dict[str, Tensor] = {}
+        self.updates_done = 0
+
+    def end_of_iteration(self, prompts: Sequence[Prompt], experience: Experience) -> None:
+        self.rollout, self.scores = self.source.all_taken()
+        rollout, scores = distributed.gather(self.rollout), distributed.gather(self.scores)
+        taken = torch.tensor([self.source.samples, self.source.steps])
+        samples, steps = distributed.total(taken).tolist()
+        self.samples_seen, self.steps_seen = self.samples_seen + samples, self.steps_seen + steps
+        measured = self.metrics | self.source.metrics | variety(self.rollout)
+        self.report = settle(measured) | response_metrics(rollout)
+        self.report |= self.algorithm.report(experience)
+        self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
+        self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
+        if scores.parts:
+            self.learn_from(prompts, rollout, scores)
+        if not self.algorithm.warms_up(self.iteration):
+            self.algorithm.observe(self.report, samples)
+        self.policy.ended()
+        self.iteration += 1
+
+    def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
+        """The reward metrics, what they stop, and the curriculum."""
+        metrics = reward_metrics(scores, rollout)
+        self.report |= metrics
+        faults = self.rewards.pop_faults()
+        if metrics["reward/missing"] > 0:  # of all ranks, so that each takes part in the sum
+            failed = torch.tensor(sum(failures(faults).values()))
+            self.report["reward/faults"] = distributed.total(failed).item()
+        self.guards.check_missing(metrics["reward/missing"], faults)
+        flat = metrics.get("reward/frac_zero_std", 0.0) == 1.0
+        self.flat_iterations = self.flat_iterations + 1 if flat else 0
+        self.guards.check_signal(self.flat_iterations, self.policy)
+        # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
+        main = (rollout.group < len(prompts)).nonzero()[:, 0]
+        asked = [prompts[slot] for slot in rollout.group[main].tolist()]
+        success = take(scores, main).part(None, asked)
+        self.stream.observe([prompt.source for prompt in asked], success)
+
+    # What a checkpoint holds beside weights and optimiser.
+
+    def state(self) -> dict[str, Tensor]:
+        """Counters, and what the stream and the policy remember."""
+        counters = {name: torch.tensor(getattr(self, name)) for name in COUNTERS}
+        owners = {"stream": self.stream.state_dict(), "policy": self.policy.state()}
+        memory = self.algorithm.memory
+        owners |= {f"algorithm.{name}": x.state_dict() for name, x in memory.items()}
+        remembered = {f"{o}.{name}": x for o, state in owners.items() for name, x in state.items()}
+        return counters | remembered
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+        self.stream.load_state_dict(owned(state, "stream."))
+        self.policy.load_state(owned(state, "policy."))
+        for name, remembered in self.algorithm.memory.items():
+            remembered.load_state_dict(owned(state, f"algorithm.{name}."))
+
+
+def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The part of a module's state that one owner remembers, by the owner's own names."""
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }

@@ -1,0 +1,322 @@
+"""What an algorithm binds beside advantage and loss: KL, critic, correction, memory, drift."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from loop import PLAN, EndsInTwo, Loop
+from records import GRPO, rollout, scores
+from torch.testing import assert_close
+
+from tandem.training import collect
+from tandem.losses import importance
+from tandem.losses import reduction
+from tandem.advantages.baselines import MovingAverage
+from tandem.advantages.compose import Combined, Share
+from tandem.advantages.group import leave_one_out
+from tandem.advantages.temporal import gae_returns, generalised
+from tandem.algorithm.algorithm import Critic
+from tandem.training.batches import Budget
+from tandem.contracts import declare
+from tandem.losses.kl import k3_unbiased
+from tandem.losses.critic import value_loss
+from tandem.losses.policy import ppo, reinforce
+from tandem.algorithm.regularizers import EntropyBonus, KLInLoss, KLInReward
+from tandem.stop import Stop
+
+ONCE = replace(PLAN, num_minibatches=1, epochs=1)
+CRITIC = Critic(coef=0.5, loss=value_loss, returns=gae_returns, lr=0.5, warmup=0)
+ACTOR_CRITIC = replace(
+    GRPO,
+    advantage=generalised,
+    normalize_advantages=True,
+    critic=CRITIC,
+    kl=KLInReward(coef=0.1),
+    weights=reduction.token_mean,
+)
+
+
+# The critic.
+
+
+def test_the_values_come_to_explain_the_returns(tmp_path):
+    loop = Loop(algorithm=ACTOR_CRITIC, folder=tmp_path).go()
+    assert loop.report["critic/explained_variance"] < 0.05  # of values that are all 0
+    loop.go(6)
+    assert loop.report["critic/explained_variance"] > 0.1
+    assert loop.report["loss/value"] > 0
+
+
+def test_the_critic_has_its_own_learning_rate(tmp_path):
+    loop = Loop(algorithm=ACTOR_CRITIC, folder=tmp_path)
+    assert [group["lr"] for group in loop.only.param_groups] == [1.0, 0.5]
+
+
+def test_while_the_critic_warms_up_the_policy_stays_as_it_is(tmp_path):
+    late = replace(ACTOR_CRITIC, critic=replace(CRITIC, warmup=2))
+    loop = Loop(algorithm=late, folder=tmp_path)
+    before = loop.policy.table.detach().clone()
+    loop.go(2)
+    assert torch.equal(loop.policy.table, before)
+    assert loop.policy.values.any()
+    assert "loss/policy" not in loop.report
+    loop.go(1)
+    assert not torch.equal(loop.policy.table, before)
+
+
+@pytest.mark.parametrize("budget", [Budget(rows=5), Budget(max_tokens=17)], ids=str)
+def test_any_cut_gives_an_actor_critic_the_same_gradient(budget, tmp_path):
+    whole = Loop(algorithm=ACTOR_CRITIC, folder=tmp_path).go(2)
+    cut = Loop(algorithm=ACTOR_CRITIC, plan=replace(PLAN, budget=budget), folder=tmp_path).go(2)
+    assert_close(cut.gradients, whole.gradients, rtol=1e-9, atol=1e-12)
+    assert_close(cut.policy.values, whole.policy.values, rtol=1e-9, atol=1e-12)
+
+
+# The KL.
+
+
+def sampled():
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    old = torch.tensor([[-1.0, -2.0, 0.0], [-0.5, 0.0, 0.0]])
+    ref = torch.tensor([[-1.5, -1.0, 0.0], [-0.5, 0.0, 0.0]])
+    return rollout(mask, torch.tensor([0, 0]), old_kl_to_ref=old - ref)
+
+
+def test_a_kl_in_the_reward_is_taken_from_every_step_and_from_the_sum():
+    charged = KLInReward(coef=0.2).charge(scores(torch.tensor([1.0, 0.5])), sampled())
+    assert_close(charged.per_step, torch.tensor([[-0.1, 1.2, 0.0], [0.5, 0.0, 0.0]]))
+    assert_close(charged.total, charged.per_step.sum(1))
+
+
+def test_a_sample_without_a_score_pays_nothing():
+    known = torch.tensor([True, False])
+    charged = KLInReward(coef=0.2).charge(scores(torch.tensor([1.0, 0.5]), known), sampled())
+    assert charged.total.tolist() == pytest.approx([1.1, 0.0])
+    assert not charged.per_step[1].any()
+
+
+def test_a_kl_is_paid_in_one_place():
+    charged = KLInLoss(coef=0.2, loss=k3_unbiased).charge(scores(torch.ones(2)), sampled())
+    assert charged.per_step is None
+    assert KLInReward(coef=0.2).term_beside(reduction.token_mean) is None
+    assert KLInReward(coef=0.0).reads_before == frozenset()
+    assert KLInReward(coef=0.1).reads_before == {"old_kl_to_ref"}
+
+
+def test_group_advantages_see_what_the_kl_took(tmp_path):
+    """RLOO of the score less the KL of the whole sample."""
+    paying = replace(GRPO, advantage=leave_one_out, kl=KLInReward(coef=0.3))
+    rows = sampled()
+    known = scores(torch.tensor([1.0, 0.5]))
+    got = paying.experience(known, rows).advantages[:, 0]
+    k1 = rows.old_kl_to_ref.sum(1)
+    first, second = known.total - 0.3 * k1
+    assert_close(got, torch.stack([first - second, second - first]))
+
+
+def test_the_comparison_reads_the_old_policy_even_with_one_update(tmp_path):
+    paying = replace(GRPO, kl=KLInReward(coef=0.1))
+    assert "old_kl_to_ref" in Loop(algorithm=paying, plan=ONCE, folder=tmp_path).needs
+    assert "old_logp" not in Loop(plan=ONCE, folder=tmp_path).needs
+
+
+def test_a_controller_moves_the_coefficient_towards_its_target(tmp_path):
+    held = KLInLoss(coef=0.1, loss=k3_unbiased, kl_target=1e-4, horizon=100)
+    loop = Loop(algorithm=replace(GRPO, kl=held), folder=tmp_path).go()
+    assert loop.report["optim/kl_coef"] == 0.1  # of this iteration
+    assert float(held.coefficient) == pytest.approx(0.1 * (1 + 0.2 * 24 / 100))
+
+
+def test_a_target_needs_a_coefficient_to_move():
+    with pytest.raises(ValueError, match=r"algorithm\.kl\.coef=0"):
+        KLInReward(coef=0.0, kl_target=0.1)
+
+
+# Memory.
+
+
+def remembering():
+    return replace(
+        GRPO,
+        advantage=Combined({"mean": Share(MovingAverage(decay=0.9)), "own": Share(leave_one_out)}),
+        kl=KLInLoss(coef=0.1, loss=k3_unbiased, kl_target=1e-3),
+        entropy=EntropyBonus(coef=0.0, target=5.0),
+    )
+
+
+def test_what_an_algorithm_remembers_is_part_of_the_state(tmp_path):
+    loop = Loop(algorithm=remembering(), folder=tmp_path).go(2)
+    loop.policy.state = dict
+    loop.policy.load_state = loop.stream.load_state_dict = lambda state: None
+    state = loop.state()
+    assert {name for name in state if name.startswith("algorithm.")} == {
+        "algorithm.kl.value",
+        "algorithm.entropy.value",
+        "algorithm.entropy.entropy",
+        "algorithm.advantage.shares.mean.of.average",
+        "algorithm.advantage.shares.mean.of.iterations",
+    }
+    again = Loop(algorithm=remembering(), folder=tmp_path)
+    again.policy.load_state = again.stream.load_state_dict = lambda state: None
+    again.load_state(state)
+    for name, memory in loop.algorithm.memory.items():
+        assert_close(again.algorithm.memory[name].state_dict(), memory.state_dict())
+
+
+def test_what_is_remembered_is_reported(tmp_path):
+    loop = Loop(algorithm=remembering(), folder=tmp_path).go()
+    baseline = loop.algorithm.memory["advantage.shares.mean.of"].baseline
+    assert loop.report["optim/baseline"] == baseline != 0
+    assert loop.report["optim/kl_coef"] == 0.1
+    assert loop.report["optim/entropy_coef"] == 0
+
+
+def test_a_module_that_says_nothing_is_remembered_all_the_same(tmp_path):
+    counting = Counting()
+    loop = Loop(algorithm=replace(GRPO, advantage=counting), folder=tmp_path).go(2)
+    assert loop.algorithm.memory == {"advantage": counting}
+    assert counting.calls == 2
+
+
+class Counting(torch.nn.Module):
+    """An advantage of somebody's own, with a state and without metrics."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, scores, rollout):
+        self.calls += 1
+        return leave_one_out(scores, rollout)
+
+
+def test_an_entropy_below_its_target_is_paid_for_from_the_next_iteration_on(tmp_path):
+    awake = replace(GRPO, entropy=EntropyBonus(coef=0.0, target=9.0, step=0.01))
+    loop = Loop(algorithm=awake, folder=tmp_path)
+    sample = loop.policy.sample
+    loop.policy.sample = lambda *args, **kw: with_entropy(sample(*args, **kw))
+    loop.go()
+    assert loop.report["loss/entropy"] == 0
+    loop.go()
+    assert loop.report["loss/entropy"] < 0
+
+
+def with_entropy(rows):
+    return replace(rows, entropy=rows.mask.double())
+
+
+# Drift and staleness.
+
+
+def test_updates_end_once_the_policy_has_drifted_past_its_target(tmp_path):
+    free = Loop(folder=tmp_path).go()
+    held = Loop(algorithm=replace(GRPO, target_kl=1e-6), folder=tmp_path).go()
+    assert free.report["optim/updates"] == 4
+    assert held.report["optim/updates"] == 1  # the second is seen to have moved too far
+    assert len(held.gradients) == 1
+
+
+def aged(loop, gap: int):
+    """The loop's sampler hands out rows as if they were of older weights."""
+    sample = loop.policy.sample
+
+    def older(*args, **kw):
+        rows = sample(*args, **kw)
+        return replace(rows, version_gap=torch.full_like(rows.mask, gap, dtype=torch.float32))
+
+    loop.policy.sample = older
+    return loop
+
+
+BARE = replace(GRPO, correction=importance.none)
+
+
+def test_stale_rows_without_a_correction_are_refused(tmp_path):
+    with pytest.raises(Stop, match="algorithm/correction=token_tis or staleness_decay"):
+        aged(Loop(algorithm=BARE, folder=tmp_path), 1).go()
+    aged(Loop(algorithm=BARE, folder=tmp_path), 0).go()
+    aged(Loop(algorithm=replace(BARE, proximal=importance.bypass), folder=tmp_path), 1).go()
+
+
+def test_a_decay_weighs_the_loss_of_stale_rows_and_nothing_else(tmp_path):
+    decayed = partial(importance.staleness_decay, decay=0.5)
+    own = replace(GRPO, correction=decayed, kl=KLInLoss(coef=0.1, loss=k3_unbiased))
+    fresh = Loop(algorithm=own, plan=ONCE, folder=tmp_path).go()
+    stale = aged(Loop(algorithm=own, plan=ONCE, folder=tmp_path), 2).go()
+    assert stale.report["rollout_corr/weight_mean"] == pytest.approx(0.25)
+    assert stale.report["staleness/gap"] == 2
+    assert stale.report["loss/kl"] == pytest.approx(fresh.report["loss/kl"])
+    bare = Loop(algorithm=replace(BARE, kl=KLInLoss(coef=0.1, loss=k3_unbiased)),
+                plan=ONCE, folder=tmp_path).go()  # fmt: skip
+    kl = Loop(algorithm=replace(own, advantage=nothing), plan=ONCE, folder=tmp_path).go()
+    policy = bare.gradients[0] - kl.gradients[0]
+    assert_close(stale.gradients[0], 0.25 * policy + kl.gradients[0])
+
+
+def nothing(scores, rollout):
+    return torch.zeros_like(rollout.mask, dtype=torch.float64)
+
+
+def test_the_policy_as_it_is_stands_for_the_old_one_where_there_is_no_ratio(tmp_path):
+    """Truncated importance sampling of REINFORCE: no forward pass before the updates."""
+    off = replace(GRPO, loss=reinforce, proximal=importance.current)
+    loop = Loop(algorithm=off, folder=tmp_path)
+    assert "old_logp" not in loop.needs
+    assert loop.go().report["rollout_corr/weight_mean"] != 1
+
+
+# Losses that look at more than their own rows.
+
+
+def mean_advantage(batch, *, power):
+    return torch.full_like(batch.advantages, batch.logp.detach().sum() ** power)
+
+
+@declare(reads={"old_logp"}, zero_at_zero_advantage=True, survey=mean_advantage)
+def scaled(batch, surveyed, *, power=2):
+    """A loss that depends on all rows of an update."""
+    return ppo(batch) * surveyed
+
+
+@pytest.mark.parametrize("budget", [Budget(rows=5), Budget(rows=1), Budget(max_tokens=17)], ids=str)
+def test_a_survey_sees_the_update_before_any_cut(budget, tmp_path):
+    algorithm = replace(GRPO, loss=scaled)
+    whole = Loop(algorithm=algorithm, folder=tmp_path, rewards=EndsInTwo()).go(2)
+    cut = Loop(
+        algorithm=algorithm,
+        plan=replace(PLAN, budget=budget),
+        folder=tmp_path,
+        rewards=EndsInTwo(),
+    ).go(2)
+    assert max(cut.policy.rows_seen) < max(whole.policy.rows_seen)
+    assert_close(cut.gradients, whole.gradients, rtol=1e-9, atol=1e-12)
+
+
+@declare(zero_at_zero_advantage=True, whole_groups=True)
+def between_rows(batch):
+    """Raises where a group is not whole."""
+    same = batch.group[:, None] == batch.group
+    assert (same.sum(1) == 4).all() or len(batch.group) == 1
+    total = same.to(batch.logp) @ batch.logp.sum(1, keepdim=True)
+    return (total * batch.advantages).square()
+
+
+@pytest.mark.parametrize("budget", [Budget(rows=5), Budget(rows=1), Budget(max_tokens=44)], ids=str)
+def test_a_cut_keeps_groups_whole_where_rows_are_compared(budget, tmp_path):
+    algorithm = replace(GRPO, loss=between_rows)
+    whole = Loop(algorithm=algorithm, folder=tmp_path).go()
+    cut = Loop(algorithm=algorithm, plan=replace(PLAN, budget=budget), folder=tmp_path).go()
+    assert max(cut.policy.rows_seen) < max(whole.policy.rows_seen)
+    assert_close(cut.gradients, whole.gradients, rtol=1e-9, atol=1e-12)
+
+
+def test_rows_to_compare_with_are_neither_trained_nor_forwarded(tmp_path):
+    def with_a_greedy_row(source, prompts):
+        rows, known = collect.on_policy(source, prompts)
+        last = torch.arange(len(rows.mask)) % 4 == 3
+        return replace(rows, baseline=last), known
+
+    loop = Loop(algorithm=replace(GRPO, collect=with_a_greedy_row), folder=tmp_path)
+    loop.go()
+    assert max(loop.policy.rows_seen) == 9  # three groups of three

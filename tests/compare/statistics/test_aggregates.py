@@ -1,0 +1,134 @@
+"""Interquartile means, profiles and wins, each against a loop written from its definition."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tandem.compare.statistics.aggregates import (
+    interquartile_mean,
+    iqm,
+    performance_profile,
+    resampled,
+    too_few,
+    wins,
+)
+
+TASKS = {
+    name: np.random.default_rng(i).normal(0.1 * i, 0.05, 6).tolist()
+    for i, name in enumerate(["sort", "copy", "count", "reverse"])
+}
+
+
+def test_wins_are_counted_pair_by_pair():
+    a, b = [0.3, 0.5, 0.5], [0.5, 0.2]
+    won = sum(1.0 if x > y else 0.5 if x == y else 0.0 for x in a for y in b)
+    found = wins(a, b)
+    assert (found.wins, found.games) == (won, 6) == (4.0, 6)
+    assert found.low is None  # three seeds do not carry a bootstrap
+
+
+def test_from_ten_seeds_on_wins_have_an_interval():
+    random = np.random.default_rng(2)
+    a, b = random.normal(0.5, 1, 10), random.normal(0, 1, 10)
+    found = wins(a, b)
+    assert found.low < found.share < found.high
+    assert wins(a, a[:9]).low is None
+
+
+def test_an_interval_of_wins_holds_the_truth_as_often_as_it_says():
+    """At the edge too, where all games are won and a bootstrap would be certain."""
+    random = np.random.default_rng(3)
+    for gap in (0.0, 1.5):
+        truth = stats.norm.cdf(gap / np.sqrt(2))
+        drawn = [wins(random.normal(gap, 1, 10), random.normal(0, 1, 10)) for _ in range(400)]
+        assert np.mean([one.low <= truth <= one.high for one in drawn]) > 0.92
+    sure = wins(np.arange(10) + 100, np.arange(10))
+    assert (sure.share, sure.high) == (1.0, 1.0) and 0.5 < sure.low < 0.95
+
+
+def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side():
+    scores = np.array([9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -50.0])
+    assert iqm(scores) == pytest.approx((2 + 3 + 4 + 5) / 4)
+
+
+def test_the_bootstrap_draws_within_tasks():
+    """Tasks without any spread leave nothing to resample, however far apart they are."""
+    fixed = {str(i): [float(i)] * 5 for i in range(4)}
+    found = interquartile_mean(fixed)
+    assert (found.low, found.value, found.high) == (None, 1.5, None)  # no width is no certainty
+    assert (found.tasks, found.scores) == (4, 20)
+    own = interquartile_mean(TASKS)
+    assert own.low < own.value < own.high
+
+
+def test_the_bootstrap_is_that_of_its_definition():
+    """Three scores in each of three tasks, two of them drawn: all 9^3 resamples, each as likely."""
+    tasks = {"a": [0.1, 0.3, 0.35], "b": [0.2, 0.9, 0.6], "c": [0.4, 0.5, 0.0]}
+    every = []
+    for drawn in itertools.product(*(itertools.product(x, repeat=2) for x in tasks.values())):
+        middle = sorted(x for pair in drawn for x in pair)[1:5]
+        every.append(sum(middle) / 4)
+    every = np.array(every)
+    found = interquartile_mean(tasks)
+    for edge, share in ((found.low, 0.025), (found.high, 0.975)):
+        below, upto = (
+            np.mean(np.array(every) < edge - 1e-9),
+            np.mean(np.array(every) <= edge + 1e-9),
+        )
+        assert below - 0.01 <= share <= upto + 0.01  # 2000 of them are drawn
+    means = resampled(tasks, iqm)
+    assert means.mean() == pytest.approx(np.mean(every), abs=0.01)
+    assert means.std() == pytest.approx(np.std(every), rel=0.05)
+
+
+def test_a_profiles_band_is_the_middle_of_shares_that_are_drawn():
+    """Eleven runs with six above a threshold, ten drawn: binomial, and so its quantiles."""
+    found = performance_profile({"a": [0.1] * 5 + [0.6] * 6}, [0.5])
+    assert found.low[0] == stats.binom.ppf(0.025, 10, 6 / 11) / 10
+    assert found.high[0] == stats.binom.ppf(0.975, 10, 6 / 11) / 10
+
+
+def test_what_is_drawn_spreads_as_runs_do():
+    """The mean of a task of three: s^2 / n, the unbiased one."""
+    tasks = {"a": [0.1, 0.4, 0.9]}
+    drawn = resampled(tasks, lambda scores: scores.mean(-1))
+    assert drawn.var() == pytest.approx(np.var(tasks["a"], ddof=1) / 3, rel=0.1)
+
+
+def test_the_interval_of_wins_is_that_of_its_definition():
+    """By walking along all probabilities, and keeping those that the wins do not contradict."""
+    random = np.random.default_rng(6)
+    for gap, n, m in ((0.0, 10, 10), (0.8, 12, 17), (2.0, 10, 30)):
+        found = wins(random.normal(gap, 1, n), random.normal(0, 1, m))
+        kept = []
+        for i in range(1, 10_000):
+            p = i / 10_000
+            more = ((n + m) / 2 - 1) * ((1 - p) / (2 - p) + p / (1 + p))
+            error = math.sqrt(p * (1 - p) * (1 + more) / (n * m))
+            if abs(found.wins / n / m - p) <= 1.959964 * error:
+                kept.append(p)
+        assert (found.low, found.high) == pytest.approx((kept[0], kept[-1]), abs=2e-4)
+
+
+def test_few_tasks_scores_or_seeds_of_a_task_are_not_aggregated():
+    assert not too_few(TASKS)
+    assert too_few({"one": [0.0] * 50}) == "1 tasks and 50 scores of 4 and 20"
+    assert too_few({str(i): [0.0] * 4 for i in range(4)}) == "4 tasks and 16 scores of 4 and 20"
+    once = {str(i): [i / 20] for i in range(20)}  # of each the bootstrap would draw the same score
+    assert too_few(once) == "one seed of 0 shows no spread"
+    assert too_few(once | {str(i): [0.1, 0.2, 0.3] for i in range(19)}).startswith("one seed of 19")
+    twice = {str(i): [0.1, 0.5] for i in range(10)}
+    assert too_few(twice) == "2 seeds of 0 show too little of the spread: 3 do"
+
+
+def test_a_profile_counts_the_runs_above_each_threshold():
+    thresholds = [0.0, 0.1, 0.25, 9.0]
+    found = performance_profile(TASKS, thresholds)
+    runs = [x for scores in TASKS.values() for x in scores]
+    counted = [sum(x > edge for x in runs) / len(runs) for edge in thresholds]
+    assert found.share.tolist() == pytest.approx(counted)
+    assert (found.low <= found.share).all() and (found.share <= found.high).all()
+    assert found.share[-1] == 0

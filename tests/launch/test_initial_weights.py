@@ -1,0 +1,100 @@
+"""What a run is refused for before a weight is loaded: where it starts, who teaches it, and what
+it would run on."""
+
+import pytest
+import torch
+
+from tandem import config
+from tandem.config import ConfigError, compose
+from tandem.launch.devices import check_devices
+from tandem.policies.language import kernels
+from tandem.launch.initial_weights import check_start
+
+TAUGHT = ("model=tiny_flow", "algorithm=diffusion_opd", "~recipe", "warm_start=null")
+GIVE = "; give the directory of a finished run of a flow, or a folder in diffusers' layout"
+
+
+def written(folder, *files):
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    return folder
+
+
+def check(*overrides, **folders):
+    named = ",".join(f"{source}: '{folder}'" for source, folder in folders.items())
+    check_start(compose([*TAUGHT, f"algorithm.teachers.folders={{{named}}}", *overrides]))
+
+
+@pytest.mark.parametrize(
+    ("files", "fault"),
+    [
+        (None, "there is no such folder" + GIVE),
+        (["notes.txt"], "there is no transformer/config.json in it" + GIVE),
+        (["config.yaml", "model/config.json"], "there is no transformer/config.json in it" + GIVE),
+        (
+            ["config.yaml", "metrics.jsonl"],
+            "there is no model/ in this run; finish it first: python train.py resume={}",
+        ),
+    ],
+    ids=["nothing", "something else", "a language model", "an unfinished run"],
+)
+@pytest.mark.parametrize("start", [[], ["warm_start=['algorithm=sft']"]], ids=["cold", "warm"])
+def test_a_teacher_that_is_not_there_is_named_before_anything_is_loaded(
+    tmp_path, files, fault, start
+):
+    good, bad = written(tmp_path / "good", "transformer/config.json"), tmp_path / "bad"
+    if files is not None:
+        written(bad, *files)
+    with pytest.raises(ConfigError) as refused:
+        check(*start, shapes=good, others=bad)
+    assert str(refused.value) == f"algorithm.teachers.folders.others={bad}: {fault.format(bad)}"
+
+
+def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path / "home", "transformer/config.json")
+    run = written(tmp_path / "run", "config.yaml", "model/transformer/config.json")
+    check(shapes="~/home", others=run)
+    check_start(compose(["model=tiny_lm", "algorithm=grpo", "warm_start=null"]))
+
+
+KERNELS = {
+    "model.liger=true": r"^model\.liger=true: .* GPU .* model\.liger=false$",
+    "model.attn_implementation=flash_attention_2": (
+        r"^model\.attn_implementation=flash_attention_2: .* GPU .*=sdpa$"
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", KERNELS)
+def test_kernels_that_cannot_run_here_are_refused_before_a_warm_start(monkeypatch, asked):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    plain = ("model=tiny_lm", "algorithm=grpo")
+    with pytest.raises(ConfigError, match=KERNELS[asked]):
+        check_start(compose([*plain, asked]))
+    with pytest.raises(ConfigError, match=KERNELS[asked]):
+        check_start(compose([*plain, f"warm_start=['algorithm=sft', '{asked}']"]))
+    check_start(compose([*plain, asked, "estimate=true"]))  # of another machine
+
+
+def test_flash_attention_needs_one_of_its_packages(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    there = set()
+    monkeypatch.setattr(kernels, "find_spec", lambda name: name in there or None)
+    flash = compose(["model=tiny_lm", "model.attn_implementation=flash_attention_2"])
+    with pytest.raises(ConfigError, match="pip install flash_attn; or set"):
+        check_start(flash)
+    for package in ("flash_attn", "kernels"):
+        there.clear()
+        there.add(package)
+        check_start(flash)
+    check_start(compose(["model=tiny_lm", "model.attn_implementation=eager"]))
+
+
+def test_weights_are_not_cut_over_the_one_device_that_is_found():
+    settings = config.check(compose(["trainer=fsdp2", "trainer.accelerator=cpu"]))
+    with pytest.raises(ConfigError, match=r"trainer\.devices=auto, which is one here"):
+        check_devices(settings)
+    check_devices(config.check(compose(["trainer.accelerator=cpu"])))

@@ -1,0 +1,213 @@
+"""`estimate=true` beside what a small run really holds, as torch's allocator reports it."""
+
+from functools import partial
+
+import pytest
+import torch
+from hub_language_models import write_qwen3
+from loaded import request_of
+from torch.profiler import ProfilerActivity, profile
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+import tandem
+from tandem.config import build, check, compose
+from tandem.launch.memory_estimate import on_a_rank, state_of, work_of
+from tandem.policies.memory.estimate import Part, footprint
+from tandem.policies.language.records import TokenSample
+from tandem.policies.language.tiny_lm import character_tokenizer
+
+NOTHING = frozenset()
+SHARE = 0.15  # that an estimate may be off by
+PROMPT, NEW, ROWS = 16, 48, 16
+
+
+def medium(*, hidden=128, layers=3, vocabulary=2048):
+    """A few MB of weights, an order more of activations."""
+    config = Qwen3Config(
+        vocab_size=vocabulary, hidden_size=hidden, intermediate_size=3 * hidden,
+        num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=hidden // 4, max_position_embeddings=256, tie_word_embeddings=False,
+        pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config), character_tokenizer()
+
+
+SHAPES = {
+    "whole": ({}, {}),
+    "recomputed": ({}, {"model.gradient_checkpointing": True, "model.logit_budget": 2**20}),
+    "adapters": ({"hidden": 192}, {"model.lora": {"r": 8, "alpha": 16}}),
+    "packed": ({"layers": 2}, {"model.packing": True}),
+    "packed and recomputed": (
+        {"layers": 4}, {"model.packing": True, "model.gradient_checkpointing": True}
+    ),
+    "many logits": ({"layers": 1, "vocabulary": 8192}, {"model.logit_budget": 2**21}),
+    "bfloat16": ({"layers": 1}, {"model.dtype": "bfloat16", "model.lora": {"r": 8, "alpha": 16}}),
+}  # fmt: skip
+
+
+def composed(options, *words):
+    cfg = compose([
+        "model=tiny_lm", "rollout=local", f"rollout.max_new_tokens={NEW}",
+        f"rollout.max_prompt_tokens={PROMPT}", "warm_start=null", "trainer=cpu",
+        "prompts_per_step=16", "num_minibatches=1", "epochs=1", "group_size=4",
+        f"max_tokens_per_microbatch={ROWS * (PROMPT + NEW - 1)}", *words,
+    ])  # fmt: skip
+    for key, value in options.items():
+        group, name = key.split(".")
+        cfg[group][name] = value
+    return cfg
+
+
+def rows_of_tokens(lengths):
+    """Prompts of a quarter of each row, and answers behind them."""
+    tokens = torch.randint(2, 30, (len(lengths), max(lengths)))
+    prompt = torch.tensor([length // 4 for length in lengths])
+    mask = torch.arange(max(lengths)) < (torch.tensor(lengths) - prompt)[:, None]
+    sample = TokenSample(tokens=tokens, prompt_length=prompt, temperature=torch.ones(len(lengths)))
+    return sample, mask
+
+
+def most_allocated(work):
+    """Bytes that the allocator handed out at once while `work` ran."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        work()
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return most
+
+
+def step(policy, sample, mask, needs=NOTHING):
+    evidence = policy.scorer(sample, mask, needs)
+    evidence.logp.sum().backward()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_micro_batch_holds_what_was_estimated(shape):
+    sizes, options = SHAPES[shape]
+    cfg = composed(options)
+    policy = build(cfg.model)
+    policy.build = partial(medium, **sizes)
+    estimated = {part.name: part for part in footprint(policy, request_of(cfg), work(cfg))}
+    policy.load(request_of(cfg))
+    full = PROMPT + NEW
+    lengths = [full] * ROWS
+    if policy.packs:
+        lengths = [full] * (ROWS // 2) + [full // 2] * ROWS
+    sample, mask = rows_of_tokens(lengths)
+    step(policy, sample, mask)  # leaves gradients behind, as all micro-batches but the first find
+    measured = most_allocated(lambda: step(policy, sample, mask))
+    assert estimated["activations"].size == pytest.approx(measured, rel=SHARE)
+    assert measured > 2**21
+
+
+def work(cfg):
+    return work_of(cfg, check(cfg), 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"model.lora": {"r": 8, "alpha": 16}}], ids=str)
+def test_weights_gradients_and_optimizer_are_exact(options):
+    cfg = composed(options)
+    policy = build(cfg.model)
+    policy.build = medium
+    request = request_of(cfg, frozenset({"ref_logp"}))
+    parts = {p.name: p.size for p in footprint(policy, request, work(cfg))}
+    policy.load(request)
+    held = [*policy.network.parameters(), *policy.network.buffers()]
+    known = parts["weights"] + parts.get("adapters", 0)
+    assert known == sum(x.nbytes for x in held)
+    assert ("reference" in parts) == (not options)
+    assert parts.get("reference", parts["weights"]) == parts["weights"]
+    step(policy, *rows_of_tokens([16] * 4))
+    optimizer = build(cfg.optimizer)(list(policy.trainable().values()))
+    optimizer.step()
+    assert parts["gradients"] == sum(p.grad.nbytes for p in policy.trainable().values())
+    state = [x for kept in optimizer.state.values() for x in kept.values() if x.numel() > 1]
+    assert parts["optimizer"] == sum(x.nbytes for x in state)
+
+
+@pytest.mark.parametrize("critic", ["head", "separate"])
+def test_a_critic_is_counted(critic):
+    cfg = composed({"model.critic": critic})
+    policy, needs = build(cfg.model), frozenset({"values"})
+    policy.build = medium
+    request = request_of(cfg, needs)
+    parts = {p.name: p.size for p in footprint(policy, request, work(cfg))}
+    policy.load(request)
+    assert parts["critic"] == sum(p.nbytes for p in policy.critic.parameters())
+    sample, mask = rows_of_tokens([PROMPT + NEW] * ROWS)
+
+    def both():
+        said = policy.scorer(sample, mask, needs)
+        (said.logp.sum() + said.values.sum()).backward()
+
+    both()
+    assert parts["activations"] == pytest.approx(most_allocated(both), rel=SHARE)
+
+
+def test_the_cache_of_sampling_holds_what_was_estimated():
+    """Keys and values in 2 of 4 heads of 32, in float32, twice 3 layers."""
+    cfg = composed({})
+    policy = build(cfg.model)
+    policy.build = medium
+    cache = next(p for p in footprint(policy, request_of(cfg), work(cfg)) if p.name == "cache")
+    assert cache.size == 64 * (PROMPT + NEW) * 2 * 3 * 2 * 32 * 4
+
+
+def test_an_optimizer_shows_what_it_remembers():
+    assert state_of(partial(torch.optim.AdamW, fused=True), torch.float32) == 8
+    assert state_of(torch.optim.AdamW, torch.bfloat16) == 4
+    assert state_of(partial(torch.optim.SGD, momentum=0.9), torch.float32) == 4
+    assert state_of(torch.optim.SGD, torch.float32) == 0
+
+
+def test_eight_bits_take_a_quarter():
+    pytest.importorskip("bitsandbytes")
+    made = build(compose(["optimizer=adamw_8bit", "model=tiny_lm"]).optimizer)
+    assert state_of(made, torch.float32) == pytest.approx(2, rel=0.03)
+
+
+def test_ranks_share_what_a_strategy_shards_and_copy_the_rest():
+    parts = [
+        Part(name="gradients", size=8.0, says="", lower="", phase="update", shared=True),
+        Part(name="activations", size=6.0, says="", lower="", phase="update"),
+    ]
+    assert [part.size for part in on_a_rank(parts, "fsdp2", 4)] == [2, 6]
+    assert [part.size for part in on_a_rank(parts, "ddp", 4)] == [8, 6, 8]
+    assert on_a_rank(parts, "fsdp2", 1) == parts
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A configuration, and no weight beside it."""
+    write_qwen3(tmp_path / "whole")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "whole" / "config.json").rename(tmp_path / "model" / "config.json")
+    return tmp_path / "model"
+
+
+def test_a_configuration_is_enough(folder, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    words = (f"model.path={folder}", "estimate=true", f"run_dir={run_dir}", "trainer=cpu")
+    small = ("rollout.max_prompt_tokens=32", "rollout.max_new_tokens=32")
+    assert tandem.train("model=qwen3_8b", *words, *small).metrics == {}
+    said = capsys.readouterr().out
+    (total,) = [line for line in said.splitlines() if line.startswith("estimate")]
+    for name in ("weights", "adapters", "optimizer", "gradients", "activations", "cache", "draws"):
+        assert f"\n  {name} " in said
+    assert "on one device" in total and "the largest part is" in said
+    assert not run_dir.exists()
+
+
+def test_a_model_that_cannot_be_read_is_one_line(tmp_path):
+    for path, words in ((tmp_path, "config.json"), ("Qwen/Qwen3-8B", "model.path=FOLDER")):
+        with pytest.raises(ValueError, match=words) as caught:
+            tandem.train("model=qwen3_8b", f"model.path={path}", "estimate=true")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_model_of_pictures_is_refused():
+    with pytest.raises(ValueError, match=r"^estimate=true: model=tiny_flow makes pictures"):
+        tandem.train("model=tiny_flow", "estimate=true")

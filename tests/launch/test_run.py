@@ -1,0 +1,403 @@
+"""Whole runs on small models, from Python and from the command line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from loaded import loaded
+from omegaconf import OmegaConf
+from policies.small_language import chat_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import tandem
+from tandem.config import ConfigError, compose
+from tandem.record import room
+from tandem.launch.run import Result
+
+pytestmark = pytest.mark.usefixtures("unpainted")
+
+ROOT = Path(__file__).parents[2]
+QUICK = (
+    "warm_start=null", "iterations=2", "prompts_per_step=4", "group_size=4", "num_minibatches=2",
+    "evaluation.prompts=4", "evaluation.pass_at=[1,4]", "evaluation.every=1", "guards.no_signal=9",
+)  # fmt: skip
+WARM = "warm_start=['algorithm=sft','iterations=2']"
+# A reward that an untrained model already varies in.
+DENSE = ("reward=target_length", "reward.target_length.function.target=5")
+
+
+def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def train(folder: Path, *overrides: str) -> Result:
+    return tandem.train(*QUICK, *DENSE, f"run_dir={folder}", *overrides)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("straight")
+    train(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chat_folder(tmp_path_factory) -> Path:
+    """A small Qwen3 as the hub has them: weights, tokenizer, chat template."""
+    folder = tmp_path_factory.mktemp("qwen3")
+    for part in chat_model():
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "questions.jsonl"
+    rows = [
+        {"messages": [{"role": "user", "content": f"say {word}"}], "answer": word}
+        for word in (f"word{i}" for i in range(40))
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in [*rows, {"answer": "no prompt"}]))
+    return path
+
+
+def test_a_run_leaves_what_the_architecture_says(straight):
+    names = {path.name for path in straight.iterdir()}
+    assert {"config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl", "samples"} <= names
+    assert {"checkpoints", "model", "curves.png"} <= names
+    assert [line["iteration"] for line in lines(straight)] == [0, 1, 2]
+    assert [line["iteration"] for line in lines(straight, "timing.jsonl")] == [0, 1, 2]
+
+
+def test_the_weights_have_moved_and_load_anywhere(straight):
+    model = AutoModelForCausalLM.from_pretrained(straight / "model")
+    start = loaded(compose())
+    moved = [
+        (a - b).abs().max()
+        for a, b in zip(model.parameters(), start.network.parameters(), strict=True)
+    ]
+    assert min(moved) > 0
+
+
+def test_the_same_command_twice_writes_the_same_bytes(straight, tmp_path):
+    train(tmp_path / "again")
+    assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (
+        straight / "metrics.jsonl"
+    ).read_bytes()
+
+
+def test_another_seed_is_another_run(straight, tmp_path):
+    train(tmp_path / "other", "seed=1")
+    assert lines(tmp_path / "other")[0] != lines(straight)[0]
+
+
+def test_the_result_has_the_last_value_of_each_metric(tmp_path):
+    result = train(tmp_path / "run")
+    assert result.run_dir == tmp_path / "run"
+    assert result.metrics["eval/accuracy"] == lines(result.run_dir)[-1]["eval/accuracy"]
+    assert result.metrics["reward/mean"] == lines(result.run_dir)[-2]["reward/mean"]
+
+
+def test_a_dry_run_loads_nothing_and_writes_nothing(tmp_path, capsys):
+    result = train(tmp_path / "run", "dry_run=true", "model=qwen3_8b")
+    assert result.metrics == {}
+    assert not (tmp_path / "run").exists()
+    assert "4 prompts x 4 samples = 16 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lora", ["null", "{r: 4, alpha: 8, target_modules: all-linear}"])
+def test_dapo_trains_a_saved_chat_model_from_rows_of_a_file(tmp_path, chat_folder, questions, lora):
+    result = train(
+        tmp_path / "run", "algorithm=dapo", "model=hf", f"model.path={chat_folder}", "data=jsonl",
+        f"data.path={questions}", f"model.lora={lora}", "rollout.max_new_tokens=6",
+        "algorithm.collect.max_rounds=2", "optimizer.lr=1e-3", "algorithm.kl.coef=0.1",
+    )  # fmt: skip
+    reread = AutoModelForCausalLM.from_pretrained(result.run_dir / "model")
+    assert AutoTokenizer.from_pretrained(result.run_dir / "model").chat_template
+    before = dict(chat_model()[0].named_parameters())
+    moved = {n for n, p in reread.named_parameters() if not torch.equal(p, before[n])}
+    assert any("q_proj" in name for name in moved)
+    assert result.metrics["actor/ref_kl"] >= 0
+    assert "dynamic_sampling/acceptance" in result.metrics
+    assert (result.run_dir / "model" / "lora").exists() == (lora != "null")
+    (bad,) = lines(result.run_dir, "quarantine.jsonl")
+    assert bad["line"] == 41
+
+
+@pytest.mark.system
+def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
+    asked = ("algorithm=dapo", "model=qwen3_8b", "--cfg", "job", "--resolve")
+    done = subprocess.run(
+        [sys.executable, "train.py", *asked],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    cfg = OmegaConf.create(done.stdout)
+    assert (cfg.algorithm.loss.clip_low, cfg.algorithm.loss.clip_high) == (0.2, 0.28)
+    assert cfg.model.path == "Qwen/Qwen3-8B"
+
+
+def test_micro_batches_change_nothing_but_memory(tmp_path):
+    """Through Lightning, on one device: several backwards, one of which would talk to ranks."""
+    binary = (*QUICK, "reward=format", "reward.format.function.pattern='[^a-j].*'", "iterations=1")
+    whole, cut = (
+        tandem.train(*binary, f"run_dir={tmp_path / str(rows)}", f"micro_batch_size={rows}",
+                     "max_tokens_per_microbatch=null")
+        for rows in (1000, 3)
+    )  # fmt: skip
+    for name in ("optim/grad_norm", "loss/policy", "actor/nll"):
+        assert cut.metrics[name] == pytest.approx(whole.metrics[name], rel=1e-4)
+
+
+def test_a_wrong_path_is_one_line_that_names_the_flag(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.path") as refused:
+        train(tmp_path / "run", "model=hf", "model.path=/nowhere", "data=sort_letters")
+    assert "\n" not in str(refused.value)
+
+
+def test_prompts_that_do_not_fit_are_counted_by_their_reasons(tmp_path, chat_folder, questions):
+    with pytest.raises(
+        ConfigError, match=r"none of the 39 prompts of train: \d+ x has \d+ tokens, more than 8"
+    ):
+        train(
+            tmp_path / "run", "model=hf", f"model.path={chat_folder}", "data=jsonl",
+            f"data.path={questions}", "rollout.max_new_tokens=120",
+        )  # fmt: skip
+
+
+def test_an_algorithm_that_imitates_needs_rows_with_answers(tmp_path, chat_folder):
+    path = tmp_path / "questions.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": f"say {i}"}) for i in range(40)))
+    with pytest.raises(ConfigError, match="algorithm=sft imitates answers, but no row"):
+        train(
+            tmp_path / "run", "algorithm=sft", "model=hf", f"model.path={chat_folder}",
+            "data=jsonl", f"data.path={path}", "group_size=1", "rollout.max_new_tokens=6",
+        )  # fmt: skip
+
+
+def test_a_run_can_be_evaluated_alone(straight):
+    result = tandem.train("evaluate=true", f"resume={straight}")
+    assert result.metrics["eval/length"] == lines(straight)[-1]["eval/length"]
+    assert len(lines(straight)) == 3
+    kept = json.loads((straight / "evaluation_eval.json").read_text())
+    assert kept["eval/length"] == result.metrics["eval/length"]
+
+
+def test_the_average_of_a_run_can_be_evaluated_alone(tmp_path):
+    """One that keeps nothing of the past is the live weights."""
+    tandem.train(
+        *QUICK, "model=tiny_flow", "reward=colour_share", "~recipe", f"run_dir={tmp_path}",
+        "model/ema=constant", "model.ema.decay=0.0", "rollout.steps=3", "optimizer.lr=0.01",
+        "evaluation.steps=3", "evaluation.every=2",
+    )  # fmt: skip
+    first, *_, last = (line["eval/reward"] for line in lines(tmp_path) if "eval/reward" in line)
+    result = tandem.train("evaluate=true", f"resume={tmp_path}", "evaluation.weights=ema")
+    assert result.metrics["eval/reward"] == last != first
+
+
+def test_guided_evaluation_of_unguided_training_needs_a_negative_prompt(tmp_path):
+    asked = (
+        *QUICK, "model=tiny_flow", "reward=colour_share", "~recipe", f"run_dir={tmp_path}",
+        "iterations=1", "rollout.steps=3", "evaluation.steps=3", "evaluation.guidance_scale=4",
+    )  # fmt: skip
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.guidance_scale above 1 needs; set model\.neg"
+    ):
+        tandem.train(*asked)
+    assert "eval/reward" in tandem.train(*asked, "model.negative_prompt=''").metrics
+
+
+def test_the_test_split_is_measured_on_its_own_and_may_truncate(straight):
+    asked = ("evaluation.split=test", "evaluation.top_k=1")
+    result = tandem.train("evaluate=true", f"resume={straight}", *asked)
+    assert (straight / "evaluation_test.json").exists()
+    # The likeliest token alone is the greedy answer.
+    assert result.metrics["eval/accuracy"] == result.metrics["eval/greedy_accuracy"]
+
+
+def test_a_run_can_continue_from_the_weights_of_another(straight, tmp_path):
+    train(tmp_path / "next", f"continue_from={straight}")
+    first, last = lines(tmp_path / "next")[0], lines(straight)[-1]
+    assert first["eval/length"] == last["eval/length"]
+
+
+def test_longer_resumed_runs_begin_as_shorter_ones_ended(straight, tmp_path):
+    train(tmp_path / "run")
+    tandem.train(f"resume={tmp_path / 'run'}", "iterations=3")
+    assert [line["iteration"] for line in lines(tmp_path / "run")] == [0, 1, 2, 3]
+    assert lines(tmp_path / "run")[:2] == lines(straight)[:2]
+
+
+def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path):
+    asked = ("seed=1", WARM, f"cache_dir={tmp_path / 'cache'}", "algorithm.kl.coef=0.1")
+    train(tmp_path / "whole", *asked, "iterations=3")
+    train(tmp_path / "parts", *asked)
+    tandem.train(f"resume={tmp_path / 'parts'}", "iterations=3")
+    whole, parts = lines(tmp_path / "whole"), lines(tmp_path / "parts")
+    assert parts[2]["actor/ref_kl"] == whole[2]["actor/ref_kl"] > 0
+
+
+REMEMBERING = {
+    "ppo": (
+        "algorithm.kl.kl_target=0.001", "algorithm.kl.horizon=100", "algorithm.critic.warmup=1",
+        "algorithm.entropy.target=9", "model.critic=separate", "algorithm.target_kl=null",
+    ),
+    "reinforce": ("algorithm/advantage=moving_average", "num_minibatches=1"),
+    "clip_cov": ("algorithm.loss.part=0.3", "algorithm.loss.between=[0.01,9]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", REMEMBERING)
+def test_what_an_algorithm_remembers_is_resumed_bit_for_bit(tmp_path, algorithm):
+    asked = (
+        f"algorithm={algorithm}", "~recipe", "schedule=constant", "evaluation.every=null",
+        "checkpoints.every=1", "group_size=4", *REMEMBERING[algorithm],
+    )  # fmt: skip
+    train(tmp_path / "whole", *asked, "iterations=4")
+    train(tmp_path / "parts", *asked, "iterations=2")
+    tandem.train(f"resume={tmp_path / 'parts'}", "iterations=4")
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    parts, whole = (
+        load_file(tmp_path / run / "model" / "model.safetensors") for run in ("parts", "whole")
+    )
+    assert all(torch.equal(parts[name], weight) for name, weight in whole.items())
+
+
+def test_a_run_that_continued_from_another_can_be_resumed(straight, tmp_path):
+    train(tmp_path / "next", f"continue_from={straight}")
+    tandem.train(f"resume={tmp_path / 'next'}", "iterations=3")
+    assert [line["iteration"] for line in lines(tmp_path / "next")] == [0, 1, 2, 3]
+
+
+def test_rows_of_a_file_are_part_of_what_made_a_warm_start(tmp_path, chat_folder, questions):
+    data = tmp_path / "rows.jsonl"
+    for text in (questions.read_text(), questions.read_text().replace("word1", "term1")):
+        data.write_text(text)
+        train(
+            tmp_path / str(len(list(tmp_path.iterdir()))), WARM, f"cache_dir={tmp_path / 'cache'}",
+            "model=hf", f"model.path={chat_folder}", "data=jsonl", f"data.path={data}",
+            "rollout.max_new_tokens=6", "iterations=1",
+        )  # fmt: skip
+    assert len(list((tmp_path / "cache" / "warm_start").iterdir())) == 2
+
+
+def test_training_rows_that_are_held_out_too_are_left_out_and_listed(
+    tmp_path, chat_folder, questions
+):
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("\n".join(questions.read_text().splitlines()[:3]))
+    result = train(
+        tmp_path / "run", "model=hf", f"model.path={chat_folder}", "data=jsonl", "iterations=1",
+        f"data.path={questions}", f"data.eval_path={held_out}", "rollout.max_new_tokens=6",
+    )  # fmt: skip
+    reasons = [row["reason"] for row in lines(result.run_dir, "quarantine.jsonl")]
+    assert reasons.count("is held out too") == 3
+
+
+def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, chat_folder):
+    path = tmp_path / "shown.jsonl"
+    rows = [{"prompt": f"say {i}", "answer": "x" * (300 if i == 7 else 3)} for i in range(60)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    result = train(
+        tmp_path / "run", "algorithm=sft", "group_size=1", "model=hf", f"model.path={chat_folder}",
+        "data=jsonl", f"data.path={path}", "rollout.max_new_tokens=6", "iterations=1",
+    )  # fmt: skip
+    reasons = [row["reason"] for row in lines(result.run_dir, "quarantine.jsonl")]
+    assert any("tokens with its answer, more than the 128 of the model" in r for r in reasons)
+
+
+def test_a_warm_start_is_trained_once_and_found_again(tmp_path, capsys):
+    warm = (WARM, f"cache_dir={tmp_path / 'cache'}")
+    train(tmp_path / "first", *warm)
+    train(tmp_path / "second", *warm, "algorithm=rloo", "num_minibatches=1", "iterations=1")
+    assert "there already" in capsys.readouterr().out
+    assert len(list((tmp_path / "cache" / "warm_start").iterdir())) == 1
+    first, second = (lines(tmp_path / name)[0] for name in ("first", "second"))
+    assert first["eval/length"] == second["eval/length"]
+
+
+def test_a_new_seed_has_a_warm_start_of_its_own(tmp_path):
+    for seed in (0, 1):
+        warm = (WARM, f"cache_dir={tmp_path / 'cache'}")
+        train(tmp_path / f"run{seed}", *warm, f"seed={seed}", "iterations=1")
+    assert len(list((tmp_path / "cache" / "warm_start").iterdir())) == 2
+
+
+def command(*overrides: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "train.py", *QUICK, *DENSE, *overrides],
+        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.mark.system
+def test_the_command_line_writes_what_python_writes(straight, tmp_path):
+    done = command(f"run_dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (
+        straight / "metrics.jsonl"
+    ).read_bytes()
+
+
+@pytest.mark.slow  # tests/test_sharding.py holds the gradients of ranks; this one their launch too
+@pytest.mark.system
+def test_two_ranks_learn_what_one_learns(straight, tmp_path):
+    done = command(
+        f"run_dir={tmp_path / 'run'}", "trainer=ddp", "trainer.devices=2", "trainer.accelerator=cpu"
+    )
+    assert done.returncode == 0, done.stderr
+    for got, want in zip(lines(tmp_path / "run"), lines(straight), strict=True):
+        assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
+    got, want = (load_file(f / "model" / "model.safetensors") for f in (tmp_path / "run", straight))
+    assert max((got[name] - want[name]).abs().max() for name in want) < 1e-5
+
+
+@pytest.mark.system
+def test_a_sweep_leaves_a_finished_run_of_every_job(straight, tmp_path):
+    done = command("-m", "seed=0,1", f"sweep_dir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "2 finished, of 2 runs" in done.stdout
+    assert all((tmp_path / f"seed={i}" / "model" / "model.safetensors").exists() for i in (0, 1))
+    alone = (straight / "metrics.jsonl").read_bytes()
+    assert (tmp_path / "seed=0" / "metrics.jsonl").read_bytes() == alone
+
+
+@pytest.mark.system
+def test_a_guard_ends_the_command_with_one_line(tmp_path):
+    done = command(f"run_dir={tmp_path / 'run'}", "reward=[target_length,exact_match]",
+                   "reward.target_length.weight=0", "guards.no_signal=1")  # fmt: skip
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert "raise group_size or rollout.temperature" in done.stderr
+
+
+def test_a_run_that_lost_its_checkpoints_is_not_begun_again_without_a_word(straight, tmp_path):
+    lost = tmp_path / "lost"
+    shutil.copytree(straight, lost)
+    shutil.rmtree(lost / "checkpoints")
+    before = (lost / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match="its logs have 3 lines, and there is no checkpoint in"):
+        tandem.train(f"resume={lost}")
+    assert (lost / "metrics.jsonl").read_bytes() == before
+
+
+def test_no_room_for_the_checkpoints_is_known_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(ConfigError, match=r"3 checkpoints of .* GiB are free; free some space"):
+        train(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_room_that_is_asked_for_is_what_a_checkpoint_takes(straight, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("tandem.launch.run.check_room", lambda place, **how: asked.append(how))
+    train(tmp_path / "run", "iterations=1")
+    (taken,) = {room.size_of(path) for path in (straight / "checkpoints").glob("step_000002")}
+    assert asked[0]["size"] == pytest.approx(taken, rel=0.05)

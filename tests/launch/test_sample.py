@@ -1,0 +1,133 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from loaded import loaded
+from omegaconf import OmegaConf
+
+from tandem import rng
+from tandem.launch import sample
+from tandem.config import compose
+from tandem.dynamics.kernels import ode
+from tandem.record.pictures import grid, load
+from tandem.types import Prompt
+
+
+def untrained(folder, *overrides):
+    """A run directory with an untrained model at its end."""
+    cfg = compose(overrides)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    policy = loaded(cfg)
+    policy.save(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return untrained(tmp_path_factory.mktemp("finished"), "model=tiny_lm")
+
+
+@pytest.fixture(scope="module")
+def painter(tmp_path_factory):
+    small = ("model.adapter.num_layers=1", "rollout.steps=2")
+    return untrained(tmp_path_factory.mktemp("painter"), "model=tiny_flow", *small)
+
+
+def said(capsys, *arguments) -> list[str]:
+    sample.main([str(a) for a in arguments])
+    return capsys.readouterr().out.splitlines()
+
+
+def refused(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as ended:
+        sample.main([str(a) for a in arguments])
+    assert ended.value.code not in (0, None)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    return err.splitlines()[-1]  # after the bar of a loaded model
+
+
+def test_the_same_seed_answers_the_same(finished, capsys):
+    first = said(capsys, finished, "dbca>", "--n", 4)
+    assert len(first) == 4
+    assert said(capsys, finished, "dbca>", "--n", 4) == first
+    assert said(capsys, finished, "dbca>", "--n", 4, "--seed", 1) != first
+
+
+def test_greedy_answers_are_all_alike_and_as_short_as_told(finished, capsys):
+    answers = said(capsys, finished, "dbca>", "--n", 3, "--temperature", 0, "--max-new-tokens", 2)
+    assert len(set(answers)) == 1
+    assert len(answers[0]) <= 2
+
+
+def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, capsys):
+    files = [tmp_path / name for name in ("first.png", "again.png", "other.png", "longer.png")]
+    others = ((), (), ("--seed", 1), ("--steps", 3))
+    for file, given in zip(files, others, strict=True):
+        asked = (painter, "red circle", "--n", 3, "--out", file, *given)
+        assert said(capsys, *asked) == [str(file)]
+    first, again, other, longer = (load(file) for file in files)
+    assert first.shape == (18, 52, 3)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, longer)
+
+
+@pytest.mark.parametrize("weights", ["live", "ema"])
+def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, capsys):
+    """Whichever sampled in training."""
+    own = (
+        "model=tiny_flow", "algorithm=nft", "model.adapter.num_layers=1", "rollout.steps=2",
+        "model/ema=constant", "model.ema.decay=1.0", f"evaluation.weights={weights}",
+    )  # fmt: skip
+    cfg = compose(own)
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    policy = loaded(cfg)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter += 0.02
+    policy.updated()
+    policy.save(tmp_path / "model")
+    by = replace(policy.sampling, kernel=ode, weights=weights)
+    key = rng.key(0, "sample")
+    want = policy.sample([Prompt(id=0, source="you", text="red circle")], 2, key=key, slots=[0],
+                         sampling=by).outputs  # fmt: skip
+    said(capsys, tmp_path, "red circle", "--n", 2, "--out", tmp_path / "two.png")
+    assert torch.equal(load(tmp_path / "two.png"), grid(want, 2))
+
+
+def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
+    hot = refused(capsys, painter, "red circle", "--temperature", 1)
+    assert hot == "--temperature is of texts, but this model makes pictures"
+    led = refused(capsys, finished, "dbca>", "--guidance-scale", 2)
+    assert led == "--guidance-scale is of pictures, but this model makes texts"
+    guided = refused(capsys, painter, "red circle", "--guidance-scale", 2)
+    assert "encode a negative prompt" in guided
+
+
+def test_a_directory_that_is_no_finished_run_is_one_line(tmp_path, capsys):
+    assert "has no config.yaml; give the directory" in refused(capsys, tmp_path, "dbca>")
+    (tmp_path / "config.yaml").write_text("seed: 0")
+    assert "has no model; give" in refused(capsys, tmp_path, "dbca>")
+
+
+def test_prompts_and_numbers_that_do_not_fit_are_one_line(finished, capsys):
+    assert "characters that the tokenizer does not know" in refused(capsys, finished, "ÄÖ")
+    assert "temperature" in refused(capsys, finished, "a>", "--temperature", -1)
+    assert "positions of the model" in refused(capsys, finished, "a>", "--max-new-tokens", 999)
+
+
+@pytest.mark.parametrize(
+    ("data", "chat", "want"),
+    [
+        ({}, False, "how?"),
+        ({}, True, [("user", "how?")]),
+        ({"wording": {"chat": False, "instruction": "Think."}}, False, "how?\n\nThink."),
+        ({"wording": {"chat": True, "instruction": None}}, False, [("user", "how?")]),
+    ],
+)
+def test_a_prompt_is_put_as_the_data_put_theirs(data, chat, want):
+    prompt = sample.worded("how?", OmegaConf.create({"data": data}), chat=chat)
+    turns = [(m["role"], m["content"]) for m in prompt.messages or ()]
+    assert (turns or prompt.text) == want

@@ -1,0 +1,85 @@
+"""What names a warm start: all that it used, and nothing that it did not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.config import compose
+from tandem.launch.warm_start_key import FILE, made_of, reason
+from tandem.launch.initial_weights import warm_configuration
+
+pytestmark = pytest.mark.usefixtures("unregistered")
+
+LOSS = "from tandem import register_policy_loss\n@register_policy_loss\ndef mine(batch): return 0\n"
+DATA = """
+from tandem import register_dataset
+from tandem.data.records import Data
+from own_words import WORDS
+
+@register_dataset("mine")
+def words(*, seed: int) -> Data:
+    return WORDS
+"""
+MODULES = ("own_loss", "own_data", "own_words")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, text in zip(MODULES, (LOSS, DATA, "WORDS = ('a',)\n"), strict=True):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def start(*words):
+    """Of a run that trains a loss of its own after imitation."""
+    given = ["plugins=[own_loss,own_data]", "algorithm/loss=mine", *words]
+    cfg = compose(given)
+    cfg.overrides = given
+    return warm_configuration(cfg)
+
+
+def test_editing_a_plugin_that_the_start_does_not_use_leaves_its_name(folder):
+    before = made_of(start()).name
+    (folder / "own_loss.py").write_text(f"{LOSS}# another idea\n")
+    assert made_of(start()).name == before
+    assert made_of(start("algorithm.kl.coef=0.1")).name == before
+
+
+@pytest.mark.parametrize("edited", ["own_data.py", "own_words.py"])
+def test_editing_what_it_uses_or_imports_changes_its_name(folder, edited):
+    before = made_of(start("data=mine"))
+    (folder / edited).write_text((folder / edited).read_text() + "# edited\n")
+    after = made_of(start("data=mine"))
+    assert after.name != before.name
+    assert after.unlike(before) == [f"{edited} has changed"]
+
+
+def test_what_lies_in_the_cache_or_around_the_run_is_no_part_of_it(folder):
+    """A flow keeps its prompts there, and an empty text is no path to the folder one is in."""
+    asked = ("model=tiny_flow", "cache_dir=cache", "model.negative_prompt=''")
+    given = [*asked, "warm_start=['algorithm=sft']"]
+    cfg = compose(given)
+    cfg.overrides = given
+    before = made_of(warm_configuration(cfg))
+    Path("cache").mkdir()
+    Path("cache/prompts").write_text("encoded")
+    assert made_of(warm_configuration(cfg)).name == before.name
+    assert not [name for name in before.files if not name.startswith("tandem/")]
+
+
+def test_a_line_says_why_none_that_is_kept_will_do(folder):
+    kept = folder / "kept"
+    first = made_of(start("data=mine"))
+    assert reason(first, kept) == "the first one here"
+    (kept / first.name).mkdir(parents=True)
+    (kept / first.name / FILE).write_text(first.text)
+    assert made_of(start("data=mine")) == first
+    (folder / "own_words.py").write_text("WORDS = ('b',)\n")
+    said = reason(made_of(start("data=mine", "seed=3")), kept)
+    assert said.startswith(f"since {first.name} own_words.py has changed, ")
+    assert "seed is 3 and was 0" in said

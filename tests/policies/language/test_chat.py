@@ -1,0 +1,129 @@
+import pytest
+from small_language import byte_tokenizer, chat_model, small, talk
+
+from tandem.policies.language.chat import Chat, Talk
+from tandem.policies.language.tiny_lm import character_tokenizer
+from tandem.types import Prompt
+
+
+def chat(template=True, **said):
+    tokenizer = byte_tokenizer() if template else byte_tokenizer(template=None)
+    return Chat(tokenizer, Talk(**said))
+
+
+def test_messages_go_through_the_template():
+    assert chat().text(talk("2+2?")) == (
+        "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_the_system_prompt_comes_first_unless_the_messages_bring_one():
+    said = chat(system_prompt="Be brief.")
+    assert said.text(talk("hi")).startswith("<|im_start|>system\nBe brief.<|im_end|>\n")
+    own = ({"role": "system", "content": "Rhyme."}, {"role": "user", "content": "hi"})
+    text = said.text(Prompt(id=0, source="chat", messages=own))
+    assert "Rhyme." in text
+    assert "Be brief." not in text
+
+
+@pytest.mark.parametrize(("thinking", "closed"), [(None, False), (True, False), (False, True)])
+def test_the_template_is_told_of_thinking_only_if_it_is_set(thinking, closed):
+    text = chat(enable_thinking=thinking).text(talk("hi"))
+    assert text.endswith("<think></think>") == closed
+
+
+def test_plain_text_is_sent_as_it_is():
+    prompt = Prompt(id=0, source="plain", text="Once upon a time")
+    assert chat(system_prompt="Be brief.").text(prompt) == "Once upon a time"
+
+
+def test_a_base_model_reads_the_messages_one_after_the_other():
+    prompt = talk("2+2?", "4", "3+3?")
+    assert chat(template=False, system_prompt="Sums.").text(prompt) == "Sums.\n\n2+2?\n\n4\n\n3+3?"
+
+
+def test_prompts_of_both_kinds_keep_their_order():
+    said = chat()
+    plain = Prompt(id=1, source="plain", text="abc")
+    mixed = said.encode([talk("x"), plain, talk("y")])
+    assert mixed == [said.encode([p])[0] for p in (talk("x"), plain, talk("y"))]
+    assert said.tokenizer.decode(mixed[1]) == "abc"
+    assert mixed[0].count(1) == 2  # <|im_start|> is one token, and written once per turn
+
+
+def test_a_template_writes_its_own_first_token():
+    """A tokenizer that begins plain text with a token must not begin a template's text with it."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = byte_tokenizer()
+    begin = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
+    tokenizer.backend_tokenizer.post_processor = begin
+    said = Chat(tokenizer, Talk())
+    plain, chatty = said.encode([Prompt(id=0, source="plain", text="a"), talk("a")])
+    assert plain[0] == 1
+    assert chatty[:2].count(1) == 1
+
+
+def test_a_demonstration_is_the_answer_or_the_last_turn():
+    said = chat()
+    assert said.answer(talk("2+2?", answer="4")) == "4"
+    shown = talk("2+2?", "4", "3+3?", "6")
+    assert said.answer(shown) == "6"
+    assert said.text(shown) == said.text(talk("2+2?", "4", "3+3?"))
+    with pytest.raises(ValueError, match="prompt 7 of chat shows nothing to learn from"):
+        said.answer(talk("2+2?", id=7))
+
+
+def test_an_answer_is_followed_by_the_end_token():
+    assert chat().tokenizer.decode(chat().encode_answers(["4"])[0]) == "4<|im_end|>"
+
+
+def test_only_the_tokens_of_the_answer_are_trained():
+    policy = small(build=chat_model)
+    shown = [talk("2+2?", "four"), talk("a longer question", answer="no")]
+    rollout = policy.encode(shown, key=0, slots=[3, 4])
+    tokenizer = policy.chat.tokenizer
+    for row, text in enumerate(["four<|im_end|>", "no<|im_end|>"]):
+        start, length = rollout.sample.prompt_length[row], rollout.length[row]
+        tokens = rollout.sample.tokens[row]
+        assert tokenizer.decode(tokens[start : start + length]) == text
+        assert tokenizer.decode(tokens[:start]) == policy.describe_prompt(shown[row])
+        assert rollout.mask[row].tolist() == [t < length for t in range(rollout.mask.shape[1])]
+    assert rollout.outputs == ("four", "no")
+    assert rollout.group.tolist() == [3, 4]
+    assert rollout.behaviour_logp is None
+
+
+def test_what_cannot_be_answered_is_left_out_with_its_reason():
+    policy = small(build=chat_model)  # 128 positions, 8 of them for the answer
+    tool = Prompt(id=3, source="chat", messages=({"role": "tool", "content": "x"},))
+    good = [talk("hi", id=1), Prompt(id=4, source="plain", text="b" * 120)]
+    bad = [
+        (tool, "is refused by the chat template: tools are not supported"),
+        (Prompt(id=2, source="plain", text=""), "is empty"),
+        (
+            Prompt(id=5, source="plain", text="b" * 121),
+            "has 121 tokens, more than 120 (rollout.max_prompt_tokens)",
+        ),
+    ]
+    kept, dropped = policy.admit([good[0], bad[0][0], bad[1][0], good[1], bad[2][0]])
+    assert kept == good
+    assert sorted(dropped, key=lambda pair: pair[0].id) == sorted(bad, key=lambda p: p[0].id)
+
+
+def test_a_character_out_of_the_vocabulary_is_a_reason():
+    said = Chat(character_tokenizer(), Talk())
+    kept, dropped = said.admit([Prompt(id=i, source="sort", text=t) for i, t in enumerate("aZ")], 9)
+    assert [prompt.text for prompt in kept] == ["a"]
+    assert dropped[0][1] == "holds characters that the tokenizer does not know"
+
+
+def test_all_end_tokens_are_collected_once():
+    said = chat()
+    assert said.ends(None) == (2,)
+    assert said.ends(0) == (0, 2)
+    assert said.ends([0, 2, 5]) == (0, 2, 5)
+
+
+def test_ids_beyond_the_tokenizer_have_no_text():
+    assert chat().decode([[*chat().ids(["ab"], special=False)[0], 261, 2]]) == ("ab",)

@@ -1,0 +1,46 @@
+"""What keys of a configuration matter for, as every part that asks hears it."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from tandem.record.reading.variants import facts_of
+from tandem.config import ConfigError, resumed
+from tandem.settings.keys import Key
+from tandem.record import labels
+from tandem.settings.settings import COMPONENTS, KEYS, Settings, key_of
+from tandem.launch.initial_weights import shared
+
+PLACES = ("run_dir", "sweep_dir", "cache_dir", "overrides", "choices", "plugins", "logger")
+
+
+def test_what_lies_below_a_key_matters_as_it_does_unless_it_says_otherwise():
+    assert key_of("optimizer.lr") == key_of("optimizer")
+    assert not key_of("trainer.devices").compared
+    assert key_of("trainer.precision").compared
+    assert key_of("model/ema") == key_of("model")
+
+
+def test_facts_are_said_of_keys_that_there_are():
+    tops = {name.partition(".")[0] for name in KEYS}
+    assert tops <= {*Settings.__dataclass_fields__, *COMPONENTS, "hydra"}
+
+
+@pytest.mark.parametrize("key", PLACES)
+def test_where_a_run_lies_matters_for_nothing(key):
+    assert not key_of(key).weights and not key_of(key).compared and not key_of(key).mirrored
+
+
+def test_one_fact_reaches_every_reader(tmp_path, monkeypatch):
+    """A key that is declared anew is resumed, compared, mirrored and shared anew."""
+    config = {"group_size": 8, "plugins": [], "choices": {}, "overrides": ["group_size=4"]}
+    OmegaConf.save(config, tmp_path / "config.yaml")
+    run = type("Run", (), {"config": config, "seed": 0})
+    with pytest.raises(ConfigError, match=r"^group_size=2: a run that is resumed keeps it"):
+        resumed(tmp_path, ["group_size=2"])
+    assert "group_size" in facts_of(run) and "group_size=4" in labels.group(config)
+    other = Key(resumable=True, shared=True, compared=False, mirrored=False)
+    monkeypatch.setitem(KEYS, "group_size", other)
+    assert resumed(tmp_path, ["group_size=2"]).group_size == 2
+    assert "group_size" not in facts_of(run) and "group_size" not in labels.group(config)
+    assert "group_size" not in labels.settings(config)
+    assert shared(["group_size=2", "iterations=3"]) == ["group_size=2"]

@@ -1,0 +1,179 @@
+"""Sampling and judging at once: the same samples, the same scores, and less waiting."""
+
+import threading
+import time
+from functools import partial
+
+import pytest
+import torch
+from table_policy import TablePolicy
+from torch.testing import assert_close
+
+from tandem.training.batches import Budget, Plan
+from tandem.dynamics.kernels import flow_sde
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.request import Request
+from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.rewards import Reward, Rewards, batched, groupwise, waits
+from tandem.training.source import Clock, LiveSource
+from tandem.types import Prompt, each
+
+PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
+LIMIT = 10.0  # seconds, of what would otherwise hang
+
+
+def source_of(policy, rewards, *, group_size=2):
+    plan = Plan(
+        seed=0, iterations=1, prompts_per_step=4, group_size=group_size, num_minibatches=1,
+        epochs=1, budget=Budget(), max_grad_norm=1.0,
+    )  # fmt: skip
+    return LiveSource(policy=policy, rewards=rewards, stream=None, plan=plan, clock=Clock())
+
+
+class Watched(TablePolicy):
+    """Its second part is not sampled before the first was judged."""
+
+    def __init__(self, judged) -> None:
+        super().__init__()
+        self.sampling = Sampling(max_new_tokens=5, max_rows=4)
+        self.judged, self.parts = judged, []
+
+    def sample(self, prompts, group_size, **options):
+        if self.parts:
+            assert self.judged.wait(LIMIT)
+        self.parts.append([prompt.id for prompt in prompts])
+        return super().sample(prompts, group_size, **options)
+
+
+def test_what_is_sampled_is_judged_while_more_is_sampled():
+    judged = threading.Event()
+
+    @waits
+    @groupwise
+    def longest(outputs, prompt):
+        judged.set()
+        return [float(len(output)) for output in outputs]
+
+    policy = Watched(judged)
+    rollout, scores = source_of(policy, Rewards({"longest": Reward(longest)})).act(PROMPTS)
+    assert policy.parts == [[0, 1], [2, 3]]  # whole groups of 2, no more than 4 rows
+    assert rollout.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert scores.total.tolist() == [len(output) for output in rollout.outputs]
+
+
+def test_of_the_time_that_a_reward_takes_the_clock_counts_what_is_waited_for():
+    class Slow(TablePolicy):
+        sampling = None
+
+        def sample(self, prompts, group_size, **options):
+            time.sleep(0.2)
+            return super().sample(prompts, group_size, **options)
+
+    @waits
+    @batched
+    def slow(outputs, prompts):
+        time.sleep(0.15)
+        return [1.0] * len(outputs)
+
+    policy = Slow()
+    policy.sampling = Sampling(max_new_tokens=5, max_rows=2)
+    source = source_of(policy, Rewards({"slow": Reward(slow)}))
+    source.act(PROMPTS)
+    spent = source.clock.seconds
+    assert spent["sample"] >= 0.8
+    assert spent["reward"] < 0.4  # of 0.6 all but the last part's 0.15 passed beside the sampler
+
+
+@pytest.fixture(scope="module")
+def language():
+    build = partial(tiny_lm, seed=0, hidden_size=32, num_layers=2, head_dim=8)
+    policy = LanguagePolicy(build=build)
+    policy.load(Request(sampling=Sampling(max_new_tokens=6, max_rows=4)))
+    return policy
+
+
+TEXTS = ("red circle", "green square", "blue triangle", "yellow circle")
+PICTURES = {i: Prompt(id=i, source="shapes", text=text) for i, text in enumerate(TEXTS)}
+
+
+def flow(**sampling):
+    own = FlowSampling(kernel=partial(flow_sde, noise_level=0.7), steps=2, **sampling)
+    policy = FlowPolicy(adapter=TinyFlow(seed=0, num_layers=1))
+    policy.load(Request(sampling=own))
+    return policy
+
+
+def code(output, prompt):
+    """Of a text or of a picture."""
+    known = output.sum().item() if isinstance(output, torch.Tensor) else sum(map(ord, output))
+    return float(known + prompt.id / 8)
+
+
+@waits
+def awaited_code(output, prompt):
+    return code(output, prompt)
+
+
+def rollouts(policy, prompts, group_size):
+    """Of a source that waits for its reward, and of one that does not."""
+    for function in (awaited_code, code):
+        rewards = Rewards({"code": Reward(function)})
+        assert rewards.waits == (function is not code)
+        yield source_of(policy, rewards, group_size=group_size).act(prompts)
+
+
+def same(one, other):
+    """Bit for bit, in every tensor and tuple."""
+
+    def compare(a, b):
+        if isinstance(a, tuple):
+            for pair in zip(a, b, strict=True):
+                compare(*pair)
+        elif isinstance(a, torch.Tensor):
+            assert a.dtype == b.dtype and torch.equal(a, b)
+        else:
+            assert a == b
+        return a
+
+    each(one, compare, other)
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 3, 4])
+def test_the_samples_and_scores_of_a_language_model_are_the_same_bits(language, group_size):
+    texts = ("cab>", "dbca>", "hgfedcba>", "a>")
+    prompts = {i: Prompt(id=i, source="s", text=text) for i, text in enumerate(texts)}
+    (rollout, scores), (serial, wanted) = rollouts(language, prompts, group_size)
+    same(rollout, serial)
+    same(scores, wanted)
+
+
+def test_a_group_larger_than_what_the_sampler_holds_stays_whole(language):
+    prompts = {3: Prompt(id=0, source="s", text="cab>"), 7: Prompt(id=1, source="s", text="ba>")}
+    (rollout, scores), (serial, wanted) = rollouts(language, prompts, 6)
+    assert rollout.group.tolist() == [3] * 6 + [7] * 6
+    assert rollout.outputs == serial.outputs
+    assert_close(rollout.behaviour_logp, serial.behaviour_logp, atol=1e-6, rtol=0)
+    same(scores, wanted)
+
+
+def test_the_samples_and_scores_of_a_flow_are_the_same_bits_where_its_cuts_coincide():
+    (rollout, scores), (serial, wanted) = rollouts(flow(max_rows=4), PICTURES, 2)
+    same(rollout, serial)
+    same(scores, wanted)
+
+
+def test_and_the_same_numbers_where_they_do_not():
+    (rollout, scores), (serial, wanted) = rollouts(flow(max_rows=5), PICTURES, 2)
+    assert_close(rollout.sample.x0, serial.sample.x0, atol=1e-6, rtol=1e-5)
+    assert_close(rollout.behaviour_logp, serial.behaviour_logp, atol=1e-6, rtol=1e-5)
+    assert_close(scores.total, wanted.total, rtol=1e-3, atol=0)  # a pixel may round the other way
+
+
+def test_where_nothing_waits_all_is_sampled_at_once():
+    policy = Watched(threading.Event())
+    source_of(policy, Rewards({"code": Reward(code)})).act(PROMPTS)
+    assert policy.parts == [[0, 1, 2, 3]]
