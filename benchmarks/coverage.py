@@ -18,9 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from tandem.compare.statistics.aggregates import interquartile_mean, iqm
 from tandem.compare.comparison import ALPHA, CAVEAT
-from tandem.compare.statistics.curves import FEWEST_FOR_BAND, FEWEST_FOR_MEDIAN, prediction_band, reaching
+from tandem.compare.statistics.aggregates import interquartile_mean, iqm
+from tandem.compare.statistics.curves import (
+    FEWEST_FOR_BAND,
+    FEWEST_FOR_MEDIAN,
+    prediction_band,
+    reaching,
+)
 from tandem.compare.statistics.intervals import estimate, holm, paired, welch
 from tandem.compare.statistics.variance_components import Noises, own, shared
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.policies.flow.lora import ATTENTION
 from tandem.policies.flow.adapter import Canvas
-from tandem.policies.flow.records import Condition
 from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
+from tandem.policies.flow.lora import ATTENTION
+from tandem.policies.flow.records import Condition
 from tandem.types import Prompt
 
 SIDE, CHANNELS = 64, 16  # of one latent picture

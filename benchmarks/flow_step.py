@@ -27,9 +27,9 @@ from torch import nn
 from turns import forget_peak, memory
 
 from tandem.algorithm.algorithm import Algorithm
-from tandem.training.module import PostTraining
 from tandem.launch.run import trainer_for
 from tandem.settings.settings import Devices
+from tandem.training.module import PostTraining
 
 RESULTS = Path(__file__).resolve().parent / "results"
 AIM = 1.15  # Tandem's time over that of the bare transformer

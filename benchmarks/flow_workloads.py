@@ -12,25 +12,23 @@ import torch
 from flow_latents import Latents, grey
 from torch import Tensor
 
-from tandem.training import collect
-from tandem.losses import importance
-from tandem.losses import kl
-from tandem.losses import reduction
 from tandem.advantages import shaping
 from tandem.advantages.group import given, group_relative, unbiased_std
 from tandem.algorithm.algorithm import Algorithm
-from tandem.training.batches import Budget, Plan
+from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
 from tandem.data.shapes import Pictures, shapes
 from tandem.data.stream import PromptStream
 from tandem.dynamics.kernels import flow_sde
-from tandem.settings.guards import Guards
+from tandem.losses import importance, kl, reduction
 from tandem.losses.policy import nll, ppo
-from tandem.training.module import PostTraining
-from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
-from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.flow.records import FlowSampling
+from tandem.settings.guards import Guards
+from tandem.training import collect
+from tandem.training.batches import Budget, Plan
+from tandem.training.module import PostTraining
 from tandem.types import Prompt, Scores
 
 GRPO = Algorithm(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.policies.flow.records import Condition
 from tandem.policies.flow.families.sd3 import SD3
+from tandem.policies.flow.records import Condition
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM

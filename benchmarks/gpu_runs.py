@@ -13,13 +13,13 @@ from gpu_models import QWEN3, qwen3_config, word
 from gpu_sizes import Answers, Section
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.launch.assembly import assemble
 from tandem.config import build, check, configuration
+from tandem.launch.assembly import assemble
 from tandem.launch.devices import trainer_for
 from tandem.launch.memory_estimate import work_of
-from tandem.training.module import PostTraining
 from tandem.policies.memory.estimate import footprint
 from tandem.settings.settings import Settings
+from tandem.training.module import PostTraining
 
 NUM_PROMPTS = 256
 SILENT = (

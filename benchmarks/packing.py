@@ -21,10 +21,10 @@ from torch import Tensor
 
 from tandem.budget import Budget
 from tandem.policies.language.policy import LanguagePolicy, Sampling
-from tandem.policies.memory.tracker import Peak
 from tandem.policies.language.records import TokenSample
-from tandem.policies.request import Request
 from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.policies.memory.tracker import Peak
+from tandem.policies.request import Request
 from tandem.types import take
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -15,13 +15,13 @@ from lightning.pytorch import Callback, Trainer
 from omegaconf import DictConfig
 from torch import Tensor
 
-from tandem.launch.assembly import assemble
 from tandem.config import build, check
-from tandem.training.module import PostTraining
+from tandem.launch.assembly import assemble
+from tandem.launch.run import trainer_for
 from tandem.policies.language.decoding import Answers
 from tandem.policies.language.rows import right_padded, sampled
 from tandem.policies.language.sampling import Sampling
-from tandem.launch.run import trainer_for
+from tandem.training.module import PostTraining
 from tandem.types import Prompt, Rollout
 
 Tensors = dict[str, Tensor]  # parameter -> its value, or its gradient

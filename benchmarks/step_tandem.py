@@ -12,13 +12,13 @@ from lightning.pytorch import Callback, Trainer
 from turns import Turns
 
 from tandem import rng
+from tandem.config import build, check, configuration
+from tandem.launch.initial_weights import starting_weights
+from tandem.launch.run import assemble, run, trainer_for
+from tandem.record.run_record import RunRecord
 from tandem.training.batches import split_groups, trained_groups
 from tandem.training.callbacks import standard
-from tandem.config import build, check, configuration
 from tandem.training.module import PostTraining
-from tandem.record.run_record import RunRecord
-from tandem.launch.run import assemble, run, trainer_for
-from tandem.launch.initial_weights import starting_weights
 
 
 def prepare(connection: Connection, folder: Path, overrides: Sequence[str]) -> None:

@@ -15,14 +15,14 @@ from omegaconf import DictConfig
 from policies.flow.small_flow import Brightness, asked
 
 from tandem.algorithm.algorithm import Algorithm
-from tandem.training.batches import Budget, Plan, counting_rows
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.experience import Experience
-from tandem.settings.guards import Guards
-from tandem.policies.flow.policy import FlowPolicy
-from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.engines.mismatch import REUSED
+from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.settings.guards import Guards
+from tandem.training.batches import Budget, Plan, counting_rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "forwards.md"
 FILES = sorted((conf_folder() / "algorithm").glob("[!_]*.yaml"))

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tandem.advantages
-import tandem.training.collect
-import tandem.losses.importance
 import tandem.losses
+import tandem.losses.importance
+import tandem.training.collect
 from tandem.advantages.temporal import gae_returns
+from tandem.algorithm.regularizers import EntropyBonus
 from tandem.contracts import DOMAINS, options_of, parts_of
 from tandem.legality.domains import refusal
 from tandem.losses.critic import value_loss
-from tandem.algorithm.regularizers import EntropyBonus
 
 PAGE = Path(__file__).parents[1] / "docs" / "legality.md"
 GROUPS = ("loss", "kl", "advantage", "weights", "correction", "proximal", "truncated", "collect")

@@ -10,11 +10,11 @@ from records import GRPO
 from table_policy import TablePolicy
 from torch import distributed as dist
 
-from tandem.training.batches import Budget, Plan
-from tandem.settings.guards import Guards
-from tandem.losses.kl import k3_unbiased
-from tandem.training.module import PostTraining
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
+from tandem.losses.kl import k3_unbiased
+from tandem.settings.guards import Guards
+from tandem.training.batches import Budget, Plan
+from tandem.training.module import PostTraining
 from tandem.types import Prompt, Scores
 
 PLAN = Plan(

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 from policies.flow.tiny_sd3 import write_pipeline
 
-from tandem.launch.assembly import assemble
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
+from tandem.launch.assembly import assemble
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 
 PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"

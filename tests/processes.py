@@ -15,7 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["tandem.launch.run", "tandem.policies.language.policy", "matplotlib.figure"])
+FORKED.set_forkserver_preload(
+    ["tandem.launch.run", "tandem.policies.language.policy", "matplotlib.figure"]
+)
 
 
 def start_training(*overrides: str, output: Path) -> BaseProcess:

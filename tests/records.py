@@ -7,17 +7,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem.training import collect
-from tandem.losses import importance
 from tandem import rng
-from tandem.losses import reduction
 from tandem.advantages import shaping
 from tandem.advantages.compose import normalised
 from tandem.advantages.group import group_relative, unbiased_std
 from tandem.algorithm.algorithm import Algorithm
+from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
+from tandem.losses import importance, reduction
 from tandem.losses.kl import k3_unbiased
 from tandem.losses.policy import ppo
-from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
+from tandem.training import collect
 from tandem.types import CoupledBatch, Prompt, Rollout, Scores
 
 GRPO = Algorithm(

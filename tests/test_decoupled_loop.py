@@ -15,11 +15,11 @@ from torch.testing import assert_close
 
 from experiments.reward_weighted import reward_weighted
 from tandem import distributed
-from tandem.training.batches import Budget, Plan
-from tandem.dynamics.kernels import ode
-from tandem.settings.guards import Guards
 from tandem.algorithm import decoupled
 from tandem.algorithm.decoupled import likelihoods
+from tandem.dynamics.kernels import ode
+from tandem.settings.guards import Guards
+from tandem.training.batches import Budget, Plan
 from tandem.types import DecoupledBatch, Summary, each, take
 
 PRESETS = ("nft", "awm", "dgpo", "crd")

@@ -9,18 +9,18 @@ from records import GRPO, rollout, scores
 from torch.testing import assert_close
 
 from tandem import rng
-from tandem.losses import kl
+from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.regularizers import KLInLoss, KLInReward
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import unbound
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, step_log_ratio
 from tandem.experience import Experience
-from tandem.metrics import settle
-from tandem.algorithm.coupled import Coupled
-from tandem.algorithm.regularizers import KLInLoss, KLInReward
-from tandem.types import Evidence, Transition
+from tandem.losses import kl
 from tandem.losses.reduction import token_mean
+from tandem.metrics import settle
+from tandem.types import Evidence, Transition
 
 KERNELS = {"flow_sde": flow_sde, "dance_sde": dance_sde, "cps": cps}
 LEVELS = torch.tensor([1.0, 0.8, 0.5, 0.3], dtype=torch.float64)

@@ -9,8 +9,8 @@ from loaded import loaded
 from omegaconf import OmegaConf
 
 import tandem
-from tandem.training.callbacks import newest_policy
 from tandem.config import compose
+from tandem.training.callbacks import newest_policy
 from tandem.types import Prompt
 
 CONF = Path(__file__).parents[1] / "conf" / "model"

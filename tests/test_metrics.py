@@ -8,8 +8,15 @@ import torch
 from records import coupled, rollout, scores
 from torch.testing import assert_close
 
-from tandem.losses import importance
+from tandem.algorithm.metrics import (
+    advantage_metrics,
+    mismatch_metrics,
+    policy_metrics,
+    reference_metrics,
+    reward_metrics,
+)
 from tandem.contracts import declare, survey_of
+from tandem.losses import importance
 from tandem.losses.policy import ppo, reinforce
 from tandem.metrics import (
     Max,
@@ -20,13 +27,6 @@ from tandem.metrics import (
     merge,
     own_metrics,
     settle,
-)
-from tandem.algorithm.metrics import (
-    advantage_metrics,
-    mismatch_metrics,
-    policy_metrics,
-    reference_metrics,
-    reward_metrics,
 )
 from tandem.types import take
 

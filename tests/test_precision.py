@@ -12,14 +12,14 @@ from records import GRPO
 from table_policy import TablePolicy
 
 from tandem.contracts import declare
-from tandem.launch.devices import trainer_for
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
-from tandem.settings.guards import Guards
+from tandem.launch.devices import trainer_for
 from tandem.metrics import masked_mean
-from tandem.training.module import PostTraining
 from tandem.policies.precision import Precision
+from tandem.settings.guards import Guards
 from tandem.settings.settings import Devices
+from tandem.training.module import PostTraining
 from tandem.types import Scores
 
 MIXED = Precision(mixed=True)

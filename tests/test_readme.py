@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tandem.config import check, compose
-from tandem.sweep.words import sweep_of
 from tandem.sweep.swept_values import one_that_runs
+from tandem.sweep.words import sweep_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "experiments").glob("*/README.md"))]

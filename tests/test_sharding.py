@@ -17,18 +17,18 @@ from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
 from tandem import distributed
-from tandem.launch.assembly import assemble
 from tandem.config import build, check, compose
 from tandem.data import Data
-from tandem.launch.devices import trainer_for
 from tandem.evaluation.evaluate import evaluate
 from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.launch.assembly import assemble
+from tandem.launch.devices import trainer_for
 from tandem.losses.preference import dpo
-from tandem.training.module import PostTraining
 from tandem.policies.flow.sampling import even_parts, filled
 from tandem.policies.sharding import blocks_of
 from tandem.rewards import Reward, Rewards, waits
 from tandem.settings.settings import Settings
+from tandem.training.module import PostTraining
 from tandem.types import Prompt
 
 STRATEGIES = ("ddp", "fsdp2")

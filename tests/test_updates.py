@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.testing import assert_close
 from two_ranks import on_both
 
-from tandem.training import collect
 from tandem import rng
-from tandem.losses import reduction
 from tandem.advantages import shaping
-from tandem.settings.guards import Guards
-from tandem.losses.kl import k2, k3, k3_plus, k3_unbiased
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
+from tandem.losses import reduction
+from tandem.losses.kl import k2, k3, k3_plus, k3_unbiased
+from tandem.settings.guards import Guards
+from tandem.training import collect
 from tandem.types import Rollout, Scores
 
 ONCE = replace(PLAN, num_minibatches=1, epochs=1)

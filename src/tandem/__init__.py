@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tandem.launch.run import Result
     from tandem.registry import (
         register_adv_estimator,
         register_correction,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         register_rollout_engine,
         register_weights,
     )
-    from tandem.launch.run import Result
 
 __all__ = [
     "register_adv_estimator",
@@ -54,7 +54,9 @@ def train(*overrides: str) -> Result:
         ConfigError: an override that does not fit, with the nearest one that does.
         Stop: a guard ended the run.
     """
-    from tandem.launch.run import train  # torch and lightning take seconds: not before they are needed
+    from tandem.launch.run import (
+        train,  # torch and lightning take seconds: not before they are needed
+    )
 
     return train(*overrides)
 

@@ -5,8 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from tandem.advantages.group import group_relative
-from tandem.config import build, compose
 from tandem.advantages.groups import from_the_top, group_sum, numbered
+from tandem.config import build, compose
 
 ORDERS = {
     "rising": [2, 2, 2, 5, 5, 7],

@@ -9,21 +9,20 @@ from loop import PLAN, EndsInTwo, Loop
 from records import GRPO, rollout, scores
 from torch.testing import assert_close
 
-from tandem.training import collect
-from tandem.losses import importance
-from tandem.losses import reduction
 from tandem.advantages.baselines import MovingAverage
 from tandem.advantages.compose import Combined, Share
 from tandem.advantages.group import leave_one_out
 from tandem.advantages.temporal import gae_returns, generalised
 from tandem.algorithm.algorithm import Critic
-from tandem.training.batches import Budget
-from tandem.contracts import declare
-from tandem.losses.kl import k3_unbiased
-from tandem.losses.critic import value_loss
-from tandem.losses.policy import ppo, reinforce
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss, KLInReward
+from tandem.contracts import declare
+from tandem.losses import importance, reduction
+from tandem.losses.critic import value_loss
+from tandem.losses.kl import k3_unbiased
+from tandem.losses.policy import ppo, reinforce
 from tandem.stop import Stop
+from tandem.training import collect
+from tandem.training.batches import Budget
 
 ONCE = replace(PLAN, num_minibatches=1, epochs=1)
 CRITIC = Critic(coef=0.5, loss=value_loss, returns=gae_returns, lr=0.5, warmup=0)

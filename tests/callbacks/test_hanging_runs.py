@@ -8,12 +8,12 @@ import pytest
 from hanging import hangs_at, in_c, in_c_with_the_lock, in_python, said_by, started
 from toy_run import run
 
-from tandem.training.callbacks import INTERRUPTED
-from tandem.training.callbacks.signals import REPEATED
-from tandem.settings.guards import Guards
 from tandem.record import jsonl
 from tandem.record.checkpoint import newest_whole
+from tandem.settings.guards import Guards
 from tandem.stop import STALLED
+from tandem.training.callbacks import INTERRUPTED
+from tandem.training.callbacks.signals import REPEATED
 
 FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
 SOON = 20.0  # seconds in which a process ends that would hang for ever

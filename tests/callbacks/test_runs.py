@@ -14,11 +14,11 @@ from torch.multiprocessing import ProcessExitedException
 from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_threes
 
 from tandem import distributed
-from tandem.training.callbacks import INTERRUPTED, Interrupted
-from tandem.training.callbacks.interrupt import SIGNALS
 from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import newest_whole
+from tandem.training.callbacks import INTERRUPTED, Interrupted
+from tandem.training.callbacks.interrupt import SIGNALS
 
 FORK = multiprocessing.get_context("fork")
 

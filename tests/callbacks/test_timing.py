@@ -3,8 +3,8 @@
 import pytest
 from toy_run import ITERATIONS, run
 
-from tandem.training.callbacks.recording import accumulated
 from tandem.record import jsonl
+from tandem.training.callbacks.recording import accumulated
 
 
 def test_a_second_start_adds_to_what_the_first_one_took():

@@ -12,14 +12,14 @@ from records import GRPO
 from table_policy import TablePolicy
 from torch import nn
 
-from tandem.training import callbacks
-from tandem.training.batches import Budget, Plan
-from tandem.settings.guards import Guards
-from tandem.training.module import PostTraining
 from tandem.evaluation.settings import Answers, Evaluation
 from tandem.policies.language.sampling import Sampling
 from tandem.record.run_record import RunRecord
 from tandem.rewards import Reward, Rewards
+from tandem.settings.guards import Guards
+from tandem.training import callbacks
+from tandem.training.batches import Budget, Plan
+from tandem.training.module import PostTraining
 from tandem.types import Prompt, Rollout
 
 ITERATIONS = 6

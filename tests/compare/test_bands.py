@@ -8,8 +8,7 @@ import pytest
 from scipy import stats
 from written_runs import write_run
 
-from tandem.compare import bands
-from tandem.compare import expected_bands
+from tandem.compare import bands, expected_bands
 from tandem.compare.__main__ import main
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import grouped

@@ -10,10 +10,10 @@ import pytest
 from written_runs import write_run
 
 from tandem.compare.__main__ import main
-from tandem.record.reading.runs import read, read_all
 from tandem.compare.table import Table
 from tandem.config import ConfigError, configuration
 from tandem.record import foreign
+from tandem.record.reading.runs import read, read_all
 
 BOMB = "a: &a [x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(20)

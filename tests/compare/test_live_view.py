@@ -12,8 +12,8 @@ from http.client import HTTPConnection
 import pytest
 from written_runs import write_prompts, write_run, write_sweep
 
-from tandem.compare.report import live
 from tandem.compare.__main__ import Asked, compare, main
+from tandem.compare.report import live
 from tandem.sweep import status as outcome
 
 

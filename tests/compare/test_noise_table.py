@@ -5,9 +5,9 @@ import pytest
 from written_runs import die, write_prompts, write_run
 
 from tandem.compare.comparison import pairs, scored
-from tandem.record.reading.evaluations import last_evaluation
 from tandem.compare.noise_table import of_noises
 from tandem.compare.statistics.variance_components import own, shared
+from tandem.record.reading.evaluations import last_evaluation
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import grouped
 

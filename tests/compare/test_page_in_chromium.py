@@ -13,8 +13,8 @@ import showcase
 from written_runs import wordy, write_run, write_task
 
 from tandem.compare import expected_bands
-from tandem.compare.report import live
 from tandem.compare.__main__ import Asked, compare
+from tandem.compare.report import live
 from tandem.compare.report.write import report
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import grouped

@@ -4,12 +4,12 @@ import pytest
 import torch
 from records import rollout, scores
 
+from tandem.algorithm.metrics import response_metrics, reward_metrics
 from tandem.compare.comparison import is_score, is_share
+from tandem.evaluation.prompt_metrics import Columns, metrics_of
 from tandem.evaluation.settings import Answers, Pictures
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.sampling import Sampling
-from tandem.algorithm.metrics import response_metrics, reward_metrics
-from tandem.evaluation.prompt_metrics import Columns, metrics_of
 from tandem.types import Prompt
 
 ANSWERS = Answers(every=1, prompts=None, samples=2, temperatures=(1.0, 0.3), pass_at=(1, 2))

@@ -10,11 +10,12 @@ import yaml
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose, loading
-from tandem.launch.command_line import preflight, refusals
 from tandem.config.composition import conf_folder
 from tandem.config.help import page
-from tandem.sweep.words import Sweep, sweep_of
+from tandem.config.refusals import refusals
+from tandem.launch.command_line import preflight
 from tandem.sweep.swept_values import TRIES, partners
+from tandem.sweep.words import Sweep, sweep_of
 
 ROOT = Path(__file__).parents[2]
 

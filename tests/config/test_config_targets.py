@@ -39,11 +39,13 @@ tandem.config.building.functools.partial tandem.config.plugins.importlib.import_
 tandem.config.plugins.load_plugins tandem.config.composition.compose
 tandem.config.composition.os.system tandem.launch.run.run tandem.record.RunRecord
 tandem.record.durable.replace
-tandem.record.checkpoint.save tandem.record.manifest.subprocess.run tandem.losses.reduction.torch.load
+tandem.record.checkpoint.save tandem.record.manifest.subprocess.run
+tandem.losses.reduction.torch.load
 tandem.losses.reduction.Tensor tandem.losses.policy.Tensor tandem.algorithm.algorithm.dataclass
 tandem.algorithm.algorithm.Callable tandem.algorithm.algorithm.cached_property tandem.data.rows.Path
 tandem.data.rows.json.load tandem.record.mirrors.Path tandem.advantages.group.torch.hub.load tandem
-tandem.algorithm.algorithm tandem.algorithm.algorithm.Algorithm.experience experiments os system config_parts.borrowed
+tandem.algorithm.algorithm tandem.algorithm.algorithm.Algorithm.experience experiments os
+system config_parts.borrowed
 config_parts.hidden_open config_parts.instance config_parts.doubled config_parts.partial
 config_parts.Path config_parts.Path.write_text config_parts.os.system config_parts.os
 config_parts._private config_parts.Any config_parts.__loader__ config_parts.__builtins__
@@ -115,7 +117,8 @@ def test_every_listed_class_can_be_had():
     [
         (
             "tandem.losses.reduction.token_men",
-            "loss: there is no tandem.losses.reduction.token_men: did you mean tandem.losses.reduction.token_mean?",
+            "loss: there is no tandem.losses.reduction.token_men: did you mean "
+            "tandem.losses.reduction.token_mean?",
         ),
         (
             "tandem.losses.polcy.ppo",

@@ -11,9 +11,9 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose
-from tandem.launch.command_line import preflight
 from tandem.config.loading import Loader
 from tandem.config.plugins import ADMITTED
+from tandem.launch.command_line import preflight
 from tandem.sweep.words import sweep_of
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tandem.config import ConfigError, check, compose
-from tandem.sweep.words import sweep_of
 from tandem.sweep.swept_values import one_that_runs
+from tandem.sweep.words import sweep_of
 
 CONF = Path(__file__).parents[2] / "conf" / "sweep"
 RUNS = {  # command line -> what sets its runs apart, as their folders are named

@@ -7,11 +7,11 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from tandem.launch import sample
 from tandem.config import ConfigError, check, compose, configuration, resumed, trust
 from tandem.config.plugins import ADMITTED, load_plugins
 from tandem.config.resume import confirmed, remember
 from tandem.config.targets import resolve
+from tandem.launch import sample
 from tandem.launch.initial_weights import warm_configuration
 
 LOUD = "import os\nos.mkdir('canary')\n"

@@ -8,14 +8,14 @@ import torch
 from loop import PLAN, Loop
 from records import GRPO
 
-from tandem.losses import importance
 from tandem.advantages.group import batch_relative
 from tandem.contracts import declare
-from tandem.losses.policy import reinforce
-from tandem.losses.sequence import gspo
 from tandem.contracts.outputs import WrongOutput
-from tandem.stop import Stop
+from tandem.losses import importance
+from tandem.losses.policy import reinforce
 from tandem.losses.reduction import sequence_mean
+from tandem.losses.sequence import gspo
+from tandem.stop import Stop
 
 WHOLE = replace(PLAN, num_minibatches=1, epochs=1)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tandem.losses import reduction
+from tandem.algorithm.objective import summarised
 from tandem.contracts import survey_of
 from tandem.dynamics.regression import Weighting, energy
-from tandem.algorithm.objective import summarised
+from tandem.losses import reduction
 from tandem.types import CoupledBatch, DecoupledBatch
 
 GIVEN = {"error": "v", "old_error": "v_old", "ref_error": "v_ref"}

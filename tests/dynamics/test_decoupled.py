@@ -9,8 +9,8 @@ from errors import found, mean_loss, reference_errors
 from flows import PRECISION, close
 from torch.testing import assert_close
 
-from tandem.losses import kl
 from tandem.dynamics.regression import energy
+from tandem.losses import kl
 from tandem.losses.decoupled import dgpo, gone_far, nft, normalised_x0_error
 from tandem.losses.decoupled_centred import (
     crd,

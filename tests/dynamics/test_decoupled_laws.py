@@ -8,9 +8,8 @@ import torch
 from errors import found, mean_loss, random_errors
 from torch.testing import assert_close
 
-from tandem.losses import kl
-from tandem.losses import reduction
 from tandem.contracts import facts_of
+from tandem.losses import kl, reduction
 from tandem.losses.decoupled import dgpo, dgpo_fast, nft
 from tandem.losses.decoupled_centred import crd, cross_entropy, of_update, two_sided
 from tandem.losses.distillation import distillation, velocity, x0, xt

@@ -11,8 +11,6 @@ from flows import PRECISION, close
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
-from tandem.losses import kl
-from tandem.losses import reduction
 from tandem.dynamics.path import x0_from_velocity
 from tandem.dynamics.regression import (
     by_sigma,
@@ -22,6 +20,7 @@ from tandem.dynamics.regression import (
     huber,
     plain,
 )
+from tandem.losses import kl, reduction
 from tandem.losses.decoupled import dgpo, nft
 from tandem.losses.decoupled_centred import crd, of_update
 from tandem.losses.policy import nll, ppo

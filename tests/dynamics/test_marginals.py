@@ -11,8 +11,8 @@ import pytest
 import torch
 from flows import KERNELS, NOISY, exact_velocity, spread
 
-from tandem.rng import key, normal
 from tandem.dynamics.kernels import next_state
+from tandem.rng import key, normal
 
 
 def ratio(kernel, variance, steps):

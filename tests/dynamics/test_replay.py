@@ -6,11 +6,11 @@ from flows import NOISY
 from torch import nn
 from torch.testing import assert_close
 
-from tandem.rng import key, normal
 from tandem.dynamics.kernels import next_state, ode
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, unscaled_logp
 from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import every_step
+from tandem.rng import key, normal
 
 ROWS, SIZE, STEPS = 8, 16, 6
 EACH_NOISY = pytest.mark.parametrize("name", NOISY)

@@ -10,10 +10,10 @@ from torch import multiprocessing
 
 from tandem import rng
 from tandem.evaluation.evaluate import evaluate, held_out
+from tandem.evaluation.prompt_metrics import pass_at
 from tandem.evaluation.settings import Answers
 from tandem.policies.language.sampling import Sampling
 from tandem.rewards import Reward, Rewards
-from tandem.evaluation.prompt_metrics import pass_at
 from tandem.types import Prompt, Rollout
 
 SETTINGS = Answers(every=1, prompts=None, samples=4, temperatures=(1.0, 0.3), pass_at=(1, 8, 64))

@@ -7,8 +7,8 @@ import torch
 from tandem import config
 from tandem.config import ConfigError, compose
 from tandem.launch.devices import check_devices
-from tandem.policies.language import kernels
 from tandem.launch.initial_weights import check_start
+from tandem.policies.language import kernels
 
 TAUGHT = ("model=tiny_flow", "algorithm=diffusion_opd", "~recipe", "warm_start=null")
 GIVE = "; give the directory of a finished run of a flow, or a folder in diffusers' layout"

@@ -12,9 +12,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 import tandem
 from tandem.config import build, check, compose
 from tandem.launch.memory_estimate import on_a_rank, state_of, work_of
-from tandem.policies.memory.estimate import Part, footprint
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
+from tandem.policies.memory.estimate import Part, footprint
 
 NOTHING = frozenset()
 SHARE = 0.15  # that an estimate may be off by

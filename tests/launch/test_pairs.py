@@ -8,13 +8,13 @@ import torch
 from policies.small_language import NOTHING, questions, small, trained
 from torch.testing import assert_close
 
-from tandem.launch import pairs
 from tandem.advantages.group import group_relative
 from tandem.data import Data
 from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.evaluation.settings import Answers
+from tandem.launch import pairs
 from tandem.losses.policy import ppo
 from tandem.losses.preference import dpo, simpo
-from tandem.evaluation.settings import Answers
 from tandem.policies.language.sampling import Sampling
 from tandem.types import Prompt
 

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
 from tandem.config import ConfigError, compose
-from tandem.record import room
 from tandem.launch.run import Result
+from tandem.record import room
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 

@@ -6,9 +6,9 @@ from loaded import loaded
 from omegaconf import OmegaConf
 
 from tandem import rng
-from tandem.launch import sample
 from tandem.config import compose
 from tandem.dynamics.kernels import ode
+from tandem.launch import sample
 from tandem.record.pictures import grid, load
 from tandem.types import Prompt
 

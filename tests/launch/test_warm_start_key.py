@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tandem.config import compose
-from tandem.launch.warm_start_key import FILE, made_of, reason
 from tandem.launch.initial_weights import warm_configuration
+from tandem.launch.warm_start_key import FILE, made_of, reason
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 

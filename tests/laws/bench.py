@@ -26,12 +26,12 @@ from torch.testing import assert_close
 from tandem import rng
 from tandem.advantages.passk import pass_at_k
 from tandem.algorithm.algorithm import Algorithm
-from tandem.training.batches import Budget, Plan
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import declare, facts_of, unbound
 from tandem.experience import Experience
 from tandem.settings.guards import Guards
+from tandem.training.batches import Budget, Plan
 from tandem.types import Prompt, Rollout, Scores
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}

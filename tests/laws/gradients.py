@@ -16,19 +16,19 @@ from table_policy import STOP, TablePolicy, TableSample
 from torch import Tensor
 from torch.testing import assert_close
 
-from tandem.losses import kl
 from tandem.advantages.temporal import return_to_go
 from tandem.algorithm.algorithm import Algorithm
+from tandem.algorithm.regularizers import KLInReward
 from tandem.contracts import facts_of, unbound
 from tandem.experience import Experience
-from tandem.settings.guards import Guards
+from tandem.losses import kl
+from tandem.losses.entropy_cov import clip_cov
 from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
-from tandem.losses.entropy_cov import clip_cov
 from tandem.metrics import settle
-from tandem.algorithm.regularizers import KLInReward
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.sampling import Sampling
+from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.types import Prompt, Rollout, Scores
 

@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tandem import rng
-from tandem.losses import kl
 from tandem.advantages import baselines, group, passk, temporal
 from tandem.advantages.clipped import Clipped
 from tandem.algorithm.algorithm import Algorithm
-from tandem.training.batches import Budget
-from tandem.contracts import unbound
-from tandem.losses.distillation import distillation
 from tandem.algorithm.regularizers import KLInLoss, KLInReward
+from tandem.contracts import unbound
+from tandem.losses import kl
+from tandem.losses.distillation import distillation
+from tandem.training.batches import Budget
 from tandem.types import Rollout, Scores, each, take
 
 CUTS = (Budget(rows=5), Budget(rows=1), Budget(max_tokens=17))

@@ -4,10 +4,10 @@ from functools import partial
 
 import torch
 
-from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, dppo_pulled
 from tandem.losses.policy import ppo, reinforce
 from tandem.losses.sequence import gmpo, gspo, gspo_token, vespo
 from tandem.losses.soft_clip import cispo, dro, sapo
+from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, dppo_pulled
 from tandem.types import CoupledBatch
 
 LOSSES = {

@@ -8,8 +8,8 @@ import pytest
 import torch
 from records import coupled
 
-from tandem.losses import reduction
 from tandem.advantages.temporal import return_to_go
+from tandem.losses import reduction
 from tandem.losses.critic import explained_variance, value_loss
 from tandem.metrics import own_metrics, settle
 

@@ -10,11 +10,11 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import rng
-from tandem.losses import reduction
 from tandem.contracts import facts_of, survey_of
-from tandem.losses.trust_region import OffPolicyMask
-from tandem.losses.policy import ppo
+from tandem.losses import reduction
 from tandem.losses.entropy_cov import TopEntropy, clip_cov, covariance, kl_cov, step_draws
+from tandem.losses.policy import ppo
+from tandem.losses.trust_region import OffPolicyMask
 from tandem.metrics import own_metrics, settle
 from tandem.types import each, pad_steps, take
 

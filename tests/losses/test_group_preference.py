@@ -9,8 +9,8 @@ from pairs import random_pairs, reference_pairs
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
-from tandem.losses import reduction
 from tandem.contracts import facts_of, survey_of
+from tandem.losses import reduction
 from tandem.losses.preference import dpo, group_preference
 from tandem.metrics import merge, own_metrics, settle
 from tandem.types import CoupledBatch, take

@@ -8,8 +8,8 @@ import torch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem.losses import importance
 from tandem.contracts import facts_of
+from tandem.losses import importance
 from tandem.types import CoupledBatch
 
 GAP = torch.tensor([0, 1, 2, 0, 3, 5])

@@ -9,8 +9,8 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem.losses.kl import k2, k3, k3_plus, k3_unbiased
-from tandem.types import CoupledBatch
 from tandem.losses.reduction import token_mean
+from tandem.types import CoupledBatch
 
 
 @pytest.mark.parametrize(

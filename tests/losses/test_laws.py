@@ -9,8 +9,8 @@ from every_loss import LOSSES, PULLED, random_batch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem.losses import reduction
 from tandem.contracts import facts_of
+from tandem.losses import reduction
 from tandem.losses.policy import clipped_surrogate, ppo
 from tandem.losses.sequence import gspo, gspo_token
 from tandem.metrics import merge, own_metrics, settle

@@ -8,10 +8,10 @@ import torch
 from every_loss import random_batch
 from torch.testing import assert_close
 
-from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, total_variation
 from tandem.losses.policy import reinforce
 from tandem.losses.sequence import gmpo, gspo, vespo
 from tandem.losses.soft_clip import cispo, dro, sapo
+from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, total_variation
 
 # Each takes log p, log p_old and log q of the steps of a sample, and its advantage.
 

@@ -9,12 +9,12 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem.contracts import facts_of
-from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, dppo_pulled
+from tandem.losses.entropy_cov import kl_cov
 from tandem.losses.policy import nll, ppo
 from tandem.losses.preference import dpo
-from tandem.losses.entropy_cov import kl_cov
 from tandem.losses.sequence import gmpo, gspo, gspo_token, mean_log_ratio, reshaped_ratio, vespo
 from tandem.losses.soft_clip import cispo
+from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, dppo_pulled
 from tandem.metrics import own_metrics, settle
 from tandem.types import CoupledBatch
 

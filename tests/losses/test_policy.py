@@ -7,8 +7,8 @@ import torch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem.losses import reduction
 from tandem.contracts import facts_of
+from tandem.losses import reduction
 from tandem.losses.policy import clipped_surrogate, nll, ppo, reinforce
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}

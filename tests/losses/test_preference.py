@@ -9,8 +9,8 @@ import torch
 from pairs import random_pairs, reference_pairs
 from torch.testing import assert_close
 
-from tandem.losses import reduction
 from tandem.contracts import facts_of, survey_of
+from tandem.losses import reduction
 from tandem.losses.kto import kto, mismatched_kl
 from tandem.losses.pairs import of_pairs, reward_of
 from tandem.losses.preference import (

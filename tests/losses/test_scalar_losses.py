@@ -8,8 +8,8 @@ import torch
 from losses.every_loss import random_batch
 from torch.testing import assert_close
 
-from tandem.losses import reduction
 from tandem.contracts import declare, facts_of
+from tandem.losses import reduction
 from tandem.losses.adapted import from_scalar, refuse_part
 from tandem.losses.policy import ppo
 from tandem.metrics import own_metrics, settle
@@ -77,7 +77,10 @@ def test_no_trained_step_is_no_loss_and_no_metric():
 
 
 def test_a_part_of_an_update_is_refused_with_the_form_to_write():
-    loss, weight = partial(from_scalar(averaged), clip=0.1), reduction.token_mean(random_batch().mask)
+    loss, weight = (
+        partial(from_scalar(averaged), clip=0.1),
+        reduction.token_mean(random_batch().mask),
+    )
     refuse_part(loss, weight)
     refuse_part(loss, 0 * weight)  # an idle row
     refuse_part(ppo, weight[:20])

@@ -9,13 +9,12 @@ import torch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem.losses import importance
-from tandem.losses import reduction
 from tandem.config import build, compose
-from tandem.losses.trust_region import binary_kl, dppo, dppo_pulled, total_variation
+from tandem.losses import importance, reduction
 from tandem.losses.policy import nll, ppo, ratio_of, reinforce
 from tandem.losses.sequence import gmpo, gspo, gspo_token, vespo
 from tandem.losses.soft_clip import cispo, dro, sapo
+from tandem.losses.trust_region import binary_kl, dppo, dppo_pulled, total_variation
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 MEAN, SUM, TOKENS = reduction.sequence_mean, reduction.sequence_sum, reduction.token_mean

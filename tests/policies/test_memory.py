@@ -6,12 +6,12 @@ from functools import partial
 import torch
 from policies.small_language import NOTHING, questions, small
 
-from tandem.losses import reduction
-from tandem.training.batches import Budget
-from tandem.experience import Experience, rows_of
-from tandem.losses.policy import reinforce
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.objective import Term
+from tandem.experience import Experience, rows_of
+from tandem.losses import reduction
+from tandem.losses.policy import reinforce
+from tandem.training.batches import Budget
 from tandem.types import Scores
 
 

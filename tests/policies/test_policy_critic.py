@@ -8,8 +8,8 @@ from small_language import questions, small
 from test_families import families
 from torch.testing import assert_close
 
-from tandem.policies.lora import Lora
 from tandem.policies.language.tiny_lm import character_tokenizer
+from tandem.policies.lora import Lora
 
 VALUES = frozenset({"values", "old_values"})
 KINDS = ["head", "separate"]

@@ -14,8 +14,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose
-from tandem.record.writer import LOCK, beginning_of, only_writer
 from tandem.launch.run import train
+from tandem.record.writer import LOCK, beginning_of, only_writer
 
 HOLD = """
 import os, sys, time

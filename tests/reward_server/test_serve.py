@@ -19,12 +19,12 @@ import pytest
 import torch
 
 from tandem.remote import Limits, Retries
-from tandem.rewards import Reward, Rewards
 from tandem.reward_server import serve as door
-from tandem.rewards.http import HttpReward
-from tandem.rewards.images import colour_share, jpeg_compressibility
 from tandem.reward_server.scoring import scorer
 from tandem.reward_server.server import Capacity, ScoreServer
+from tandem.rewards import Reward, Rewards
+from tandem.rewards.http import HttpReward
+from tandem.rewards.images import colour_share, jpeg_compressibility
 from tandem.rewards.text import exact_match, regex_answer, target_length
 from tandem.types import Prompt
 

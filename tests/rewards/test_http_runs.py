@@ -13,12 +13,12 @@ import pytest
 from faulty_server import drips, half_json, hangs_up, huge, says, serving, slow
 
 import tandem
-from tandem.settings.guards import Stop
-from tandem.rewards import Reward, Rewards
-from tandem.reward_server.scoring import scorer
-from tandem.rewards.text import target_length
-from tandem.rewards.serialization import decode, encode_numbers
 from tandem.launch.run import STOPPED, stops
+from tandem.reward_server.scoring import scorer
+from tandem.rewards import Reward, Rewards
+from tandem.rewards.serialization import decode, encode_numbers
+from tandem.rewards.text import target_length
+from tandem.settings.guards import Stop
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]

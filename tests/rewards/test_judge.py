@@ -18,6 +18,7 @@ from PIL import Image
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.remote import Limits, Retries
+from tandem.reward_server.scoring import scorer
 from tandem.rewards import Reward, Rewards, template
 from tandem.rewards.chat import Chat
 from tandem.rewards.judge import (
@@ -29,9 +30,8 @@ from tandem.rewards.judge import (
     shown_order,
     single,
 )
-from tandem.reward_server.scoring import scorer
-from tandem.rewards.template import Template, fence_of
 from tandem.rewards.serialization import row_of
+from tandem.rewards.template import Template, fence_of
 from tandem.types import Prompt
 
 ROOT = Path(__file__).parents[2]

@@ -3,12 +3,12 @@
 import pytest
 from omegaconf import OmegaConf
 
-from tandem.record.reading.variants import facts_of
 from tandem.config import ConfigError, resumed
-from tandem.settings.keys import Key
-from tandem.record import labels
-from tandem.settings.settings import COMPONENTS, KEYS, Settings, key_of
 from tandem.launch.initial_weights import shared
+from tandem.record import labels
+from tandem.record.reading.variants import facts_of
+from tandem.settings.keys import Key
+from tandem.settings.settings import COMPONENTS, KEYS, Settings, key_of
 
 PLACES = ("run_dir", "sweep_dir", "cache_dir", "overrides", "choices", "plugins", "logger")
 

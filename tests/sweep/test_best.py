@@ -3,8 +3,8 @@
 import pytest
 from compare.written_runs import write_run
 
-from tandem.record.reading import runs
 from tandem.launch.select import select
+from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
 from tandem.sweep import status
 from tandem.sweep.best import choose, whole

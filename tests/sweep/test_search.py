@@ -135,8 +135,8 @@ def test_hydra_hands_a_sweep_to_the_search_and_the_next_launch_tries_again_what_
 
 
 def test_a_search_that_cannot_be_is_refused_before_anything_runs(tmp_path):
-    from tandem.sweep.words import sweep_of
     from tandem.sweep.launch import launch
+    from tandem.sweep.words import sweep_of
 
     refused = {
         ("optimizer.lr=interval(0,1)",): "only hydra/sweeper=search takes interval()",

@@ -78,7 +78,7 @@ def test_a_misspelt_metric_costs_one_trial_which_the_mended_command_takes_over(t
     mended = Recorded(tmp_path, near_1e_4)
     go(mended, n_trials=2, metric="eval/accuracy")
     assert mended.rows[0] == runs.rows[0] and states(tmp_path) == ["COMPLETE"] * 2
-    assert f"tandem.launch.select {tmp_path} metric=eval/accuracy" in capsys.readouterr().out
+    assert f"tandem select {tmp_path} metric=eval/accuracy" in capsys.readouterr().out
 
 
 def test_a_trial_without_a_number_that_others_have_fails_and_says_which(tmp_path, capsys):
@@ -110,8 +110,8 @@ TOY = Path(__file__).with_name("toy_sweep.py")
 @pytest.mark.parametrize(
     ("metric", "direction", "said"),
     [
-        (None, "maximize", "\n\n    python -m tandem select 'a b'"),
-        ("eval/pass@8", "maximize", "\n\n    python -m tandem select 'a b' metric=eval/pass@8"),
+        (None, "maximize", "\n\n    tandem select 'a b'"),
+        ("eval/pass@8", "maximize", "\n\n    tandem select 'a b' metric=eval/pass@8"),
         ("eval/accuracy", "minimize", "the highest score, not the lowest eval/accuracy"),
         ("actor/entropy", "maximize", "the highest score, not the highest actor/entropy"),
     ],

@@ -9,9 +9,9 @@ from compare.written_runs import write_run, write_sweep
 import tandem
 from tandem.compare import __main__ as compare
 from tandem.compare import selection
-from tandem.record.reading import runs
 from tandem.compare.selection import Candidate, Fresh, Selection
 from tandem.launch.select import exit_code, main, select
+from tandem.record.reading import runs
 from tandem.sweep import status
 from tandem.sweep.best import shared
 from tandem.sweep.selection import fresh_seeds, place_of, unread

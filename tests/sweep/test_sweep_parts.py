@@ -10,14 +10,13 @@ from compare.written_runs import write_run
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, configuration
-from tandem.sweep.words import job_name, sweep_of
-from tandem.sweep import gpus
-from tandem.sweep import status
+from tandem.sweep import gpus, status
+from tandem.sweep.exit_reason import reason_of
 from tandem.sweep.job import Launch, of_slurm
 from tandem.sweep.launch import concluded, environment, launch
 from tandem.sweep.launch import configuration as told_of
-from tandem.sweep.exit_reason import reason_of
 from tandem.sweep.table import page
+from tandem.sweep.words import job_name, sweep_of
 
 
 def test_a_sweep_option_says_what_is_swept_and_the_command_line_beats_it():
@@ -129,9 +128,7 @@ def test_the_reason_is_one_line(code, said, reason):
 def start(folder: Path, **changed) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     own = {"launch": "a", "number": 1, "host": "h", "pid": 1, "seconds": 61.4, "reason": None}
-    status.write_start(
-        folder, status.Start(**own | {"overrides": ["x=1"], "code": None} | changed)
-    )
+    status.write_start(folder, status.Start(**own | {"overrides": ["x=1"], "code": None} | changed))
 
 
 def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from tandem.config.composition import with_hydra
-from tandem.sweep.words import Sweep
 from tandem.sweep.launch import launch
+from tandem.sweep.words import Sweep
 
 
 def main(folder: str, values: str, *hydra: str) -> int:

@@ -10,14 +10,13 @@ from records import GRPO
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
-from tandem.training import collect
-from tandem.losses import importance
-from tandem.losses import reduction
 from tandem.advantages.preference import preferred
-from tandem.training.batches import Budget
 from tandem.contracts import facts_of
+from tandem.losses import importance, reduction
 from tandem.losses.kto import kto
 from tandem.losses.preference import dpo, orpo, simpo
+from tandem.training import collect
+from tandem.training.batches import Budget
 from tandem.types import Prompt, Scores
 
 DPO = replace(

@@ -11,18 +11,17 @@ from records import GRPO
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
-from tandem.training import collect
-from tandem.losses import importance
 from tandem import rng
-from tandem.losses import reduction
 from tandem.advantages.group import given
 from tandem.algorithm.algorithm import Algorithm
-from tandem.training.batches import Budget
-from tandem.contracts import declare
-from tandem.settings.guards import Guards
-from tandem.losses.policy import nll, ppo, reinforce
 from tandem.algorithm.regularizers import EntropyBonus
+from tandem.contracts import declare
+from tandem.losses import importance, reduction
+from tandem.losses.policy import nll, ppo, reinforce
+from tandem.settings.guards import Guards
 from tandem.stop import Stop
+from tandem.training import collect
+from tandem.training.batches import Budget
 from tandem.types import Scores
 
 

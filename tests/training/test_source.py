@@ -9,16 +9,16 @@ import torch
 from table_policy import TablePolicy
 from torch.testing import assert_close
 
-from tandem.training.batches import Budget, Plan
 from tandem.dynamics.kernels import flow_sde
+from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.request import Request
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.policies.request import Request
 from tandem.rewards import Reward, Rewards, batched, groupwise, waits
+from tandem.training.batches import Budget, Plan
 from tandem.training.source import Clock, LiveSource
 from tandem.types import Prompt, each
 

@@ -1,7 +1,6 @@
 """A data set: `data=reversals`."""
 
-from tandem import register_dataset
-from tandem import rng
+from tandem import register_dataset, rng
 from tandem.data.records import Data, StreamMaker, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt

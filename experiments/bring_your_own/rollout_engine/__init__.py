@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 from transformers import AutoModelForCausalLM
 
 from tandem import register_rollout_engine
-from tandem.policies.language.decoding import Answers, answer
 from tandem.policies.engines.protocol import RolloutEngine, Weights
+from tandem.policies.language.decoding import Answers, answer
 
 
 @register_rollout_engine("copying")

@@ -9,8 +9,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.contracts import at_least, register_adv_estimator
 from tandem.advantages.groups import group_sum
+from tandem.contracts import at_least, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 Scale = Callable[[Scores, Tensor], Tensor]  # of each row's group: [B]

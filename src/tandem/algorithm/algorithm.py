@@ -9,27 +9,27 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
-from tandem.losses import importance
 from tandem import distributed
 from tandem.advantages.compose import normalised
+from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.decoupled import Decoupled
+from tandem.algorithm.metrics import advantage_metrics
+from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
+from tandem.algorithm.regularizers import Anchor, EntropyBonus, KLInLoss, KLInReward
 from tandem.contracts import at_least, facts_of, positive, unbound
+from tandem.contracts.outputs import ADVANTAGE, RETURNS
+from tandem.contracts.stateful import Remembered
 from tandem.dynamics.decays import Following
 from tandem.dynamics.regression import Regression
 from tandem.experience import Experience
+from tandem.losses import importance
 from tandem.losses.critic import explained_variance
-from tandem.algorithm.coupled import Coupled
-from tandem.algorithm.decoupled import Decoupled
-from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
-from tandem.contracts.outputs import ADVANTAGE, RETURNS
-from tandem.algorithm.regularizers import Anchor, EntropyBonus, KLInLoss, KLInReward
+from tandem.losses.reduction import token_mean
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.teachers import Teachers
-from tandem.policies.request import BY_ITSELF, Request
 from tandem.policies.language.sampling import Sampling
-from tandem.algorithm.metrics import advantage_metrics
-from tandem.contracts.stateful import Remembered
+from tandem.policies.request import BY_ITSELF, Request
 from tandem.types import CoupledBatch, Rollout, Scores
-from tandem.losses.reduction import token_mean
 
 ON_ERRORS = ("elbo", "teacher")  # evidence that velocity errors give
 Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]

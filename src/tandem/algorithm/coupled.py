@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.losses import importance
-from tandem.contracts import declare, facts_of
-from tandem.experience import Experience
-from tandem.metrics import Metric, masked_mean, own_metrics
-from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
-from tandem.contracts.outputs import OLD_POLICY
 from tandem.algorithm.metrics import mismatch_metrics, policy_metrics, reference_metrics
+from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
+from tandem.contracts import declare, facts_of
+from tandem.contracts.outputs import OLD_POLICY
+from tandem.experience import Experience
+from tandem.losses import importance
+from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch, Evidence, Rollout, each
 
 

@@ -9,12 +9,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tandem.algorithm.metrics import policy_metrics
+from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
 from tandem.contracts import facts_of
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean, own_metrics
-from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
-from tandem.algorithm.metrics import policy_metrics
 from tandem.types import CoupledBatch, DecoupledBatch, Rollout
 
 # What a loss of log-probabilities reads, and the errors that stand for it.

@@ -13,13 +13,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tandem.losses import importance
 from tandem import distributed
 from tandem.contracts import facts_of, summary_of, survey_of
+from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS
 from tandem.experience import Experience, rows_of
+from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
-from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS
 from tandem.types import CoupledBatch, DecoupledBatch, Summary, concat, pad_steps, take
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from tandem.advantages.temporal import step_rewards
 from tandem.algorithm.controllers import EntropyController, KLController
-from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
 from tandem.algorithm.coupled import entropy_bonus
 from tandem.algorithm.objective import Term, Weigh
-from tandem.types import CoupledBatch, Rollout, Scores
+from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
 from tandem.losses.reduction import token_mean
+from tandem.types import CoupledBatch, Rollout, Scores
 
 
 @dataclass(frozen=True, kw_only=True)

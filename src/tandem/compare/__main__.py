@@ -29,16 +29,22 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tandem.compare import bands, comparison, curve_tables, noise_table, selection, tables
-from tandem.compare import multitask
-from tandem.compare import expected_bands
-from tandem.compare.report import live
-from tandem.record.reading import planned
-from tandem.compare.report import wandb_report
+from tandem.compare import (
+    bands,
+    comparison,
+    curve_tables,
+    expected_bands,
+    multitask,
+    noise_table,
+    selection,
+    tables,
+)
 from tandem.compare.expected_bands import Experiment
+from tandem.compare.report import live, wandb_report
 from tandem.compare.report.figures import plots
-from tandem.record.reading.provenance import provenance
 from tandem.compare.report.write import Comparison, report
+from tandem.record.reading import planned
+from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, Run, find, read_all
 from tandem.record.reading.variants import grouped
 

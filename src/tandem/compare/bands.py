@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.compare.statistics.curves import FEWEST_FOR_BAND
 from tandem.compare.expected_bands import AXIS, Expected, Experiment, Facts, plain
-from tandem.record.reading.runs import Run
+from tandem.compare.statistics.curves import FEWEST_FOR_BAND
 from tandem.compare.table import Table
+from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import facts_of
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tandem.compare.comparison import Scored, is_score, is_share
+from tandem.compare.learning_curves import Learning, learning
 from tandem.compare.statistics.curves import (
     FEWEST_FOR_MEDIAN,
     Reaching,
@@ -22,10 +23,9 @@ from tandem.compare.statistics.curves import (
     saturation,
 )
 from tandem.compare.statistics.intervals import Estimate, estimate
-from tandem.compare.learning_curves import Learning, learning
-from tandem.record.reading.runs import Run
 from tandem.compare.table import Table
 from tandem.compare.tables import interval, number
+from tandem.record.reading.runs import Run
 
 SHARE, ANY = (0.0, 1.0), (-math.inf, math.inf)
 TRIES = re.compile(r"eval/pass@(\d+)")

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.compare.comparison import is_share
-from tandem.compare.statistics.curves import LEVEL, Band, prediction_band
 from tandem.compare.learning_curves import learning, thinned
+from tandem.compare.statistics.curves import LEVEL, Band, prediction_band
 from tandem.record.reading.provenance import code_of, fingerprint, provenance
 from tandem.record.reading.states import said_of
 from tandem.record.reading.variants import Variant, facts_of

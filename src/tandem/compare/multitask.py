@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tandem.compare.comparison import Scored, is_share
 from tandem.compare.statistics.aggregates import (
     Aggregate,
     Profile,
@@ -19,7 +20,6 @@ from tandem.compare.statistics.aggregates import (
     performance_profile,
     too_few,
 )
-from tandem.compare.comparison import Scored, is_share
 from tandem.compare.table import Table
 from tandem.compare.tables import interval, number
 

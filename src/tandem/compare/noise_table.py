@@ -11,11 +11,18 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tandem.compare.comparison import Pair, Scored
-from tandem.record.reading.evaluations import Asked, last_evaluation
 from tandem.compare.statistics.intervals import LEVEL
-from tandem.compare.statistics.variance_components import SMALL, Noises, own, shared, shared_unpaired, unrelated
+from tandem.compare.statistics.variance_components import (
+    SMALL,
+    Noises,
+    own,
+    shared,
+    shared_unpaired,
+    unrelated,
+)
 from tandem.compare.table import Table
 from tandem.compare.tables import by_size, interval, number
+from tandem.record.reading.evaluations import Asked, last_evaluation
 
 Answers = Mapping[int, Asked]  # by seed, of the runs of a variant that have a score
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from tandem.compare import comparison
 from tandem.compare.comparison import Scored, is_score
 from tandem.compare.statistics.intervals import estimate
-from tandem.record.reading.runs import Run
 from tandem.compare.table import Table
 from tandem.compare.tables import interval, number
-from tandem.record.reading.variants import grouped
 from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
+from tandem.record.reading.runs import Run
+from tandem.record.reading.variants import grouped
 
 FILE = "selection.json"  # in the sweep's folder
 SAID = "evaluation_test.log"  # in a run's directory: what it printed while it was asked

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.compare.comparison import Pair, Scored, is_score
-from tandem.record.reading.states import UNFINISHED, counted, said_of
 from tandem.compare.table import Table
+from tandem.record.reading.states import UNFINISHED, counted, said_of
 from tandem.record.reading.variants import Variant, differing, facts_of
 
 NAMED = 4  # variants in a sentence; more are counted

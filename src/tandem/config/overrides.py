@@ -206,3 +206,8 @@ def dotted(cfg: DictConfig, prefix: str = "") -> list[str]:
         ):
             found += dotted(node, f"{key}.") if not node._is_none() else []
     return found
+
+
+def quoted(folder: Path) -> str:
+    text = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{text}'"

@@ -118,9 +118,7 @@ class Curriculum(PromptStream):
     def _order(self, iteration: int, source: int) -> Tensor:
         members = self.members[source]
         name = self.sources[source]
-        return members[
-            rng.permutation(rng.key(self.seed, "within", name, iteration), len(members))
-        ]
+        return members[rng.permutation(rng.key(self.seed, "within", name, iteration), len(members))]
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Curriculum:
         # Bookkeeping stays in float64 on the CPU when the module around it is moved or cast.

@@ -15,13 +15,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem import rng
-from tandem import distributed
+from tandem import distributed, rng
+from tandem.evaluation import sample_tables
+from tandem.evaluation.prompt_metrics import Columns, metrics_of, of_each_prompt
 from tandem.evaluation.settings import Evaluation, Pass
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.sampling import Sampling
-from tandem.evaluation import sample_tables
-from tandem.evaluation.prompt_metrics import Columns, metrics_of, of_each_prompt
 from tandem.types import Prompt, Rollout, Scores
 
 
@@ -101,7 +100,9 @@ def evaluate(
             counts[number, slots] = columns.count(rollout, scores, settings, one)
             shown = _shown(slots, settings.rows, one)
             at = [row for _, row in shown]
-            rows = sample_tables.rows(rollout, scores, at, kind=one.kind, describe=policy.describe_prompt)
+            rows = sample_tables.rows(
+                rollout, scores, at, kind=one.kind, describe=policy.describe_prompt
+            )
             table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
         # Ranks meet here and not before: one that stops must not leave the others waiting.
         if distributed.largest(torch.tensor(float(stop()))) > 0:

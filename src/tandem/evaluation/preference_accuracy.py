@@ -8,11 +8,10 @@ from typing import Protocol
 
 import torch
 
-from tandem import rng
-from tandem import distributed
+from tandem import distributed, rng
 from tandem.contracts import facts_of
-from tandem.losses.pairs import reward_of
 from tandem.evaluation.settings import Evaluation
+from tandem.losses.pairs import reward_of
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.sampling import Sampling
 from tandem.types import CoupledBatch, Prompt, Rollout

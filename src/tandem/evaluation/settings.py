@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from torch import Tensor
 
 from tandem.contracts import positive
-from tandem.evaluation.image_collapse import MEASURES, Collapse
 from tandem.dynamics.kernels import ode
+from tandem.evaluation.image_collapse import MEASURES, Collapse
 
 if TYPE_CHECKING:
     from tandem.policies.flow.records import Choose, FlowSampling

@@ -10,20 +10,20 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.launch import pairs
-from tandem.training.batches import Budget, Plan
 from tandem.config import ConfigError, build
 from tandem.contracts import facts_of
 from tandem.data import BadRow, Data, apart
-from tandem.training.module import PostTraining
 from tandem.evaluation.settings import Evaluation
+from tandem.launch import pairs
+from tandem.launch.initial_weights import pairs_file
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.precision import Precision
 from tandem.policies.language.sampling import Sampling
+from tandem.policies.precision import Precision
 from tandem.rewards import Rewards
 from tandem.settings.settings import Settings
-from tandem.launch.initial_weights import pairs_file
+from tandem.training.batches import Budget, Plan
+from tandem.training.module import PostTraining
 
 ADMIT = {
     "demonstrations": lambda policy, examples: policy.admit_answered(examples),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -27,25 +26,13 @@ from tandem.config.composition import (
 )
 from tandem.config.help import brought_by, page
 from tandem.config.names import ConfigError
-from tandem.config.overrides import parse
+from tandem.config.overrides import parse, quoted
 from tandem.config.resume import configuration, resumes
-from tandem.sweep.words import Sweep, sweep_of
 from tandem.sweep.swept_values import one_that_runs
+from tandem.sweep.words import Sweep, sweep_of
 
 if TYPE_CHECKING:
     from tandem.settings.settings import Settings
-
-REFUSED = 2  # exit code of a command line that cannot run
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """A ConfigError ends the process with its one line, not with a traceback."""
-    try:
-        yield
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        sys.exit(REFUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +136,3 @@ def _print(run: Run, words: argparse.Namespace) -> None:
         shown = hydra if words.cfg == "hydra" else OmegaConf.merge(run.cfg, hydra)
     shown = OmegaConf.select(shown, words.package) if words.package else shown
     print(OmegaConf.to_yaml(shown, resolve=words.resolve), end="")
-
-
-def quoted(folder: Path) -> str:
-    text = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{text}'"

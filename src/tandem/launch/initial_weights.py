@@ -12,17 +12,17 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.training.collect import GIVEN
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.overrides import parse
 from tandem.data import Data
 from tandem.launch.warm_start_key import FILE, made_of, reason
 from tandem.policies.flow.teachers import weights_of
 from tandem.policies.language.kernels import check_kernels
-from tandem.policies.lora import Lora
 from tandem.policies.language.sampling import Sampling
+from tandem.policies.lora import Lora
 from tandem.record.run_record import CONFIG
 from tandem.settings.settings import key_of
+from tandem.training.collect import GIVEN
 
 TRANSFORMER = "transformer/config.json"  # of a pipeline
 CONFIGS = ("config.json", TRANSFORMER)  # the first of a language model

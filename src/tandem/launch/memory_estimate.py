@@ -10,8 +10,8 @@ import torch
 from omegaconf import DictConfig
 
 from tandem.config import ConfigError, build
-from tandem.policies.memory.estimate import Part, Work, footprint
 from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.memory.estimate import Part, Work, footprint
 from tandem.settings.settings import Settings
 
 GIB = 2**30

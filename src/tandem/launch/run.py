@@ -13,21 +13,19 @@ import torch
 from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from tandem import rng
-from tandem import distributed
-from tandem.launch.assembly import assemble
-from tandem.launch.banner import banner
-from tandem.training.callbacks import newest_policy, standard
+from tandem import distributed, rng
 from tandem.config import ConfigError, build, check, configuration
-from tandem.launch.command_line import refusals
+from tandem.config.refusals import refusals
 from tandem.config.resume import remember
 from tandem.data import Data, write_quarantine
-from tandem.launch.devices import check_devices, trainer_for
-from tandem.launch.memory_estimate import estimate, state_of
 from tandem.evaluation.evaluate import evaluate, held_out
 from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.launch.assembly import assemble
+from tandem.launch.banner import banner
+from tandem.launch.devices import check_devices, trainer_for
+from tandem.launch.initial_weights import check_engine, check_start, starting_weights
+from tandem.launch.memory_estimate import estimate, state_of
 from tandem.legality import units
-from tandem.training.module import PostTraining
 from tandem.record import galleries
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.mirrors import Job
@@ -37,8 +35,9 @@ from tandem.record.room import check_place, check_room, size_of, stopping_where_
 from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.record.writer import only_writer
 from tandem.settings.settings import Settings
-from tandem.launch.initial_weights import check_engine, check_start, starting_weights
 from tandem.stop import STOPPED, Stop
+from tandem.training.callbacks import newest_policy, standard
+from tandem.training.module import PostTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,16 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.config import ConfigError, build, check, resumed
-from tandem.launch.command_line import refusals
+from tandem.config.refusals import refusals
 from tandem.data.records import AS_CHAT, Wording
 from tandem.evaluation.settings import Evaluation, Pictures
+from tandem.launch.initial_weights import has_model
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.snapshots import EMA, LIVE
-from tandem.policies.request import Request
 from tandem.policies.language.sampling import Sampling
+from tandem.policies.request import Request
 from tandem.record.pictures import grid, save
-from tandem.launch.initial_weights import has_model
 from tandem.types import Prompt
 
 OF_TRAINING = ("lora", "ema")  # parts of a model that nobody reads of a finished one

@@ -21,12 +21,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tandem.compare import selection
-from tandem.record.reading import runs
 from tandem.compare.__main__ import chosen
 from tandem.compare.selection import Selection
 from tandem.config.composition import conf_folder
 from tandem.config.overrides import parse
 from tandem.config.plugins import load_plugins
+from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
 from tandem.sweep.best import choose, same_choice, whole
 from tandem.sweep.selection import carry_out, fresh_seeds, keep, unread

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
-from tandem.training.collect import GIVEN
 from tandem.contracts import DOMAINS, Facts, facts_of, innermost, name_of
 from tandem.settings.settings import Settings
+from tandem.training.collect import GIVEN
 
 TOKENS, STEPS, PICTURES = DOMAINS
 

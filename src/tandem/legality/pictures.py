@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import torch
 
 from tandem.algorithm.algorithm import ON_ERRORS
+from tandem.algorithm.decoupled import ERRORS
 from tandem.contracts import facts_of, name_of, numbers_of
 from tandem.legality.case import PICTURES, Case, unknown
 from tandem.legality.steps import TOKENS_OF_A_PICTURE
-from tandem.algorithm.decoupled import ERRORS
 from tandem.types import OF_SNAPSHOTS
 
 OF_TEACHERS = {"std", "velocity_gain"}  # of the steps at which a teacher is asked

@@ -8,8 +8,8 @@ from typing import Any
 
 from tandem.contracts import facts_of
 from tandem.data.mixture import complaint
-from tandem.legality.case import Case, Part, unknown
 from tandem.evaluation.settings import Answers, Pictures
+from tandem.legality.case import Case, Part, unknown
 from tandem.rewards.call import compares
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from tandem.advantages.groups import group_mean
 from tandem.contracts import at_least, between, positive, register_policy_loss
 from tandem.dynamics.regression import energy
-from tandem.advantages.groups import group_mean
 from tandem.losses.kl import optimality
 from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean

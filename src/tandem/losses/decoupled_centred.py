@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from tandem.advantages.groups import from_the_top, group_mean
 from tandem.contracts import (
     positive,
     register_centre,
@@ -20,9 +21,8 @@ from tandem.contracts import (
     register_tilt,
 )
 from tandem.dynamics.regression import energy
-from tandem.advantages.groups import from_the_top, group_mean
-from tandem.losses.kl import optimality
 from tandem.losses.decoupled import old_deviation, size
+from tandem.losses.kl import optimality
 from tandem.metrics import Metric, correlation, masked_mean
 from tandem.types import DecoupledBatch, Summary
 

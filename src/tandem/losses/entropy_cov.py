@@ -15,8 +15,8 @@ from torch import Tensor
 from tandem import rng
 from tandem.contracts import Facts, at_least, fraction, register_policy_loss, rising
 from tandem.contracts import between as within
-from tandem.losses.wrappers import Outer
 from tandem.losses.policy import clipping, ppo, ratio_of
+from tandem.losses.wrappers import Outer
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import at_least, declare, positive, register_policy_loss
-from tandem.losses.wrappers import Outer
 from tandem.losses.policy import ratio_of
+from tandem.losses.wrappers import Outer
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
 

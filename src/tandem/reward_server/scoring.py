@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tandem.rewards.rewards import Rewards
 from tandem.rewards.result import ABSTAINED, Missing, explained, fault_of
+from tandem.rewards.rewards import Rewards
 from tandem.rewards.serialization import Number, Row
 
 Scorer = Callable[[Sequence[Row]], list[Number]]

@@ -14,13 +14,13 @@ from typing import Any
 from tandem.config import ConfigError, build, compose
 from tandem.config.binding import bind_call
 from tandem.config.building import make
-from tandem.launch.command_line import refusals
 from tandem.config.names import unknown
 from tandem.config.overrides import parse
-from tandem.rewards.call import compares
-from tandem.rewards.rewards import Rewards
+from tandem.config.refusals import refusals
 from tandem.reward_server.scoring import Scorer, scorer
 from tandem.reward_server.server import Capacity, ScoreServer
+from tandem.rewards.call import compares
+from tandem.rewards.rewards import Rewards
 
 TOKEN = "TANDEM_REWARD_TOKEN"
 SHORTEST_TOKEN = 8  # characters

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tandem.contracts import declare
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
-from tandem.rewards.images import pixels
 from tandem.rewards.concurrency import at_once
+from tandem.rewards.images import pixels
 from tandem.rewards.result import HERE, Missing
 
 WHERE = f"{HERE}function.chat"

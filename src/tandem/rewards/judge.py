@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tandem.rewards.call import batched, groupwise, pairwise, waits
 from tandem.rewards.chat import Chat, Question
+from tandem.rewards.result import Missing
 from tandem.rewards.template import (
     SYSTEM,
     Template,
@@ -23,7 +24,6 @@ from tandem.rewards.template import (
     fenced,
     places,
 )
-from tandem.rewards.result import Missing
 from tandem.types import Prompt
 
 Output = str | Tensor

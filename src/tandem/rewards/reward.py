@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from tandem.rewards.attempts import attempt
 from tandem.rewards.call import (
     at_once_of,
     form_of,
@@ -15,7 +16,6 @@ from tandem.rewards.call import (
     is_waiting,
     rows_of_groups,
 )
-from tandem.rewards.attempts import attempt
 from tandem.rewards.concurrency import at_once
 from tandem.rewards.result import LARGEST, Verdict, number_of, one_each, scaled
 from tandem.types import Prompt

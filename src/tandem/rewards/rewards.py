@@ -10,9 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem.rewards.reward import Reward
 from tandem.rewards.concurrency import Line
 from tandem.rewards.result import ABSTAINED, Verdict, fault_of
+from tandem.rewards.reward import Reward
 from tandem.types import Prompt, Scores
 
 

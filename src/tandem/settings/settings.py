@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Literal, get_type_hints
 
 from tandem.contracts import at_least, positive
+from tandem.evaluation.settings import Answers, Pictures
 from tandem.settings.guards import Guards
 from tandem.settings.keys import AT_HOME, Key, key
-from tandem.evaluation.settings import Answers, Pictures
 
 Size = Annotated[int, positive]
 Precision = Literal["32-true", "bf16-mixed"]

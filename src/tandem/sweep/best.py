@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tandem.compare import selection
-from tandem.record.reading.runs import Run
 from tandem.compare.selection import Selection
 from tandem.config.overrides import parse
+from tandem.record.reading.runs import Run
 from tandem.sweep import status
 from tandem.sweep.status import Job, Plan
 

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 
-from tandem.launch.command_line import REFUSED
+from tandem.config.refusals import REFUSED
 from tandem.record.secrets import scrub
 from tandem.stop import INTERRUPTED
 

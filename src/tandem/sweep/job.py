@@ -20,18 +20,17 @@ from typing import IO
 
 from hydra.core.hydra_config import HydraConfig
 
-from tandem.record.reading.runs import CONFIG, MANIFEST
-from tandem.launch.command_line import quoted
+from tandem.config.overrides import quoted
 from tandem.config.resume import confirmed
-from tandem.sweep.words import job_name
-from tandem.sweep.swept_numbers import numbered
+from tandem.record.reading.runs import CONFIG, MANIFEST
 from tandem.record.summary import clock
 from tandem.stop import INTERRUPTED
-from tandem.sweep import gpus
-from tandem.sweep import status
+from tandem.sweep import gpus, status
+from tandem.sweep.exit_reason import reason_of
 from tandem.sweep.gpus import Share
 from tandem.sweep.status import LOG, Job, Start
-from tandem.sweep.exit_reason import reason_of
+from tandem.sweep.swept_numbers import numbered
+from tandem.sweep.words import job_name
 
 LAUNCH = "launch_of_a_sweep"  # the key of Hydra's configuration that holds the Launch
 

@@ -22,15 +22,15 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.names import ConfigError
-from tandem.sweep.words import Sweep
 from tandem.record import durable
 from tandem.record.secrets import scrub_words
 from tandem.stop import INTERRUPTED
 from tandem.sweep import status
+from tandem.sweep.dry_run import rehearse
 from tandem.sweep.job import LAUNCH, Launch, job, this_process
 from tandem.sweep.status import Plan
-from tandem.sweep.dry_run import rehearse
 from tandem.sweep.table import page
+from tandem.sweep.words import Sweep
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 TABLE = "sweep.md"

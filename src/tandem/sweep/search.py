@@ -20,8 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import Trial, TrialState
 
 from tandem.config.names import ConfigError
-from tandem.sweep import space
-from tandem.sweep import status
+from tandem.sweep import space, status
 from tandem.sweep.job import LAUNCH, Launch, task_of
 from tandem.sweep.trials import Asked, best, complete, tell
 

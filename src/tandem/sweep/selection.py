@@ -14,13 +14,13 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from tandem.compare import selection
-from tandem.record.reading import runs
 from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build, check, compose
-from tandem.launch.command_line import quoted
+from tandem.config.overrides import quoted
 from tandem.config.resume import confirmed
 from tandem.data import Data
 from tandem.record import durable
+from tandem.record.reading import runs
 from tandem.sweep import status
 from tandem.sweep.job import Launch, Task, carried_out, this_process
 from tandem.sweep.launch import told_to_stop

@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from tandem.record import durable
 from tandem.record.reading.logs import whole_lines
 from tandem.record.reading.planned import PLAN
 from tandem.record.reading.runs import METRICS, read
 from tandem.record.reading.states import JOB, LOCK, is_locked
-from tandem.record import durable
 from tandem.record.secrets import scrub, scrub_words
 from tandem.stop import INTERRUPTED
 

@@ -15,8 +15,8 @@ from omegaconf import DictConfig
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
-from tandem.sweep.words import Sweep
 from tandem.sweep.swept_numbers import is_open, no_number
+from tandem.sweep.words import Sweep
 
 TRIES = 8  # combinations that a value is tried in, each of which takes a third of a second
 

@@ -11,11 +11,10 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from tandem.record.reading import runs
 from tandem.compare.comparison import is_score
 from tandem.config.names import ConfigError, nearest
-from tandem.sweep import space
-from tandem.sweep import status
+from tandem.record.reading import runs
+from tandem.sweep import space, status
 from tandem.sweep.job import Task
 from tandem.sweep.status import Job
 
@@ -115,9 +114,9 @@ def next_step(asked: Asked, folder: str) -> str:
     highest = asked.direction == "maximize"
     if highest and (asked.metric is None or is_score(asked.metric)):
         metric = [] if asked.metric is None else [f"metric={asked.metric}"]
-        return f"\n\n    {shlex.join(['python', '-m', 'tandem.launch.select', folder, *metric])}"
+        return f"\n\n    {shlex.join(['tandem', 'select', folder, *metric])}"
     which = "highest" if highest else "lowest"
     return (
-        f" train them by hand. tandem.launch.select would choose the highest score, not the {which} "
+        f" train them by hand. `tandem select` would choose the highest score, not the {which} "
         f"{asked.metric or 'score'}."
     )

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tandem import rng
-from tandem import distributed
+from tandem import distributed, rng
 from tandem.budget import Budget
 from tandem.experience import Experience, first_row, rows_of, unmasked
 from tandem.types import Rollout

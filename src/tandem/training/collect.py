@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tandem import distributed
 from tandem.advantages.baselines import OF_GREEDY_ROWS
+from tandem.advantages.groups import group_sum
 from tandem.advantages.preference import extremes
 from tandem.contracts import at_least, positive, register_collect
 from tandem.experience import unmasked
-from tandem.advantages.groups import group_sum
 from tandem.metrics import Metric, Sum
 from tandem.types import Prompt, Rollout, Scores, concat, take
 

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
-from tandem.training.batches import Plan, even_parts, is_fresh, updates
-from tandem.training.collect import GIVEN, slots_of_this_rank
-from tandem.experience import Experience
-from tandem.settings.guards import STALE, Guards, finite, save_failure
-from tandem.metrics import Metric, Sum, merge, settle
-from tandem.algorithm.objective import Objective, Outcome
 from tandem.algorithm.metrics import response_metrics, reward_metrics
+from tandem.algorithm.objective import Objective, Outcome
+from tandem.experience import Experience
+from tandem.metrics import Metric, Sum, merge, settle
 from tandem.rewards.images import variety
 from tandem.rewards.result import failures
+from tandem.settings.guards import STALE, Guards, finite, save_failure
+from tandem.stop import Stop
+from tandem.training.batches import Plan, even_parts, is_fresh, updates
+from tandem.training.collect import GIVEN, slots_of_this_rank
 from tandem.training.lightning_hooks import Shell
 from tandem.training.source import Clock, LiveSource
-from tandem.stop import Stop
 from tandem.types import Prompt, Rollout, Scores, take
 
 PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it
@@ -161,7 +161,9 @@ class PostTraining(Shell):
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = distributed.whole(torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm))
+        norm = distributed.whole(
+            torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
+        )
         # One verdict for all ranks: losses are each rank's own until they are logged.
         broken = torch.tensor(not finite(norm, *self.losses.values()), dtype=torch.float32)
         if distributed.largest(broken) == 0:

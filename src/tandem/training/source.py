@@ -10,11 +10,11 @@ from dataclasses import replace
 import torch
 
 from tandem import rng
-from tandem.training.batches import Plan
-from tandem.training.collect import Slots, slots_of_this_rank
 from tandem.metrics import Metric, merge
 from tandem.policies.language.sampling import Sampling
 from tandem.rewards import Rewards
+from tandem.training.batches import Plan
+from tandem.training.collect import Slots, slots_of_this_rank
 from tandem.types import Prompt, Rollout, Scores, concat, moved
 
 BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots

@@ -7,11 +7,11 @@ import wandb
 from wandb_server import serving
 from written_runs import write_run, write_sweep
 
-from tandem.compare.report import wandb_report
 from tandem.compare.__main__ import Asked, compare, main
+from tandem.compare.report import wandb_report
+from tandem.compare.report.wandb_report import Place
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import find, read
-from tandem.compare.report.wandb_report import Place
 
 wr = pytest.importorskip("wandb_workspaces.reports.v2")
 

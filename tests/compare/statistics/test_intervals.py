@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from tandem.compare.statistics.intervals import Difference, estimate, holm, paired, seeds_needed, welch
+from tandem.compare.statistics.intervals import (
+    Difference,
+    estimate,
+    holm,
+    paired,
+    seeds_needed,
+    welch,
+)
 
 A, B = [0.61, 0.66, 0.72, 0.69], [0.55, 0.58, 0.62]
 

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
-from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.stop import Away
 
 OLD = frozenset({"old_logp"})

@@ -147,6 +147,8 @@ def test_where_nobody_can_hold_a_lock_nothing_is_swept(tmp_path, monkeypatch):
         raise OSError("no locks here")
 
     monkeypatch.setattr(weight_store.fcntl, "flock", refused)
-    left = orphan(tmp_path / "run-00000001", f"{weight_store.SIGN} {weight_store.socket.gethostname()}\n")
+    left = orphan(
+        tmp_path / "run-00000001", f"{weight_store.SIGN} {weight_store.socket.gethostname()}\n"
+    )
     assert Shelf(tmp_path).put(Slow(), "0123abcd-1").is_dir()
     assert left.is_dir()

@@ -7,9 +7,9 @@ import torch
 from at_once import AtOnce
 
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
+from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.policy import SAME, FlowPolicy
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.request import Request
 from tandem.types import Prompt, Scores
 

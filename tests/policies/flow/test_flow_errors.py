@@ -15,9 +15,9 @@ from tandem import rng
 from tandem.dynamics.decays import Following, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
-from tandem.policies.flow.velocity_model import Field
-from tandem.policies.flow.teachers import Faculty, Teachers
 from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.flow.teachers import Faculty, Teachers
+from tandem.policies.flow.velocity_model import Field
 from tandem.policies.lora import Lora
 from tandem.policies.precision import Precision
 from tandem.types import Prompt

@@ -14,17 +14,17 @@ from tandem import rng
 from tandem.data.shapes import Pictures as Demonstrations
 from tandem.data.shapes import shapes
 from tandem.data.shapes_drawn import renderings
-from tandem.evaluation.image_collapse import MEASURES
 from tandem.dynamics.decays import Following, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.steps import random_steps
 from tandem.evaluation.evaluate import evaluate
-from tandem.experience import Experience
-from tandem.settings.guards import save_failure
+from tandem.evaluation.image_collapse import MEASURES
 from tandem.evaluation.settings import Pictures
+from tandem.experience import Experience
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.images import diversity, variety
 from tandem.rewards.nearest_rendering import nearest_rendering
+from tandem.settings.guards import save_failure
 from tandem.types import Scores
 
 SETTINGS = Pictures(

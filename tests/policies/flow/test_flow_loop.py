@@ -9,14 +9,14 @@ from loop import Alone
 from records import GRPO
 from small_flow import KERNELS, Brightness, Stream, small
 
-from tandem.training.batches import Budget, Plan
-from tandem.training.collect import branched, dynamic_sampling
 from tandem.config import compose
 from tandem.config.plain import plain
-from tandem.settings.guards import Guards
-from tandem.policies.flow.policy import SAME
 from tandem.policies.engines.mismatch import REUSED
+from tandem.policies.flow.policy import SAME
+from tandem.settings.guards import Guards
 from tandem.stop import Stop
+from tandem.training.batches import Budget, Plan
+from tandem.training.collect import branched, dynamic_sampling
 
 PLAN = Plan(
     seed=0,

@@ -15,10 +15,10 @@ from tandem.dynamics.kernels import ode
 from tandem.dynamics.schedules import linear_dynamic_shift
 from tandem.evaluation.evaluate import evaluate
 from tandem.evaluation.settings import Pictures
+from tandem.launch.sample import sampling_of
 from tandem.policies.flow.families.sd3 import SD3
 from tandem.policies.flow.sampling import start_noise
 from tandem.rewards import Reward, Rewards
-from tandem.launch.sample import sampling_of
 
 SHIFTED = partial(linear_dynamic_shift, base_tokens=4, max_tokens=64, base_shift=0.5, max_shift=4.0)
 SETTINGS = Pictures(

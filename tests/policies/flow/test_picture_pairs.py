@@ -10,13 +10,13 @@ from policies.flow.small_flow import KEY, asked, small
 from torch.testing import assert_close
 
 from tandem import rng
-from tandem.launch import pairs
-from tandem.training.collect import mismatched_pairs, preference_pairs
 from tandem.data.shapes_drawn import renderings
 from tandem.dynamics.decays import constant
 from tandem.evaluation.preference_accuracy import compare_pairs
-from tandem.losses.preference import dpo
 from tandem.evaluation.settings import Pictures
+from tandem.launch import pairs
+from tandem.losses.preference import dpo
+from tandem.training.collect import mismatched_pairs, preference_pairs
 from tandem.training.source import Clock, LiveSource
 from tandem.types import Prompt, Scores
 

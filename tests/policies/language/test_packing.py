@@ -12,12 +12,12 @@ from small_language import NOTHING, WORDS, questions, small
 from test_families import families
 from torch.testing import assert_close
 
-from tandem.training.batches import Budget, Plan
 from tandem.config import build, compose
-from tandem.settings.guards import Guards
-from tandem.policies.lora import Lora
 from tandem.policies.language.packing import EMPTY, packed, packed_in_one, padded
 from tandem.policies.language.tiny_lm import character_tokenizer
+from tandem.policies.lora import Lora
+from tandem.settings.guards import Guards
+from tandem.training.batches import Budget, Plan
 from tandem.types import Prompt, Scores, take
 
 PLAN = Plan(

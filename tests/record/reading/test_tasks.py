@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from written_runs import write_run, write_task
 
-from tandem.compare.statistics import aggregates
 from tandem.compare.__main__ import main
-from tandem.compare.multitask import of_tasks, over_tasks
 from tandem.compare.comparison import Scored, pairs, scored
+from tandem.compare.multitask import of_tasks, over_tasks
+from tandem.compare.statistics import aggregates
 from tandem.compare.statistics.intervals import estimate
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import Variant, grouped

@@ -19,12 +19,12 @@ from socket import socket
 from urllib.parse import parse_qs, urlsplit
 
 from tandem.compare import selection
-from tandem.record.reading.evaluations import EVALUATIONS
 from tandem.compare.report.payload import empty, payload
 from tandem.compare.report.write import Comparison, page
+from tandem.record.foreign import UNREADABLE
+from tandem.record.reading.evaluations import EVALUATIONS
 from tandem.record.reading.runs import CONFIG, MANIFEST, METRICS, TIMING, Run, find, read
 from tandem.record.reading.states import works
-from tandem.record.foreign import UNREADABLE
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")  # any other is a page elsewhere that had its name point here

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tandem.compare.multitask import Across
 from tandem.compare.bands import Judged, verdict
 from tandem.compare.comparison import CAVEAT, SMALL, Pair, Scored
 from tandem.compare.expected_bands import Expected, numbers
-from tandem.compare.report.gallery import gallery
 from tandem.compare.learning_curves import Learning, learning, mean_line, same_runs
+from tandem.compare.multitask import Across
+from tandem.compare.report.gallery import gallery
+from tandem.compare.tables import interval, listed, number
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, Run
 from tandem.record.reading.states import counted, said_of
-from tandem.compare.tables import interval, listed, number
 
 if TYPE_CHECKING:
     from tandem.compare.report.write import Comparison

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from tandem.compare.multitask import Across
 from tandem.compare.bands import Judged
 from tandem.compare.comparison import Pair, Scored
 from tandem.compare.expected_bands import Experiment
+from tandem.compare.multitask import Across
 from tandem.compare.report.payload import payload
-from tandem.record.reading.runs import Run
 from tandem.compare.table import Table
+from tandem.record.reading.runs import Run
 
 SCRIPTS = ("base.js", "charts.js", "gallery.js", "page.js")  # in this order, each uses those before
 LIVE = "live.js"

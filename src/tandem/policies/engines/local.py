@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from tandem.policies.language.decoding import Answers, Endings, answer
-from tandem.policies.precision import Precision
 from tandem.policies.language.sampling import Sampling
+from tandem.policies.precision import Precision
 
 
 class Local:

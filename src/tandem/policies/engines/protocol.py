@@ -16,8 +16,8 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from tandem.policies.language.decoding import Answers, Endings
-    from tandem.policies.lora import Lora
     from tandem.policies.language.sampling import Sampling
+    from tandem.policies.lora import Lora
 
 
 class Engine(Protocol):

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.policies.engines import mismatch
 from tandem.policies.base import Policy
+from tandem.policies.engines import mismatch
 from tandem.policies.engines.diagnosis import diagnose
-from tandem.policies.engines.weight_files import Files
 from tandem.policies.engines.local import Local
-from tandem.policies.engines.protocol import Engine
-from tandem.policies.engines.weight_sync import Supply
 from tandem.policies.engines.mismatch_evidence import testimony
-from tandem.policies.parameters import is_exact
-from tandem.policies.lora import Lora
-from tandem.policies.precision import Precision
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.engines.protocol import Engine
+from tandem.policies.engines.weight_files import Files
+from tandem.policies.engines.weight_sync import Supply
 from tandem.policies.language.logprob import Scorer
+from tandem.policies.language.sampling import Sampling
+from tandem.policies.lora import Lora
+from tandem.policies.parameters import is_exact
+from tandem.policies.precision import Precision
 from tandem.types import Rollout
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tandem.policies.language.decoding import Answers, Endings
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
 from tandem.policies.engines.replies import Question, Row
 from tandem.policies.engines.weight_store import Shelf
+from tandem.policies.language.decoding import Answers, Endings
 from tandem.policies.language.sampling import Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
 from tandem.stop import Away

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tandem.policies.engines.protocol import EngineOption, Hostable
 from tandem.policies.engines.vllm_client import VllmClient, ignored
-from tandem.policies.lora import Lora
 from tandem.policies.language.sampling import Sampling
+from tandem.policies.lora import Lora
 from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retries
 
 WHERE = "rollout.engine"

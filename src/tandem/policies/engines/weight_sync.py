@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tandem import distributed
-from tandem.policies.language.decoding import Answers, Endings
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
+from tandem.policies.language.decoding import Answers, Endings
 from tandem.policies.language.sampling import Sampling
 from tandem.stop import Away
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from tandem.dynamics.regression import Regression
-from tandem.policies.flow.embeddings import Library
 from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.embeddings import Library
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import Prompt
 

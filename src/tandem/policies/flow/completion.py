@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.logprob import Scorer
+from tandem.policies.flow.model import FlowModel
 from tandem.types import Rollout
 
 

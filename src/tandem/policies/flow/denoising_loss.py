@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from tandem.dynamics.regression import Regression, energy
-from tandem.policies.flow.velocity_model import Field
-from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.embeddings import Library
+from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.rows import picked, scattered
 from tandem.policies.flow.sampling import even_parts, filled
+from tandem.policies.flow.velocity_model import Field
 from tandem.types import OF_SNAPSHOTS, Rollout
 
 OF_STEPS = ("std", "velocity_gain")

@@ -8,10 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.embeddings import Library
-from tandem.policies.flow.solvers import solve
+from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.sampling import Course, Finished, denoise, even_parts, start_noise
+from tandem.policies.flow.solvers import solve
 from tandem.types import Prompt, concat
 
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tandem.policies.flow.velocity_model import Field
-from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.embeddings import Library
+from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.rows import picked, scattered
-from tandem.policies.flow.step_batch import Answers, Taken
 from tandem.policies.flow.sampling import even_parts, filled
+from tandem.policies.flow.step_batch import Answers, Taken
+from tandem.policies.flow.velocity_model import Field
 from tandem.types import Evidence, Rollout, Transition
 
 KLS = ("kl_to_old", "kl_to_ref")

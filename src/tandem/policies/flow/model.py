@@ -15,15 +15,15 @@ from tandem import distributed
 from tandem.dynamics.decays import Following
 from tandem.hub import align
 from tandem.policies import parameters
-from tandem.policies.flow.critic import FlowCritic, new_critic
-from tandem.policies.flow.velocity_model import Field
-from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.critic import FlowCritic, new_critic
+from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.flow.teachers import Faculty, Teachers
+from tandem.policies.flow.velocity_model import Field
+from tandem.policies.language.pretrained import Numerics
 from tandem.policies.lora import Lora
 from tandem.policies.precision import Precision
-from tandem.policies.language.pretrained import Numerics
 from tandem.policies.sharding import Replicated, Sharded, all_gathered, assembled
 
 if TYPE_CHECKING:

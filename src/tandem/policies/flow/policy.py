@@ -15,25 +15,25 @@ from torch import Tensor, nn
 from tandem import rng
 from tandem.dynamics.decays import Decay, Following
 from tandem.policies.base import Policy
+from tandem.policies.engines.mismatch import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.policies.flow import admission, rows
+from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.completion import completed
-from tandem.policies.flow.velocity_model import Field
-from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.generation import paint
-from tandem.policies.flow.embeddings import Library, text_of
-from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.denoising_loss import Regressor
+from tandem.policies.flow.embeddings import Library, text_of
+from tandem.policies.flow.generation import paint
 from tandem.policies.flow.logprob import Scorer
+from tandem.policies.flow.model import FlowModel
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.sampling import Course, noise_keys
 from tandem.policies.flow.snapshots import EMA, LIVE
 from tandem.policies.flow.solvers import noise_levels
-from tandem.policies.flow.sampling import Course, noise_keys
-from tandem.policies.lora import Lora
+from tandem.policies.flow.velocity_model import Field
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import Description
+from tandem.policies.lora import Lora
 from tandem.policies.request import Request
-from tandem.policies.engines.mismatch import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.types import OF_SNAPSHOTS, Evidence, Prompt, Rollout
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from torch import Tensor
 from tandem import rng
 from tandem.dynamics.kernels import Step, next_state, ode
 from tandem.dynamics.steps import Indices
-from tandem.policies.flow.velocity_model import Field
 from tandem.policies.flow.embeddings import Conditioning
 from tandem.policies.flow.records import FlowSampling, Trajectory
+from tandem.policies.flow.velocity_model import Field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tandem.contracts import between
 from tandem.dynamics.regression import part_of
-from tandem.policies.flow.velocity_model import Field
 from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.velocity_model import Field
 from tandem.policies.precision import Precision
 from tandem.types import Prompt
 

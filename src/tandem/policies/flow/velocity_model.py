@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from tandem.dynamics.guidance import guided, guides
-from tandem.policies.flow.embeddings import Conditioning
 from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.embeddings import Conditioning
 from tandem.policies.flow.records import Condition
 from tandem.policies.precision import Precision
 from tandem.policies.sharding import Replicated

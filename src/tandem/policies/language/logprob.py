@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from tandem.budget import Budget
 from tandem.policies.language.critic import Critic
 from tandem.policies.language.decoding import arguments
-from tandem.policies.language.vocabulary import ALSO, Places, token_logp
 from tandem.policies.language.packing import (
     Lay,
     Layout,
@@ -22,9 +21,10 @@ from tandem.policies.language.packing import (
     packed_in_one,
     padded,
 )
-from tandem.policies.precision import Precision
 from tandem.policies.language.pretrained import Numerics, probed
 from tandem.policies.language.records import TokenSample
+from tandem.policies.language.vocabulary import ALSO, Places, token_logp
+from tandem.policies.precision import Precision
 from tandem.policies.sharding import Replicated
 from tandem.types import Evidence, concat, take
 

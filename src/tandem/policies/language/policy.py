@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from tandem import rng
-from tandem import distributed
+from tandem import distributed, rng
 from tandem.policies import parameters
+from tandem.policies.engines.rollout_engine import Hosting
 from tandem.policies.language.chat import Chat, Talk
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.decoding import Endings
-from tandem.policies.engines.rollout_engine import Hosting
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.liger import fuse
-from tandem.policies.lora import Lora, adapted, save_adapted
+from tandem.policies.language.logprob import Memory, Scorer, logits_are_head_of_trunk
 from tandem.policies.language.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.language.records import Description, TokenSample
-from tandem.policies.request import Request
 from tandem.policies.language.rows import check_room, demonstrated, sampled
 from tandem.policies.language.sampling import Sampling
-from tandem.policies.language.logprob import Memory, Scorer, logits_are_head_of_trunk
+from tandem.policies.lora import Lora, adapted, save_adapted
+from tandem.policies.request import Request
 from tandem.policies.sharding import Sharded, all_gathered, assembled
 from tandem.types import Evidence, Prompt, Rollout
 

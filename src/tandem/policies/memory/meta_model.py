@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from tandem.hub import located
 from tandem.policies.language.critic import Critic, critic_of
+from tandem.policies.language.pretrained import positions, recompute_activations
 from tandem.policies.language.vocabulary import ALSO, Places, token_logp
 from tandem.policies.lora import adapted
 from tandem.policies.memory.tracker import Peak, fuse_attention
-from tandem.policies.language.pretrained import positions, recompute_activations
 
 if TYPE_CHECKING:
     from tandem.policies.language.policy import LanguagePolicy

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.record.reading.runs import Run
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, reason_of
+from tandem.record.reading.runs import Run
 
 EVALUATIONS = "evaluations.jsonl"
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
 from tandem.record.reading.runs import CONFIG, MANIFEST
 from tandem.record.reading.states import JOB
-from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
 
 PLAN = "sweep.json"
 MOST_NAMED = 10

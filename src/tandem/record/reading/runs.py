@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.record.reading.logs import Log
-from tandem.record.reading.states import State, works
 from tandem.record.foreign import (
     JSON_BYTES,
     UNREADABLE,
@@ -20,6 +18,8 @@ from tandem.record.foreign import (
     read_config,
     reason_of,
 )
+from tandem.record.reading.logs import Log
+from tandem.record.reading.states import State, works
 
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
 COMMIT = re.compile("[0-9a-zA-Z]+")

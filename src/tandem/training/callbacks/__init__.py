@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from lightning.pytorch import Callback
 
+from tandem.evaluation.settings import Evaluation
+from tandem.record.run_record import RunRecord
 from tandem.training.callbacks.checkpoints import Checkpoints, Resume, newest_policy, restore
 from tandem.training.callbacks.evaluating import Evaluating
 from tandem.training.callbacks.interrupt import INTERRUPTED, Interrupt, Interrupted
 from tandem.training.callbacks.progress import Progress
 from tandem.training.callbacks.recording import Recording
 from tandem.training.callbacks.watchdog import Watchdog
-from tandem.evaluation.settings import Evaluation
-from tandem.record.run_record import RunRecord
 from tandem.types import Prompt
 
 __all__ = [

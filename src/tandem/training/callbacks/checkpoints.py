@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tandem import distributed
-from tandem.training.module import PostTraining, owned
 from tandem.record.checkpoint import newest_whole, publish, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.stop import Away
+from tandem.training.module import PostTraining, owned
 
 log = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ from functools import partial
 from lightning.pytorch import Callback, Trainer
 
 from tandem import rng
+from tandem.evaluation.evaluate import evaluate, held_out
+from tandem.evaluation.image_collapse import DISTANCE, REWARD
+from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.evaluation.settings import Evaluation
+from tandem.settings.guards import counted
 from tandem.training.callbacks.interrupt import Interrupt
 from tandem.training.callbacks.recording import Recording
-from tandem.evaluation.image_collapse import DISTANCE, REWARD
-from tandem.evaluation.evaluate import evaluate, held_out
-from tandem.settings.guards import counted
-from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.training.module import PostTraining
-from tandem.evaluation.settings import Evaluation
 from tandem.types import Prompt
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from typing import NoReturn
 
 from lightning.pytorch import Callback, Trainer
 
+from tandem.record.checkpoint import newest_step
+from tandem.stop import INTERRUPTED, end_process
 from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.callbacks.signals import Ear, Pipe
 from tandem.training.module import PostTraining
-from tandem.record.checkpoint import newest_step
-from tandem.stop import INTERRUPTED, end_process
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -8,10 +8,10 @@ import time
 from lightning.pytorch import Callback, Trainer
 from tqdm import tqdm
 
-from tandem.training.module import PostTraining
 from tandem.evaluation.settings import Evaluation
 from tandem.record.run_record import RunRecord
 from tandem.record.summary import amount, clock, summary
+from tandem.training.module import PostTraining
 
 SHOWN = {
     "reward/mean": "reward",

@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
-from tandem.training.module import PostTraining
-from tandem.record.run_record import RunRecord
 from tandem.evaluation.sample_tables import best_and_worst
+from tandem.record.run_record import RunRecord
+from tandem.training.module import PostTraining
 
 TOTALS = ("time/total", "time/cpu", "time/gpu")  # seconds, accumulated over the starts of a run
 

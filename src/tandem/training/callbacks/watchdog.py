@@ -10,8 +10,8 @@ import time
 from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
-from tandem.training.module import PostTraining
 from tandem.stop import STALLED, end_process
+from tandem.training.module import PostTraining
 
 LONGEST_PAUSE = 10.0  # seconds between two looks
 STDERR = 2
@@ -58,8 +58,8 @@ class Watchdog(Callback):
         os.write(
             STDERR,
             f"\nstalled: no progress in {self.seconds:g} s in iteration {module.iteration} on rank "
-            f"{distributed.rank()} (guards.stalled_after={self.seconds:g}); the stacks above show where; "
-            f"go on with: python train.py resume={module.folder}\n".encode(),
+            f"{distributed.rank()} (guards.stalled_after={self.seconds:g}); the stacks above show "
+            f"where; go on with: python train.py resume={module.folder}\n".encode(),
         )
         end_process(STALLED)
 

@@ -18,8 +18,8 @@ from tandem.config import build, compose
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.families.flux import Flux
 from tandem.policies.flow.families.patches import packed, unpacked
-from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.families.qwen_image import QwenImage
+from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.sampling import start_noise
 from tandem.policies.lora import Lora
 

@@ -22,8 +22,8 @@ from torch.testing import assert_close
 from tandem import rng
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.schedules import diffusers_default
-from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.families.sd3 import SD3
+from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.sampling import start_noise
 from tandem.policies.lora import Lora
 from tandem.types import Prompt

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tandem.dynamics.guidance import guided
+from tandem.policies.flow.adapter import Canvas
+from tandem.policies.flow.embeddings import fingerprint_of
 from tandem.policies.flow.families.folders import (
     loaded,
     pipeline_folder,
@@ -21,8 +23,6 @@ from tandem.policies.flow.families.folders import (
     without_bars,
 )
 from tandem.policies.flow.lora import ATTENTION, save_lora
-from tandem.policies.flow.embeddings import fingerprint_of
-from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.records import Condition
 
 if TYPE_CHECKING:

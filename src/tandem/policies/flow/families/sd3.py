@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
-from tandem.policies.flow.records import Condition
 from tandem.policies.flow.families.sd3_transformer import velocity
+from tandem.policies.flow.records import Condition
 
 if TYPE_CHECKING:
     from diffusers import StableDiffusion3Pipeline

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.dynamics.guidance import guided
-from tandem.policies.flow.families.folders import loaded
-from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.adapter import Canvas
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.families.folders import loaded
 from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
+from tandem.policies.flow.lora import ATTENTION, save_lora
+from tandem.policies.flow.records import Condition
 
 SIZE, CHANNELS = 16, 3
 WORDS, WIDTH = 5, 32  # words of a prompt, and numbers of each

@@ -1,0 +1,48 @@
+"""The command `tandem`: one word for each program, then that program's own arguments."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import metadata
+
+COMMANDS = {  # word -> module with `main(arguments)`, words that come first, what it does
+    "train": ("tandem.launch.train", (), "train a policy; with -m, or sweep=, a sweep"),
+    "estimate": ("tandem.launch.train", ("estimate=true",), "print the memory that a run takes"),
+    "sample": ("tandem.launch.sample", (), "ask the model of a finished run"),
+    "compare": ("tandem.compare.__main__", (), "tables, figures and a report of runs"),
+    "sweep": ("tandem.sweep.__main__", (), "what became of the runs of a sweep"),
+    "select": ("tandem.launch.select", (), "the best of a sweep, on fresh seeds and test prompts"),
+    "serve": ("tandem.reward_server.serve", (), "serve rewards to runs on other machines"),
+}
+REFUSED = 2  # exit code of a command line that cannot run
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return
+    if words[0] == "--version":
+        print(f"Tandem {metadata.version('tandem')}")
+        return
+    if words[0] not in COMMANDS:
+        near = get_close_matches(words[0], COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+        print(f"tandem {words[0]}: no such command; {hint}", file=sys.stderr)
+        sys.exit(REFUSED)
+    module, first, _ = COMMANDS[words[0]]
+    importlib.import_module(module).main([*first, *words[1:]])
+
+
+def usage() -> str:
+    rows = [f"  {word:<9} {says}" for word, (_, _, says) in COMMANDS.items()]
+    return "\n".join(
+        ["usage: tandem COMMAND ...", "", *rows, "", "tandem COMMAND --help says the rest."]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Training from a command line: `python train.py ...`, or `tandem train ...`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 times more when busy
+
+import hydra
+
+from tandem.config.composition import conf_folder
+from tandem.config.refusals import refusals
+from tandem.launch.command_line import Run, preflight
+from tandem.sweep.words import Sweep
+
+CONF = conf_folder()
+os.environ.setdefault("PROJECT_ROOT", str(CONF.parent))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """One run, or with -m a sweep, which ends the process with the exit code of its runs."""
+    sys.argv = [str(CONF.parent / "train.py"), *arguments]  # jobs of a sweep are started by it
+    with refusals():
+        asked = preflight(sys.argv)
+    if isinstance(asked, Sweep):
+        from tandem.sweep.launch import launch
+
+        with refusals():
+            sys.exit(launch(asked, sys.argv))
+    if isinstance(asked, Run):
+        asked.start(train)
+    else:
+        asked_of_hydra()
+
+
+def train(asked: Run, run_dir: Path) -> None:
+    from tandem.launch.run import run, stops  # heavy imports, once nothing can be refused any more
+
+    with stops():
+        run(asked.cfg, run_dir, asked.overrides, settings=asked.settings)
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def asked_of_hydra(_: object) -> None:
+    """What is asked of Hydra itself: --hydra-help, --info, --shell-completion."""
