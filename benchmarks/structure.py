@@ -134,7 +134,11 @@ def of_steps() -> dict[str, object]:
     import threading
 
     import tandem
-    from tandem.training.module import PostTraining
+
+    try:
+        from tandem.training.module import PostTraining
+    except ModuleNotFoundError:  # a checkout from before the package had rooms
+        from tandem.module import PostTraining
 
     package, found = str(Path(tandem.__file__).parent), {}
     plain = PostTraining.training_step
