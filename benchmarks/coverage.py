@@ -27,7 +27,7 @@ from tandem.compare.statistics.curves import (
     reaching,
 )
 from tandem.compare.statistics.intervals import estimate, holm, paired, welch
-from tandem.compare.statistics.variance_components import Noises, own, shared
+from tandem.compare.statistics.variance_components import VarianceComponents, own, shared
 
 SEEDS = (3, 5, 10)
 VARIANTS = (4, 20)
@@ -162,7 +162,7 @@ def apart(kind: str, n: int, experiments: int, *, same: bool) -> tuple[float, ..
     and how often the interval for any evaluation set holds the mean of all."""
     random = np.random.default_rng((n, same))
     sources = [str(i % SOURCES) for i in range(PROMPTS)]
-    found: list[Noises] = []
+    found: list[VarianceComponents] = []
     for _ in range(experiments):
         y = answers(random, kind, n, shared=same)
         found.append(shared(y, sources) if same else own(list(y), [sources] * n))

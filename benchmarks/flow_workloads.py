@@ -27,7 +27,7 @@ from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.settings.guards import Guards
 from tandem.training import collect
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.training.module import PostTraining
 from tandem.types import Prompt, Scores
 
@@ -127,7 +127,7 @@ def module_of(
         stream=PromptStream(workload.prompts(), seed=0),
         optimizer=adamw,
         schedule=lambda iteration, iterations: 1.0,
-        plan=Plan(
+        plan=BatchPlan(
             seed=0,
             iterations=iterations,
             prompts_per_step=workload.shown if work.imitates else workload.groups,

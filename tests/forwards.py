@@ -22,7 +22,7 @@ from tandem.policies.engines.mismatch import REUSED
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.settings.guards import Guards
-from tandem.training.batches import Budget, Plan, counting_rows
+from tandem.training.batches import BatchPlan, Budget, counting_rows
 
 PAGE = Path(__file__).parents[1] / "docs" / "forwards.md"
 FILES = sorted((conf_folder() / "algorithm").glob("[!_]*.yaml"))
@@ -131,7 +131,7 @@ class Counting(Alone):
             rewards=Brightness(),
             stream=Rows(),
             optimizer=partial(torch.optim.SGD, lr=1e-2),
-            plan=Plan(
+            plan=BatchPlan(
                 seed=0,
                 iterations=3,
                 prompts_per_step=4,

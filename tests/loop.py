@@ -13,11 +13,11 @@ from torch import distributed as dist
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
 from tandem.losses.kl import k3_unbiased
 from tandem.settings.guards import Guards
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.training.module import PostTraining
 from tandem.types import Prompt, Scores
 
-PLAN = Plan(
+PLAN = BatchPlan(
     seed=0, iterations=3, prompts_per_step=6, group_size=4, num_minibatches=2, epochs=2,
     budget=Budget(), max_grad_norm=1.0,
 )  # fmt: skip

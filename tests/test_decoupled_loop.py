@@ -19,7 +19,7 @@ from tandem.algorithm import decoupled
 from tandem.algorithm.decoupled import likelihoods
 from tandem.dynamics.kernels import ode
 from tandem.settings.guards import Guards
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.types import DecoupledBatch, Summary, each, take
 
 PRESETS = ("nft", "awm", "dgpo", "crd")
@@ -145,7 +145,7 @@ def test_a_picture_without_a_score_is_as_if_it_were_not_there(loss):
 
 # A network, by hand.
 
-PLAN = Plan(
+PLAN = BatchPlan(
     seed=0,
     iterations=3,
     prompts_per_step=2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import _exit as end_process  # at once, whatever other threads do; rewards cannot have it
 
-__all__ = ["INTERRUPTED", "STALLED", "STOPPED", "Away", "Stop", "end_process"]
+__all__ = ["INTERRUPTED", "STALLED", "STOPPED", "EngineUnavailable", "Stop", "end_process"]
 
 STOPPED = 3  # exit code of a run that a guard ended
 STALLED = 4  # of one that made no progress any more
@@ -15,7 +15,7 @@ class Stop(RuntimeError):
     """A run ends; the message says what was seen and what to change."""
 
 
-class Away(Stop):
+class EngineUnavailable(Stop):
     """Somebody whom the run asks gave no answer, however long it waited.
 
     It is raised before anything of an iteration was trained, so a checkpoint of that moment loses

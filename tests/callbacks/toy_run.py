@@ -18,7 +18,7 @@ from tandem.record.run_record import RunRecord
 from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Guards
 from tandem.training import callbacks
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.training.module import PostTraining
 from tandem.types import Prompt, Rollout
 
@@ -107,7 +107,7 @@ def module_in(
     dies_at: int | None = None,
     guards: Guards = HEALTHY,
 ) -> PostTraining:
-    plan = Plan(
+    plan = BatchPlan(
         seed=0, iterations=iterations, prompts_per_step=6, group_size=4, num_minibatches=2,
         epochs=1, budget=Budget(), max_grad_norm=1.0,
     )  # fmt: skip

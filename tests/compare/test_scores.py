@@ -6,7 +6,7 @@ from records import rollout, scores
 
 from tandem.algorithm.metrics import response_metrics, reward_metrics
 from tandem.compare.comparison import is_score, is_share
-from tandem.evaluation.prompt_metrics import Columns, metrics_of
+from tandem.evaluation.prompt_metrics import PromptMetrics, metrics_of
 from tandem.evaluation.settings import Answers, Pictures
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.sampling import Sampling
@@ -21,7 +21,7 @@ PICTURES = Pictures(
 def evaluated(settings, own, parts):
     """The names that such an evaluation writes."""
     prompts = [Prompt(id=i, source=source, text="?") for i, source in enumerate(("std", "a/b"))]
-    sums = {name: torch.ones(2, dtype=torch.float64) for name in Columns(parts).names}
+    sums = {name: torch.ones(2, dtype=torch.float64) for name in PromptMetrics(parts).names}
     passes = settings.passes(own, full=True)
     return {name for one in passes for name in metrics_of(sums, parts, prompts, one)}
 

@@ -31,7 +31,7 @@ from tandem.config.composition import conf_folder
 from tandem.contracts import declare, facts_of, unbound
 from tandem.experience import Experience
 from tandem.settings.guards import Guards
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.types import Prompt, Rollout, Scores
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
@@ -188,9 +188,9 @@ class Bench(Alone):
         return self.survey(next(iter(self.minibatches(experience))))
 
 
-def plan_of(algorithm: Algorithm, setting: Setting) -> Plan:
+def plan_of(algorithm: Algorithm, setting: Setting) -> BatchPlan:
     """An odd number of groups, about 24 rows, and the preset's own cut into updates."""
-    return Plan(
+    return BatchPlan(
         seed=setting.seed,
         iterations=2,
         prompts_per_step=max(5, 24 // algorithm.group_size - 1),

@@ -18,7 +18,7 @@ from tandem.policies.language.sampling import Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.request import Request
 from tandem.rewards import Reward, Rewards, batched, groupwise, waits
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.training.source import Clock, LiveSource
 from tandem.types import Prompt, each
 
@@ -27,7 +27,7 @@ LIMIT = 10.0  # seconds, of what would otherwise hang
 
 
 def source_of(policy, rewards, *, group_size=2):
-    plan = Plan(
+    plan = BatchPlan(
         seed=0, iterations=1, prompts_per_step=4, group_size=group_size, num_minibatches=1,
         epochs=1, budget=Budget(), max_grad_norm=1.0,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from torch import Tensor
 from tandem.advantages.groups import group_sum
 from tandem.advantages.temporal import counted, return_to_go, step_rewards
 from tandem.contracts import register_adv_estimator
-from tandem.contracts.stateful import Remembered
+from tandem.contracts.stateful import StatefulComponent
 from tandem.types import Rollout, Scores
 
 NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=rloo"
@@ -18,7 +18,7 @@ OF_GREEDY_ROWS = {"steps": NO_LIKELIEST, "pictures": NO_LIKELIEST}
 
 # R minus the moving average of earlier iterations
 @register_adv_estimator("moving_average")
-class MovingAverage(Remembered):
+class MovingAverage(StatefulComponent):
     """G_t - b, b the moving average of the mean scores of the iterations before this one.
 
     b is divided by 1 - decay^n after n iterations: without that it would be near 0 for the first

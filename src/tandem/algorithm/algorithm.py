@@ -18,15 +18,15 @@ from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import Anchor, EntropyBonus, KLInLoss, KLInReward
 from tandem.contracts import at_least, facts_of, positive, unbound
 from tandem.contracts.outputs import ADVANTAGE, RETURNS
-from tandem.contracts.stateful import Remembered
-from tandem.dynamics.decays import Following
+from tandem.contracts.stateful import StatefulComponent
+from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import Regression
 from tandem.experience import Experience
 from tandem.losses import importance
 from tandem.losses.critic import explained_variance
 from tandem.losses.reduction import token_mean
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.teachers import Teachers
+from tandem.policies.flow.teachers import TeacherConfig
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.request import BY_ITSELF, Request
 from tandem.types import CoupledBatch, Rollout, Scores
@@ -91,12 +91,12 @@ class Algorithm:
     # Of flows alone; most of it is the policy's to read.
     regression: Regression | None = None  # where pictures as a whole are asked about
     # Older states of the weights, by name.
-    snapshots: Mapping[str, Following] = field(default_factory=dict)
+    snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)
     sampled_by: str = "live"  # or the snapshot that samples are drawn from
     sampled_by_from: Annotated[int, at_least(0)] = (
         0  # updates before which the live weights sample all the same
     )
-    teachers: Teachers | None = None  # of the states that the policy comes to
+    teachers: TeacherConfig | None = None  # of the states that the policy comes to
 
     @cached_property
     def objective(self) -> Objective:
@@ -199,7 +199,9 @@ class Algorithm:
             explained = explained_variance(returns, values, trained & scored)
             metrics["critic/explained_variance"] = explained
         for part in self.memory.values():
-            if isinstance(part, Remembered):  # a module from elsewhere has state and no metrics
+            if isinstance(
+                part, StatefulComponent
+            ):  # a module from elsewhere has state and no metrics
                 metrics |= part.report()
         return metrics
 

@@ -6,12 +6,12 @@ import math
 
 import torch
 
-from tandem.contracts.stateful import Remembered
+from tandem.contracts.stateful import StatefulComponent
 
 MOST_ERROR = 0.2  # of a KL, relative to its target: one odd batch moves the coefficient little
 
 
-class Coefficient(Remembered):
+class Coefficient(StatefulComponent):
     """A number with a memory, read by `float(coefficient)`."""
 
     def __init__(self, start: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from tandem.compare.statistics.aggregates import Wins, wins
+from tandem.compare.statistics.aggregates import PairedWins, wins
 from tandem.compare.statistics.intervals import (
     Difference,
     Estimate,
@@ -67,7 +67,7 @@ class Pair:
     better: Scored
     other: Scored
     difference: Difference
-    wins: Wins
+    wins: PairedWins
     paired_on: Sequence[int] = ()  # seeds; (): the two are not paired
     adjusted: float | None = None  # the p-value, Holm over all pairs of the table
     among: int = 1  # pairs of the table

@@ -14,7 +14,7 @@ from tandem.compare.comparison import Pair, Scored
 from tandem.compare.statistics.intervals import LEVEL
 from tandem.compare.statistics.variance_components import (
     SMALL,
-    Noises,
+    VarianceComponents,
     own,
     shared,
     shared_unpaired,
@@ -33,7 +33,7 @@ class Row:
 
     name: str
     seeds: Sequence[int]  # n, of each side
-    found: Noises | None
+    found: VarianceComponents | None
     why: str = ""  # nothing was found; "": it was, or a side alone says why
 
 
@@ -69,7 +69,9 @@ def _alone(one: Scored, answers: Answers) -> Row:
     return Row(name=one.variant.name, seeds=[len(one.scores)], found=found, why=why)
 
 
-def _between(pair: Pair, answers: Mapping[str, Answers], alone: Mapping[str, Noises | None]) -> Row:
+def _between(
+    pair: Pair, answers: Mapping[str, Answers], alone: Mapping[str, VarianceComponents | None]
+) -> Row:
     sides = pair.better, pair.other
     found = of_pair(pair, answers, alone)
     known = all(alone[side.variant.name] is not None for side in sides)
@@ -90,7 +92,7 @@ def answers_of(one: Scored, metric: str) -> Answers:
     return {} if None in found.values() else found
 
 
-def noises(answers: Sequence[Asked]) -> Noises | None:
+def noises(answers: Sequence[Asked]) -> VarianceComponents | None:
     """None: nothing was kept, or each source has one prompt, so that nothing was left to chance."""
     table = crossed(answers) if len(answers) > 1 else None
     if table is not None:
@@ -126,8 +128,8 @@ def _known(one: Asked, which: NDArray) -> Asked:
 
 
 def of_pair(
-    pair: Pair, answers: Mapping[str, Answers], alone: Mapping[str, Noises | None]
-) -> Noises | None:
+    pair: Pair, answers: Mapping[str, Answers], alone: Mapping[str, VarianceComponents | None]
+) -> VarianceComponents | None:
     """Judged as the difference is: pair by pair, or each side by itself.
 
     None: its sides are no pairs of runs, and yet some of their runs were asked the same prompts:

@@ -8,7 +8,7 @@ from typing import Self
 from torch import nn
 
 
-class Remembered(nn.Module):
+class StatefulComponent(nn.Module):
     """A module of float64 buffers on the CPU, which may speak in the metrics of a run."""
 
     def report(self) -> dict[str, float]:

@@ -1,13 +1,13 @@
 """Prompts: where they come from, how they are split, and in which order they are drawn."""
 
-from tandem.data.records import BadRow, Data, Wording, apart, write_quarantine
+from tandem.data.records import Data, InvalidRow, Wording, apart, write_quarantine
 from tandem.data.sort import Lengths
 from tandem.data.stream import Curriculum, PromptStream
 
 __all__ = [
-    "BadRow",
     "Curriculum",
     "Data",
+    "InvalidRow",
     "Lengths",
     "PromptStream",
     "Wording",

@@ -13,8 +13,8 @@ from tandem.contracts import register_dataset, unbound
 from tandem.data.mixed import MixedStream, Order
 from tandem.data.records import (
     TOGETHER,
-    BadRow,
     Data,
+    InvalidRow,
     StreamMaker,
     apart,
     prompt_ids,
@@ -138,7 +138,7 @@ def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) 
 
 def _held_apart(
     of: Mapping[str, Dataset], splits: Mapping[str, Splits]
-) -> tuple[dict[str, Splits], list[BadRow]]:
+) -> tuple[dict[str, Splits], list[InvalidRow]]:
     """The splits of each dataset without what any of them holds out; and what was left out."""
     strict = [name for name, one in of.items() if not one.data.asks_again]
     held_out = [p for name in strict for split in HELD_OUT for p in splits[name][split]]
@@ -149,7 +149,7 @@ def _held_apart(
         kept[name] = {**own, **{split: tuple(left) for split, (left, _) in parted.items()}}
         known |= {prompt.id: prompt for _, gone in parted.values() for prompt in gone}
     return kept, [
-        BadRow(file=f"data of {prompt.source}", line=id, reason="is held out too")
+        InvalidRow(file=f"data of {prompt.source}", line=id, reason="is held out too")
         for id, prompt in known.items()
     ]
 

@@ -18,7 +18,7 @@ StreamMaker = Callable[..., PromptStream]  # called as maker(prompts, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BadRow:
+class InvalidRow:
     """A row that was left out, and why."""
 
     file: str
@@ -39,7 +39,7 @@ class Data:
     # The rejected ones are not known yet: of `pairs`, `eval` and `test` the `answer` is chosen over
     # the first wrong one in so many tries of the model that the run starts from. None: they are.
     tries: int | None = None
-    quarantine: tuple[BadRow, ...] = ()
+    quarantine: tuple[InvalidRow, ...] = ()
     curriculum: StreamMaker = PromptStream  # how prompts are drawn from `train`
     given: StreamMaker = PromptStream  # and how from `demonstrations` or `pairs`
     # A small world: evaluation asks the prompts of training too, under noise of its own.
@@ -109,7 +109,7 @@ def prompt_ids(*names: int | str | Tensor) -> list[int]:
     return (rng.key(*names) >> 1 & (1 << 62) - 1).tolist()
 
 
-def write_quarantine(folder: Path, rows: Iterable[BadRow]) -> Path | None:
+def write_quarantine(folder: Path, rows: Iterable[InvalidRow]) -> Path | None:
     """One JSON line per bad row in `folder`/quarantine.jsonl. None: no bad row, no file."""
     lines = [json.dumps(asdict(row)) for row in rows]
     if not lines:

@@ -17,7 +17,7 @@ from tandem.contracts import register_dataset
 from tandem.data.checks import parse, to_prompt
 from tandem.data.lines import as_row, numbered
 from tandem.data.pictures import finisher, unnamed
-from tandem.data.records import BadRow, Data, StreamMaker, prompt_id
+from tandem.data.records import Data, InvalidRow, StreamMaker, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
@@ -30,7 +30,7 @@ class Rows:
 
     prompts: tuple[Prompt, ...]
     content: tuple[int, ...]  # a hash of each good row: what a split by content goes by
-    bad: tuple[BadRow, ...]
+    bad: tuple[InvalidRow, ...]
 
 
 @register_dataset
@@ -167,7 +167,7 @@ def check_rows(
     """Parse, check and finish each numbered row; equal rows, and equal ids, count once."""
     prompts: list[Prompt] = []
     content: list[int] = []
-    bad: list[BadRow] = []
+    bad: list[InvalidRow] = []
     seen: dict[int, int] = {}
     for number, line in lines:
         try:
@@ -177,7 +177,7 @@ def check_rows(
             prompt = finish(prompt)
             _unique(seen, prompt.id, number, given="id" in row)
         except ValueError as problem:
-            bad.append(BadRow(file=file, line=number, reason=str(problem), text=_start(line)))
+            bad.append(InvalidRow(file=file, line=number, reason=str(problem), text=_start(line)))
         else:
             prompts.append(prompt)
             content.append(key)
@@ -204,7 +204,7 @@ def with_negative(negative: str | None, rows: Rows) -> Rows:
     return replace(rows, prompts=tuple(added))
 
 
-def _where(rows: Rows, chosen: Tensor, *, bad: tuple[BadRow, ...]) -> Rows:
+def _where(rows: Rows, chosen: Tensor, *, bad: tuple[InvalidRow, ...]) -> Rows:
     places = chosen.nonzero()[:, 0].tolist()
     return Rows(
         prompts=tuple(rows.prompts[place] for place in places),

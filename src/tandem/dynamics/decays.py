@@ -18,7 +18,7 @@ Fraction = Annotated[float, fraction]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class EmaSchedule:
     """How an average follows the live weights."""
 
     decay: Decay

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.evaluation import sample_tables
-from tandem.evaluation.prompt_metrics import Columns, metrics_of, of_each_prompt
-from tandem.evaluation.settings import Evaluation, Pass
+from tandem.evaluation.prompt_metrics import PromptMetrics, metrics_of, of_each_prompt
+from tandem.evaluation.settings import EvalMode, Evaluation
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.sampling import Sampling
 from tandem.types import Prompt, Rollout, Scores
@@ -92,7 +92,7 @@ def evaluate(
     """
     policy.ready()
     passes = settings.passes(policy.sampling, full=full)
-    columns = Columns(tuple(rewards.components))
+    columns = PromptMetrics(tuple(rewards.components))
     counts = torch.zeros(len(passes), len(prompts), len(columns.names), dtype=torch.float64)
     table: list[tuple[int, int, dict]] = []  # pass, slot, row
     for number, one in enumerate(passes):
@@ -121,7 +121,7 @@ def _answers(
     policy: Sampler,
     rewards: Judges,
     prompts: Sequence[Prompt],
-    one: Pass,
+    one: EvalMode,
     *,
     key: int,
     stop: Callable[[], bool],
@@ -139,7 +139,7 @@ def _answers(
 
 
 def _try(
-    policy: Sampler, rewards: Judges, prompts: Sequence[Prompt], one: Pass, key: int
+    policy: Sampler, rewards: Judges, prompts: Sequence[Prompt], one: EvalMode, key: int
 ) -> tuple[Rollout, Scores]:
     # Named by prompt and not by place: its noise stays the same in any choice of prompts.
     slots = [prompt.id for prompt in prompts]
@@ -149,7 +149,7 @@ def _try(
     return rollout, rewards(rollout.outputs, rollout.prompts, group)
 
 
-def _shown(slots: Sequence[int], rows: int, one: Pass) -> list[tuple[int, int]]:
+def _shown(slots: Sequence[int], rows: int, one: EvalMode) -> list[tuple[int, int]]:
     """(slot, row) of the first samples of those of the first prompts that are among these slots."""
     if one.kind is None:
         return []

@@ -17,7 +17,7 @@ from tandem.policies.language.sampling import Sampling
 from tandem.types import CoupledBatch, Prompt, Rollout
 
 
-class Reader(Protocol):
+class PreferenceReader(Protocol):
     """What is asked of a policy."""
 
     sampling: Sampling | FlowSampling
@@ -32,7 +32,12 @@ class Reader(Protocol):
 
 
 def compare_pairs(
-    policy: Reader, loss: Callable, prompts: Sequence[Prompt], settings: Evaluation, *, key: int
+    policy: PreferenceReader,
+    loss: Callable,
+    prompts: Sequence[Prompt],
+    settings: Evaluation,
+    *,
+    key: int,
 ) -> dict[str, float]:
     """Over the prompts of all ranks that bring two answers; nothing if none does, or if the loss
     knows no preference.
@@ -63,7 +68,7 @@ def compare_pairs(
 
 @torch.no_grad()
 def _rows(
-    policy: Reader, pairs: Sequence[Prompt], needs: frozenset[str], *, key: int
+    policy: PreferenceReader, pairs: Sequence[Prompt], needs: frozenset[str], *, key: int
 ) -> CoupledBatch:
     """The chosen answers, then the rejected ones: [2 pairs, T]"""
     chosen, rejected = zip(*(pair.sides for pair in pairs), strict=True)

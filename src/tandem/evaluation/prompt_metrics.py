@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tandem.data.records import reported_with
 from tandem.evaluation.image_collapse import MEASURES
-from tandem.evaluation.settings import Evaluation, Pass
+from tandem.evaluation.settings import EvalMode, Evaluation
 from tandem.rewards.images import pixels, spread
 from tandem.types import Prompt, Rollout, Scores
 
@@ -28,7 +28,7 @@ def pass_at(tries: int, correct: int, k: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class PromptMetrics:
     """What is counted of each prompt, so that ranks can add it up."""
 
     parts: tuple[str, ...]  # names of the rewards
@@ -42,7 +42,9 @@ class Columns:
         """[prompts, len(names)] -> [prompts] of each"""
         return dict(zip(self.names, counts.unbind(-1), strict=True))
 
-    def count(self, rollout: Rollout, scores: Scores, settings: Evaluation, one: Pass) -> Tensor:
+    def count(
+        self, rollout: Rollout, scores: Scores, settings: Evaluation, one: EvalMode
+    ) -> Tensor:
         """Sums over the samples of each prompt: [prompts, len(names)]."""
         decisive = scores.part(settings.metric, rollout.prompts).cpu()
         scored = scores.scored.cpu()
@@ -63,7 +65,7 @@ class Columns:
         return torch.cat([sums, _spreads(rollout, one)[:, None]], 1)
 
 
-def _looks(rollout: Rollout, one: Pass) -> dict[str, Tensor]:
+def _looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
     """What is measured of each picture, where that is asked: [B] of each."""
     asked = [name for name in MEASURES if name in one.measures]
     nothing = torch.zeros(len(rollout.outputs), dtype=torch.float64)
@@ -71,7 +73,7 @@ def _looks(rollout: Rollout, one: Pass) -> dict[str, Tensor]:
     return {name: MEASURES[name](shown) if name in asked else nothing for name in MEASURES}
 
 
-def _spreads(rollout: Rollout, one: Pass) -> Tensor:
+def _spreads(rollout: Rollout, one: EvalMode) -> Tensor:
     """How much the samples of each prompt differ, where that is asked: [prompts]."""
     starts = range(0, len(rollout.outputs), one.samples)
     if "diversity" not in one.measures:
@@ -80,7 +82,7 @@ def _spreads(rollout: Rollout, one: Pass) -> Tensor:
 
 
 def metrics_of(
-    sums: Mapping[str, Tensor], parts: Sequence[str], prompts: Sequence[Prompt], one: Pass
+    sums: Mapping[str, Tensor], parts: Sequence[str], prompts: Sequence[Prompt], one: EvalMode
 ) -> dict[str, float]:
     """sums: [prompts] of each -> eval/..., as the pass names its metrics."""
     answers = one.samples * len(prompts)
@@ -109,7 +111,7 @@ def metrics_of(
     return metrics
 
 
-def of_each_prompt(sums: Mapping[str, Tensor], one: Pass) -> dict[str, list[float]]:
+def of_each_prompt(sums: Mapping[str, Tensor], one: EvalMode) -> dict[str, list[float]]:
     """What the pass measures of a prompt by itself, by the name of its metric."""
     means = _means(sums)
     return {_name(one, x): means[x].tolist() for x in means if x in one.measures}
@@ -123,7 +125,7 @@ def _means(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _name(one: Pass, measure: str) -> str:
+def _name(one: EvalMode, measure: str) -> str:
     return f"eval/{one.name.format(measure)}"
 
 

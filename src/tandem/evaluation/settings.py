@@ -25,7 +25,7 @@ Size = Annotated[int, positive]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class EvalMode:
     """All prompts, sampled in one way."""
 
     sampling: Sampling | FlowSampling
@@ -52,7 +52,7 @@ class Evaluation(ABC):
     split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, what nothing has read
 
     @abstractmethod
-    def passes(self, own: Sampling | FlowSampling, *, full: bool) -> list[Pass]:
+    def passes(self, own: Sampling | FlowSampling, *, full: bool) -> list[EvalMode]:
         """`own`: what the policy samples by in training. `full` measures pass@k too."""
 
     @property
@@ -93,13 +93,13 @@ class Answers(Evaluation):
         if self.threshold is None:
             raise ValueError("evaluation.threshold=null: answers are right or wrong; give a number")
 
-    def passes(self, own: Sampling, *, full: bool) -> list[Pass]:
+    def passes(self, own: Sampling, *, full: bool) -> list[EvalMode]:
         first, *others = self.temperatures
         at = partial(replace, own, top_p=self.top_p, top_k=self.top_k)
         greedy = replace(own, temperature=GREEDY, top_p=1.0, top_k=0)
         return [
-            Pass(sampling=greedy, samples=1, name="greedy_{}", kind="greedy"),
-            Pass(
+            EvalMode(sampling=greedy, samples=1, name="greedy_{}", kind="greedy"),
+            EvalMode(
                 sampling=at(temperature=first),
                 samples=self.most(full=full),
                 measures=("accuracy", "reward", "length", "truncated", "missing"),
@@ -108,7 +108,7 @@ class Answers(Evaluation):
                 kind="eval",
             ),
             *(
-                Pass(sampling=at(temperature=t), samples=self.samples, name=f"{{}}_t{t:g}")
+                EvalMode(sampling=at(temperature=t), samples=self.samples, name=f"{{}}_t{t:g}")
                 for t in others
             ),
         ]
@@ -144,13 +144,13 @@ class Pictures(Evaluation):
     def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
         return self.collapse.warning(first, now)
 
-    def passes(self, own: FlowSampling, *, full: bool) -> list[Pass]:
+    def passes(self, own: FlowSampling, *, full: bool) -> list[EvalMode]:
         several = self.most(full=full) > 1
         worth = ("reward",) if self.threshold is None else ("accuracy", "reward")
         measures = (*worth, "missing", *(("diversity",) if several else ()))
         # As many at every evaluation: what differs between two tables is what was learnt.
         shape = {"shown": min(self.columns, self.samples), "by_source": worth}
-        clean = Pass(
+        clean = EvalMode(
             sampling=self.noiseless(own),
             samples=self.most(full=full),
             tries=self.pass_at if full else (),
@@ -163,7 +163,7 @@ class Pictures(Evaluation):
         # A choice of steps that differs by iteration would show beside what the weights do.
         choose = partial(_as_at_first, own.stochastic)
         steady = replace(own, weights=self.weights, stochastic=choose)
-        trained = Pass(
+        trained = EvalMode(
             sampling=steady,
             samples=self.samples,
             name="{}_sampled",

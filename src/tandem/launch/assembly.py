@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError, build
 from tandem.contracts import facts_of
-from tandem.data import BadRow, Data, apart
+from tandem.data import Data, InvalidRow, apart
 from tandem.evaluation.settings import Evaluation
 from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
@@ -22,7 +22,7 @@ from tandem.policies.language.sampling import Sampling
 from tandem.policies.precision import Precision
 from tandem.rewards import Rewards
 from tandem.settings.settings import Settings
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.training.module import PostTraining
 
 ADMIT = {
@@ -100,7 +100,7 @@ def admitted(
             dropped += [(prompt, "is held out too") for prompt in known]
         kept[split] = tuple(prompts)
         left_out += [
-            BadRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
+            InvalidRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
             for prompt, reason in dropped
         ]
     for split in (source, measured(settings)):
@@ -121,15 +121,15 @@ def measured(settings: Settings) -> str | None:
     return None if settings.evaluation.every is None else "eval"
 
 
-def none_of(split: str, left_out: Sequence[BadRow]) -> str:
+def none_of(split: str, left_out: Sequence[InvalidRow]) -> str:
     """What to say where no prompt of a split is left, with the most frequent reasons."""
     own = [row.reason for row in left_out if row.file.startswith(f"{split} of ")]
     said = ", ".join(f"{count} x {why}" for why, count in Counter(own).most_common(3))
     return f"the model can read none of the {len(own)} prompts of {split}: {said}"
 
 
-def plan(settings: Settings, *, packed: bool) -> Plan:
-    return Plan(
+def plan(settings: Settings, *, packed: bool) -> BatchPlan:
+    return BatchPlan(
         seed=settings.seed,
         iterations=settings.iterations,
         prompts_per_step=settings.prompts_per_step,

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from tandem.config import ConfigError, build
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.memory.estimate import Part, Work, footprint
+from tandem.policies.memory.estimate import Part, Workload, footprint
 from tandem.settings.settings import Settings
 
 GIB = 2**30
@@ -35,11 +35,11 @@ def estimate(cfg: DictConfig, settings: Settings) -> str:
     return table(on_a_rank(parts, settings.trainer.strategy, ranks), ranks)
 
 
-def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Work:
+def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:
     make = build(cfg.optimizer)
     prompts = math.ceil(settings.prompts_per_step / ranks)
     groups = math.ceil(prompts / settings.num_minibatches)
-    return Work(
+    return Workload(
         samples=prompts * settings.group_size,
         per_update=groups * settings.group_size,
         max_tokens=settings.max_tokens_per_microbatch,

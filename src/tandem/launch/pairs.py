@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tandem.data import BadRow, Data
+from tandem.data import Data, InvalidRow
 from tandem.data.contrast import contrasted
 from tandem.data.rows import read_rows
 from tandem.policies.base import Policy
@@ -37,7 +37,7 @@ def completed(policy: LanguagePolicy, data: Data, file: Path, seed: int) -> Data
         for prompts in splits.values()
     )
     silent = [
-        BadRow(file=f"pairs of {p.source}", line=p.id, reason=f"right in {data.tries} tries")
+        InvalidRow(file=f"pairs of {p.source}", line=p.id, reason=f"right in {data.tries} tries")
         for p in pairs
         if p.rejected is None
     ]

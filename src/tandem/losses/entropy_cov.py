@@ -16,7 +16,7 @@ from tandem import rng
 from tandem.contracts import Facts, at_least, fraction, register_policy_loss, rising
 from tandem.contracts import between as within
 from tandem.losses.policy import clipping, ppo, ratio_of
-from tandem.losses.wrappers import Outer
+from tandem.losses.wrappers import LossWrapper
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
 
@@ -172,7 +172,7 @@ def kl_cov(
     },
 )
 @dataclass(frozen=True, kw_only=True)
-class TopEntropy(Outer):
+class TopEntropy(LossWrapper):
     """A loss, but 0 on all steps except the `part` with the highest entropy (arXiv:2506.01939).
 
     Kept: H is at least the (1 - part) quantile of the update. The others still count in the mean.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tandem.contracts import at_least, declare, positive, register_policy_loss
 from tandem.losses.policy import ratio_of
-from tandem.losses.wrappers import Outer
+from tandem.losses.wrappers import LossWrapper
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
 
@@ -114,7 +114,7 @@ def dppo_pulled(
     },
 )
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyMask(Outer):
+class OffPolicyMask(LossWrapper):
     """A loss, but 0 for bad samples that the policy has left far behind (DeepSeek-V3.2).
 
     Left behind: the mean over its steps of log q - log p, q the policy that sampled, is above

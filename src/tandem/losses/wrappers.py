@@ -15,7 +15,7 @@ from tandem.types import CoupledBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outer(Wrapper):
+class LossWrapper(Wrapper):
     """A loss that overrules another one on some steps; elsewhere it is that one."""
 
     says: ClassVar[str]  # what it is called where it refuses something

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from tandem.dynamics.decays import Following
+from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import Regression, logit_normal, plain
 from tandem.policies.precision import FULL, Precision
 from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:
     from tandem.policies.flow.records import FlowSampling
-    from tandem.policies.flow.teachers import Teachers
+    from tandem.policies.flow.teachers import TeacherConfig
     from tandem.policies.language.sampling import Sampling
 
 BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
@@ -27,8 +27,8 @@ class Request:
     needs: frozenset[str] = frozenset()  # fields that the algorithm reads
     objective: Literal["path", "elbo", "any", "teacher"] = "any"  # algorithm.evidence
     timesteps: Regression = BY_ITSELF  # algorithm.regression: the noise levels of whole pictures
-    snapshots: Mapping[str, Following] = field(default_factory=dict)  # older weights, by name
-    teachers: Teachers | None = None
+    snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
+    teachers: TeacherConfig | None = None
     precision: Precision = FULL  # of forward passes
 
     @property
@@ -47,7 +47,7 @@ class Request:
             return ()
         return None if self.teachers is None else self.teachers.kept(steps)
 
-    def followed(self) -> dict[str, Following]:
+    def followed(self) -> dict[str, EmaSchedule]:
         """The snapshots that a loss reads, or that samples are drawn from."""
         read = {OF_SNAPSHOTS[name] for name in self.needs & OF_SNAPSHOTS.keys()}
         read.add(self.sampling.weights)

@@ -96,7 +96,7 @@ class Calls:
                 self._answer(place, Missing(f"not asked: {self.late} calls in a row timed out"))
 
 
-class Line:
+class CallQueue:
     """Calls that are made one after another, in the order in which they were put."""
 
     def __init__(self) -> None:

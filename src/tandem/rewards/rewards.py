@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem.rewards.concurrency import Line
+from tandem.rewards.concurrency import CallQueue
 from tandem.rewards.result import ABSTAINED, Verdict, fault_of
 from tandem.rewards.reward import Reward
 from tandem.types import Prompt, Scores
@@ -29,7 +29,9 @@ class Rewards:
             raise ValueError("no reward: choose one, for example reward=exact_match")
         self.components = dict(components)
         self.faults: Counter[str] = Counter()  # reason -> missing numbers since last popped
-        self.lines = {name: Line() for name, component in components.items() if component.waits}
+        self.lines = {
+            name: CallQueue() for name, component in components.items() if component.waits
+        }
 
     @property
     def primary(self) -> str:

@@ -12,7 +12,7 @@ from tandem.compare.selection import Selection
 from tandem.config.overrides import parse
 from tandem.record.reading.runs import Run
 from tandem.sweep import status
-from tandem.sweep.status import Job, Plan
+from tandem.sweep.status import Job, SweepPlan
 
 OWN = ("seed", "run_dir", "sweep_dir", "sweep", "resume")  # what a run has of its own
 
@@ -38,7 +38,7 @@ def whole(sweep: Path) -> list[Job]:
     )
 
 
-def command_of(job: Job, plan: Plan) -> str:
+def command_of(job: Job, plan: SweepPlan) -> str:
     """The one that means this run; of a search, the search's."""
     meaning = [
         command

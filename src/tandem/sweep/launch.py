@@ -28,7 +28,7 @@ from tandem.stop import INTERRUPTED
 from tandem.sweep import status
 from tandem.sweep.dry_run import rehearse
 from tandem.sweep.job import LAUNCH, Launch, job, this_process
-from tandem.sweep.status import Plan
+from tandem.sweep.status import SweepPlan
 from tandem.sweep.table import page
 from tandem.sweep.words import Sweep
 
@@ -78,7 +78,7 @@ def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
             raise ConfigError(f"{key}={values}: only hydra/sweeper=search takes interval()")
 
 
-def concluded(folder: Path, plan: Plan, launch: str) -> int:
+def concluded(folder: Path, plan: SweepPlan, launch: str) -> int:
     """Print the table of what was asked for and keep it, whoever else works in the folder."""
     table = page(folder, plan, launch)
     durable.replace(folder / TABLE, f"{table}\n".encode())

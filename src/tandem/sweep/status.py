@@ -65,7 +65,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SweepPlan:
     """What one command means, or all that were launched in a folder."""
 
     commands: Mapping[str, Sequence[str] | None]  # -> its runs; None: a search's are those started
@@ -76,10 +76,10 @@ class Plan:
         return None in self.commands.values()
 
 
-def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | None) -> Plan:
+def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | None) -> SweepPlan:
     """Add a command to those that were launched in this folder. What it alone means."""
     folder.mkdir(parents=True, exist_ok=True)
-    own = Plan(
+    own = SweepPlan(
         commands={scrub(command, os.environ): None if jobs is None else list(jobs)},
         jobs={name: scrubbed(job) for name, job in (jobs or {}).items()},
     )
@@ -90,17 +90,17 @@ def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | N
     return own
 
 
-def _beside(folder: Path, before: Plan, own: Plan) -> Plan:
+def _beside(folder: Path, before: SweepPlan, own: SweepPlan) -> SweepPlan:
     """A run that began stays the one that it was planned as."""
     begun = {name for name in before.jobs if (folder / name / JOB).exists()}
     new = {name: job for name, job in own.jobs.items() if name not in begun}
-    return Plan(commands={**before.commands, **own.commands}, jobs={**before.jobs, **new})
+    return SweepPlan(commands={**before.commands, **own.commands}, jobs={**before.jobs, **new})
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> SweepPlan:
     """Of every command so far. Raises ValueError for a folder that is none of a sweep."""
     try:
-        return Plan(**json.loads((folder / PLAN).read_bytes()))
+        return SweepPlan(**json.loads((folder / PLAN).read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(
             f"{folder}: there is no {PLAN} in it; give the folder of a sweep"
@@ -147,7 +147,7 @@ def taken(file: IO) -> bool:
     return True
 
 
-def jobs_of(folder: Path, plan: Plan) -> list[Job]:
+def jobs_of(folder: Path, plan: SweepPlan) -> list[Job]:
     """Those that are planned, in that order; of a search, those that were started."""
     planned = [job_of(folder / name, overrides) for name, overrides in plan.jobs.items()]
     if not plan.searches:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.compare.table import Table
-from tandem.sweep.status import Job, Plan, jobs_of
+from tandem.sweep.status import Job, SweepPlan, jobs_of
 
 SAID = {
     "finished": "finished",
@@ -21,7 +21,7 @@ SAID = {
 OPEN = ("failed", "stopped", "waiting")  # what the same command runs
 
 
-def page(folder: Path, plan: Plan, launch: str | None = None) -> str:
+def page(folder: Path, plan: SweepPlan, launch: str | None = None) -> str:
     """Markdown. `launch`: by which one to tell what ran from what was there already."""
     jobs = jobs_of(folder, plan)
     words = [_word(job, launch) for job in jobs]
@@ -49,7 +49,7 @@ def _row(job: Job, said: str, metrics: Sequence[str]) -> Sequence[str]:
     return job.name, said, seconds, *(scores.get(x, "") for x in metrics), job.reason or ""
 
 
-def _notes(folder: Path, plan: Plan, jobs: Sequence[Job]) -> list[str]:
+def _notes(folder: Path, plan: SweepPlan, jobs: Sequence[Job]) -> list[str]:
     left = {job.name for job in jobs if job.state in OPEN}
     notes = [f"What a run printed is in {folder}/RUN/output.log."] if left else []
     for command, names in plan.commands.items():

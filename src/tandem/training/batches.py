@@ -42,7 +42,7 @@ def of_groups(experience: Experience, ids: Tensor) -> Experience:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """The batch arithmetic of a run."""
 
     seed: int
@@ -61,7 +61,10 @@ class Plan:
 
 
 def updates(
-    experience: Experience, plan: Plan, iteration: int, for_epoch: Callable[[Rollout, int], Rollout]
+    experience: Experience,
+    plan: BatchPlan,
+    iteration: int,
+    for_epoch: Callable[[Rollout, int], Rollout],
 ) -> Iterator[Experience]:
     """The rows of every optimiser step of an iteration, the same groups on all ranks.
 

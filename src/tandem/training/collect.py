@@ -1,4 +1,4 @@
-"""Where the rows of an iteration come from: (Source, prompts) -> (Rollout, Scores)."""
+"""Where the rows of an iteration come from: (RolloutSource, prompts) -> (Rollout, Scores)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_WHOLE_ROWS = {
 }
 
 
-class Source(Protocol):
+class RolloutSource(Protocol):
     """What a training step offers to a way of collecting."""
 
     def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
@@ -67,28 +67,28 @@ class Source(Protocol):
 
 # One group of fresh samples for each prompt
 @register_collect
-def on_policy(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+def on_policy(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt."""
     return source.act(prompts)
 
 
 # Demonstrations instead of samples
 @register_collect(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
-def offline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+def offline(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are demonstrations."""
     return source.show(prompts)
 
 
 # A chosen and a rejected answer to each prompt, from the data
 @register_collect(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
-def preference_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+def preference_pairs(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
     return source.show_pairs(prompts)
 
 
 # Pairs, and the answers to other prompts that KTO compares with
 @register_collect(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
-def mismatched_pairs(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+def mismatched_pairs(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """Pairs, and beside them each prompt with the answers to another one, the last before it.
 
     What the policy thinks of the latter tells how far it is from the reference (KTO,
@@ -118,7 +118,7 @@ def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
 
 # Fresh samples, of each group the best and the worst (online preferences)
 @register_collect(gives={"pairs"})
-def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """The best and the worst sample of each group whose scores differ: online preferences.
 
     A group that ties gives no pair: no sample is preferred to itself.
@@ -140,7 +140,7 @@ def best_and_worst(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
 
 # One group of fresh samples for each prompt, and the greedy answer to compare with (ReMax)
 @register_collect(gives={"baseline"}, refused=OF_GREEDY_ROWS)
-def greedy_baseline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+def greedy_baseline(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
     return _beside(source.act(prompts), source.act_greedily(prompts))
 
@@ -153,7 +153,7 @@ def greedy_baseline(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
         "pictures": "no step of a picture as a whole is random; set algorithm/collect=on_policy",
     }
 )
-def branched(source: Source, prompts: Slots) -> tuple[Rollout, Scores]:
+def branched(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt and random step: its rows differ by the noise of that step, so
     their scores say what that step was worth (TempFlow-GRPO, arXiv:2508.04324)."""
     return source.act_by_branches(prompts)
@@ -170,7 +170,7 @@ def _beside(
 
 @register_collect
 def dynamic_sampling(
-    source: Source,
+    source: RolloutSource,
     prompts: Slots,
     *,
     metric: str | None = None,

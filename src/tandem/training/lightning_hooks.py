@@ -9,12 +9,12 @@ import torch
 from lightning.pytorch import LightningModule
 
 from tandem.algorithm.algorithm import Algorithm
-from tandem.training.batches import Plan
+from tandem.training.batches import BatchPlan
 from tandem.training.source import Iterations
 from tandem.types import Prompt
 
 
-class Shell(LightningModule):
+class LightningHooks(LightningModule):
     """Everything but the training step, which is a subclass's."""
 
     policy: torch.nn.Module
@@ -22,7 +22,7 @@ class Shell(LightningModule):
     stream: torch.nn.Module
     optimizer: Callable[..., torch.optim.Optimizer]
     schedule: Callable[[int, int], float]
-    plan: Plan
+    plan: BatchPlan
     iteration: int
     sharded = False  # whether each rank holds a part of each weight
 

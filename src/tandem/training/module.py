@@ -19,9 +19,9 @@ from tandem.rewards.images import variety
 from tandem.rewards.result import failures
 from tandem.settings.guards import STALE, Guards, finite, save_failure
 from tandem.stop import Stop
-from tandem.training.batches import Plan, even_parts, is_fresh, updates
+from tandem.training.batches import BatchPlan, even_parts, is_fresh, updates
 from tandem.training.collect import GIVEN, slots_of_this_rank
-from tandem.training.lightning_hooks import Shell
+from tandem.training.lightning_hooks import LightningHooks
 from tandem.training.source import Clock, LiveSource
 from tandem.types import Prompt, Rollout, Scores, take
 
@@ -36,7 +36,7 @@ COUNTERS = (
 )
 
 
-class PostTraining(Shell):
+class PostTraining(LightningHooks):
     """The only loop: collect, complete, compare, update. It never learns which algorithm."""
 
     def __init__(
@@ -48,7 +48,7 @@ class PostTraining(Shell):
         stream: torch.nn.Module,
         optimizer: Callable[..., torch.optim.Optimizer],
         schedule: Callable[[int, int], float],
-        plan: Plan,
+        plan: BatchPlan,
         guards: Guards,
         folder: Path,
     ) -> None:

@@ -13,7 +13,7 @@ from tandem import rng
 from tandem.metrics import Metric, merge
 from tandem.policies.language.sampling import Sampling
 from tandem.rewards import Rewards
-from tandem.training.batches import Plan
+from tandem.training.batches import BatchPlan
 from tandem.training.collect import Slots, slots_of_this_rank
 from tandem.types import Prompt, Rollout, Scores, concat, moved
 
@@ -55,7 +55,7 @@ class Iterations:
 
 
 class LiveSource:
-    """Samples, demonstrations and scores of one iteration; `collect.Source` says how to ask."""
+    """The `RolloutSource` of a live policy: samples, demonstrations and scores of one iteration."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LiveSource:
         policy: torch.nn.Module,
         rewards: Rewards,
         stream: torch.nn.Module,
-        plan: Plan,
+        plan: BatchPlan,
         clock: Clock,
     ) -> None:
         self.policy, self.rewards, self.stream = policy, rewards, stream

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import tandem
 from tandem.config import ConfigError
 from tandem.policies.language.tiny_lm import tiny_lm
-from tandem.stop import Away, Stop
+from tandem.stop import EngineUnavailable, Stop
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("unpainted")]
 SLOW = pytest.mark.slow
@@ -103,7 +103,7 @@ def test_a_server_that_goes_away_costs_no_work(train, folder, tmp_path):
         return (503, b"") if gone and path == "/v1/completions" else None
 
     state.habits.spoil = leave_in_the_second_iteration
-    with pytest.raises(Away, match="the engine gave no answer"):
+    with pytest.raises(EngineUnavailable, match="the engine gave no answer"):
         train(state, "rollout.engine.patience=2", "checkpoints.every=50", "evaluation.every=null")
     run_dir = tmp_path / "run"
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step_000001"]

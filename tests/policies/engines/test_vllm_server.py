@@ -14,7 +14,7 @@ from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
-from tandem.stop import Away
+from tandem.stop import EngineUnavailable
 
 OLD = frozenset({"old_logp"})
 ADAPTERS = Lora(r=2, alpha=4)
@@ -201,14 +201,16 @@ def test_a_cache_that_another_rank_is_filling_already_is_one_of_the_same_weights
         state.habits.spoil = lambda path, said: kept if path == "/reset_prefix_cache" else None
         policy.supply.engine.sync(policy.files, policy.supply.version)
         moved(policy)
-        with pytest.raises(Away, match="kept its prefix cache of older weights"):
+        with pytest.raises(EngineUnavailable, match="kept its prefix cache of older weights"):
             sampled(policy)
 
 
 def test_a_server_that_starts_again_and_again_is_left(hosted):
     with hosted(lora=ADAPTERS) as (state, policy):
         state.habits.spoil = lambda path, said: (404, b"{}") if path == "/v1/completions" else None
-        with pytest.raises(Away, match="lost the weights it was given 3 times in a row"):
+        with pytest.raises(
+            EngineUnavailable, match="lost the weights it was given 3 times in a row"
+        ):
             sampled(policy)
 
 
@@ -281,7 +283,7 @@ SAID = {
 def test_a_server_that_stays_wrong_ends_the_run_with_one_line(hosted, fault):
     with hosted(max_reply_bytes=1 << 16, patience=0.4, concurrency=1) as (state, policy):
         state.habits.spoil = spoiling(1000, FAULTS[fault])
-        with pytest.raises(Away, match=SAID[fault]) as away:
+        with pytest.raises(EngineUnavailable, match=SAID[fault]) as away:
             sampled(policy)
         assert "\n" not in str(away.value)
 
@@ -289,7 +291,7 @@ def test_a_server_that_stays_wrong_ends_the_run_with_one_line(hosted, fault):
 def test_a_slow_server_is_left_after_its_time(hosted):
     with hosted(timeout=0.2, patience=0.4, concurrency=1) as (state, policy):
         state.habits.spoil = slowly(0.6)
-        with pytest.raises(Away, match="engine gave no answer"):
+        with pytest.raises(EngineUnavailable, match="engine gave no answer"):
             sampled(policy)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tandem.policies.engines import weight_store
-from tandem.policies.engines.weight_store import Shelf, sweep
+from tandem.policies.engines.weight_store import WeightStore, sweep
 
 
 class Slow:
@@ -34,7 +34,7 @@ def names(folder):
 
 
 def test_a_handover_is_whole_before_it_has_its_name(tmp_path):
-    seen, own = [], Shelf(tmp_path)
+    seen, own = [], WeightStore(tmp_path)
     place = own.put(
         Slow(between=lambda: seen.append(own.place("0123abcd-1").exists())), "0123abcd-1"
     )
@@ -44,7 +44,7 @@ def test_a_handover_is_whole_before_it_has_its_name(tmp_path):
 
 
 def test_ranks_that_hand_over_at_once_leave_one_whole_handover(tmp_path):
-    shelves, meet = [Shelf(tmp_path) for _ in range(4)], threading.Barrier(4)
+    shelves, meet = [WeightStore(tmp_path) for _ in range(4)], threading.Barrier(4)
     weights = [Slow(between=meet.wait) for _ in shelves]  # all of them write at the same time
     ranks = [
         threading.Thread(target=own.put, args=(given, "0123abcd-1"))
@@ -61,14 +61,14 @@ def test_ranks_that_hand_over_at_once_leave_one_whole_handover(tmp_path):
 
 
 def test_what_is_there_is_not_written_again(tmp_path):
-    first, second, weights = Shelf(tmp_path), Shelf(tmp_path), Slow()
+    first, second, weights = WeightStore(tmp_path), WeightStore(tmp_path), Slow()
     assert first.put(weights, "0123abcd-1") == second.put(weights, "0123abcd-1")
     assert weights.saved == 1
     assert first.handovers == second.handovers
 
 
 def test_two_are_kept_and_none_after_the_end(tmp_path):
-    own = Shelf(tmp_path)
+    own = WeightStore(tmp_path)
     for number in range(1, 5):
         own.put(Slow(), f"0123abcd-{number}")
     assert names(tmp_path / "run-0123abcd") == ["0123abcd-3", "0123abcd-4", "owner"]
@@ -79,14 +79,14 @@ def test_two_are_kept_and_none_after_the_end(tmp_path):
 HANDS_OVER = """
 import sys, time
 from pathlib import Path
-from tandem.policies.engines.weight_store import Shelf
+from tandem.policies.engines.weight_store import WeightStore
 
 class Weights:
     adapter = False
     def save(self, folder):
         folder.mkdir()
 
-own = Shelf(Path(sys.argv[1]))
+own = WeightStore(Path(sys.argv[1]))
 own.put(Weights(), f"{sys.argv[2]}-1")
 print("there", flush=True)
 time.sleep(60)
@@ -107,7 +107,7 @@ def test_what_a_killed_process_left_is_swept_and_what_a_living_one_has_is_not(tm
         os.kill(dead.pid, signal.SIGKILL)
         dead.wait()
         assert "run-deaddead" in names(tmp_path)
-        own = Shelf(tmp_path)
+        own = WeightStore(tmp_path)
         own.put(Slow(), "0123abcd-1")
         assert names(tmp_path) == ["run-0123abcd", "run-a11fea11"]
     finally:
@@ -150,5 +150,5 @@ def test_where_nobody_can_hold_a_lock_nothing_is_swept(tmp_path, monkeypatch):
     left = orphan(
         tmp_path / "run-00000001", f"{weight_store.SIGN} {weight_store.socket.gethostname()}\n"
     )
-    assert Shelf(tmp_path).put(Slow(), "0123abcd-1").is_dir()
+    assert WeightStore(tmp_path).put(Slow(), "0123abcd-1").is_dir()
     assert left.is_dir()

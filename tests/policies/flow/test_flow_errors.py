@@ -12,20 +12,20 @@ from tiny_sd3 import pipeline
 from torch.testing import assert_close
 
 from tandem import rng
-from tandem.dynamics.decays import Following, constant
+from tandem.dynamics.decays import EmaSchedule, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
 from tandem.policies.flow.families.tiny_flow import TinyFlow
-from tandem.policies.flow.teachers import Faculty, Teachers
-from tandem.policies.flow.velocity_model import Field
+from tandem.policies.flow.teachers import TeacherConfig, TeacherModels
+from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.lora import Lora
 from tandem.policies.precision import Precision
 from tandem.types import Prompt
 
 OTHERS = frozenset({"old_error", "ref_error", "fast_error"})
 OF_STEPS = frozenset({"std", "velocity_gain"})
-COPIED = Following(decay=lambda count: 0.0, every="iteration", counts="iteration")
-HALF = Following(decay=partial(constant, decay=0.5))
+COPIED = EmaSchedule(decay=lambda count: 0.0, every="iteration", counts="iteration")
+HALF = EmaSchedule(decay=partial(constant, decay=0.5))
 TWO_LEVELS = Regression(levels=discrete, weighting=plain, count=2, shared=False)
 ADAPTERS = Lora(r=2, alpha=4, target_modules="attention")
 CLOSE = {"atol": 2e-5, "rtol": 1e-5}
@@ -57,7 +57,7 @@ def moved(policy, by=0.05):
 
 def frozen(policy):
     """The field of the weights as they are now."""
-    return Field(copy.deepcopy(policy.model.network), policy.adapter, precision=Precision())
+    return VelocityModel(copy.deepcopy(policy.model.network), policy.adapter, precision=Precision())
 
 
 @torch.no_grad()
@@ -243,7 +243,7 @@ def written(folder, seed, *, run=False):
     adapter = TinyFlow(seed=seed, num_layers=1)
     network = adapter.load(None, None)
     adapter.save(network, folder / "model" if run else folder)
-    return Field(network, adapter, precision=Precision())
+    return VelocityModel(network, adapter, precision=Precision())
 
 
 def by_teachers(folder, **folders):
@@ -251,7 +251,7 @@ def by_teachers(folder, **folders):
     if not folders:
         written(folder / "one", 1)
         folders = {"others": str(folder / "one")}
-    return {"teachers": Teachers(folders=folders, fraction=0.7), "objective": "teacher"}
+    return {"teachers": TeacherConfig(folders=folders, fraction=0.7), "objective": "teacher"}
 
 
 @EVERYWHERE
@@ -344,6 +344,6 @@ def test_who_is_taught_by_itself_has_nothing_to_learn(tmp_path, lora):
 
 
 def test_teachers_follow_the_policy_to_its_device(tmp_path):
-    faculty = Faculty({"others": written(tmp_path, 1)})
+    faculty = TeacherModels({"others": written(tmp_path, 1)})
     ((field, places),) = faculty.of([of_source("a"), of_source("b")], torch.device("meta"))
     assert {p.device.type for p in field.network.parameters()} == {"meta"} == {places.device.type}

@@ -14,7 +14,7 @@ from tandem import rng
 from tandem.data.shapes import Pictures as Demonstrations
 from tandem.data.shapes import shapes
 from tandem.data.shapes_drawn import renderings
-from tandem.dynamics.decays import Following, constant
+from tandem.dynamics.decays import EmaSchedule, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.steps import random_steps
 from tandem.evaluation.evaluate import evaluate
@@ -148,7 +148,7 @@ def test_evaluations_differ_by_the_weights_alone():
 @pytest.mark.parametrize("weights", ["live", "ema"])
 def test_the_weights_are_those_of_evaluation_whichever_sample_in_training(weights):
     """Live, averaged and old weights are three; training samples by the old ones."""
-    following = {"old": Following(decay=partial(constant, decay=0.5))}
+    following = {"old": EmaSchedule(decay=partial(constant, decay=0.5))}
     policy = small(
         sampling={"weights": "old"}, snapshots=following, ema=partial(constant, decay=1.0)
     )

@@ -15,10 +15,10 @@ from tandem.policies.engines.mismatch import REUSED
 from tandem.policies.flow.policy import SAME
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.training.collect import branched, dynamic_sampling
 
-PLAN = Plan(
+PLAN = BatchPlan(
     seed=0,
     iterations=3,
     prompts_per_step=4,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_flow import asked
 
-from tandem.policies.flow.embeddings import Library, fingerprint_of, pieces
+from tandem.policies.flow.embeddings import PromptEmbeddingCache, fingerprint_of, pieces
 
 CPU = torch.device("cpu")
 
@@ -30,7 +30,9 @@ class Counting:
 
 
 def library(adapter, cache, **options):
-    return Library(adapter, cache=cache, negative=options.pop("negative", None), **options)
+    return PromptEmbeddingCache(
+        adapter, cache=cache, negative=options.pop("negative", None), **options
+    )
 
 
 def test_a_text_is_encoded_once_in_all_runs(tmp_path):

@@ -9,7 +9,7 @@ from small_flow import sampled, small
 from torch import nn
 from torch.testing import assert_close
 
-from tandem.dynamics.decays import Following, constant, power
+from tandem.dynamics.decays import EmaSchedule, constant, power
 from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.lora import Lora
 
@@ -21,10 +21,10 @@ def shifted(policy, by):
 
 
 def averaged(schedule=constant, **numbers):
-    return Following(decay=partial(schedule, **numbers))
+    return EmaSchedule(decay=partial(schedule, **numbers))
 
 
-COPIED = Following(decay=lambda count: 0.0, every="iteration", counts="iteration")
+COPIED = EmaSchedule(decay=lambda count: 0.0, every="iteration", counts="iteration")
 
 
 def test_an_average_is_the_sum_that_its_decays_say():
@@ -62,7 +62,7 @@ def test_a_copy_is_the_live_weights_until_the_next_update():
 
 def test_a_ramp_counts_updates_and_follows_after_iterations():
     counts = []
-    ramp = Following(decay=lambda count: counts.append(count) or 0.5, every="iteration")
+    ramp = EmaSchedule(decay=lambda count: counts.append(count) or 0.5, every="iteration")
     weight = nn.Parameter(torch.ones(1))
     snapshots = Snapshots({"w": weight}, {"old": ramp})
     weight.data.fill_(2)

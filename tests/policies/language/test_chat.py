@@ -1,14 +1,14 @@
 import pytest
 from small_language import byte_tokenizer, chat_model, small, talk
 
-from tandem.policies.language.chat import Chat, Talk
+from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.types import Prompt
 
 
 def chat(template=True, **said):
     tokenizer = byte_tokenizer() if template else byte_tokenizer(template=None)
-    return Chat(tokenizer, Talk(**said))
+    return Chat(tokenizer, ChatOptions(**said))
 
 
 def test_messages_go_through_the_template():
@@ -58,7 +58,7 @@ def test_a_template_writes_its_own_first_token():
     tokenizer = byte_tokenizer()
     begin = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
     tokenizer.backend_tokenizer.post_processor = begin
-    said = Chat(tokenizer, Talk())
+    said = Chat(tokenizer, ChatOptions())
     plain, chatty = said.encode([Prompt(id=0, source="plain", text="a"), talk("a")])
     assert plain[0] == 1
     assert chatty[:2].count(1) == 1
@@ -112,7 +112,7 @@ def test_what_cannot_be_answered_is_left_out_with_its_reason():
 
 
 def test_a_character_out_of_the_vocabulary_is_a_reason():
-    said = Chat(character_tokenizer(), Talk())
+    said = Chat(character_tokenizer(), ChatOptions())
     kept, dropped = said.admit([Prompt(id=i, source="sort", text=t) for i, t in enumerate("aZ")], 9)
     assert [prompt.text for prompt in kept] == ["a"]
     assert dropped[0][1] == "holds characters that the tokenizer does not know"

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
-from tandem.policies.language.vocabulary import Places, token_logp
+from tandem.policies.language.vocabulary import TokenIndex, token_logp
 from tandem.types import concat, take
 
 ENTROPY = frozenset({"entropy"})
@@ -241,7 +241,9 @@ class Casts(TorchDispatchMode):
 def test_autocast_casts_a_head_once_for_all_chunks_and_their_recomputation(learns):
     head, steps = nn.Linear(16, 40, bias=False).requires_grad_(learns), torch.arange(12)
     states = torch.randn(12, 16, requires_grad=True)
-    places = Places(row=steps, step=steps, column=steps, token=steps, temperature=torch.ones(12))
+    places = TokenIndex(
+        row=steps, step=steps, column=steps, token=steps, temperature=torch.ones(12)
+    )
 
     def found(call):
         states.grad = head.weight.grad = None
@@ -264,7 +266,7 @@ def test_a_head_in_bfloat16_loses_no_precision_with_the_number_of_chunks():
     head, steps = nn.Linear(width, vocabulary).bfloat16(), torch.arange(number)
     states, weight = torch.randn(number, width).bfloat16(), torch.rand(number)
     token, warm = steps % vocabulary, torch.ones(number)
-    places = Places(row=steps, step=steps, column=steps, token=token, temperature=warm)
+    places = TokenIndex(row=steps, step=steps, column=steps, token=token, temperature=warm)
     exact = copy.deepcopy(head).double()
 
     def gradients(head, chunks):

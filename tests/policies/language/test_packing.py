@@ -17,10 +17,10 @@ from tandem.policies.language.packing import EMPTY, packed, packed_in_one, padde
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
 from tandem.settings.guards import Guards
-from tandem.training.batches import Budget, Plan
+from tandem.training.batches import BatchPlan, Budget
 from tandem.types import Prompt, Scores, take
 
-PLAN = Plan(
+PLAN = BatchPlan(
     seed=0, iterations=1, prompts_per_step=8, group_size=4, num_minibatches=1, epochs=1,
     budget=Budget(), max_grad_norm=1e9,
 )  # fmt: skip

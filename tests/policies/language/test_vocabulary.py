@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tandem.policies.language.vocabulary import Places, token_logp
+from tandem.policies.language.vocabulary import TokenIndex, token_logp
 
 
 class Waits(TorchDispatchMode):
@@ -23,7 +23,7 @@ class Waits(TorchDispatchMode):
 def test_no_chunk_of_the_head_waits_for_the_device(temperature):
     head, steps = nn.Linear(16, 40), torch.arange(12)
     warm = torch.full((12,), temperature)
-    places = Places(row=steps, step=steps, column=steps, token=steps, temperature=warm)
+    places = TokenIndex(row=steps, step=steps, column=steps, token=steps, temperature=warm)
     states, waits = torch.randn(12, 16, requires_grad=True), []
     for budget in (40 * 12, 40 * 3, 40):
         with Waits() as seen:

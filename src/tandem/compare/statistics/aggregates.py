@@ -24,7 +24,7 @@ SEED = 0  # of the bootstrap: the same scores give the same report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wins:
+class PairedWins:
     """How often a run of A scores above a run of B; ties are half a win."""
 
     wins: float
@@ -46,7 +46,7 @@ class Aggregate:
     scores: int
 
 
-def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Wins:
+def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> PairedWins:
     """P(A > B) over all n * m pairs of runs; from ten seeds on with an interval.
 
     It is the one of Newcombe, Statistics in Medicine 25:559 (2006), method 5: it has a width where
@@ -55,7 +55,7 @@ def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Wins:
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     won, games = _won(a, b), len(a) * len(b)
     if min(len(a), len(b)) < FEWEST_SEEDS:
-        return Wins(wins=won, games=games, low=None, high=None)
+        return PairedWins(wins=won, games=games, low=None, high=None)
     share, edge = won / games, float(stats.norm.ppf((1 + level) / 2))
     more = (len(a) + len(b)) / 2 - 1
 
@@ -67,7 +67,7 @@ def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Wins:
     # The share itself is a root at 0 and 1, and not the one that is wanted.
     low = 0.0 if share == 0 else optimize.brentq(beyond, 0.0, share - NEXT * share)
     high = 1.0 if share == 1 else optimize.brentq(beyond, share + NEXT * (1 - share), 1.0)
-    return Wins(wins=won, games=games, low=float(low), high=float(high))
+    return PairedWins(wins=won, games=games, low=float(low), high=float(high))
 
 
 def _won(a: NDArray, b: NDArray) -> float:

@@ -22,7 +22,7 @@ SMALL = 0.5  # of the standard error by seeds: prompts then widen an interval by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noises:
+class VarianceComponents:
     """Variances of a mean over seeds, or of a difference of two: why another one would differ."""
 
     mean: float
@@ -96,19 +96,19 @@ def centred(y: NDArray, sources: Sequence[str]) -> NDArray:
     return y - (y @ member / member.sum(0)) @ member.T
 
 
-def shared(y: NDArray, sources: Sequence[str]) -> Noises:
+def shared(y: NDArray, sources: Sequence[str]) -> VarianceComponents:
     """All seeds were asked the same prompts, [n, P]; a difference is that of its pairs of runs."""
     found = squares(y, sources)
     return _shared([found], found.effects, mean=float(y.mean()))
 
 
-def shared_unpaired(a: NDArray, b: NDArray, sources: Sequence[str]) -> Noises:
+def shared_unpaired(a: NDArray, b: NDArray, sources: Sequence[str]) -> VarianceComponents:
     """A less B where their seeds have nothing in common: [n, P] and [m, P]."""
     one, other = squares(a, sources), squares(b, sources)
     return _shared([one, other], one.effects - other.effects, mean=float(a.mean() - b.mean()))
 
 
-def _shared(sides: Sequence[Squares], effects: NDArray, *, mean: float) -> Noises:
+def _shared(sides: Sequence[Squares], effects: NDArray, *, mean: float) -> VarianceComponents:
     asked, freedom = len(effects), sides[0].freedom
     here = [side.spread / len(side.means) for side in sides]
     rest = [side.rest / len(side.means) / asked for side in sides]
@@ -119,7 +119,7 @@ def _shared(sides: Sequence[Squares], effects: NDArray, *, mean: float) -> Noise
     if added > 0:
         terms += [(seen, freedom)]
         terms += [(v, (len(s.means) - 1) * freedom) for v, s in zip(rest, sides, strict=True)]
-    return Noises(
+    return VarianceComponents(
         mean=mean,
         asked=asked,
         own=False,
@@ -137,7 +137,7 @@ def satterthwaite(total: float, terms: Sequence[tuple[float, float]]) -> float:
     return total**2 / uncertain if uncertain > 0 else math.inf
 
 
-def own(seeds: Sequence[NDArray], sources: Sequence[Sequence[str]]) -> Noises:
+def own(seeds: Sequence[NDArray], sources: Sequence[Sequence[str]]) -> VarianceComponents:
     """Each seed was asked prompts of its own: [P] of each and their sources. Or there is one seed.
 
     The spread of seeds is then that of another evaluation set too.
@@ -147,7 +147,7 @@ def own(seeds: Sequence[NDArray], sources: Sequence[Sequence[str]]) -> Noises:
     means, n = np.array([y.mean() for y in seeds]), len(seeds)
     of_seed = sum(sums) / freedom * float(np.mean([1 / len(y) for y in seeds]))
     spread = float(means.var(ddof=1)) if n > 1 else None
-    return Noises(
+    return VarianceComponents(
         mean=float(means.mean()),
         asked=float(np.mean([len(y) for y in seeds])),
         own=True,
@@ -159,11 +159,11 @@ def own(seeds: Sequence[NDArray], sources: Sequence[Sequence[str]]) -> Noises:
     )
 
 
-def unrelated(a: Noises, b: Noises) -> Noises:
+def unrelated(a: VarianceComponents, b: VarianceComponents) -> VarianceComponents:
     """A less B where neither seeds nor prompts are shared."""
     alone = a.here is None or b.here is None
     terms = [] if alone else [(one.here + one.added, one.freedom) for one in (a, b)]
-    return Noises(
+    return VarianceComponents(
         mean=a.mean - b.mean,
         asked=(a.asked + b.asked) / 2,
         own=a.own and b.own,

@@ -9,21 +9,21 @@ from torch import Tensor
 
 from tandem.policies.engines.diagnosis import Seen
 from tandem.policies.language.sampling import widened
-from tandem.policies.language.vocabulary import Places
+from tandem.policies.language.vocabulary import TokenIndex
 from tandem.types import Rollout
 
 if TYPE_CHECKING:
-    from tandem.policies.engines.rollout_engine import Hosting
+    from tandem.policies.engines.rollout_engine import EngineMixin
 
 TOKENS = 128  # logits of them all are held at once
 
 
 @torch.no_grad()
-def testimony(policy: Hosting, rows: Rollout) -> Seen:
+def testimony(policy: EngineMixin, rows: Rollout) -> Seen:
     """rows: a few, of the weights as they are."""
     steps = max(TOKENS // len(rows.mask), 1)
     mask = rows.mask & (torch.arange(rows.mask.shape[1], device=rows.mask.device) < steps)
-    places = Places.of(rows.sample, mask)
+    places = TokenIndex.of(rows.sample, mask)
     with policy.precision.on(mask.device):
         logits = policy.scorer.model(input_ids=rows.sample.tokens, use_cache=False).logits
     return Seen(
@@ -36,7 +36,7 @@ def testimony(policy: Hosting, rows: Rollout) -> Seen:
     )
 
 
-def _under_others(policy: Hosting, rows: Rollout, mask: Tensor) -> dict[str, Tensor]:
+def _under_others(policy: EngineMixin, rows: Rollout, mask: Tensor) -> dict[str, Tensor]:
     """What other weights say, those that an engine may have kept: name -> [R, T]."""
 
     def said() -> Tensor:

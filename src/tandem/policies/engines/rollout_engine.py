@@ -15,9 +15,9 @@ from tandem.policies.engines.diagnosis import diagnose
 from tandem.policies.engines.local import Local
 from tandem.policies.engines.mismatch_evidence import testimony
 from tandem.policies.engines.protocol import Engine
-from tandem.policies.engines.weight_files import Files
-from tandem.policies.engines.weight_sync import Supply
-from tandem.policies.language.logprob import Scorer
+from tandem.policies.engines.weight_files import WeightFiles
+from tandem.policies.engines.weight_sync import WeightSync
+from tandem.policies.language.logprob import TokenLogProbComputer
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.lora import Lora
 from tandem.policies.parameters import is_exact
@@ -30,15 +30,15 @@ SAME = 1e-4  # nats: below it, what the sampler reported is what the training fo
 NOTICED = 1e-3  # nats per token on average: above it people hear of it, though the run goes on
 
 
-class Hosting(Policy):
+class EngineMixin(Policy):
     """A policy of tokens that an engine samples for: our own loop, or a server."""
 
     sampling: Sampling
     network: nn.Module
-    scorer: Scorer
+    scorer: TokenLogProbComputer
     precision: Precision
     lora: Lora | None
-    supply: Supply | None = None  # of an engine with weights of its own; None: it has none
+    supply: WeightSync | None = None  # of an engine with weights of its own; None: it has none
     suspect: Rollout | None = None  # some rows of the last rollout of such an engine
     measured = False
 
@@ -51,7 +51,7 @@ class Hosting(Policy):
         option = self.sampling.engine
         if option is None:
             return Local(self.scorer.model, self.precision)
-        self.supply = Supply(option.host(self), self.files, sleeps=option.sleeps)
+        self.supply = WeightSync(option.host(self), self.files, sleeps=option.sleeps)
         return self.supply
 
     @property
@@ -59,8 +59,8 @@ class Hosting(Policy):
         return self.scorer.model.config.get_text_config().vocab_size
 
     @property
-    def files(self) -> Files:
-        return Files(self.network, adapter=self.lora is not None)
+    def files(self) -> WeightFiles:
+        return WeightFiles(self.network, adapter=self.lora is not None)
 
     # The weights of the engine.
 

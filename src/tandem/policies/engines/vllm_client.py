@@ -15,11 +15,11 @@ from torch import Tensor
 
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
 from tandem.policies.engines.replies import Question, Row
-from tandem.policies.engines.weight_store import Shelf
+from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.decoding import Answers, Endings
 from tandem.policies.language.sampling import Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
-from tandem.stop import Away
+from tandem.stop import EngineUnavailable
 
 AGAIN = 3  # attempts at a row whose reply is none
 SEEDS = 2**63 - 1
@@ -43,7 +43,7 @@ class VllmClient(RolloutEngine):
         concurrency: int,
     ) -> None:
         self.endpoint, self.model = endpoint, model
-        self.shelf = Shelf(Path(folder).expanduser())
+        self.shelf = WeightStore(Path(folder).expanduser())
         self.vocabulary, self.concurrency = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over, of which a name tells the version
         self.version: str | None = None  # of the whole weights; None: the server cannot tell
@@ -156,7 +156,9 @@ class VllmClient(RolloutEngine):
         said = self._ask("POST", "/reset_prefix_cache", {})
         # Another rank may have handed over the same, and be asking already.
         if said.get("success") is False and self._reported_version() != version:
-            raise Away(f"{self.endpoint.url}: the server kept its prefix cache of older weights")
+            raise EngineUnavailable(
+                f"{self.endpoint.url}: the server kept its prefix cache of older weights"
+            )
         named = self._ask("POST", "/update_weight_version", {"new_version": version}, optional=True)
         self.version = None if named is None else version
 
@@ -186,7 +188,7 @@ class VllmClient(RolloutEngine):
         self, method: str, path: str, payload: object = None, *, optional: bool = False
     ) -> dict | None:
         """The object that comes back, empty if nothing does; None: there is no such endpoint, and
-        it was optional. Raises Away."""
+        it was optional. Raises EngineUnavailable."""
         try:
             if method == "GET":
                 return self.endpoint.get(path, read=as_mapping)
@@ -231,8 +233,8 @@ def names(reply: Reply) -> list[str]:
     return found
 
 
-def gone(error: RemoteError, hint: str = "") -> Away:
-    return Away(f"the engine gave no answer: {error}" + (f"; {hint}" if hint else ""))
+def gone(error: RemoteError, hint: str = "") -> EngineUnavailable:
+    return EngineUnavailable(f"the engine gave no answer: {error}" + (f"; {hint}" if hint else ""))
 
 
 def together(rows: Sequence[Row], device: torch.device) -> Answers:

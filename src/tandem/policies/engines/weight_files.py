@@ -13,7 +13,7 @@ from torch import Tensor, nn
 ADAPTER = "default"  # peft's name for the one adapter that is trained
 
 
-class Files:
+class WeightFiles:
     """The whole network in Hugging Face format, or its adapters alone in peft's."""
 
     def __init__(self, network: nn.Module, *, adapter: bool) -> None:

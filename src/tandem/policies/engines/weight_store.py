@@ -19,7 +19,7 @@ SIGN = "weights of a run of tandem on"  # and the host; whoever runs there holds
 OWNER, OURS = "owner", re.compile(r"run-[0-9a-f]{8}")
 
 
-class Shelf:
+class WeightStore:
     """Handovers as folders `run-RUN/VERSION`; a version is `RUN-NUMBER`.
 
     They may each be as large as the model: old ones go as new ones come, all of them with their

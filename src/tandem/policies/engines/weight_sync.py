@@ -12,12 +12,12 @@ from tandem import distributed
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
 from tandem.policies.language.decoding import Answers, Endings
 from tandem.policies.language.sampling import Sampling
-from tandem.stop import Away
+from tandem.stop import EngineUnavailable
 
 STARTS = 3  # of an engine within one call, that weights are handed over again for
 
 
-class Supply:
+class WeightSync:
     """An engine, and the weights it is to have: handed over when they are asked for, not when they
     move, so that several updates cost one journey and a run that samples nothing none.
 
@@ -46,7 +46,7 @@ class Supply:
         if distributed.is_first():
             try:
                 self._prepare(behind)
-            except Away as away:  # the others must hear of it, not wait
+            except EngineUnavailable as away:  # the others must hear of it, not wait
                 fault = str(away)
         self._agree(fault)
         self.given += behind
@@ -63,7 +63,7 @@ class Supply:
         if distributed.is_first():
             try:
                 self.engine.sleep(keep=self.weights.adapter)
-            except Away as away:
+            except EngineUnavailable as away:
                 fault = str(away)
         self._agree(fault)
         self.asleep = True
@@ -77,7 +77,7 @@ class Supply:
                 return self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
             except Forgotten:
                 self.engine.renew(self.weights, self.version)
-        raise Away(
+        raise EngineUnavailable(
             f"the engine lost the weights it was given {STARTS} times in a row; see its log for "
             "why it starts again and again"
         )
@@ -102,4 +102,4 @@ class Supply:
     def _agree(self, fault: str) -> None:
         faults = [said for said in distributed.listed([fault]) if said]
         if faults:
-            raise Away(faults[0])
+            raise EngineUnavailable(faults[0])

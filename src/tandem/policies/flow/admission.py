@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tandem.dynamics.regression import Regression
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.embeddings import Library
+from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import Prompt
 
@@ -23,7 +23,9 @@ def split(prompts: Sequence[Prompt], refuse: Callable[[Prompt], str | None]) -> 
     return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
 
 
-def paintable(prompts: Sequence[Prompt], library: Library, *, guided_by: str | None) -> Split:
+def paintable(
+    prompts: Sequence[Prompt], library: PromptEmbeddingCache, *, guided_by: str | None
+) -> Split:
     return split(prompts, lambda prompt: refuse(prompt, library, guided_by=guided_by))
 
 
@@ -44,7 +46,7 @@ def guided_by(
     return next((setting for setting, scale in scales.items() if scale > 1), None)
 
 
-def refuse(prompt: Prompt, library: Library, *, guided_by: str | None) -> str | None:
+def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | None) -> str | None:
     """Why nothing can be painted; a guided prompt needs one to get away from."""
     if prompt.text is None:
         return "is a chat, but a picture is asked for by text"

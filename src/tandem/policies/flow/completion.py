@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tandem.policies.flow.logprob import Scorer
+from tandem.policies.flow.logprob import StepLogProbComputer
 from tandem.policies.flow.model import FlowModel
 from tandem.types import Rollout
 
@@ -19,7 +19,7 @@ def completed(
     needs: frozenset[str],
     *,
     model: FlowModel,
-    scorer: Scorer,
+    scorer: StepLogProbComputer,
     logp: Callable[..., Tensor],
     trusted: Callable[[Rollout], bool],
 ) -> Rollout:
@@ -67,7 +67,7 @@ def with_means(
     needs: frozenset[str],
     *,
     model: FlowModel,
-    scorer: Scorer,
+    scorer: StepLogProbComputer,
     trusted: Callable[[Rollout], bool],
 ) -> Rollout:
     """Where the steps go on average now, and how likely they are by the same pass, unless the

@@ -10,18 +10,18 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from tandem.dynamics.regression import Regression, energy
-from tandem.policies.flow.embeddings import Library
+from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.rows import picked, scattered
 from tandem.policies.flow.sampling import even_parts, filled
-from tandem.policies.flow.velocity_model import Field
+from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.types import OF_SNAPSHOTS, Rollout
 
 OF_STEPS = ("std", "velocity_gain")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
+class RegressionPoints:
     """Where velocities are asked for: N points of a rollout, and the truth there."""
 
     mask: Tensor  # [B, levels of a row] bool: all that are asked for; none: one that counts nothing
@@ -39,12 +39,12 @@ class Points:
         return scattered(values, self.row, self.column, self.mask)
 
 
-class Regressor:
+class DenoisingErrors:
     """Asks velocity fields about pictures, a few points at a time."""
 
     def __init__(
         self,
-        library: Library,
+        library: PromptEmbeddingCache,
         regression: Regression,
         *,
         schedule: Callable[[], Tensor],
@@ -75,7 +75,7 @@ class Regressor:
 
     @torch.no_grad()
     def _of_others(
-        self, model: FlowModel, rollout: Rollout, at: Points, needs: frozenset[str]
+        self, model: FlowModel, rollout: Rollout, at: RegressionPoints, needs: frozenset[str]
     ) -> dict[str, Tensor]:
         found = {}
         for name, snapshot in OF_SNAPSHOTS.items():
@@ -89,7 +89,7 @@ class Regressor:
                 found["ref_error"] = self._error(field, rollout, at, scale=scale)
         return found
 
-    def logp(self, field: Field, rollout: Rollout, *, scale: float) -> Tensor:
+    def logp(self, field: VelocityModel, rollout: Rollout, *, scale: float) -> Tensor:
         """-weighting(sigma, mean of error^2), the mean over the noise levels of a step: [B, T].
 
         `scale`: of the guidance.
@@ -99,19 +99,19 @@ class Regressor:
         logp = at.spread(-self.regression.weighting(at.sigma, energy(error)))
         return logp.view(*rollout.mask.shape, -1).mean(-1)
 
-    def points(self, model: FlowModel, rollout: Rollout) -> Points:
+    def points(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
         if rollout.sample.trajectory is None:
             return self.fresh(rollout)
         return self.on_the_way(model, rollout)
 
-    def fresh(self, rollout: Rollout) -> Points:
+    def fresh(self, rollout: Rollout) -> RegressionPoints:
         """Noise on the finished pictures; each step of a row has an equal share of its levels."""
         sample, count = rollout.sample, self.regression.count
         x, sigma, target = self.regression.noised(sample.x0, sample.key, self.schedule())
         share = count // rollout.mask.shape[1]
         mask = rollout.mask.repeat_interleave(share, 1)
         row, column = picked(mask)
-        return Points(
+        return RegressionPoints(
             mask=mask,
             row=row,
             column=column,
@@ -121,7 +121,7 @@ class Regressor:
         )
 
     @torch.no_grad()
-    def on_the_way(self, model: FlowModel, rollout: Rollout) -> Points:
+    def on_the_way(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
         """The states of the sampled path, where a teacher says what the velocity is."""
         taken = rollout.sample.trajectory
         row, column = picked(rollout.mask)
@@ -134,21 +134,25 @@ class Regressor:
             target[points] = self._velocity(
                 teacher, rollout, row[points], *at, scale=self.regression.ref_guidance_scale
             )
-        return Points(mask=rollout.mask, row=row, column=column, x=x, sigma=sigma, target=target)
+        return RegressionPoints(
+            mask=rollout.mask, row=row, column=column, x=x, sigma=sigma, target=target
+        )
 
     def points_per_step(self, rollout: Rollout) -> int:
         """Where a field is read for one step."""
         fresh = rollout.sample.trajectory is None
         return self.regression.count // rollout.mask.shape[1] if fresh else 1
 
-    def _error(self, field: Field, rollout: Rollout, at: Points, *, scale: float) -> Tensor:
+    def _error(
+        self, field: VelocityModel, rollout: Rollout, at: RegressionPoints, *, scale: float
+    ) -> Tensor:
         """predicted - true velocity: [N, D]"""
         velocity = self._velocity(field, rollout, at.row, at.x, at.sigma, scale=scale)
         return (velocity - at.target).flatten(1)
 
     def _velocity(
         self,
-        field: Field,
+        field: VelocityModel,
         rollout: Rollout,
         row: Tensor,
         x: Tensor,

@@ -20,14 +20,14 @@ from tandem.types import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditioning:
+class PromptEmbedding:
     """What rows of a forward pass are asked for, and, if they are guided, what to get away from."""
 
     prompted: Condition  # name -> [N, ...]
     unprompted: Condition | None  # None: nobody gave a negative prompt
 
 
-class Library:
+class PromptEmbeddingCache:
     """Conditions of texts. A text that was never seen is encoded when it is asked for."""
 
     def __init__(
@@ -60,11 +60,11 @@ class Library:
 
     def rows(
         self, prompts: Sequence[Prompt], device: torch.device, *, guided: bool
-    ) -> Conditioning:
+    ) -> PromptEmbedding:
         """Conditions of the rows of one forward pass; the negative ones only if they are read."""
         negatives = [self.negative_of(prompt) for prompt in prompts] if guided else [None]
         missing = None in negatives
-        return Conditioning(
+        return PromptEmbedding(
             prompted=self.stacked([text_of(prompt) for prompt in prompts], device),
             unprompted=None if missing else self.stacked(negatives, device),
         )

@@ -8,9 +8,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem.policies.flow.embeddings import Library
+from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.sampling import Course, Finished, denoise, even_parts, start_noise
+from tandem.policies.flow.sampling import (
+    SamplerOutput,
+    SamplingPlan,
+    denoise,
+    even_parts,
+    start_noise,
+)
 from tandem.policies.flow.solvers import solve
 from tandem.types import Prompt, concat
 
@@ -18,12 +24,12 @@ from tandem.types import Prompt, concat
 @torch.no_grad()
 def paint(
     model: FlowModel,
-    library: Library,
+    library: PromptEmbeddingCache,
     asked: Sequence[Prompt],
     keys: Tensor,
     starts: Tensor,
-    course: Course,
-) -> tuple[Finished, Tensor]:
+    course: SamplingPlan,
+) -> tuple[SamplerOutput, Tensor]:
     """Latents and how they came to be, and uint8 [B, H, W, 3]. keys, starts: [B], of the noise of
     the steps, and of what they start from."""
     finished, pictures = [], []
@@ -40,7 +46,7 @@ def paint(
                 model.field, conditioning=conditioning, scale=sampling.guidance_scale
             )
             x0 = solve(velocity, start, sampling.solver, sampling.steps)
-            one = Finished(x0=x0, trajectory=None, logp=None)
+            one = SamplerOutput(x0=x0, trajectory=None, logp=None)
         finished.append(one)
         pictures.append(adapter.decode(one.x0))
     return concat(finished), torch.cat(pictures)

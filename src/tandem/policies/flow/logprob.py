@@ -8,23 +8,25 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from tandem.policies.flow.embeddings import Library
+from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.rows import picked, scattered
 from tandem.policies.flow.sampling import even_parts, filled
-from tandem.policies.flow.step_batch import Answers, Taken
-from tandem.policies.flow.velocity_model import Field
+from tandem.policies.flow.step_batch import Answers, StepBatch
+from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.types import Evidence, Rollout, Transition
 
 KLS = ("kl_to_old", "kl_to_ref")
 TRANSITION = ("std", "sigma", "next_sigma", "velocity_gain")
 
 
-class Scorer:
+class StepLogProbComputer:
     """Steps x pictures are flattened into rows of the network."""
 
-    def __init__(self, library: Library, sampling: FlowSampling, *, max_rows: int) -> None:
+    def __init__(
+        self, library: PromptEmbeddingCache, sampling: FlowSampling, *, max_rows: int
+    ) -> None:
         if max_rows < 1:
             raise ValueError(f"model.row_budget is {max_rows}; it must be at least 1")
         self.library, self.sampling, self.max_rows = library, sampling, max_rows
@@ -42,7 +44,7 @@ class Scorer:
 
     def answers(
         self,
-        field: Field,
+        field: VelocityModel,
         rollout: Rollout,
         needs: frozenset[str] = frozenset(),
         model: FlowModel | None = None,
@@ -57,19 +59,21 @@ class Scorer:
         said = []
         for part in parts:
             at = (row[filled(part)], step[filled(part)])
-            asking = Asking(self.library, rollout, at[0], self._taken(rollout, *at), needs, model)
+            asking = ForwardChunk(
+                self.library, rollout, at[0], self._taken(rollout, *at), needs, model
+            )
             answers = asking.answers(field, recompute=recompute)
             said.append({name: x[: len(part)] for name, x in answers.items()})
         flat = {name: torch.cat([answers[name] for answers in said]) for name in said[0]}
         return {name: scattered(x, row, step, rollout.mask) for name, x in flat.items()}
 
     @torch.no_grad()
-    def logp(self, field: Field, rollout: Rollout) -> Tensor:
+    def logp(self, field: VelocityModel, rollout: Rollout) -> Tensor:
         """[B, T], without gradient."""
         return self.answers(field, rollout)["logp"]
 
     @torch.no_grad()
-    def steps_again(self, field: Field, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    def steps_again(self, field: VelocityModel, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Of one pass without gradient: how likely the steps are, [B, T], and where they would
         have gone on average, [B, T, ...] float32."""
         row, step = picked(rollout.mask)
@@ -79,26 +83,26 @@ class Scorer:
         for part in even_parts(len(row), self.max_rows):
             at = (row[part], step[part])
             taken = self._taken(rollout, *at)
-            asking = Asking(self.library, rollout, at[0], taken, frozenset(), None)
+            asking = ForwardChunk(self.library, rollout, at[0], taken, frozenset(), None)
             again = taken.step(asking.velocity(field))
             logp.append(self.sampling.logp(taken.next_x, again))
             means[at] = again.mean
         return scattered(torch.cat(logp), row, step, rollout.mask), means
 
-    def _taken(self, rollout: Rollout, row: Tensor, step: Tensor) -> Taken:
+    def _taken(self, rollout: Rollout, row: Tensor, step: Tensor) -> StepBatch:
         kernel, logp = self.sampling.kernel, self.sampling.logp
-        return Taken.of(rollout.sample, row, step, kernel=kernel, logp=logp)
+        return StepBatch.of(rollout.sample, row, step, kernel=kernel, logp=logp)
 
 
-class Asking:
+class ForwardChunk:
     """One part: its steps, and the prompts that go with them."""
 
     def __init__(
         self,
-        library: Library,
+        library: PromptEmbeddingCache,
         rollout: Rollout,
         row: Tensor,
-        taken: Taken,
+        taken: StepBatch,
         needs: frozenset[str],
         model: FlowModel | None,
     ) -> None:
@@ -107,11 +111,11 @@ class Asking:
         prompts = [rollout.prompts[i] for i in row.tolist()]
         self.conditioning = library.rows(prompts, taken.x.device, guided=self.scale > 1)
 
-    def velocity(self, field: Field) -> Tensor:
+    def velocity(self, field: VelocityModel) -> Tensor:
         where = (self.taken.x, self.taken.sigma, self.conditioning)
         return field(*where, scale=self.scale)
 
-    def answers(self, field: Field, *, recompute: bool) -> Answers:
+    def answers(self, field: VelocityModel, *, recompute: bool) -> Answers:
         """name -> [N]"""
 
         def ask() -> tuple[Tensor, Tensor | None]:

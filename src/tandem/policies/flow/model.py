@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.dynamics.decays import Following
+from tandem.dynamics.decays import EmaSchedule
 from tandem.hub import align
 from tandem.policies import parameters
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.snapshots import Snapshots
-from tandem.policies.flow.teachers import Faculty, Teachers
-from tandem.policies.flow.velocity_model import Field
+from tandem.policies.flow.teachers import TeacherConfig, TeacherModels
+from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.lora import Lora
 from tandem.policies.precision import Precision
@@ -38,10 +38,10 @@ class FlowModel(nn.Module):
     def __init__(self, adapter: Adapter, numerics: Numerics, lora: Lora | None) -> None:
         super().__init__()
         self.adapter, self.numerics, self.lora = adapter, numerics, lora
-        self.frozen: Field | None = None
+        self.frozen: VelocityModel | None = None
         self.critic: FlowCritic | None = None
         self.weights_of_critic = Replicated()
-        self.teachers: Faculty | None = None
+        self.teachers: TeacherModels | None = None
 
     def load(
         self,
@@ -50,8 +50,8 @@ class FlowModel(nn.Module):
         seed: int,
         with_reference: bool,
         with_critic: bool,
-        following: Mapping[str, Following],
-        teachers: Teachers | None,
+        following: Mapping[str, EmaSchedule],
+        teachers: TeacherConfig | None,
         precision: Precision,
     ) -> None:
         """`seed`: of new adapters. A frozen copy is made only if there are none. `following`: the
@@ -64,13 +64,13 @@ class FlowModel(nn.Module):
             self.critic = new_critic(self.adapter.reader(self.network)[1], seed=seed)
         compiled = self.numerics.torch_compile and not with_critic
         own = {"precision": precision, "compiled": compiled}
-        self.field = Field(self.network, self.adapter, **own)
+        self.field = VelocityModel(self.network, self.adapter, **own)
         self.snapshots = Snapshots(self.trainable(), following)
         if teachers is not None:
             self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype], precision)
         if with_reference and self.lora is None:
             copied = copy.deepcopy(self.network).requires_grad_(False)
-            self.frozen = Field(copied, self.adapter, **own)
+            self.frozen = VelocityModel(copied, self.adapter, **own)
         parameters.warn_of_rounding(self.trainable())
 
     def shard(self, mesh: DeviceMesh) -> None:
@@ -105,7 +105,7 @@ class FlowModel(nn.Module):
         return parameters.is_exact(self.network, self.field.precision)
 
     @contextmanager
-    def reference(self) -> Iterator[Field]:
+    def reference(self) -> Iterator[VelocityModel]:
         """The policy as it was loaded: without its adapters, or a frozen copy."""
         if self.lora is not None:
             with without_adapters(self.network):

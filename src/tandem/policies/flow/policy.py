@@ -13,23 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.dynamics.decays import Decay, Following
+from tandem.dynamics.decays import Decay, EmaSchedule
 from tandem.policies.base import Policy
 from tandem.policies.engines.mismatch import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.policies.flow import admission, rows
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.completion import completed
-from tandem.policies.flow.denoising_loss import Regressor
-from tandem.policies.flow.embeddings import Library, text_of
+from tandem.policies.flow.denoising_loss import DenoisingErrors
+from tandem.policies.flow.embeddings import PromptEmbeddingCache, text_of
 from tandem.policies.flow.generation import paint
-from tandem.policies.flow.logprob import Scorer
+from tandem.policies.flow.logprob import StepLogProbComputer
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.sampling import Course, noise_keys
+from tandem.policies.flow.sampling import SamplingPlan, noise_keys
 from tandem.policies.flow.snapshots import EMA, LIVE
 from tandem.policies.flow.solvers import noise_levels
-from tandem.policies.flow.velocity_model import Field
+from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import Description
 from tandem.policies.lora import Lora
@@ -89,7 +89,7 @@ class FlowPolicy(Policy):
         )
         self.model = FlowModel(adapter, numerics, lora)
         cache = None if cache_dir is None else Path(cache_dir)
-        self.library = Library(adapter, cache=cache, negative=negative_prompt)
+        self.library = PromptEmbeddingCache(adapter, cache=cache, negative=negative_prompt)
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
     def describe(self, request: Request) -> Description:
@@ -101,8 +101,8 @@ class FlowPolicy(Policy):
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
         critic only if "values" are."""
         self.request, self.sampling = request, request.sampling
-        self.scorer = Scorer(self.library, self.sampling, max_rows=self.row_budget)
-        self.regressor = Regressor(
+        self.scorer = StepLogProbComputer(self.library, self.sampling, max_rows=self.row_budget)
+        self.regressor = DenoisingErrors(
             self.library, request.timesteps, schedule=self.schedule, max_rows=self.row_budget
         )
         self.model.load(
@@ -116,10 +116,10 @@ class FlowPolicy(Policy):
         )
         admission.check_size(self.adapter, self.latent_size, path=self.path)
 
-    def followed(self) -> dict[str, Following]:
+    def followed(self) -> dict[str, EmaSchedule]:
         """The snapshots that are read, sampled from, or evaluated."""
         kept = self.request.followed()
-        return kept if self.ema is None else kept | {EMA: Following(decay=self.ema)}
+        return kept if self.ema is None else kept | {EMA: EmaSchedule(decay=self.ema)}
 
     def schedule(self) -> Tensor:
         """The noise levels of the sampler, from noise to 0: [steps + 1]."""
@@ -168,7 +168,7 @@ class FlowPolicy(Policy):
         group = torch.tensor(slots, device=self.device)
         of_group, keys = noise_keys(key, group, group_size)
         starts = of_group if sampling.shared_noise else keys
-        course = Course.of(
+        course = SamplingPlan.of(
             sampling,
             tokens=self.adapter.canvas(sampling.resolution).tokens,
             iteration=self.iteration,
@@ -236,7 +236,9 @@ class FlowPolicy(Policy):
         "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
         return self.regressor.errors(self.model, rollout, needs)
 
-    def _logp(self, field: Field, rollout: Rollout, *, of_reference: bool = False) -> Tensor:
+    def _logp(
+        self, field: VelocityModel, rollout: Rollout, *, of_reference: bool = False
+    ) -> Tensor:
         """[B, T], without gradient."""
         if rollout.sample.trajectory is not None:
             return self.scorer.logp(field, rollout)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.policies.flow.records import FlowSample
-from tandem.policies.flow.sampling import Finished
+from tandem.policies.flow.sampling import SamplerOutput
 from tandem.types import Prompt, Rollout
 
 
 def sampled(
     prompts: Sequence[Prompt],
-    finished: Finished,
+    finished: SamplerOutput,
     pictures: Tensor,
     *,
     group: Tensor,

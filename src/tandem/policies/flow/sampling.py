@@ -12,13 +12,13 @@ from torch import Tensor
 from tandem import rng
 from tandem.dynamics.kernels import Step, next_state, ode
 from tandem.dynamics.steps import Indices
-from tandem.policies.flow.embeddings import Conditioning
+from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.records import FlowSampling, Trajectory
-from tandem.policies.flow.velocity_model import Field
+from tandem.policies.flow.velocity_model import VelocityModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class SamplerOutput:
     """Rows of one pass from noise to data."""
 
     x0: Tensor  # [N, *latent_shape] float32
@@ -27,7 +27,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class SamplingPlan:
     """Where a rollout goes, whatever the policy."""
 
     sigmas: Tensor  # [steps + 1], from 1 to 0
@@ -46,7 +46,7 @@ class Course:
         seed: int,
         keep_mean: bool = False,
         kept: Indices | None = None,
-    ) -> Course:
+    ) -> SamplingPlan:
         """tokens: of one latent picture; kept: None is the random steps."""
         steps, random = sampling.steps, ()
         if not sampling.deterministic:
@@ -62,8 +62,12 @@ class Course:
 
 @torch.no_grad()
 def denoise(
-    field: Field, start: Tensor, keys: Tensor, conditioning: Conditioning, course: Course
-) -> Finished:
+    field: VelocityModel,
+    start: Tensor,
+    keys: Tensor,
+    conditioning: PromptEmbedding,
+    course: SamplingPlan,
+) -> SamplerOutput:
     """start: noise [N, *latent_shape]; keys: [N], the noise of step i is a function of key and i.
 
     Every state is rounded through the storage dtype before anybody reads it, but the last one,
@@ -71,7 +75,7 @@ def denoise(
     """
     sampling = course.sampling
     x = start.to(sampling.dtype).float()
-    keeper = Keeper(sampling.dtype, keep_mean=course.keep_mean)
+    keeper = TrajectoryRecorder(sampling.dtype, keep_mean=course.keep_mean)
     levels = course.sigmas.to(x.device)
     for number, (level, after) in enumerate(itertools.pairwise(levels)):
         random, last = number in course.stochastic, number == sampling.steps - 1
@@ -85,10 +89,10 @@ def denoise(
             keeper.keep(number, (x, reached), levels=(level, after), step=step, logp=logp)
         x = reached
     trajectory, logp = keeper.kept()
-    return Finished(x0=x, trajectory=trajectory, logp=logp)
+    return SamplerOutput(x0=x, trajectory=trajectory, logp=logp)
 
 
-class Keeper:
+class TrajectoryRecorder:
     """Collects what training will need: a state that two steps share is kept once."""
 
     def __init__(self, storage: torch.dtype, *, keep_mean: bool) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.dynamics.decays import Following
+from tandem.dynamics.decays import EmaSchedule
 
 LIVE, EMA = "live", "ema"
 COUNTERS = ("update", "iteration")
@@ -22,7 +22,7 @@ class Snapshots:
     """
 
     def __init__(
-        self, trainable: Mapping[str, nn.Parameter], following: Mapping[str, Following]
+        self, trainable: Mapping[str, nn.Parameter], following: Mapping[str, EmaSchedule]
     ) -> None:
         self.live, self.following = trainable, following
         self.counts = dict.fromkeys(COUNTERS, 0)

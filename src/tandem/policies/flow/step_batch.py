@@ -14,7 +14,7 @@ Answers = dict[str, Tensor]  # name -> [N]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class StepBatch:
     """Steps of a path, each with the state that it came to."""
 
     x: Tensor  # [N, ...]
@@ -28,7 +28,7 @@ class Taken:
     @classmethod
     def of(
         cls, sample: FlowSample, row: Tensor, step: Tensor, *, kernel: Kernel, logp: LogProbability
-    ) -> Taken:
+    ) -> StepBatch:
         """row, step: [N] int64."""
         taken = sample.trajectory
         place = taken.place[row, step]

@@ -14,7 +14,7 @@ from torch import Tensor
 from tandem.contracts import between
 from tandem.dynamics.regression import part_of
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.velocity_model import Field
+from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.precision import Precision
 from tandem.types import Prompt
 
@@ -22,7 +22,7 @@ OTHERS = "others"  # the teacher of every source that has none of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teachers:
+class TeacherConfig:
     """Who teaches what, and where on the way from noise to a picture."""
 
     # Source, or "others" -> a run directory, or a folder in diffusers' layout.
@@ -38,7 +38,9 @@ class Teachers:
         """The denoising steps from which a student and its teacher are compared."""
         return range(max(1, part_of(steps, self.fraction)))
 
-    def load(self, adapter: Adapter, dtype: torch.dtype | None, precision: Precision) -> Faculty:
+    def load(
+        self, adapter: Adapter, dtype: torch.dtype | None, precision: Precision
+    ) -> TeacherModels:
         """`adapter`: the student's, by now with its weights."""
         fields = {}
         for source, folder in self.folders.items():
@@ -53,17 +55,19 @@ class Teachers:
                     f"{given}: its latent pictures are {_sized(own)}, and those of the policy "
                     f"{_sized(adapter)}; a teacher is asked about the policy's own"
                 )
-            fields[source] = Field(network, own, precision=precision)
-        return Faculty(fields)
+            fields[source] = VelocityModel(network, own, precision=precision)
+        return TeacherModels(fields)
 
 
-class Faculty:
+class TeacherModels:
     """The teachers with their weights."""
 
-    def __init__(self, fields: Mapping[str, Field]) -> None:
+    def __init__(self, fields: Mapping[str, VelocityModel]) -> None:
         self.fields = fields
 
-    def of(self, prompts: Sequence[Prompt], device: torch.device) -> Iterator[tuple[Field, Tensor]]:
+    def of(
+        self, prompts: Sequence[Prompt], device: torch.device
+    ) -> Iterator[tuple[VelocityModel, Tensor]]:
         """Each teacher that is asked, by now on that device, and the places of its prompts there:
         [n] int64."""
         sources = [self._of_source(prompt) for prompt in prompts]

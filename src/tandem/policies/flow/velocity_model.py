@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from tandem.dynamics.guidance import guided, guides
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.embeddings import Conditioning
+from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.records import Condition
 from tandem.policies.precision import Precision
 from tandem.policies.sharding import Replicated
 
 
-class Field:
+class VelocityModel:
     def __init__(
         self,
         network: nn.Module,
@@ -27,7 +27,7 @@ class Field:
         self.weights = Replicated()
 
     def __call__(
-        self, x: Tensor, sigma: Tensor, conditioning: Conditioning, *, scale: float
+        self, x: Tensor, sigma: Tensor, conditioning: PromptEmbedding, *, scale: float
     ) -> Tensor:
         """[N, ...] float32, guided by classifier-free guidance if scale is above 1. sigma: [N]"""
         prompted, unprompted = conditioning.prompted, conditioning.unprompted
@@ -38,7 +38,7 @@ class Field:
         return self.adapter.guide(*velocity.chunk(2), scale=scale)
 
     def with_states(
-        self, x: Tensor, sigma: Tensor, conditioning: Conditioning, *, scale: float
+        self, x: Tensor, sigma: Tensor, conditioning: PromptEmbedding, *, scale: float
     ) -> tuple[Tensor, Tensor]:
         """The velocity, and the mean over tokens of the last hidden states for the prompt: [N, H].
 

@@ -10,7 +10,7 @@ from tandem.types import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Talk:
+class ChatOptions:
     """What is said to a chat model beside the prompt. Plain texts are sent as they are."""
 
     system_prompt: str | None = None  # for messages that do not bring their own
@@ -20,7 +20,7 @@ class Talk:
 class Chat:
     """A tokenizer and the way prompts go through it."""
 
-    def __init__(self, tokenizer: Any, talk: Talk) -> None:
+    def __init__(self, tokenizer: Any, talk: ChatOptions) -> None:
         self.tokenizer, self.talk = tokenizer, talk
 
     def text(self, prompt: Prompt) -> str:

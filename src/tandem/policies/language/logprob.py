@@ -14,8 +14,8 @@ from tandem.budget import Budget
 from tandem.policies.language.critic import Critic
 from tandem.policies.language.decoding import arguments
 from tandem.policies.language.packing import (
-    Lay,
     Layout,
+    LayoutFn,
     keeps_rows_apart,
     packed,
     packed_in_one,
@@ -23,14 +23,14 @@ from tandem.policies.language.packing import (
 )
 from tandem.policies.language.pretrained import Numerics, probed
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.vocabulary import ALSO, Places, token_logp
+from tandem.policies.language.vocabulary import ALSO, TokenIndex, token_logp
 from tandem.policies.precision import Precision
 from tandem.policies.sharding import Replicated
 from tandem.types import Evidence, concat, take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class ChunkLimits:
     """What a pass may hold at once; no result depends on it beyond rounding."""
 
     logits: int = 2**24  # float32 elements of one chunk of the head
@@ -55,7 +55,7 @@ class Trunk:
         return out
 
 
-class Scorer:
+class TokenLogProbComputer:
     """Log-probabilities of taken tokens under a causal language model, and a critic's values."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Scorer:
         model: nn.Module,
         *,
         numerics: Numerics,
-        memory: Memory,
+        memory: ChunkLimits,
         precision: Precision,
         critic: Critic | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class Scorer:
 
     def said(self, sample: TokenSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
         """name -> [B, T], 0 outside the mask."""
-        places = Places.of(sample, mask)
+        places = TokenIndex.of(sample, mask)
         layout = self.lay(sample.tokens, places.read(len(mask)))
         states = places.gather(self.forward(layout), layout.start)
         head = self.model.get_output_embeddings() if self.splits else nn.Identity()
@@ -114,13 +114,13 @@ class Scorer:
         out = self.trunk(layout)
         return out.last_hidden_state if self.splits else out.logits
 
-    def values(self, places: Places, layout: Layout, states: Tensor) -> Tensor:
+    def values(self, places: TokenIndex, layout: Layout, states: Tensor) -> Tensor:
         """What the critic expects of each step, from what stands before its token: [N]."""
         if self.own_trunk is not None:
             states = places.gather(self.own_trunk(layout).last_hidden_state, layout.start)
         return self.critic(states)
 
-    def layout_of_rows(self) -> Lay:
+    def layout_of_rows(self) -> LayoutFn:
         """How rows are laid out for good: packed only if the network keeps packed rows apart."""
         asked = self.numerics.packing
         if asked is False:
@@ -147,7 +147,7 @@ class Scorer:
     ) -> Evidence:
         """The same without gradient, a few rows at a time."""
         budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
-        parts = budget.cut(Places.of(sample, mask).read(len(mask)).clamp(min=1))
+        parts = budget.cut(TokenIndex.of(sample, mask).read(len(mask)).clamp(min=1))
         if len(parts) <= 1:
             return self(sample, mask, needs)
         said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]

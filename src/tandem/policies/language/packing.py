@@ -31,7 +31,7 @@ class Layout:
     )
 
 
-Lay = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of each row are read [B])
+LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of each row are read [B])
 
 
 def padded(tokens: Tensor, read: Tensor) -> Layout:

@@ -14,13 +14,17 @@ from torch import Tensor, nn
 
 from tandem import distributed, rng
 from tandem.policies import parameters
-from tandem.policies.engines.rollout_engine import Hosting
-from tandem.policies.language.chat import Chat, Talk
+from tandem.policies.engines.rollout_engine import EngineMixin
+from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.decoding import Endings
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.liger import fuse
-from tandem.policies.language.logprob import Memory, Scorer, logits_are_head_of_trunk
+from tandem.policies.language.logprob import (
+    ChunkLimits,
+    TokenLogProbComputer,
+    logits_are_head_of_trunk,
+)
 from tandem.policies.language.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.language.records import Description, TokenSample
 from tandem.policies.language.rows import check_room, demonstrated, sampled
@@ -42,7 +46,7 @@ PROVIDES = frozenset(
 )
 
 
-class LanguagePolicy(Hosting):
+class LanguagePolicy(EngineMixin):
     """Samples tokens, and says how likely they are. It has no weights before `load`."""
 
     def __init__(
@@ -76,9 +80,9 @@ class LanguagePolicy(Hosting):
             liger=liger,
         )
         self.lora, self.kind_of_critic = lora, critic
-        self.talk = Talk(system_prompt=system_prompt, enable_thinking=enable_thinking)
-        self.memory = Memory(logits=logit_budget, tokens=token_budget)
-        self.reference: Scorer | None = None
+        self.talk = ChatOptions(system_prompt=system_prompt, enable_thinking=enable_thinking)
+        self.memory = ChunkLimits(logits=logit_budget, tokens=token_budget)
+        self.reference: TokenLogProbComputer | None = None
         self.critic: Critic | None = None
 
     def describe(self, request: Request) -> Description:
@@ -100,13 +104,13 @@ class LanguagePolicy(Hosting):
         if self.lora is not None:
             self.network = adapted(model, self.lora, seed=self.seed)
         own = {"numerics": self.numerics, "memory": self.memory, "precision": self.precision}
-        self.scorer = Scorer(model, **own, critic=self.critic)
+        self.scorer = TokenLogProbComputer(model, **own, critic=self.critic)
         self.packs = self.scorer.packs
         self.engine = self.host()
         parameters.warn_of_rounding(self.trainable())
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
-            self.reference = Scorer(frozen, **own)
+            self.reference = TokenLogProbComputer(frozen, **own)
         if self.numerics.liger:  # after all that is copied, or judged on the CPU
             frozen = None if self.reference is None else self.reference.model
             fuse(model, frozen, None if self.critic is None else self.critic.layers)

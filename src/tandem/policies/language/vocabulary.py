@@ -16,7 +16,7 @@ from tandem.policies.language.sampling import entropy_of, widened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class TokenIndex:
     """Where the N steps of a mask [B, T] stand, and what was taken there."""
 
     row: Tensor  # [N] int64
@@ -26,7 +26,7 @@ class Places:
     temperature: Tensor  # [N]
 
     @classmethod
-    def of(cls, sample: TokenSample, mask: Tensor) -> Places:
+    def of(cls, sample: TokenSample, mask: Tensor) -> TokenIndex:
         row, step = mask.nonzero(as_tuple=True)
         column = sample.prompt_length[row] + step
         return cls(
@@ -66,7 +66,7 @@ ALSO: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 def token_logp(
     states: Tensor,
     head: Callable[[Tensor], Tensor],
-    places: Places,
+    places: TokenIndex,
     *,
     vocabulary: int,
     logit_budget: int,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.policies.memory.fsdp import pieces_of
-from tandem.policies.memory.meta_model import Outline, Pass
+from tandem.policies.memory.meta_model import MetaModel, Pass
 
 if TYPE_CHECKING:
     from tandem.policies.language.policy import LanguagePolicy
@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Workload:
     """What one device is asked to do."""
 
     samples: int  # rows of an iteration
@@ -46,9 +46,9 @@ class Work:
     shards: bool = False  # each of several ranks has a part of every weight
 
 
-def footprint(policy: LanguagePolicy, request: Request, work: Work) -> list[Part]:
+def footprint(policy: LanguagePolicy, request: Request, work: Workload) -> list[Part]:
     """Every part that counts. A configuration is read, and no weight."""
-    outline = Outline(policy, request)
+    outline = MetaModel(policy, request)
     return [
         *of_weights(outline),
         *of_learning(outline, work),
@@ -58,7 +58,7 @@ def footprint(policy: LanguagePolicy, request: Request, work: Work) -> list[Part
     ]
 
 
-def of_weights(outline: Outline) -> list[Part]:
+def of_weights(outline: MetaModel) -> list[Part]:
     size, says = size_of([*outline.base, *outline.model.buffers()]), counted(outline.base)
     weights = Part(
         name="weights",
@@ -80,13 +80,13 @@ def of_weights(outline: Outline) -> list[Part]:
     return parts
 
 
-def narrower(outline: Outline) -> str:
+def narrower(outline: MetaModel) -> str:
     if outline.policy.numerics.dtype == "bfloat16":
         return "take a smaller model"
     return "set model.dtype=bfloat16 with model.lora, or take a smaller model"
 
 
-def of_gathering(outline: Outline) -> list[Part]:
+def of_gathering(outline: MetaModel) -> list[Part]:
     """Whole weights beside a rank's part of them."""
     pieces = pieces_of(outline.networks)
     reference = size_of(outline.base) if outline.has_reference else 0
@@ -108,7 +108,7 @@ def of_gathering(outline: Outline) -> list[Part]:
     ]
 
 
-def of_learning(outline: Outline, work: Work) -> list[Part]:
+def of_learning(outline: MetaModel, work: Workload) -> list[Part]:
     """What is there for every trained weight."""
     trained = outline.trained
     state = sum(p.numel() * work.state(p.dtype) for p in trained)
@@ -128,7 +128,7 @@ def of_learning(outline: Outline, work: Work) -> list[Part]:
     ]
 
 
-def of_update(outline: Outline, work: Work) -> list[Part]:
+def of_update(outline: MetaModel, work: Workload) -> list[Part]:
     """A micro-batch, forward and backward."""
     again = outline.policy.numerics.gradient_checkpointing
     lower = "lower max_tokens_per_microbatch" if work.rows is None else "lower micro_batch_size"
@@ -147,7 +147,7 @@ def of_update(outline: Outline, work: Work) -> list[Part]:
     return [part, casts] if work.narrow else [part]
 
 
-def of_casts(outline: Outline) -> Part:
+def of_casts(outline: MetaModel) -> Part:
     """A pass keeps what it computed with until its backward has, or has computed it again."""
     again = outline.policy.numerics.gradient_checkpointing
     pieces = pieces_of(outline.networks, of=outline.is_cast)
@@ -162,7 +162,7 @@ def of_casts(outline: Outline) -> Part:
     )
 
 
-def pass_of(outline: Outline, work: Work) -> Pass:
+def pass_of(outline: MetaModel, work: Workload) -> Pass:
     """The largest micro-batch: rows of the longest prompt and answer there can be."""
     longest, numerics = outline.longest - 1, outline.policy.numerics  # the last one is not read
     most = work.per_update if work.rows is None else min(work.rows, work.per_update)
@@ -177,7 +177,7 @@ def pass_of(outline: Outline, work: Work) -> Pass:
     return Pass(rows=rows, width=width, steps=steps, masked=packs and not numerics.flash)
 
 
-def of_sampling(outline: Outline, work: Work) -> list[Part]:
+def of_sampling(outline: MetaModel, work: Workload) -> list[Part]:
     """Nothing where a server samples, in a memory of its own."""
     sampling = outline.sampling
     if sampling.engine is not None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tandem.hub import located
 from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.pretrained import positions, recompute_activations
-from tandem.policies.language.vocabulary import ALSO, Places, token_logp
+from tandem.policies.language.vocabulary import ALSO, TokenIndex, token_logp
 from tandem.policies.lora import adapted
 from tandem.policies.memory.tracker import Peak, fuse_attention
 
@@ -36,7 +36,7 @@ class Pass:
     masked: bool  # whether several rows of a sample share one
 
 
-class Outline:
+class MetaModel:
     """The networks of a policy that was not loaded, adapters and critic too."""
 
     def __init__(self, policy: LanguagePolicy, request: Request) -> None:
@@ -130,7 +130,7 @@ class Outline:
         numbers = token_logp(
             states,
             head,
-            Places(row=place, step=place, column=place, token=place, temperature=warm),
+            TokenIndex(row=place, step=place, column=place, token=place, temperature=warm),
             vocabulary=head.weight.shape[0],
             logit_budget=self.policy.memory.logits,
             also=[name for name in ALSO if name in self.needs],

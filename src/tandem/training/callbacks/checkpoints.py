@@ -16,7 +16,7 @@ from tandem.record.checkpoint import newest_whole, publish, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
-from tandem.stop import Away
+from tandem.stop import EngineUnavailable
 from tandem.training.module import PostTraining, owned
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Checkpoints(Callback):
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
         """Whoever did not answer may be there again, and the run goes on from here."""
         # With several ranks each may have stopped at another place, and nobody waits for nobody.
-        if isinstance(exception, Away) and distributed.world_size() == 1:
+        if isinstance(exception, EngineUnavailable) and distributed.world_size() == 1:
             self.publish(trainer, module)
             log.warning("go on with: python train.py resume=%s", self.record.folder)
 
