@@ -10,7 +10,7 @@ from records import coupled
 
 from tandem.advantages.temporal import return_to_go
 from tandem.losses import reduction
-from tandem.losses.critic import explained_variance, value_loss
+from tandem.losses.critic import explained_variance, squared_errors, value_loss
 from tandem.metrics import own_metrics, settle
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
@@ -91,3 +91,17 @@ def test_where_all_returns_are_alike_there_is_nothing_to_explain():
     values = torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
     assert isnan(explained_variance(torch.full((2, 3), 0.3), values, mask))
     assert isnan(explained_variance(values, values, mask & False))
+
+
+def test_rounding_is_not_counted_as_a_clip(vectors):
+    """old + (V - old) need not be V: values that moved by less than the clip are not held."""
+    batch, chance = judged(vectors, torch.float32), torch.Generator().manual_seed(0)
+    differ = 0
+    for _ in range(20):
+        old, values, returns = torch.rand(3, *batch.mask.shape, generator=chance) - 0.5
+        moved = replace(batch, values=values / 1e3, old_values=old / 4, returns=returns)
+        free, held = squared_errors(moved, 0.2)
+        differ += int((held > free)[batch.mask].sum())
+        got = settle(own_metrics(partial(value_loss, clip=0.2), moved))
+        assert got == {"critic/value_clip_frac": 0.0}
+    assert differ > 0

@@ -26,7 +26,8 @@ def value_clipping(batch: CoupledBatch, *, clip: float | None) -> dict[str, Metr
     if clip is None:
         return {}
     free, held = squared_errors(batch, clip)
-    return {"critic/value_clip_frac": masked_mean(held > free, batch.mask)}
+    outside = (batch.values - batch.old_values).abs() > clip  # inside, the two differ by rounding
+    return {"critic/value_clip_frac": masked_mean(outside & (held > free), batch.mask)}
 
 
 @declare(reads={"values", "old_values", "returns"}, metrics=value_clipping)
