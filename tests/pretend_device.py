@@ -27,9 +27,9 @@ from torch.utils.backend_registration import (
 )
 
 import tandem
-import tandem.run as run_module
-from tandem.devices import quiet_lightning
-from tandem.settings import Devices
+import tandem.launch.run as run_module
+from tandem.launch.devices import quiet_lightning
+from tandem.settings.settings import Devices
 
 NAME = "sim"
 SOURCES = str(Path(__file__).parents[1] / "src")
@@ -181,7 +181,7 @@ class Accelerator(CPUAccelerator):
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
-    """In place of `tandem.devices.trainer_for`."""
+    """In place of `tandem.launch.devices.trainer_for`."""
     quiet_lightning()
     return Trainer(
         strategy=SingleDeviceStrategy(device=torch.device(NAME, 0), accelerator=Accelerator()),

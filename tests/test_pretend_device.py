@@ -24,6 +24,7 @@ PAINTED = (
 RUNS = {
     "grpo": (*WORDS, "algorithm=grpo", LORA, "model.gradient_checkpointing=true"),
     "dapo": (*WORDS, "algorithm=dapo", "model.packing=true", "model.logit_budget=400"),
+    "ppo": (*WORDS, "algorithm=ppo"),
     "dpo": ("algorithm=dpo", "data=sort_pairs"),
     "flow_grpo": (*PAINTED, "algorithm=flow_grpo"),
     "nft": (*PAINTED, "algorithm=nft", "model/ema=power", "evaluation.weights=ema"),
