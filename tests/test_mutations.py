@@ -26,7 +26,13 @@ def test_no_two_mutants_are_one():
 
 def test_a_text_that_is_gone_is_an_error():
     mutant = Mutant(
-        name="gone", issue="a/b#1", says="", file="losses/kl.py", old="no such line", new="", tests=()
+        name="gone",
+        issue="a/b#1",
+        says="",
+        file="losses/kl.py",
+        old="no such line",
+        new="",
+        tests=(),
     )
     with pytest.raises(Refused, match="gone: its text stands 0 times"):
         check(mutant, ROOT)
