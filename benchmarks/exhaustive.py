@@ -153,7 +153,8 @@ def page(kept: dict[str, dict]) -> str:
 
 
 def row(name: str, part: Part, found: dict | None) -> str:
-    what = part.says if part.page is None else f"[{part.says}](../{part.page})"
+    there = part.page is not None and (ROOT / part.page).exists()
+    what = f"[{part.says}](../{part.page})" if there else part.says
     if found is None:
         return f"| {name} | {what} | not run yet | | | |\n"
     outcome = Outcome(**found)

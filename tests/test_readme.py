@@ -11,7 +11,12 @@ from tandem.sweep.swept_values import one_that_runs
 from tandem.sweep.words import sweep_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "experiments").glob("*/README.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *(DOCS / f"{name}.md" for name in ("running", "algorithms", "pictures", "your_algorithm")),
+    *sorted((ROOT / "experiments").glob("*/README.md")),
+]
 # They name a run that must be there; other tests type them.
 NEED_A_RUN = ("resume=", "continue_from=", "--help")
 
@@ -43,10 +48,10 @@ def test_the_misspelt_example_is_answered_as_the_readme_says():
 
 
 def test_every_algorithm_is_in_the_table():
-    text = (ROOT / "README.md").read_text()
+    text = (DOCS / "algorithms.md").read_text()
     for path in (ROOT / "conf" / "algorithm").glob("[!_]*.yaml"):
         assert f"| `{path.stem}` |" in text
-        assert f"(conf/algorithm/{path.name})" in text
+        assert f"(../conf/algorithm/{path.name})" in text
 
 
 def test_the_algorithm_of_your_own_is_the_one_in_experiments():
@@ -55,3 +60,13 @@ def test_the_algorithm_of_your_own_is_the_one_in_experiments():
     preset = (study / "conf" / "algorithm" / "my_idea.yaml").read_text()
     assert f"```python\n{source}```" in text
     assert f"```yaml\n{preset}```" in text
+
+
+def test_every_link_of_the_pages_leads_somewhere():
+    broken = {
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in [ROOT / "README.md", *DOCS.glob("*.md"), *ROOT.glob("[A-Z]*.md")]
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        if not (page.parent / target).exists()
+    }
+    assert broken == set()
