@@ -44,20 +44,17 @@ class Budget:
         order = cost.argsort(descending=True, stable=True).cpu()
         parts, start = [], 0
         while start < len(order):
-            size = self._fits(int(cost[order[start]]), len(order) - start, rows)
+            longest, left = int(cost[order[start]]), len(order) - start
+            limits = [left]
+            if self.rows is not None:
+                limits.append(self.rows // rows)
+            if self.max_tokens is not None:
+                limits.append(self.max_tokens // max(longest * rows, 1))
+            # Even parts, not full ones and a rest: one row alone takes another code path in BLAS.
+            size = math.ceil(left / math.ceil(left / max(1, min(limits))))
             parts.append(order[start : start + size])
             start += size
         return parts
-
-    def _fits(self, longest: int, left: int, rows: int) -> int:
-        limits = [left]
-        if self.rows is not None:
-            limits.append(self.rows // rows)
-        if self.max_tokens is not None:
-            limits.append(self.max_tokens // max(longest * rows, 1))
-        size = max(1, min(limits))
-        # Even parts, not full ones and a rest: a rest of one row takes another code path in BLAS.
-        return math.ceil(left / math.ceil(left / size))
 
     def _share_out(self, cost: Tensor, rows: int) -> list[Tensor]:
         """Indices of units of at most so many rows each. cost: [N] steps of a whole unit."""

@@ -36,7 +36,8 @@ class Experience:
 
     def __post_init__(self) -> None:
         shape = tuple(self.rollout.mask.shape)
-        check_shapes("Experience", self.columns(), shape)
+        own = {"advantages": self.advantages, "returns": self.returns}
+        check_shapes("Experience", own, shape)
         check_shapes("Experience.weights", self.weights, shape)
         # A survey may find several numbers for a step, along further axes.
         found = {
@@ -44,43 +45,24 @@ class Experience:
         }
         check_shapes("Experience.surveyed", found, shape)
 
-    def columns(self) -> dict[str, Tensor]:
-        """Its own tensors [B, T] that are there."""
-        own = {"advantages": self.advantages, "returns": self.returns}
-        return {name: value for name, value in own.items() if value is not None}
-
-    def weighed(self, weights: Mapping[str, Tensor]) -> Experience:
-        return replace(self, weights=weights)
-
-    def weightless(self) -> Experience:
-        """The same rows, counting for nothing."""
-        return self.weighed({name: 0 * weight for name, weight in self.weights.items()})
-
 
 def rows_of(experience: Experience, rows: Tensor) -> Experience:
     """The chosen rows, without the steps that none of them has."""
-    return trim(take(experience, rows))
-
-
-def first_row(experience: Experience) -> Experience:
-    return rows_of(experience, torch.zeros(1, dtype=torch.int64))
-
-
-def trim(experience: Experience) -> Experience:
-    """Drop the steps right of the longest sample."""
-    steps = max(int(experience.rollout.length.max()), 1)
-    rollout = experience.rollout
+    chosen = take(experience, rows)
+    rollout, returns = chosen.rollout, chosen.returns
+    steps = max(int(rollout.length.max()), 1)
     if steps >= rollout.mask.shape[1]:
-        return experience
+        return chosen
     cut = {name: getattr(rollout, name) for name in ("mask", *PER_STEP)}
     shorter = {name: value[:, :steps] for name, value in cut.items() if value is not None}
     return replace(
-        experience,
+        chosen,
         rollout=replace(rollout, **shorter),
-        **{name: value[:, :steps] for name, value in experience.columns().items()},
-        weights={name: weight[:, :steps] for name, weight in experience.weights.items()},
-        surveyed={name: found[:, :steps] for name, found in experience.surveyed.items()},
-        record=each(experience.record, lambda x: x if x.ndim == 1 else x[:, :steps]),
+        advantages=chosen.advantages[:, :steps],
+        returns=None if returns is None else returns[:, :steps],
+        weights={name: weight[:, :steps] for name, weight in chosen.weights.items()},
+        surveyed={name: found[:, :steps] for name, found in chosen.surveyed.items()},
+        record=each(chosen.record, lambda x: x if x.ndim == 1 else x[:, :steps]),
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from itertools import islice
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,15 +18,25 @@ from tandem.types import CoupledBatch
 ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
 
 
+class Additive:
+    """What adds up field by field, over any cut and over ranks."""
+
+    __slots__ = ()
+
+    def parts(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def __add__(self, other: Self) -> Self:
+        pairs = zip(self.parts(), other.parts(), strict=True)
+        return type(self)(*(one + more for one, more in pairs))
+
+
 @dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(Additive):
     """A mean in the making: total / count."""
 
     total: Tensor
     count: Tensor
-
-    def __add__(self, other: Sum) -> Sum:
-        return Sum(self.total + other.total, self.count + other.count)
 
     @staticmethod
     def value(total: float, count: float) -> float | None:
@@ -49,16 +60,12 @@ class Min:
 
 
 @dataclass(frozen=True, slots=True)
-class EffectiveSize:
+class EffectiveSize(Additive):
     """Of weights: (sum)^2 / sum of squares / count, 1 where all are alike."""
 
     total: Tensor
     squares: Tensor
     count: Tensor
-
-    def __add__(self, other: EffectiveSize) -> EffectiveSize:
-        squares, count = self.squares + other.squares, self.count + other.count
-        return EffectiveSize(self.total + other.total, squares, count)
 
     @staticmethod
     def value(total: float, squares: float, count: float) -> float | None:
@@ -66,7 +73,7 @@ class EffectiveSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Correlation:
+class Correlation(Additive):
     """Of pairs (x, y), by Pearson; of no two different x, or y, there is none."""
 
     count: Tensor
@@ -75,10 +82,6 @@ class Correlation:
     xx: Tensor
     yy: Tensor
     xy: Tensor
-
-    def __add__(self, other: Correlation) -> Correlation:
-        pairs = zip(_parts(self), _parts(other), strict=True)
-        return Correlation(*(one + more for one, more in pairs))
 
     @staticmethod
     def value(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float | None:
@@ -97,19 +100,14 @@ def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """The numbers over all ranks, in two collectives; a mean over nothing is left out."""
     edges = {name: m for name, m in metrics.items() if isinstance(m, Max | Min)}
     sums = {name: m for name, m in metrics.items() if name not in edges}
-    added = iter(distributed.total(_column(x for m in sums.values() for x in _parts(m))).tolist())
+    added = iter(distributed.total(_column(x for m in sums.values() for x in m.parts())).tolist())
     highest = (m.most if isinstance(m, Max) else -m.least for m in edges.values())
     most = distributed.largest(_column(highest)).tolist()
-    settled = {name: m.value(*islice(added, len(_parts(m)))) for name, m in sums.items()}
+    settled = {name: m.value(*islice(added, len(fields(m)))) for name, m in sums.items()}
     signs = [1 if isinstance(m, Max) else -1 for m in edges.values()]
     edge_of = zip(edges, signs, most, strict=True)
     settled |= {n: None if x == -math.inf else s * x for n, s, x in edge_of}  # of nothing: none
     return {name: settled[name] for name in metrics if settled[name] is not None}
-
-
-def _parts(metric: Sum | EffectiveSize | Correlation) -> list[Tensor]:
-    """What is added up over ranks."""
-    return [getattr(metric, field.name) for field in fields(metric)]
 
 
 def _column(values: Iterable[Tensor]) -> Tensor:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 Key = int | Tensor  # 64 bits; a tensor holds one key per row
 
-GOLDEN = 0x9E3779B97F4A7C15
-STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))  # shift, then multiply
+# As int64 has them, which both tensors and Python's integers can be multiplied by.
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+STEPS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))  # shift, multiply
 
 
 def key(*names: int | str | Tensor) -> Key:
@@ -27,11 +28,17 @@ def key(*names: int | str | Tensor) -> Key:
 
 def further(state: Key, *names: int | str | Tensor) -> Key:
     """Fold more names into a key: further(key(a), b) is key(a, b)."""
+    state = _signed(state)
     for name in names:
         if isinstance(name, Tensor):
-            state = torch.as_tensor(_signed(state), dtype=torch.int64, device=name.device)
-        state = _mix(_add(state, GOLDEN) ^ _as_bits(name, state))
-    return state
+            state, name = torch.as_tensor(state, device=name.device), name.long()
+        elif isinstance(name, str):
+            name = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+        state = _signed(state + GOLDEN) ^ _signed(name)
+        for by, multiplier in STEPS:
+            state = _signed((state ^ _shift(state, by)) * multiplier)
+        state = state ^ _shift(state, 31)
+    return state if isinstance(state, Tensor) else state % 2**64
 
 
 def bits(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> Tensor:
@@ -44,10 +51,10 @@ def bits(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "c
 
 def at(keys: Tensor, index: Tensor) -> Tensor:
     """The draw of each index under each key, int64; the two broadcast."""
-    # `_mix` in place, as all below: the noise of pictures is long, and copies cost more than sums.
-    drawn = keys + (index + 1) * _signed(GOLDEN)
+    # As `further`, but in place: the noise of pictures is long, and copies cost more than sums.
+    drawn = keys + (index + 1) * GOLDEN
     for by, multiplier in STEPS:
-        drawn.bitwise_xor_(_shift(drawn, by)).mul_(_signed(multiplier))
+        drawn.bitwise_xor_(_shift(drawn, by)).mul_(multiplier)
     return drawn.bitwise_xor_(_shift(drawn, 31))
 
 
@@ -80,41 +87,12 @@ def permutation(keys: int, size: int) -> Tensor:
     return bits(keys, (size,)).argsort(stable=True)
 
 
-def _as_bits(name: int | str | Tensor, state: Key) -> Key:
-    if isinstance(name, str):
-        name = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
-    if isinstance(name, Tensor):
-        return name.long()
-    return _signed(name) if isinstance(state, Tensor) else _unsigned(name)
-
-
-def _mix(z: Key) -> Key:
-    for by, multiplier in STEPS:
-        z = _multiply(z ^ _shift(z, by), multiplier)
-    return z ^ _shift(z, 31)
-
-
-def _add(z: Key, constant: int) -> Key:
-    return z + _signed(constant) if isinstance(z, Tensor) else _unsigned(z + constant)
-
-
-def _multiply(z: Key, constant: int) -> Key:
-    return z * _signed(constant) if isinstance(z, Tensor) else _unsigned(z * constant)
-
-
 def _shift(z: Key, by: int) -> Key:
-    """Logical right shift of 64 bits (int64 tensors shift arithmetically)."""
+    """Logical right shift of 64 bits (signed numbers shift arithmetically)."""
     shifted, lowest = z >> by, (1 << (64 - by)) - 1
     return shifted.bitwise_and_(lowest) if isinstance(z, Tensor) else shifted & lowest
 
 
-def _unsigned(z: int) -> int:
-    return z & (1 << 64) - 1
-
-
 def _signed(z: Key) -> Key:
-    """The same 64 bits as a Python int in int64's range."""
-    if isinstance(z, Tensor):
-        return z
-    z = _unsigned(z)
-    return z if z < 1 << 63 else z - (1 << 64)
+    """The lowest 64 bits as a Python int in int64's range; a tensor has no more."""
+    return z if isinstance(z, Tensor) else (z + 2**63) % 2**64 - 2**63

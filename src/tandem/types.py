@@ -250,20 +250,14 @@ def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[i
 
 def take(record: Record, rows: Tensor) -> Record:
     """The chosen rows of every tensor and tuple of a record. rows: [N] int64 -> B becomes N."""
-    return each(record, lambda value: _pick(value, rows))
-
-
-def _pick(value: Tensor | tuple, rows: Tensor) -> Tensor | tuple:
-    return (
-        value[rows.to(value.device)]
-        if isinstance(value, Tensor)
-        else tuple(value[i] for i in rows.tolist())
+    return each(
+        record,
+        lambda value: (
+            value[rows.to(value.device)]
+            if isinstance(value, Tensor)
+            else tuple(value[row] for row in rows.tolist())
+        ),
     )
-
-
-def moved(record: Record, device: torch.device) -> Record:
-    """Every tensor of a record on that device."""
-    return each(record, lambda value: value.to(device) if isinstance(value, Tensor) else value)
 
 
 def concat(records: Sequence[Record]) -> Record:

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.budget import Budget
-from tandem.experience import Experience, first_row, rows_of, unmasked
+from tandem.experience import Experience, rows_of, unmasked
 from tandem.types import Rollout
+
+FIRST = torch.zeros(1, dtype=torch.int64)  # the row that a rank without any takes part with
 
 
 def trained_groups(rollout: Rollout) -> Tensor:
@@ -37,7 +39,7 @@ def of_groups(experience: Experience, ids: Tensor) -> Experience:
     rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
     if len(rows):
         return rows_of(experience, rows)
-    first = first_row(experience)
+    first = rows_of(experience, FIRST)
     return replace(first, rollout=unmasked(first.rollout))
 
 
@@ -99,7 +101,8 @@ def even_parts(
     # A graph that several parts shared would be gone after the first backward.
     assert count == 1 or minibatch.record is None
     parts = [rows_of(minibatch, rows[part.to(rows.device)]) for part in cut]
-    idle = (parts[0] if parts else first_row(minibatch)).weightless()
+    idle = parts[0] if parts else rows_of(minibatch, FIRST)
+    idle = replace(idle, weights={name: 0 * weight for name, weight in idle.weights.items()})
     return parts + [idle] * (count - len(parts))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -109,7 +110,7 @@ class PostTraining(LightningHooks):
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """One optimiser step each: whole groups, with the weights of every term."""
         for rows in updates(experience, self.plan, self.iteration, self.policy.for_epoch):
-            yield rows.weighed(self.objective.weigh(rows.rollout.trained))
+            yield replace(rows, weights=self.objective.weigh(rows.rollout.trained))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""

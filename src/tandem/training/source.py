@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tandem.policies.language.sampling import Sampling
 from tandem.rewards import Rewards
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import Slots, slots_of_this_rank
-from tandem.types import Prompt, Rollout, Scores, concat, moved
+from tandem.types import Prompt, Rollout, Scores, concat, each
 
 BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
 
@@ -128,26 +128,31 @@ class LiveSource:
         """Rewards that wait are asked about what there is while the rest is sampled, as the sampler
         cuts it anyway; of the time that takes, what is left when all is sampled is the reward's."""
         key = rng.key(self.plan.seed, "rollout", self.iteration)
-        rows = (sampling or self.policy.sampling).max_rows if self.rewards.waits else None
+        count = max(len(prompts), 1)
+        if self.rewards.waits:
+            count = max((sampling or self.policy.sampling).max_rows // group_size, 1)
         rollouts, asked = [], []
         # Ranks of unequal work cut it into unequally many parts.
         with self.clock.phase("sample"), self.policy.at_own_pace(sampling):
-            for some in in_parts(prompts, None if rows is None else max(rows // group_size, 1)):
+            for start in range(0, len(prompts), count):
+                some = list(prompts)[start : start + count]
                 rollout = self.policy.sample(
-                    list(some.values()), group_size, key=key, slots=list(some), sampling=sampling
+                    [prompts[slot] for slot in some],
+                    group_size,
+                    key=key,
+                    slots=some,
+                    sampling=sampling,
                 )
                 self.clock.tick()
                 rollouts.append(rollout)
                 asked.append(self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group))
+        scores, rollout = [], concat(rollouts)
         with self.clock.phase("reward"):
-            scores = concat([self._heard(answered) for answered in asked])
-        rollout = concat(rollouts)
-        return rollout, moved(scores, rollout.mask.device)
-
-    def _heard(self, answered: Callable[[], Scores]) -> Scores:
-        scores = answered()
-        self.clock.tick()
-        return scores
+            for answer in asked:
+                scores.append(answer())
+                self.clock.tick()
+        home = rollout.mask.device
+        return rollout, each(concat(scores), lambda x: x.to(home))
 
     def _shown(
         self, examples: Sequence[Prompt], slots: Sequence[int], *, score: float
@@ -166,10 +171,3 @@ class LiveSource:
             return replace(rollout, baseline=torch.ones_like(rollout.truncated)), scores
         self.taken.append((rollout, scores))
         return rollout, scores
-
-
-def in_parts(prompts: Slots, count: int | None) -> Iterator[Slots]:
-    """`count` prompts at a time, in their order; None: all at once."""
-    slots = list(prompts)
-    for start in range(0, len(slots), count or max(len(slots), 1)):
-        yield {slot: prompts[slot] for slot in slots[start:][:count]}
