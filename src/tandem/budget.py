@@ -1,4 +1,4 @@
-"""What one forward pass may hold, and how rows are cut to it."""
+"""Size limits of one forward pass, and the cut of rows to them."""
 
 from __future__ import annotations
 

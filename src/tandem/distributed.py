@@ -1,4 +1,4 @@
-"""What several ranks do together; with one rank every function here is the identity.
+"""Collectives over ranks; with one rank every function here is the identity.
 
 Pure functions never know of ranks: `over_all` hands them the rows of all ranks and gives each rank
 its own rows of the answer.

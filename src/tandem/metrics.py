@@ -1,4 +1,4 @@
-"""What is logged, carried as sums, maxima and minima: any cut of the batch gives the same."""
+"""Metrics as sums, maxima and minima: any cut of the batch gives the same values."""
 
 from __future__ import annotations
 

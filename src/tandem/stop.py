@@ -1,4 +1,4 @@
-"""What ends a run for a reason: one line, and an exit code of its own."""
+"""Reasons that end a run: one line, and an exit code of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of a group say together, level by level or step by step."""
+"""Statistics of the rows of a group, level by level or step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to scores before they are compared: (Scores, Rollout) -> (Scores, Rollout).
+"""Reward shaping before advantages: (Scores, Rollout) -> (Scores, Rollout).
 
 The options of `algorithm/truncated` say what an answer is worth that the step limit cut off.
 """

@@ -1,4 +1,4 @@
-"""What is logged of every iteration: how far the policy moved, advantages, rewards, responses."""
+"""Training metrics of an iteration: policy drift, advantages, rewards, responses."""
 
 from __future__ import annotations
 

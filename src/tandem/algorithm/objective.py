@@ -1,4 +1,4 @@
-"""What an update minimises: a sum of terms, each a loss per step times its weights.
+"""The objective of an update: a sum of terms, each a loss per step times its weights.
 
 An objective asks the policy for what its terms read, and for nothing else.
 """

@@ -1,4 +1,4 @@
-"""What stands beside the policy loss: a KL to the frozen reference, and a bonus on the entropy."""
+"""Regularisers beside the policy loss: a KL to the frozen reference, a bonus on the entropy."""
 
 from __future__ import annotations
 

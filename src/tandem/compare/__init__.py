@@ -1,1 +1,1 @@
-"""What runs say when they are laid beside each other: `python -m tandem.compare RUNS...`."""
+"""Comparison of runs: `python -m tandem.compare RUNS...`."""

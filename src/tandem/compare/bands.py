@@ -1,4 +1,4 @@
-"""Whether new runs stay within what an experiment is expected to show."""
+"""The check of new runs against the bands that an experiment is expected to stay in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What learning curves say in numbers: how high on the whole, how soon, where to, and pass@k."""
+"""Tables of learning curves: area, time to threshold, final level, pass@k."""
 
 from __future__ import annotations
 

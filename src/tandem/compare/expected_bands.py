@@ -1,4 +1,4 @@
-"""What an experiment is expected to show, kept beside it: mean curves and bands of its variants.
+"""Expected bands of an experiment: mean curves and limits of its variants, kept beside it.
 
 `expected.json` holds for each variant its configuration, seeds, mean curve and band. A run belongs
 to the variant of its configuration, whatever its seed. A band is over iterations, the one axis that

@@ -1,4 +1,4 @@
-"""Whether seeds or prompts make a mean uncertain, and which of them to buy."""
+"""The table of noise: whether seeds or prompts make a mean uncertain, and which to add."""
 
 from __future__ import annotations
 

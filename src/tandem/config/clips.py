@@ -1,4 +1,4 @@
-"""What a clip ratio of PPO is in the unit of another loss: `${clip_ratio:0.2}`."""
+"""The clip ratio of PPO in the unit of another loss: `${clip_ratio:0.2}`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command line asks for, part by part, and which parts name things that do not exist.
+"""Command-line overrides, part by part, and the refusal of names that do not exist.
 
 An override is a choice (`algorithm=grpo`: an option of a group) or a value (`seed=3`: a key).
 """

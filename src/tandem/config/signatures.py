@@ -1,4 +1,4 @@
-"""What a function or class takes, its annotations evaluated."""
+"""Signatures of functions and classes, their annotations evaluated."""
 
 from __future__ import annotations
 

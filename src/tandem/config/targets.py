@@ -1,4 +1,4 @@
-"""What a `_target_` may name. A name proves nothing: the object that it leads to is judged."""
+"""The allow-list of `_target_`. A name proves nothing: the object that it leads to is judged."""
 
 from __future__ import annotations
 

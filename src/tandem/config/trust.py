@@ -1,4 +1,4 @@
-"""What the user has said on a command line: modules to import, hosts to ask, variables to send.
+"""The user's list of trusted modules to import, hosts to ask and variables to send.
 
 What a run directory or a file names is not believed. What a run used that this user started is kept
 in trusted.json, in his configuration folder, so that his own runs go on without a word.

@@ -1,4 +1,4 @@
-"""What a component declares, and how it becomes an option: the same for everybody's components.
+"""Declarations of components, which make them options: the same for built-in and foreign ones.
 
 No heavy library is imported here, nor Hydra: whoever composes reads `REGISTERED`.
 """

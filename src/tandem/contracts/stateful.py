@@ -1,4 +1,4 @@
-"""What an algorithm carries from one iteration to the next, and a checkpoint with it."""
+"""Stateful components: modules that an algorithm carries between iterations and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data function gives: prompts in disjoint splits, and the rows that could not be used."""
+"""Records of data functions: prompts in disjoint splits, and the rows that could not be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a moving average keeps: (count, *, numbers) -> decay in [0, 1].
+"""Decays of moving averages of weights: (count, *, numbers) -> share kept, in [0, 1].
 
 average <- decay average + (1 - decay) live, in float32: in bfloat16 the small steps round to none.
 count is the number of updates or iterations before, 0 at the first; 0 as decay copies.

@@ -1,4 +1,4 @@
-"""How likely a step was, and how far two policies are apart on it: [B], nats per latent dimension.
+"""Log-probabilities and KLs of denoising steps: [B], nats per latent dimension.
 
 All are means over latent dimensions, never sums: the log of a ratio is then 1/D of the whole
 step's, which is why clip ranges of flows are small.

@@ -1,4 +1,4 @@
-"""How good a policy is on held-out prompts, under each of the samplings it is evaluated by.
+"""Evaluation of a policy on held-out prompts, under each of its sampling modes.
 
 All noise is a function of (key, prompt, sample), whatever the iteration: two evaluations of a run
 differ by the weights alone, and the first samples of a longer one are those of a shorter one.

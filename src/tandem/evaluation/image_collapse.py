@@ -1,4 +1,4 @@
-"""How pictures drift while a policy is trained, and when what a reward gains is paid by them.
+"""Measures of image collapse: drift of pictures, and when a reward is paid for by it.
 
 A picture is uint8 [..., H, W, 3]; a measure of one is [...] float64.
 """

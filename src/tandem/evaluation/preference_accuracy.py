@@ -1,4 +1,4 @@
-"""How often a policy prefers the chosen answer of a held-out pair, by its own loss's reward."""
+"""Preference accuracy: how often the chosen answer of a held-out pair wins by the loss's reward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of the samples of each prompt, and what an evaluation's numbers make of it."""
+"""Per-prompt counts and the evaluation metrics computed from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under which samplings a policy is evaluated, and what is measured under each."""
+"""Evaluation settings: sampling modes and their metrics."""
 
 from __future__ import annotations
 

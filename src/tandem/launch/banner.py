@@ -1,4 +1,4 @@
-"""What a run says before it starts: what was chosen, and how its batches come about."""
+"""The banner of a run: the choices, and the arithmetic of its batches."""
 
 from __future__ import annotations
 

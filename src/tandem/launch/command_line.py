@@ -1,4 +1,4 @@
-"""What is read of a command line: help, resume, and every mistake that can be seen."""
+"""The command line before anything runs: help, resume, and every mistake that can be seen."""
 
 from __future__ import annotations
 

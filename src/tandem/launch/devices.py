@@ -1,4 +1,4 @@
-"""Where a run computes: one device, several with a copy each, or several with a part each."""
+"""Devices of a run: one, several with a copy each, or several with a part each."""
 
 from __future__ import annotations
 

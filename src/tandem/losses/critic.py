@@ -1,4 +1,4 @@
-"""What a critic minimises, [B, T], and how well it foretells."""
+"""Losses of a critic, [B, T], and its explained variance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is compared with whom: a chosen and a rejected row of one group, and what is logged of them.
+"""Pairs of a chosen and a rejected row in a group, and their metrics.
 
 A row whose advantages are positive is chosen, one whose advantages are negative is rejected. What a
 pair says stands on every step of both its rows, so `sequence_mean` makes of it a mean over pairs.

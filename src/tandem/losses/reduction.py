@@ -1,4 +1,4 @@
-"""How much each step counts: mask [B, T] -> weight [B, T]. A loss is the weighted sum of its steps.
+"""Step weights: mask [B, T] -> weight [B, T]. A loss is the weighted sum of its steps.
 
 The mask holds all rows of one update, on all ranks, so any cut of the update adds up exactly.
 A sample without a trained step counts for nothing, in the denominator neither.

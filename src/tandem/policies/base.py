@@ -1,4 +1,4 @@
-"""What every policy is: a module in eval mode, whose trained weights have names."""
+"""The base of every policy: a module in eval mode, whose trained weights have names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a policy learns: named for checkpoints, grouped for optimisers; and how precisely."""
+"""Trained parameters of a policy: named for checkpoints, grouped for optimisers, exact or not."""
 
 from __future__ import annotations
 

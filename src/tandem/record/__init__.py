@@ -1,1 +1,1 @@
-"""What a run leaves behind: its directory, the pictures of it, its copies elsewhere."""
+"""The record of a run: its directory, its plots, its mirrors."""

@@ -1,4 +1,4 @@
-"""What an evaluation by itself leaves beside the record of the run that it is about.
+"""The record of an evaluation by itself, beside the run that it is about.
 
 evaluation_test.json    the numbers
 evaluation_test.jsonl   rows of samples, their pictures beside it

@@ -1,4 +1,4 @@
-"""What a run is filed under where it is mirrored, all of it read off its configuration."""
+"""Labels of a run in its mirrors, all read from its configuration."""
 
 from __future__ import annotations
 

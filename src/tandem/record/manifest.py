@@ -1,4 +1,4 @@
-"""What a run was made with: code, packages, hardware, seed and command line, without any secret."""
+"""The manifest of a run: code, packages, hardware, seed and command line, without any secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an optimiser remembers, as named tensors and JSON, and back into its place.
+"""Optimiser state as named tensors and JSON, and back.
 
 Tensors are keyed `field/parameter name` (`exp_avg/layers.0.weight`) or `group/index/field`;
 numbers, lists and names are JSON. Any optimiser fits whose state is tensors and JSON values.

@@ -1,4 +1,4 @@
-"""What is drawn of a run, and by which names it is recorded."""
+"""Panels of plots, and the names that their metrics are recorded by."""
 
 from __future__ import annotations
 

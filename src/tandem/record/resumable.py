@@ -1,4 +1,4 @@
-"""Whether a run directory can be gone on with, before anything in it is cut back."""
+"""The check that a run directory can be resumed, before anything in it is cut back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run directory can be written to and has room, and what to say where it has not."""
+"""The check that a run directory is writable and has room."""
 
 from __future__ import annotations
 

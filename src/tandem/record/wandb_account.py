@@ -1,4 +1,4 @@
-"""Who is logged in to W&B on this machine."""
+"""The W&B account of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who fails all the time is left alone for a while."""
+"""A circuit breaker: an endpoint that fails all the time is left alone for a while."""
 
 from __future__ import annotations
 

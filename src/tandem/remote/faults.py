@@ -1,4 +1,4 @@
-"""What can be wrong with a remote endpoint, each in one line: where, what came, and what to set."""
+"""Faults of remote endpoints, each in one line: where, what came, and what to set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sample is worth. A reward gives a number, or it is missing and says why; never a guess."""
+"""Rewards: a number for a sample, or a reason why it is missing; never a guess."""
 
 from tandem.rewards.call import batched, groupwise, pairwise, waits
 from tandem.rewards.reward import Reward

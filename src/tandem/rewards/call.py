@@ -1,4 +1,4 @@
-"""What a reward is asked, and what its answers come to: of a sample, a group, or two of a group.
+"""Call signatures of rewards: one sample, a batch, a group, or two of a group.
 
 A declaration stands above a function or a class, and `@batched` may stand above another one.
 """

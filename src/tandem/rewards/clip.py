@@ -1,4 +1,4 @@
-"""How near a picture is to a text, by a CLIP model: what PickScore and the CLIP score share."""
+"""CLIP similarity of a picture and a text, shared by PickScore and the CLIP score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a picture shows what the text says, as a CLIP model sees it, arXiv:2104.08718."""
+"""The CLIP score, arXiv:2104.08718: whether a picture shows what the text says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function gave for a sample becomes a number, or the reason why there is none."""
+"""Results of reward functions: a number, or the reason why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run and a server of rewards send each other: JSON for texts, safetensors for pictures.
+"""Serialisation between a run and a reward server: JSON for texts, safetensors for pictures.
 
 Of a prompt travel what a reward may read of it (`OF_PROMPT`) and nothing else.
 """

@@ -1,4 +1,4 @@
-"""What a judge is asked: a text with places, and the work of others between fences."""
+"""Templates of judges: a text with places, and the work of others between fences."""
 
 from __future__ import annotations
 

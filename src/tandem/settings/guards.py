@@ -1,4 +1,4 @@
-"""What ends a run that would only waste time or tell lies, and what it leaves behind to look at."""
+"""Guards: conditions that end a run that wastes time or lies, and the evidence they leave."""
 
 from __future__ import annotations
 

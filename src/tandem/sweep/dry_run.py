@@ -1,4 +1,4 @@
-"""What a sweep would do (`dry_run=true`): every combination is checked, and nothing is started."""
+"""The dry run of a sweep: every combination is checked, and nothing is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of each run of a sweep, read from the sweep's folder alone.
+"""The status of each run of a sweep, read from the sweep's folder alone.
 
 sweep.json              every command that was launched here, and the runs that it means
 sweep.lock              held while that is written

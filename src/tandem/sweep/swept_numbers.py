@@ -1,4 +1,4 @@
-"""What is swept in words of the configuration, `${learning_rate:low}`, as a number of each run."""
+"""Swept words of the configuration (`${learning_rate:low}`), as a number of each run."""
 
 from __future__ import annotations
 

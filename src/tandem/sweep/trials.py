@@ -1,4 +1,4 @@
-"""What a search is asked for, and what each of its trials came to."""
+"""Trials of a search: the question, and the outcome of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an iteration's rows are cut: updates by whole groups, micro-batches by memory alone."""
+"""Batches of an iteration: updates by whole groups, micro-batches by memory alone."""
 
 from __future__ import annotations
 

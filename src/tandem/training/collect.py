@@ -1,4 +1,4 @@
-"""Where the rows of an iteration come from: (RolloutSource, prompts) -> (Rollout, Scores)."""
+"""Sampling strategies, which give the rows of an iteration: (RolloutSource, prompts) -> rows."""
 
 from __future__ import annotations
 

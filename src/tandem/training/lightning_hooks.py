@@ -1,4 +1,4 @@
-"""What Lightning asks of a run: its iterations, its optimiser, where its weights are cut."""
+"""Hooks of Lightning: iterations, the optimiser, and the sharding of weights."""
 
 from __future__ import annotations
 

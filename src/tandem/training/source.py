@@ -1,4 +1,4 @@
-"""What a training step offers to a way of collecting, and an account of what was taken."""
+"""The rollout source of a training step, and an account of what was taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the variants answered to the same prompts through training, from their sample tables."""
+"""Sample galleries: answers of the variants to the same prompts through training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What learning curves say: area, samples to a threshold, saturation, and where a new run belongs.
+"""Statistics of learning curves: area, samples to a threshold, saturation, band membership.
 
 A curve is a score at each of P points of an axis (iterations, samples, tokens, seconds).
 """

@@ -1,4 +1,4 @@
-"""What a few seeds say of a mean and of differences, and what they cannot say.
+"""Confidence intervals and tests for means and differences of a few seeds.
 
 The unit of replication is the training seed: every number here counts seeds, none counts prompts.
 All intervals are two-sided. An interval or a p-value that cannot be had (one seed, no spread where

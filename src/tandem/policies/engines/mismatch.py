@@ -1,4 +1,4 @@
-"""Whether what a sampler says of its own steps is what the training forward says of them."""
+"""Train-inference mismatch: log-probabilities of the sampler against the training forward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engine and trainer say of the same few tokens, and what older weights say of them."""
+"""Log-probabilities of the same tokens under engine, trainer and stale weights."""
 
 from __future__ import annotations
 

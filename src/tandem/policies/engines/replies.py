@@ -1,4 +1,4 @@
-"""What a completions endpoint is asked for one row, and what of its reply is believed.
+"""Requests to a completions endpoint for one row, and the checks of its reply.
 
 The names are those of vLLM's /v1/completions: `token_ids`, `prompt_token_ids` and tokens written
 as `token_id:7` are its own additions to the OpenAI format.

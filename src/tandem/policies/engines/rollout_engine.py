@@ -1,4 +1,4 @@
-"""What a policy does about whoever samples for it: weights, age of the samples, and trust."""
+"""Rollout-engine support of policies: weight sync, staleness, log-prob mismatch."""
 
 from __future__ import annotations
 

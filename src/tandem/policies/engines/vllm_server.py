@@ -1,4 +1,4 @@
-"""What a run knows of the vLLM server that samples for it, before anything is loaded."""
+"""The settings of a vLLM server that samples for a run, known before anything is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the weights of a run lie on their way to an engine: a folder that is the run's alone."""
+"""The folder through which the weights of a run reach an engine; it is the run's alone."""
 
 from __future__ import annotations
 

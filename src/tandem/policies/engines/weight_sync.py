@@ -1,4 +1,4 @@
-"""When an engine is given new weights, and when it sleeps."""
+"""Weight synchronisation: when an engine gets new weights, and when it sleeps."""
 
 from __future__ import annotations
 

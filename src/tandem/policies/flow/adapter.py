@@ -1,4 +1,4 @@
-"""What differs between families of flow models, and nothing else."""
+"""The adapter protocol: all that differs between families of flow models."""
 
 from __future__ import annotations
 

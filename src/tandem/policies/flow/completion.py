@@ -1,4 +1,4 @@
-"""What is read of a rollout and was not given by its sampler, found without gradient."""
+"""Missing rollout fields (old_logp, ref_logp, values), filled without gradient."""
 
 from __future__ import annotations
 

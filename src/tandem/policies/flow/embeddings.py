@@ -1,4 +1,4 @@
-"""What the transformer reads of prompts: encoded once, kept on disk under a hash of the content."""
+"""Prompt embeddings: encoded once, kept on disk under a hash of the content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a flow policy samples by, and what it keeps of a sample."""
+"""Sampling settings of a flow policy, and the sample that it keeps."""
 
 from __future__ import annotations
 

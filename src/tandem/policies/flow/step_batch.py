@@ -1,4 +1,4 @@
-"""How likely steps were that were taken, flat: N steps, and what a velocity says of each."""
+"""Log-probabilities of N recorded denoising steps, flat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rows of tokens lie before a network: each padded to the longest, or one behind another.
+"""Layouts of rows of tokens for a network: padded to the longest, or packed behind one another.
 
 Packed rows share a row of the pass. Each begins at position 0 again, and without a mask and without
 a cache that is what keeps transformers' attention within it.

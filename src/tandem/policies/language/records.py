@@ -1,4 +1,4 @@
-"""What a language policy hands out: rows of tokens, and a description of itself."""
+"""Records of a language policy: rows of tokens, and its description."""
 
 from __future__ import annotations
 

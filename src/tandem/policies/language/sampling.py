@@ -1,4 +1,4 @@
-"""How one token is drawn from logits: exactly, and as a function of its row's key alone."""
+"""Sampling of one token from logits: exact, and a function of its row's key alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a language policy will hold in memory, part by part, before any weight is there."""
+"""The memory estimate of a language policy, part by part, before any weight is there."""
 
 from __future__ import annotations
 

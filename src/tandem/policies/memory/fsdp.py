@@ -1,4 +1,4 @@
-"""What ranks that hold a part of each weight hold beside it, while they gather whole ones (FSDP2).
+"""Memory of ranks under FSDP2: the shards, and what is gathered beside them.
 
 A whole weight lies beside its part, and its bytes twice while they arrive: once as they came from
 all ranks, once as the weights that a pass reads.

@@ -1,4 +1,4 @@
-"""How many bytes of tensors a computation holds at most, also of one that has no numbers."""
+"""Peak bytes of tensors of a computation, also of one without numbers (meta)."""
 
 from __future__ import annotations
 

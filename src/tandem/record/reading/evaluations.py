@@ -1,4 +1,4 @@
-"""What the last evaluation of a run found of each prompt, from the end of `evaluations.jsonl`."""
+"""The last evaluation of a run, per prompt, from the end of `evaluations.jsonl`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where numbers come from: the line that stands under every figure and table."""
+"""The line of provenance under every figure and table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether somebody works on a run, told from its folder alone, and without writing there."""
+"""The state of a run (running, finished, dead), from its folder alone and without writing there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens around the iterations of a run: resuming, recording, evaluating, saving, ending."""
+"""Callbacks of a run: resuming, recording, evaluating, saving, ending."""
 
 from __future__ import annotations
 

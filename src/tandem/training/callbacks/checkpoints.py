@@ -1,4 +1,4 @@
-"""When a run publishes checkpoints, and how it goes on from one."""
+"""Checkpoints: when a run publishes them, and how it goes on from one."""
 
 from __future__ import annotations
 

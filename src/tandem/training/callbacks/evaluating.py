@@ -1,4 +1,4 @@
-"""When a run is evaluated: before training, every so many iterations, and after the last one."""
+"""Evaluation during training: before it, every so many iterations, and after the last one."""
 
 from __future__ import annotations
 

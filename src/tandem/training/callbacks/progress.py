@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, and at its end."""
+"""The progress bar of a run, and its closing table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a signal is heard: by the main thread, and beside it where that one is in C code."""
+"""Signals, heard by the main thread, and beside it where that one is in C code."""
 
 from __future__ import annotations
 

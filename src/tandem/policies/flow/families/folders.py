@@ -1,4 +1,4 @@
-"""Where a pipeline lies, in a folder or on the hub, and how the networks in it are loaded."""
+"""Folders of pipelines, local or on the hub, and the loading of their networks."""
 
 from __future__ import annotations
 

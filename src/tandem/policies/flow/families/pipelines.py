@@ -1,4 +1,4 @@
-"""What the families of diffusers share: a folder in its layout, texts through its encoders,
+"""The shared part of diffusers' families: a folder in its layout, texts through its encoders,
 pictures through its VAE."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Stable Diffusion 3, 3.5 and the embedded model share: diffusers' SD3 transformer."""
+"""The SD3 transformer of diffusers, shared by Stable Diffusion 3, 3.5 and the embedded model."""
 
 from __future__ import annotations
 
