@@ -187,7 +187,7 @@ def configured(name: str, *overrides: str) -> DictConfig:
     """A preset with its own numbers, on one layer."""
     shared = ("model=tiny_flow", "~recipe", "warm_start=null", "rollout.steps=6")
     cfg = compose([f"algorithm={name}", "model.adapter.num_layers=1", *shared, *overrides])
-    if cfg.algorithm.teachers is not None:
+    if cfg.algorithm.get("teachers") is not None:
         cfg.algorithm.teachers.folders = {"others": "nowhere yet"}
     return cfg
 
@@ -196,7 +196,7 @@ def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[As
     """Every update of three iterations."""
     with TemporaryDirectory() as folder:
         cfg = configured(name, *overrides).copy()
-        if cfg.algorithm.teachers is not None:
+        if cfg.algorithm.get("teachers") is not None:
             adapter = TinyFlow(seed=1, num_layers=1)
             adapter.save(adapter.load(None, None), Path(folder))
             cfg.algorithm.teachers.folders.others = folder

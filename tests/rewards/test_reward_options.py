@@ -58,7 +58,8 @@ def test_a_misspelt_number_of_a_reward_is_refused():
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_may_be_given_a_range(name):
-    assert OmegaConf.load(FOLDER / f"{name}.yaml")[name].range is None
+    node = compose([f"reward={name}", f"reward.{name}.range=[0,1]"]).reward[name]
+    assert (node.range, "range" in node.function) == ([0, 1], False)
 
 
 def test_a_range_is_set_on_the_command_line():

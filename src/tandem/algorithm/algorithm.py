@@ -69,7 +69,7 @@ class Algorithm:
     # What is trained on. "path": the steps that the policy sampled. "elbo": pictures as a whole, by
     # how well their velocity is known at fresh noise. "any": whichever there are. "teacher": the
     # states of the policy's own path, where a teacher says what the velocity is.
-    evidence: Literal["path", "elbo", "any", "teacher"]
+    evidence: Literal["path", "elbo", "any", "teacher"] = "path"
     collect: Callable[..., tuple[Rollout, Scores]]  # where the rows of an iteration come from
     truncated: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
     advantage: Compare
@@ -80,13 +80,12 @@ class Algorithm:
     proximal: Callable[[CoupledBatch], Tensor]  # the old policy of the loss's ratio
     kl: KLInLoss | KLInReward  # to the frozen reference
     entropy: EntropyBonus
-    critic: Critic | None
-    target_kl: (
-        Annotated[float, positive] | None
-    )  # nats per step; past 1.5 times it the iteration's updates end
     group_size: int
     num_minibatches: int
     epochs: int
+    critic: Critic | None = None
+    # Nats per step; past 1.5 times it the iteration's updates end.
+    target_kl: Annotated[float, positive] | None = None
     anchor: Anchor | None = None  # to an average of the policy
     # Of flows alone; most of it is the policy's to read.
     regression: Regression | None = None  # where pictures as a whole are asked about
@@ -96,7 +95,8 @@ class Algorithm:
     sampled_by_from: Annotated[int, at_least(0)] = (
         0  # updates before which the live weights sample all the same
     )
-    teachers: TeacherConfig | None = None  # of the states that the policy comes to
+    # Of the states that the policy comes to; for algorithm=diffusion_opd.
+    teachers: TeacherConfig | None = None
 
     @cached_property
     def objective(self) -> Objective:

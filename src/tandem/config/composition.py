@@ -31,15 +31,13 @@ from tandem.config.overrides import (
     Menu,
     is_choice,
     menu,
-    of_reward,
     parse,
-    refuse_deleted_key,
-    refuse_unknown_key,
     refuse_wrong_choice,
 )
 from tandem.config.plugins import load_plugins
 from tandem.config.registered import store_options
 from tandem.config.swaps import Numbers
+from tandem.config.values import as_argument, of_reward, refuse_deleted_key, refuse_unknown_key
 
 SEARCHED = "hydra.searchpath"
 
@@ -92,7 +90,8 @@ def _composed(given: Sequence[Override], compose: Compose, *, recorded: bool) ->
         refuse_deleted_key(value, cfg, made.deleted)
         refuse_unknown_key(value, cfg, options)
     with _told():
-        ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
+        added = [as_argument(value, cfg) for value in values]
+        ConfigLoaderImpl._apply_overrides_to_config(added, cfg)
     with open_dict(cfg):
         cfg.choices = choices_of(made.choices, options)
         cfg.replaced = replaced_of(made.numbers)

@@ -25,8 +25,9 @@ NOTES = """\
   that stands under another name is written with it, as below (group@name=option);
   a loss without a preset is an algorithm too: algorithm=opsm is group-relative with that loss;
   key=value sets a number (algorithm.loss.clip_high=0.28). The command line beats all.
-  --cfg job --resolve prints the whole configuration, -m or sweep= runs a sweep (docs/sweeps.md),
-  dry_run=true stops before any weight is loaded."""
+  --cfg job --resolve prints the configuration; what else a function of Tandem's takes is at its
+  default, and a key as any other (reward.exact_match.range=[0,1]). -m or sweep= runs a sweep
+  (docs/sweeps.md), dry_run=true stops before any weight is loaded."""
 
 
 def page(conf: Path, plugins: Mapping[str, Mapping[str, str]]) -> str:

@@ -11,11 +11,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config import trust
+from tandem.config.arguments import left_out_keys
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError, unknown
-from tandem.config.overrides import dotted, parse
+from tandem.config.overrides import parse
 from tandem.config.plain import plain
 from tandem.config.plugins import digests, load_plugins
+from tandem.config.values import dotted
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, read_config, reason_of
 
 # Where somebody else is asked, and how patiently: a server may have moved since.
@@ -120,7 +122,7 @@ def _apply(cfg: DictConfig, override: Override) -> None:
     if key in cfg.choices and not isinstance(override.value(), dict):
         cfg[key] = compose([text])[key]
         return
-    if key not in (keys := dotted(cfg)):
+    if key not in (keys := [*dotted(cfg), *left_out_keys(cfg)]):
         raise ConfigError(unknown("key", key, keys))
     try:
         OmegaConf.update(cfg, key, override.value(), merge=True)

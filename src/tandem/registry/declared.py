@@ -76,7 +76,7 @@ def options() -> Mapping[tuple[str, str], Option]:
     return found
 
 
-def _init(node: ast.ClassDef) -> list[ast.FunctionDef]:
+def init_of(node: ast.ClassDef) -> list[ast.FunctionDef]:
     """None of a dataclass, whose fields may be inherited: its option stands in a file."""
     return [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
 
@@ -101,7 +101,7 @@ def _spelled_out(
 
 def _options_in(module: Module) -> Iterator[tuple[tuple[str, str], Option]]:
     for node in module.tree.body:
-        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ClassDef) and _init(node)):
+        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ClassDef) and init_of(node)):
             for decorator in node.decorator_list:
                 yield from _option_of(node, decorator, module)
 
@@ -136,7 +136,7 @@ def _stub(node: Definition, module: Module) -> Callable:
     """What stands for a component: its name, its place and its signature, and no code."""
     if isinstance(node, ast.ClassDef):
         made: Any = type(node.name, (), {})
-        parameters = [p for init in _init(node) for p in _parameters(init, module)][1:]
+        parameters = [p for init in init_of(node) for p in _parameters(init, module)][1:]
     else:
         made = lambda: None  # noqa: E731
         parameters = list(_parameters(node, module))

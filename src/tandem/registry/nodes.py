@@ -54,16 +54,14 @@ def _in_units(default: Any, unit: str | None) -> Any:
 
 def reward_node(name: str, component: Callable) -> Node:
     """As in conf/reward: one key, so that a list of options merges."""
-    costs = {"weight": 1.0, "range": None, "batch_size": None, "timeout": TIMEOUT}
     call = bound_call(name, component)
-    return {name: {"_target_": "tandem.rewards.Reward", "function": call, **costs}}
+    return {name: {"_target_": "tandem.rewards.Reward", "function": call, "timeout": TIMEOUT}}
 
 
 def kl_node(name: str, component: Callable) -> Node:
     """As in conf/algorithm/kl: a term of the loss with a coefficient."""
-    held = {"coef": 0.0, "kl_target": None, "horizon": 10_000}
     call = bound_call(name, component)
-    return {"_target_": "tandem.algorithm.regularizers.KLInLoss", **held, "loss": call}
+    return {"_target_": "tandem.algorithm.regularizers.KLInLoss", "coef": 0.0, "loss": call}
 
 
 def dynamics_node(name: str, kernel: Callable) -> Node:

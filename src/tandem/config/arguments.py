@@ -1,0 +1,99 @@
+"""Arguments that a file leaves at the default of their function: keys of a command line as others.
+
+They are read from the source, as options are: nothing is imported for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config.plugins import ADMITTED, files_of
+from tandem.registry.declared import PACKAGE, Definition, Module, init_of
+
+
+def left_out(node: object) -> list[str]:
+    """The arguments with a default of a node's target that the node does not name."""
+    if not isinstance(node, DictConfig) or "_target_" not in node:
+        return []
+    return [name for name in defaulted(str(node._get_node("_target_"))) if name not in node]
+
+
+def left_out_keys(cfg: DictConfig, key: str = "") -> Iterator[str]:
+    """All of a configuration, as they are written on the command line."""
+    node = OmegaConf.select(cfg, key) if key else cfg
+    yield from (f"{key}.{name}" for name in left_out(node))
+    for name in node:
+        if not OmegaConf.is_interpolation(node, name) and _is_mapping(node._get_node(name)):
+            yield from left_out_keys(cfg, f"{key}.{name}".lstrip("."))
+
+
+def _is_mapping(node: object) -> bool:
+    return isinstance(node, DictConfig) and not node._is_none()
+
+
+@functools.cache
+def defaulted(path: str) -> tuple[str, ...]:
+    """The arguments of a target that have a default, in the order of its source.
+
+    None of a library's own, whose source is not read: `+optimizer.eps=1e-6` adds such a one.
+    """
+    home, _, name = path.rpartition(".")
+    module = _module(home)
+    if module is None:
+        return ()
+    for node in module.tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return tuple(dict.fromkeys(_defaulted(node, module)))
+    elsewhere = module.paths.get(name)  # a package gives out what a module of it defines
+    return () if elsewhere in (None, path) else defaulted(elsewhere)
+
+
+def _defaulted(node: Definition, module: Module) -> Iterator[str]:
+    functions = [node] if isinstance(node, ast.FunctionDef) else init_of(node)
+    for function in functions:
+        yield from _of_function(function.args)
+    if not functions:  # a record: its fields, those of the records that it extends first
+        for base in node.bases:
+            if isinstance(base, ast.Name) and base.id in module.paths:
+                yield from defaulted(module.paths[base.id])
+        yield from (
+            field.target.id
+            for field in node.body
+            if isinstance(field, ast.AnnAssign) and _is_given(field)
+        )
+
+
+def _is_given(field: ast.AnnAssign) -> bool:
+    """Whether a field has a default that a call may replace."""
+    said = "" if field.value is None else ast.unparse(field)
+    return bool(said) and "ClassVar" not in said and "init=False" not in said
+
+
+def _of_function(given: ast.arguments) -> Iterator[str]:
+    by_place = [*given.posonlyargs, *given.args]
+    yield from (one.arg for one in by_place[len(by_place) - len(given.defaults) :])
+    named = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    yield from (one.arg for one, default in named if default is not None)
+
+
+@functools.cache
+def _module(name: str) -> Module | None:
+    """A module of Tandem's, or of a plugin, which has been imported by now."""
+    file = _file(name)
+    if file is None or not file.is_file():
+        return None
+    text = file.read_text(encoding="utf-8")
+    return Module(name, text, ast.parse(text))
+
+
+def _file(name: str) -> Path | None:
+    if f"{name}.".startswith("tandem."):
+        place = PACKAGE.parent.joinpath(*name.split("."))
+        return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    admitted = any(f"{name}.".startswith(f"{home}.") for home in ADMITTED)
+    return files_of(name)[-1] if admitted and files_of(name) else None

@@ -1,0 +1,139 @@
+"""Values of a command line: whether the composed configuration has the key that each names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hydra.core.override_parser.types import Override, OverrideType
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config.arguments import left_out, left_out_keys
+from tandem.config.names import ConfigError, unknown
+from tandem.config.overrides import Menu, refuse_wrong_options
+
+
+def of_reward(override: Override, base: DictConfig) -> Override:
+    """`reward.places.extra` is a number of the function that `reward.places` wraps."""
+    group, name, *inner = [*override.key_or_group.split("."), "", ""]
+    node = OmegaConf.select(base, f"{group}.{name}") if group == "reward" and name else None
+    if (
+        not isinstance(node, DictConfig)
+        or inner[0] in ("", *node, *left_out(node))
+        or "function" not in node
+    ):
+        return override
+    key = ".".join([group, name, "function", *filter(None, inner)])
+    return replace(override, key_or_group=key)
+
+
+def refuse_deleted_key(override: Override, base: DictConfig, deleted: Mapping[str, str]) -> None:
+    """Raise for a key that a file leaves out: of pictures alone, in a run of tokens."""
+    key = override.key_or_group
+    for place, file in deleted.items():
+        if f"{key}.".startswith(f"{place}.") and OmegaConf.select(base, place) is None:
+            kind = file.rpartition("/")[2].removeprefix("_")
+            raise ConfigError(f"{key}: no {kind} model has {place}; only models of pictures do")
+
+
+def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None:
+    """Raise if `base`, composed of the choices alone, has no such key."""
+    key, text = override.key_or_group, override.input_line
+    if override.is_sweep_override():
+        raise ConfigError(f"{text}: several values need -m (a sweep), or {key}=[a,b] (a list)")
+    keys = dotted(base)
+    if key in keys and override.is_add():
+        raise ConfigError(f"{text}: {key} exists already; write {text.lstrip('+')}")
+    value = None if override.is_delete() else override.value()
+    _refuse_dotted_choice(key, value, menu)
+    for name in (key, *_names_below(key, value, base)):
+        if name not in keys and not _may_be_added(override, name, base):
+            _refuse_unchosen(name, menu, keys)
+            keys += left_out_keys(base)
+            _refuse_part_of_nothing(name, base, keys)
+            near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
+            raise ConfigError(unknown("key", name, near))
+
+
+def _may_be_added(override: Override, name: str, base: DictConfig) -> bool:
+    if is_left_out(name, base):
+        if override.is_delete():
+            raise ConfigError(f"{override.input_line}: {name} is at its default already")
+        return True
+    return _is_added(override) and _may_grow(base, name)
+
+
+def is_left_out(key: str, base: DictConfig) -> bool:
+    """Whether a key is an argument that its file leaves at the default of the function."""
+    parent, _, name = key.rpartition(".")
+    node = _node(base, parent) if parent else None
+    return isinstance(node, DictConfig) and name not in node and name in left_out(node)
+
+
+def _node(base: DictConfig, key: str) -> object:
+    """What stands at a key; None where that can only be known later, as the name of a run."""
+    return OmegaConf.select(base, key, throw_on_resolution_failure=False)
+
+
+def as_argument(override: Override, base: DictConfig) -> Override:
+    """The same, added where the key, or one of the keys in its value, need not be there yet."""
+    node = _node(base, override.key_or_group)
+    of_call = isinstance(node, DictConfig) and "_target_" in node
+    if override.is_delete() or not (of_call or is_left_out(override.key_or_group, base)):
+        return override
+    return replace(override, type=OverrideType.FORCE_ADD)
+
+
+def _refuse_unchosen(key: str, menu: Menu, keys: Sequence[str]) -> None:
+    group, option, *_ = [*key.split("."), ""]
+    if option in menu.get(group, ()) and f"{group}.{option}" not in keys:
+        raise ConfigError(f"unknown key {key!r}: it comes with {group}={option}")
+
+
+def _refuse_part_of_nothing(key: str, base: DictConfig, keys: Sequence[str]) -> None:
+    parent, _, name = key.rpartition(".")
+    if parent in keys and OmegaConf.select(base, parent) is None:
+        raise ConfigError(f"{key}: {parent} is null; give it as a whole, {parent}={{{name}:...}}")
+
+
+def _refuse_dotted_choice(key: str, value: object, menu: Menu) -> None:
+    """`algorithm.loss=ppo` would put the word where a function belongs."""
+    group = key.replace(".", "/")
+    if "." in key and group in menu and isinstance(value, str):
+        refuse_wrong_options(group, value, menu)
+        raise ConfigError(f"{key}={value}: a choice takes a slash; write {group}={value}")
+
+
+def _names_below(key: str, value: object, base: DictConfig) -> list[str]:
+    """The keys that a mapping such as `checkpoints={every:5}` sets in one that is there."""
+    if not isinstance(value, dict):
+        return []
+    node = OmegaConf.select(base, key)
+    if not isinstance(node, DictConfig) or "_target_" in node:
+        return []
+    return [f"{key}.{name}" for name in value]
+
+
+def _is_added(override: Override) -> bool:
+    return override.is_add() or override.is_force_add()
+
+
+def _may_grow(base: DictConfig, key: str) -> bool:
+    """An argument that its function has and its YAML leaves at the default: binding judges it."""
+    parent, _, _ = key.rpartition(".")
+    node = OmegaConf.select(base, parent) if parent else None
+    return key.startswith("hydra.") or (isinstance(node, DictConfig) and "_target_" in node)
+
+
+def dotted(cfg: DictConfig, prefix: str = "") -> list[str]:
+    """Every key of a configuration, groups of keys too, as it is written on the command line."""
+    found = []
+    for name in cfg:
+        key = f"{prefix}{name}"
+        if not str(name).startswith("_"):
+            found.append(key)
+        if not OmegaConf.is_interpolation(cfg, name) and isinstance(
+            node := cfg._get_node(name), DictConfig
+        ):
+            found += dotted(node, f"{key}.") if not node._is_none() else []
+    return found
