@@ -88,11 +88,6 @@ def whole(value: Tensor) -> Tensor:
     return value.full_tensor() if is_cut(value) else value
 
 
-def own(value: Tensor) -> Tensor:
-    """This rank's part of a tensor that is cut over ranks; any other one as it is."""
-    return value.to_local() if is_cut(value) else value
-
-
 def on_first(value: Tensor) -> Tensor | None:
     """The same on the first rank, where it will be written, on its CPU if it was cut; else None."""
     found = whole(value)

@@ -78,15 +78,12 @@ def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
             prefix = f"reward/{name}/" if name else "reward/"
             metrics[f"{prefix}mean"] = known.mean().item()
             metrics[f"{prefix}std"] = known.std(correction=0).item()
-    return metrics | _group_metrics(scores, rollout.group) | _right_metrics(scores, rollout)
-
-
-def _group_metrics(scores: Scores, group: Tensor) -> dict[str, float]:
+    group = rollout.group
     spreads = [scores.total[(group == g) & scores.scored] for g in group.unique()]
-    if all(len(spread) < 2 for spread in spreads):
-        return {}
-    flat = [not len(spread) or (spread.max() - spread.min()).item() < 1e-6 for spread in spreads]
-    return {"reward/frac_zero_std": sum(flat) / len(flat)}
+    if any(len(spread) > 1 for spread in spreads):
+        flat = [not len(x) or (x.max() - x.min()).item() < 1e-6 for x in spreads]
+        metrics["reward/frac_zero_std"] = sum(flat) / len(flat)
+    return metrics | _right_metrics(scores, rollout)
 
 
 def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
@@ -134,12 +131,9 @@ def response_metrics(rollout: Rollout) -> dict[str, float]:
         metrics["response/length_finished"] = length[~truncated].mean().item()
     if rollout.entropy is not None:
         metrics["actor/entropy"] = rollout.entropy[rollout.mask].double().mean().item()
-    return metrics | staleness_metrics(rollout)
-
-
-def staleness_metrics(rollout: Rollout) -> dict[str, float]:
-    """Iterations from the weights of a sample's oldest step to those it is trained on."""
-    if rollout.version_gap is None:
-        return {}
-    gap = torch.where(rollout.mask, rollout.version_gap, 0).amax(1).double()
-    return {"staleness/gap_mean": gap.mean().item(), "staleness/gap_max": gap.max().item()}
+    if rollout.version_gap is not None:
+        # Iterations from the weights of a sample's oldest step to those it is trained on.
+        gap = torch.where(rollout.mask, rollout.version_gap, 0).amax(1).double()
+        metrics["staleness/gap_mean"] = gap.mean().item()
+        metrics["staleness/gap_max"] = gap.max().item()
+    return metrics

@@ -136,7 +136,8 @@ class Objective(ABC):
         loss = term.loss(batch, *found(rows, name))
         loss = LOSS.check(term.loss, loss, batch.mask, learns=learns)
         weight = rows.weights[name]
-        refuse_part(term.loss, weight)
+        if facts_of(term.loss).averages:
+            refuse_part(term.loss, weight)
         if term.corrects:
             correction = term.correction(batch)
             weight = weight * CORRECTION.check(term.correction, correction, batch.mask)

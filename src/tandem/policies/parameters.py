@@ -1,4 +1,4 @@
-"""Trained parameters of a policy: named for checkpoints, grouped for optimisers, exact or not."""
+"""Trained parameters of a policy: named for checkpoints, grouped for optimisers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import nn
-
-from tandem.policies.precision import Precision
-
-WIDE = (torch.float32, torch.float64)
 
 
 def trainable(network: nn.Module, critic: nn.Module | None) -> dict[str, nn.Parameter]:
@@ -35,11 +31,6 @@ def move(network: nn.Module, device: torch.device) -> None:
     ranks lets go of what is gathered of them."""
     if next(network.parameters()).device != device:
         network.to(device)
-
-
-def is_exact(network: nn.Module, precision: Precision) -> bool:
-    """Whether weights and passes are float32 or wider."""
-    return not precision.mixed and all(p.dtype in WIDE for p in network.parameters())
 
 
 def warn_of_rounding(trained: Mapping[str, nn.Parameter]) -> None:

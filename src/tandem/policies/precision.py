@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import nn
+
+WIDE = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,10 @@ class Precision:
             return nullcontext()
         # What autocast keeps of a weight would outlive an optimiser step.
         return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+    def is_exact(self, network: nn.Module) -> bool:
+        """Whether weights and passes are float32 or wider."""
+        return not self.mixed and all(p.dtype in WIDE for p in network.parameters())
 
 
 FULL = Precision()

@@ -59,21 +59,19 @@ def _by_place(values: Mapping, count: int) -> list[object]:
 
 def number_of(value: object) -> Verdict:
     """A finite float and no reason, or None and the reason why not."""
+    plain = value
     try:
-        value = _plain(value)
+        if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+            plain = value.item()
+        # As Python's own: a class of the user's may call NaN small.
+        if isinstance(plain, float):
+            plain = float.__float__(plain)
+        elif isinstance(plain, int):
+            plain = int.__int__(plain)
     except Exception as error:
         return None, f"gave {type(value).__name__}, which raised {told(error)}"
-    reason = _reason(value)
-    return (float(value), None) if reason is None else (None, reason)
-
-
-def _plain(value: object) -> object:
-    """A number as Python's own: a class of the user's may call NaN small."""
-    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
-        value = value.item()
-    if isinstance(value, float):
-        return float.__float__(value)
-    return int.__int__(value) if isinstance(value, int) else value
+    reason = _reason(plain)
+    return (float(plain), None) if reason is None else (None, reason)
 
 
 def _reason(value: object) -> str | None:

@@ -64,12 +64,9 @@ class Rewards:
         for name, component in self.components.items():
             ask = partial(_judged_by, name, component, outputs, prompts, group)
             answers[name] = self.lines[name].put(ask).result if component.waits else ask
-        return partial(self._scores, answers, len(outputs))
-
-    def _scores(self, answers: Mapping[str, Callable[[], list[Verdict]]], count: int) -> Scores:
         # While some wait, the others compute.
-        judged = {name: answers[name]() for name in sorted(answers, key=self.lines.__contains__)}
-        return self.summed(judged, count)
+        order = sorted(answers, key=self.lines.__contains__)
+        return lambda: self.summed({name: answers[name]() for name in order}, len(outputs))
 
     def summed(self, judged: Mapping[str, list[Verdict]], count: int) -> Scores:
         """What each reward said of `count` samples, as one number for each of them."""

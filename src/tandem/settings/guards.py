@@ -71,23 +71,18 @@ class Guards:
 
     def check_first_update(self, seen: Mapping[str, float], policy: Guarded) -> None:
         """What fresh samples say of sampler and trainer, while the weights are the same."""
-        self.check_mismatch(seen.get("rollout_corr/abs_logp_diff", policy.disagreement), policy)
-        if policy.exact:
-            self.check_fresh(seen.get("actor/log_ratio_max", 0.0), policy)  # of samples only
-
-    def check_fresh(self, gap: float, policy: Guarded) -> None:
-        if not gap <= self.first_update_ratio:
-            raise Stop(
-                f"before the first update the trainer's log-probabilities differ from the sampling "
-                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}): "
-                f"{policy.suspicion()}"
-            )
-
-    def check_mismatch(self, gap: float, policy: Guarded) -> None:
+        gap = seen.get("rollout_corr/abs_logp_diff", policy.disagreement)
         if not gap <= self.max_mismatch:
             raise Stop(
                 f"sampler and trainer disagree by {gap:.2g} nats per step on average "
                 f"(guards.max_mismatch={self.max_mismatch:g}): {policy.suspicion()}"
+            )
+        gap = seen.get("actor/log_ratio_max", 0.0)  # of samples only
+        if policy.exact and not gap <= self.first_update_ratio:
+            raise Stop(
+                f"before the first update the trainer's log-probabilities differ from the sampling "
+                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}): "
+                f"{policy.suspicion()}"
             )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
@@ -103,7 +98,8 @@ class Guards:
     def check_weights(self, weights: Iterable[torch.Tensor], iteration: int, rate: float) -> None:
         """Those that an optimiser's step has just made, before anybody gets them."""
         # Of its own part each rank: a maximum over ranks may lose what is no number.
-        parts = [distributed.own(weight.detach()) for weight in weights]
+        own = (weight.detach() for weight in weights)
+        parts = [part.to_local() if distributed.is_cut(part) else part for part in own]
         most = torch.nn.utils.get_total_norm(parts, norm_type=math.inf)
         broken = torch.tensor(not finite(most), dtype=torch.float32)
         if distributed.largest(broken) > 0:
@@ -114,14 +110,15 @@ class Guards:
             )
 
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
+        if not fraction > 0:
+            return
         said = f"{fraction:.0%} of the samples have no reward ({counted(reasons)})"
         if fraction > self.max_missing_rewards:
             raise Stop(
                 f"{said}; repair the reward "
                 f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}"
             )
-        if fraction > 0:
-            log.warning("%s", said)
+        log.warning("%s", said)
 
     def check_signal(self, flat_iterations: int, policy: Guarded) -> None:
         if flat_iterations >= self.no_signal:

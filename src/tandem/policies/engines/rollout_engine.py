@@ -12,15 +12,14 @@ from tandem import distributed
 from tandem.policies.base import Policy
 from tandem.policies.engines import mismatch
 from tandem.policies.engines.diagnosis import diagnose
-from tandem.policies.engines.local import Local
 from tandem.policies.engines.mismatch_evidence import testimony
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.engines.weight_files import WeightFiles
 from tandem.policies.engines.weight_sync import WeightSync
+from tandem.policies.language.decoding import Local
 from tandem.policies.language.logprob import TokenLogProbComputer
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.lora import Lora
-from tandem.policies.parameters import is_exact
 from tandem.policies.precision import Precision
 from tandem.types import Rollout
 
@@ -82,7 +81,7 @@ class EngineMixin(Policy):
     @property
     def exact(self) -> bool:
         """Whether a log-probability comes out the same in any batch, to 1e-4."""
-        return is_exact(self.network, self.precision)
+        return self.precision.is_exact(self.network)
 
     def trusts(self, rollout: Rollout) -> bool:
         """Measured once, on a few rows of the first rollout; the verdict is part of the state.

@@ -102,7 +102,7 @@ class FlowModel(nn.Module):
     @property
     def exact(self) -> bool:
         """Whether weights and passes are float32 or wider."""
-        return parameters.is_exact(self.network, self.field.precision)
+        return self.field.precision.is_exact(self.network)
 
     @contextmanager
     def reference(self) -> Iterator[VelocityModel]:

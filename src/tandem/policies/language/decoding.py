@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.policies.language.sampling import Draw, Sampling, draw
+from tandem.policies.precision import Precision
 
 COMPACT_BELOW = 0.75  # share of unfinished rows under which copying the cache pays
 
@@ -119,6 +120,20 @@ class Rows:
         self.position = self.position[rows]
         if self.mask is not None:
             self.mask = self.mask[rows]
+
+
+class Local:
+    """The engine that needs no server, as it samples from the very weights that are trained:
+    nothing is handed over, no second copy can be older, and no memory is given back."""
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        self.model, self.precision = model, precision
+
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        with self.precision.on(keys.device):
+            return answer(self.model, prompts, keys, sampling=sampling, endings=endings)
 
 
 @torch.no_grad()

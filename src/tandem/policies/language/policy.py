@@ -175,23 +175,20 @@ class LanguagePolicy(EngineMixin):
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities and values that are read and were not given."""
-        with self.at_own_pace():
-            return self._completed(rollout, needs)
-
-    def _completed(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
         wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
         sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
-        if sampler_speaks and self.trusts(rollout):
-            rollout = replace(rollout, old_logp=rollout.behaviour_logp)
-            wanted.remove("old_logp")
-        if wanted & {"old_logp", "old_values"}:
-            rollout = self._remember(rollout, wanted)
-        if "ref_logp" in wanted:
-            rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
-        if "old_kl_to_ref" in needs:
-            rollout = replace(rollout, old_kl_to_ref=rollout.old_logp - rollout.ref_logp)
-        self.examine(rollout)
+        with self.at_own_pace():
+            if sampler_speaks and self.trusts(rollout):
+                rollout = replace(rollout, old_logp=rollout.behaviour_logp)
+                wanted.remove("old_logp")
+            if wanted & {"old_logp", "old_values"}:
+                rollout = self._remember(rollout, wanted)
+            if "ref_logp" in wanted:
+                rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
+            if "old_kl_to_ref" in needs:
+                rollout = replace(rollout, old_kl_to_ref=rollout.old_logp - rollout.ref_logp)
+            self.examine(rollout)
         return rollout
 
     def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:

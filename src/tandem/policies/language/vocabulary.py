@@ -86,7 +86,9 @@ def token_logp(
         logits = widened(head(states))
         if tempered:
             logits = logits / temperature[:, None].to(logits.dtype)
-        return _numbers(logits, token, also)
+        logp = logits.log_softmax(-1)
+        chosen = logp.gather(-1, token[:, None])[:, 0]
+        return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also)])
 
     columns = (states, places.token, places.temperature)
     if single:
@@ -172,10 +174,3 @@ def _dtype_of_pass(weight: Tensor) -> torch.dtype:
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return weight.dtype
-
-
-def _numbers(logits: Tensor, token: Tensor, also: Sequence[str]) -> Tensor:
-    """Log-probability of each row's token, then whatever else was asked: [1 + len(also), N]."""
-    logp = logits.log_softmax(-1)
-    chosen = logp.gather(-1, token[:, None])[:, 0]
-    return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also)])
