@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -131,6 +132,14 @@ def nesting(function: ast.FunctionDef) -> int:
 
 def of_steps() -> dict[str, object]:
     """Files and functions of the package that one training step enters."""
+    return {
+        f"{title}: files, functions, calls": ", ".join(str(count) for count in entered(overrides))
+        for title, overrides in STEPS.items()
+    }
+
+
+def entered(overrides: Sequence[str]) -> tuple[int, int, int]:
+    """Files and functions of the package that the one step of a run enters, and its calls."""
     import threading
 
     import tandem
@@ -140,33 +149,30 @@ def of_steps() -> dict[str, object]:
     except ModuleNotFoundError:  # a checkout from before the package had rooms
         from tandem.module import PostTraining
 
-    package, found = str(Path(tandem.__file__).parent), {}
+    package, calls = str(Path(tandem.__file__).parent), Counter()
     plain = PostTraining.training_step
-    for title, overrides in STEPS.items():
-        entered: dict[object, int] = {}
 
-        def note(frame, event, _, entered=entered) -> None:
-            if event == "call" and frame.f_code.co_filename.startswith(package):
-                entered[frame.f_code] = entered.get(frame.f_code, 0) + 1
+    def note(frame, event, _) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            calls[frame.f_code] += 1
 
-        def traced(self, *given, note=note):
-            threading.setprofile(note)
-            sys.setprofile(note)
-            try:
-                return plain(self, *given)
-            finally:
-                sys.setprofile(None)
-                threading.setprofile(None)
+    def traced(self, *given):
+        threading.setprofile(note)
+        sys.setprofile(note)
+        try:
+            return plain(self, *given)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
 
-        PostTraining.training_step = traced
+    PostTraining.training_step = traced
+    try:
         with tempfile.TemporaryDirectory() as folder:
             tandem.train(*overrides, *SHORT, f"run_dir={folder}/run")
-        functions = [code for code in entered if code.co_name[0] != "<"]
-        files = {code.co_filename for code in entered}
-        found[f"{title}: files, functions, calls"] = (
-            f"{len(files)}, {len(functions)}, {sum(entered.values())}"
-        )
-    return found
+    finally:
+        PostTraining.training_step = plain
+    functions = [code for code in calls if code.co_name[0] != "<"]
+    return len({code.co_filename for code in calls}), len(functions), calls.total()
 
 
 def of_command() -> dict[str, object]:

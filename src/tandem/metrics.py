@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tandem import distributed
-from tandem.contracts import bound_beside, facts_of
+from tandem.contracts import metrics_of
 from tandem.types import CoupledBatch
 
 ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
@@ -141,5 +141,5 @@ def correlation(x: Tensor, y: Tensor, mask: Tensor) -> Correlation:
 
 def own_metrics(loss: Callable, batch: CoupledBatch, *surveyed: Tensor) -> dict[str, Metric]:
     """The metrics that a loss declared, under the numbers bound to the loss."""
-    metrics = bound_beside(loss, facts_of(loss).metrics)
+    metrics = metrics_of(loss)
     return {} if metrics is None else metrics(batch, *surveyed)

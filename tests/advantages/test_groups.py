@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tandem.advantages.group import group_relative
-from tandem.advantages.groups import from_the_top, group_sum, numbered
+from tandem.advantages.group import from_the_top, group_relative, group_sum, numbered
 from tandem.config import build, compose
 
 ORDERS = {

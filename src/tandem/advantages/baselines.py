@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tandem.advantages.groups import group_sum
+from tandem.advantages.group import group_sum
 from tandem.advantages.temporal import counted, return_to_go, step_rewards
 from tandem.contracts import register_adv_estimator
 from tandem.contracts.stateful import StatefulComponent

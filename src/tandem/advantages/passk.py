@@ -13,8 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import Scale, centre, on_steps, varies
-from tandem.advantages.groups import group_sum
+from tandem.advantages.group import Scale, centre, group_sum, on_steps, varies
 from tandem.contracts import at_least, register_adv_estimator
 from tandem.types import Rollout, Scores
 

@@ -122,7 +122,7 @@ class Algorithm:
     def warms_up(self, iteration: int) -> bool:
         return self.critic is not None and iteration < self.critic.warmup
 
-    @property
+    @cached_property
     def needs_before(self) -> frozenset[str]:
         """What is read before the first update."""
         parts = [self.collect, self.truncated, self.advantage]
@@ -130,7 +130,7 @@ class Algorithm:
             parts.append(self.critic.returns)
         return self.kl.reads_before.union(*(facts_of(part).reads for part in parts))
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[str]:
         return self.objective.needs | self.needs_before
 

@@ -15,7 +15,7 @@ from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience
 from tandem.losses import importance
-from tandem.metrics import Metric, masked_mean, own_metrics
+from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch, Evidence, Rollout, each
 
 
@@ -105,10 +105,12 @@ class Coupled(Objective):
             trainer = batch.old_logp if own else batch.logp
             metrics |= mismatch_metrics(replace(batch, old_logp=trainer))
         for name, term in self.terms.items():
-            metrics |= own_metrics(term.loss, batch, *found(rows, name))
+            if self.metrics[name] is not None:
+                metrics |= self.metrics[name](batch, *found(rows, name))
             if term.corrects:
                 metrics |= importance.effect(batch, term.correction(batch))
-                metrics |= own_metrics(term.correction, batch)
+                own = self.metrics_of_corrections[name]
+                metrics |= {} if own is None else own(batch)
         return metrics
 
 

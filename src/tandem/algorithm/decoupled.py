@@ -14,7 +14,7 @@ from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, fou
 from tandem.contracts import facts_of
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience
-from tandem.metrics import Metric, masked_mean, own_metrics
+from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch, DecoupledBatch, Rollout
 
 # What a loss of log-probabilities reads, and the errors that stand for it.
@@ -70,8 +70,9 @@ class Decoupled(Objective):
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not facts_of(self.terms[POLICY].loss).on_errors:
             metrics |= policy_metrics(seen[POLICY])
-        for name, term in self.terms.items():
-            metrics |= own_metrics(term.loss, seen[name], *found(rows, name))
+        for name, own in self.metrics.items():
+            if own is not None:
+                metrics |= own(seen[name], *found(rows, name))
         return metrics
 
 

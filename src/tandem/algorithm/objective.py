@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.contracts import facts_of, summary_of, survey_of
+from tandem.contracts import facts_of, metrics_of, summary_of, survey_of
 from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS
 from tandem.experience import Experience, rows_of
 from tandem.losses import importance
@@ -70,6 +70,8 @@ class Objective(ABC):
         facts = [facts_of(term.loss) for term in self.terms.values()]
         self.zero_at_zero_advantage = all(own.zero_at_zero_advantage for own in facts)
         self.whole_groups = any(own.whole_groups for own in facts)
+        self.metrics = {name: metrics_of(term.loss) for name, term in self.terms.items()}
+        self.metrics_of_corrections = {n: metrics_of(t.correction) for n, t in self.terms.items()}
         surveys = {name: survey_of(term.loss) for name, term in self.terms.items()}
         self.surveys = {name: survey for name, survey in surveys.items() if survey is not None}
 

@@ -187,6 +187,12 @@ def survey_of(component: Callable) -> Callable | None:
     return bound_beside(component, facts_of(component).survey)
 
 
+def metrics_of(component: Callable) -> Callable | None:
+    """The metrics that a component declared, bound to numbers of the component; None: it has none
+    of its own."""
+    return bound_beside(component, facts_of(component).metrics)
+
+
 def summary_of(component: Callable) -> Callable | None:
     """What the survey of a loss sees of each row, bound to numbers of the loss; None: all of it."""
     return bound_beside(component, facts_of(component).summary)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tandem.advantages.groups import group_mean
+from tandem.advantages.group import group_mean
 from tandem.contracts import at_least, between, positive, register_policy_loss
 from tandem.dynamics.regression import energy
 from tandem.losses.kl import optimality

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tandem.advantages.groups import from_the_top, group_mean
+from tandem.advantages.group import from_the_top, group_mean
 from tandem.contracts import (
     positive,
     register_centre,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from tandem.advantages.groups import group_mean
+from tandem.advantages.group import group_mean
 from tandem.contracts import between, positive, register_policy_loss
 from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, pairs_by
 from tandem.metrics import Metric, masked_mean

@@ -69,9 +69,8 @@ def diversity(outputs: Sequence[Tensor], group: Tensor) -> Sum:
 
     group: [B]. A prompt with one sample says nothing.
     """
-    spreads = [
-        spread([outputs[i] for i in rows]) for rows in rows_of_groups(group) if len(rows) > 1
-    ]
+    groups = [(group == one).nonzero()[:, 0].tolist() for one in group.unique()]
+    spreads = [spread([outputs[i] for i in rows]) for rows in groups if len(rows) > 1]
     total = torch.stack(spreads).sum() if spreads else torch.zeros((), dtype=torch.float64)
     return Sum(total, torch.tensor(len(spreads)))
 
@@ -88,10 +87,6 @@ def variety(rollout: Rollout) -> dict[str, Metric]:
     if not shown or rollout.key is None:
         return {}
     return {"response/diversity": diversity(rollout.outputs, rollout.group)}
-
-
-def rows_of_groups(group: Tensor) -> list[list[int]]:
-    return [(group == one).nonzero()[:, 0].tolist() for one in group.unique()]
 
 
 def pixels(picture: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tandem import distributed
 from tandem.advantages.baselines import OF_GREEDY_ROWS
-from tandem.advantages.groups import group_sum
+from tandem.advantages.group import group_sum
 from tandem.advantages.preference import extremes
 from tandem.contracts import at_least, positive, register_collect
 from tandem.experience import unmasked

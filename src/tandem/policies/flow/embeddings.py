@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.records import Condition
@@ -45,7 +44,9 @@ class PromptEmbeddingCache:
 
     def prepare(self, texts: Sequence[str], device: torch.device) -> None:
         """Encode what is neither in memory nor on disk, all with one loading of the encoders."""
-        new = [text for text in dict.fromkeys(texts) if not self._has(text)]
+        new = [text for text in dict.fromkeys(texts) if text not in self.recent]
+        if new and self.folder is not None:
+            new = [text for text in new if not self._file(text).is_file()]
         if not new:
             return
         for text, condition in zip(new, self.adapter.encode(new, device), strict=True):
@@ -77,10 +78,8 @@ class PromptEmbeddingCache:
         found = {text: self._find(text) for text in dict.fromkeys(texts)}
         places = {text: place for place, text in enumerate(found)}
         row = torch.tensor([places[text] for text in texts], device=device)
-        return {name: joined(found.values(), name).to(device)[row] for name in found[texts[0]]}
-
-    def _has(self, text: str) -> bool:
-        return text in self.recent or (self.folder is not None and self._file(text).is_file())
+        columns = {name: [x[name] for x in found.values()] for name in found[texts[0]]}
+        return {name: torch.stack(column).to(device)[row] for name, column in columns.items()}
 
     def _find(self, text: str) -> Condition:
         from safetensors.torch import load_file
@@ -109,10 +108,6 @@ def text_of(prompt: Prompt) -> str:
             f"prompt {prompt.id} of {prompt.source} is a chat, but a picture is asked for by text"
         )
     return prompt.text
-
-
-def joined(conditions: Sequence[Condition], name: str) -> Tensor:
-    return torch.stack([condition[name] for condition in conditions])
 
 
 def write(file: Path, condition: Condition) -> None:

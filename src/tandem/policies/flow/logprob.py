@@ -2,23 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tandem.dynamics.kernels import Kernel, Step
+from tandem.dynamics.likelihood import LogProbability, gaussian_kl, step_log_ratio
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.records import FlowSample, FlowSampling
 from tandem.policies.flow.rows import picked, scattered
 from tandem.policies.flow.sampling import even_parts, filled
-from tandem.policies.flow.step_batch import Answers, StepBatch
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.types import Evidence, Rollout, Transition
 
 KLS = ("kl_to_old", "kl_to_ref")
 TRANSITION = ("std", "sigma", "next_sigma", "velocity_gain")
+
+Answers = dict[str, Tensor]  # name -> [N]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """Steps of a path, each with the state that it came to."""
+
+    x: Tensor  # [N, ...]
+    next_x: Tensor  # [N, ...]
+    sigma: Tensor  # [N]
+    next_sigma: Tensor  # [N]
+    old_mean: Tensor | None  # [N, ...]; None: nobody asks how far the policy moved
+    kernel: Kernel
+    logp: LogProbability
+
+    @classmethod
+    def of(
+        cls, sample: FlowSample, row: Tensor, step: Tensor, *, kernel: Kernel, logp: LogProbability
+    ) -> StepBatch:
+        """row, step: [N] int64."""
+        taken = sample.trajectory
+        place = taken.place[row, step]
+        return cls(
+            x=taken.path[row, place].float(),
+            next_x=taken.path[row, place + 1].float(),
+            sigma=taken.sigma[row, step],
+            next_sigma=taken.next_sigma[row, step],
+            old_mean=None if taken.mean is None else taken.mean[row, step],
+            kernel=kernel,
+            logp=logp,
+        )
+
+    def step(self, velocity: Tensor) -> Step:
+        return self.kernel(self.x, velocity, self.sigma, self.next_sigma)
+
+    def answers(self, velocity: Tensor, ref_velocity: Tensor | None) -> Answers:
+        step = self.step(velocity)
+        said = {
+            "logp": self.logp(self.next_x, step),
+            "std": step.std,
+            "sigma": self.sigma,
+            "next_sigma": self.next_sigma,
+            "velocity_gain": step.velocity_gain,
+        }
+        if self.old_mean is not None:
+            said["kl_to_old"] = gaussian_kl(step, self.old_mean)
+        if ref_velocity is not None:
+            reference = self.step(ref_velocity)
+            said["kl_to_ref"] = gaussian_kl(step, reference.mean)
+            said["log_ratio_to_ref"] = step_log_ratio(self.next_x, step, reference)
+        return said
 
 
 class StepLogProbComputer:
@@ -107,7 +160,13 @@ class ForwardChunk:
         model: FlowModel | None,
     ) -> None:
         self.taken, self.needs, self.model = taken, needs, model
-        self.scale = one_of(rollout.sample.guidance[row].tolist())
+        scales = set(rollout.sample.guidance[row].tolist())
+        if len(scales) > 1:
+            raise ValueError(
+                f"rows of guidance scales {sorted(scales)} cannot share a forward pass; "
+                "sample all that is trained together with one guidance_scale"
+            )
+        (self.scale,) = scales
         prompts = [rollout.prompts[i] for i in row.tolist()]
         self.conditioning = library.rows(prompts, taken.x.device, guided=self.scale > 1)
 
@@ -125,21 +184,10 @@ class ForwardChunk:
             velocity, states = field.with_states(*where, scale=self.scale)
             return velocity, self.model.values(states)
 
-        ref_velocity = self._of_reference() if "kl_to_ref" in self.needs else None
+        ref_velocity = None
+        if "kl_to_ref" in self.needs:
+            with torch.no_grad(), self.model.reference() as reference:
+                ref_velocity = self.velocity(reference)
         velocity, values = checkpoint(ask, use_reentrant=False) if recompute else ask()
         said = self.taken.answers(velocity, ref_velocity)
         return said | ({} if values is None else {"values": values})
-
-    @torch.no_grad()
-    def _of_reference(self) -> Tensor:
-        with self.model.reference() as field:
-            return self.velocity(field)
-
-
-def one_of(scales: Sequence[float]) -> float:
-    if len(set(scales)) > 1:
-        raise ValueError(
-            f"rows of guidance scales {sorted(set(scales))} cannot share a forward pass; "
-            "sample all that is trained together with one guidance_scale"
-        )
-    return scales[0]

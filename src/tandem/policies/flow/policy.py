@@ -22,11 +22,10 @@ from tandem.policies.flow.admission import Split
 from tandem.policies.flow.completion import completed
 from tandem.policies.flow.denoising_loss import DenoisingErrors
 from tandem.policies.flow.embeddings import PromptEmbeddingCache, text_of
-from tandem.policies.flow.generation import paint
 from tandem.policies.flow.logprob import StepLogProbComputer
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.sampling import SamplingPlan, noise_keys
+from tandem.policies.flow.sampling import SamplingPlan, noise_keys, paint
 from tandem.policies.flow.snapshots import EMA, LIVE
 from tandem.policies.flow.solvers import noise_levels
 from tandem.policies.flow.velocity_model import VelocityModel

@@ -1,10 +1,11 @@
-"""From noise to pictures, and the record of the steps that were random."""
+"""Sampling of a flow: prompts to pictures, a few rows at a time, and the random steps recorded."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,9 +13,12 @@ from torch import Tensor
 from tandem import rng
 from tandem.dynamics.kernels import Step, next_state, ode
 from tandem.dynamics.steps import Indices
-from tandem.policies.flow.embeddings import PromptEmbedding
+from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
+from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import FlowSampling, Trajectory
+from tandem.policies.flow.solvers import solve
 from tandem.policies.flow.velocity_model import VelocityModel
+from tandem.types import Prompt, concat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,37 @@ class SamplingPlan:
 
 
 @torch.no_grad()
+def paint(
+    model: FlowModel,
+    library: PromptEmbeddingCache,
+    asked: Sequence[Prompt],
+    keys: Tensor,
+    starts: Tensor,
+    course: SamplingPlan,
+) -> tuple[SamplerOutput, Tensor]:
+    """Latents and how they came to be, and uint8 [B, H, W, 3]. keys, starts: [B], of the noise of
+    the steps, and of what they start from."""
+    finished, pictures = [], []
+    sampling, adapter = course.sampling, model.adapter
+    shape = adapter.canvas(sampling.resolution).latent_shape
+    for part in even_parts(len(asked), sampling.max_rows):
+        some = [asked[i] for i in part.tolist()]
+        conditioning = library.rows(some, keys.device, guided=sampling.guidance_scale > 1)
+        start = start_noise(starts[part.to(keys.device)], shape)
+        if sampling.solver is None:
+            one = denoise(model.field, start, keys[part.to(keys.device)], conditioning, course)
+        else:
+            velocity = partial(
+                model.field, conditioning=conditioning, scale=sampling.guidance_scale
+            )
+            x0 = solve(velocity, start, sampling.solver, sampling.steps)
+            one = SamplerOutput(x0=x0, trajectory=None, logp=None)
+        finished.append(one)
+        pictures.append(adapter.decode(one.x0))
+    return concat(finished), torch.cat(pictures)
+
+
+@torch.no_grad()
 def denoise(
     field: VelocityModel,
     start: Tensor,
@@ -82,7 +117,7 @@ def denoise(
         sigma, next_sigma = level.expand(len(x)), after.expand(len(x))
         velocity = field(x, sigma, conditioning, scale=sampling.guidance_scale)
         step = (sampling.kernel if random else ode)(x, velocity, sigma, next_sigma)
-        noise = step_noise(keys, number, x) if random else torch.zeros_like(x)
+        noise = rng.normal(rng.key(keys, number), x.shape[1:]) if random else torch.zeros_like(x)
         reached = next_state(step, noise, storage=torch.float32 if last else sampling.dtype)
         if number in course.kept:
             logp = sampling.logp(reached, step) if random else None
@@ -168,11 +203,6 @@ def noise_keys(key: int, group: Tensor, group_size: int) -> tuple[Tensor, Tensor
     of_group = rng.key(key, group).repeat_interleave(group_size)
     own = rng.key(key, group[:, None], torch.arange(group_size, device=group.device))
     return of_group, own.flatten()
-
-
-def step_noise(keys: Tensor, number: int, x: Tensor) -> Tensor:
-    """[N, ...], as x."""
-    return rng.normal(rng.key(keys, number), x.shape[1:])
 
 
 def start_noise(keys: Tensor, shape: Sequence[int]) -> Tensor:
