@@ -1,0 +1,20 @@
+"""How much code a reader opens to follow one training step: it may fall, and must not grow."""
+
+import pytest
+
+from benchmarks.structure import STEPS, entered
+
+# Files and functions of the package that the step of a run enters: lower them with the code.
+MOST = {
+    "one GRPO step (tiny_lm, 2 updates)": (45, 219),
+    "one flow_grpo step (tiny_flow, 2 updates)": (58, 271),
+}
+GRPO, FLOW = STEPS
+
+
+@pytest.mark.parametrize("title", [GRPO, pytest.param(FLOW, marks=pytest.mark.slow)])
+def test_a_step_enters_no_more_files_and_functions_than_before(title):
+    files, functions, _ = entered(STEPS[title])
+    most_files, most_functions = MOST[title]
+    assert 10 < files <= most_files, "fold the new file into the one that uses it, or raise MOST"
+    assert 50 < functions <= most_functions, "fold helpers of one caller, or raise MOST"
