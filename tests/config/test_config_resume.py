@@ -105,3 +105,26 @@ def test_a_server_may_have_moved(tmp_path):
     assert changed == {key: OmegaConf.select(function, key) for key in changed}
     with pytest.raises(ConfigError, match=r"a run that is resumed keeps it.* where a server is"):
         resumed(tmp_path, ["reward.http.weight=2"])
+
+
+@pytest.mark.parametrize(
+    ("change", "sign"),
+    [
+        ({"replaced": None}, "lacks replaced"),
+        ({"model": {"sampling": {"max_new_tokens": 11}}}, r"has model\.sampling"),
+        ({"model": {"trained": {"evidence": "path"}}}, r"has model\.trained"),
+    ],
+)
+def test_a_run_of_an_older_version_is_refused_in_one_line(run_dir, change, sign):
+    path = run_dir / "config.yaml"
+    cfg = OmegaConf.merge(OmegaConf.load(path), change)
+    if cfg.replaced is None:
+        del cfg["replaced"]
+    OmegaConf.save(cfg, path)
+    with pytest.raises(ConfigError, match=rf"^resume=.*an older version .*{sign}; .*manifest"):
+        resumed(run_dir, [])
+
+
+def test_a_key_of_a_part_that_is_no_more_is_answered_with_its_new_name():
+    with pytest.raises(ConfigError, match=r"here it is rollout\.temperature$"):
+        compose(["model.sampling.temperature=1"])

@@ -85,6 +85,12 @@ ALIASES: Mapping[str, str] = {
     "cfg_scale": "rollout.guidance_scale",
 }
 
+# A part that is no more -> what holds its keys now.
+MOVED: Mapping[str, str] = {
+    "model.sampling": "rollout",
+    "model.trained": "algorithm",
+}
+
 # Options that are not there for a reason -> the reason, and what to set.
 NOT_OFFERED: Mapping[str, str] = {
     "algorithm/kl=k1": (
@@ -100,6 +106,8 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     option = f"{what.removeprefix('option of ')}={name}"
     if (reason := NOT_OFFERED.get(option)) is not None:
         return f"{option}: {reason}"
+    if (moved := MOVED.get(_parts(name)[0])) is not None:
+        return f"unknown {what} {name!r}: here it is {moved}.{_parts(name)[1]}"
     last = re.split(r"[./]", name)[-1]
     if (elsewhere := ALIASES.get(last)) is not None and not _of_algorithm(last, names):
         return f"unknown {what} {name!r}: here it is {elsewhere}"

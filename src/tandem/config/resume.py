@@ -78,7 +78,19 @@ def _recorded(folder: Path) -> DictConfig:
         raise ConfigError(
             f"resume={folder}: it cannot be read as a run ({reason_of(error)})"
         ) from None
+    _refuse_older(folder, cfg)
     return cfg
+
+
+def _refuse_older(folder: Path, cfg: DictConfig) -> None:
+    """A run of before `replaced` was recorded has other keys, and parts at other places."""
+    older = [f"model.{name}" for name in ("sampling", "trained") if name in cfg.get("model", {})]
+    if "replaced" not in cfg or older:
+        sign = f"has {older[0]}" if older else "lacks replaced"
+        raise ConfigError(
+            f"resume={folder}: an older version of Tandem wrote its config.yaml, which {sign}; "
+            "go on with it at the commit that its manifest.json names"
+        )
 
 
 def _load_plugins(names: list[str], given: Sequence[Override]) -> None:
