@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from loaded import request_of
-from test_estimate import composed, medium, most_allocated, rows_of_tokens, step
+from test_memory_estimate import composed, medium, most_allocated, rows_of_tokens, step
 from torch import nn
 from two_ranks import on_two_ranks
 

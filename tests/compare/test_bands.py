@@ -168,6 +168,5 @@ def test_another_metric_than_the_band_is_refused(tmp_path, kept, capsys):
 
 
 def test_a_cache_elsewhere_is_no_other_configuration(tmp_path, kept):
-    trained = {"evidence": "grpo"}
-    model = {"path": "tiny", "seed": 99, "trained": trained, "cache_dir": str(tmp_path)}
+    model = {"path": "tiny", "seed": 99, "cache_dir": str(tmp_path)}
     assert not judged(tmp_path, kept, curve(99), model=model).unknown

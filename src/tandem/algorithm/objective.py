@@ -36,6 +36,7 @@ class Term:
     coef: float | nn.Module  # a module is a number that a controller moves
     weights: Weigh
     correction: importance.Correction = importance.none
+    may_be_constant: bool = False  # the entropy of a Gaussian step is one: no gradient is owed
 
     @property
     def exists(self) -> bool:
@@ -134,7 +135,7 @@ class Objective(ABC):
     def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
         """One term, of a record as it sees it: sum of coef * loss * correction * weight."""
         term = self.terms[name]
-        learns = batch.evidence.requires_grad
+        learns = batch.evidence.requires_grad and not term.may_be_constant
         loss = term.loss(batch, *found(rows, name))
         loss = LOSS.check(term.loss, loss, batch.mask, learns=learns)
         weight = rows.weights[name]

@@ -148,4 +148,9 @@ class EntropyBonus(Switch):
 
     @property
     def term(self) -> Term:
-        return Term(loss=entropy_bonus, coef=self.coefficient, weights=token_mean)
+        return Term(
+            loss=entropy_bonus,
+            coef=self.coefficient,
+            weights=token_mean,
+            may_be_constant=True,
+        )

@@ -118,7 +118,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
         gpus=None,  # one run after the other
     )
     tasks = [Task(launch=order, number=i, own=[f"seed={s}"]) for i, s in enumerate(seeds)]
-    command = f"python -m tandem select {sweep}"
+    command = f"tandem select {sweep}"
     status.write_plan(Path(order.folder), command, {task.name: task.overrides for task in tasks})
     done = {run.seed: run for run in found.fresh}
     with told_to_stop(order):

@@ -33,9 +33,9 @@ def page(folder: Path, plan: SweepPlan, launch: str | None = None) -> str:
         title=f"{folder.name}: {counted or 'nothing yet'}, of {len(jobs)} runs",
         columns=("run", "state", "seconds", *metrics, "why"),
         rows=[_row(job, SAID[word], metrics) for job, word in zip(jobs, words, strict=True)],
-        notes=_notes(folder, plan, jobs),
     )
-    return table.markdown()
+    # Commands stand in blocks of their own, which a note of a table cannot hold.
+    return "\n\n".join([table.markdown(), *_notes(folder, plan, jobs)])
 
 
 def _word(job: Job, launch: str | None) -> str:
