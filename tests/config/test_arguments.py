@@ -6,9 +6,10 @@ from importlib import import_module
 from inspect import Parameter
 
 import pytest
+from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, build, check, compose
-from tandem.config.arguments import defaulted, left_out_keys
+from tandem.config.arguments import defaulted, filled, left_out_keys
 from tandem.config.composition import conf_folder
 from tandem.config.plain import user_keys
 
@@ -82,3 +83,12 @@ def test_a_run_of_tokens_shows_no_more_than_its_user_chooses_among():
     shown = user_keys(compose(["model=tiny_lm", "algorithm=grpo"]))
     assert len(shown) <= 90
     assert not {*shown} & {*left_out_keys(compose([]))}
+
+
+def test_a_record_names_the_defaults_that_files_leave_out():
+    config = OmegaConf.to_container(compose([]), resolve=True)
+    kept = filled(config)
+    assert "top_p" not in config["rollout"] and kept["rollout"]["top_p"] == 1.0
+    assert {name: kept[name] for name in ("seed", "iterations")} == {
+        name: config[name] for name in ("seed", "iterations")
+    }

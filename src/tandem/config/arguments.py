@@ -8,12 +8,17 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.plugins import ADMITTED, files_of
+from tandem.config.targets import resolve
 from tandem.registry.declared import PACKAGE, Definition, Module, init_of
+
+PLAIN = (bool, int, float, str, type(None))  # what a record can hold of a default
 
 
 def left_out(node: object) -> list[str]:
@@ -97,3 +102,22 @@ def _file(name: str) -> Path | None:
         return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     admitted = any(f"{name}.".startswith(f"{home}.") for home in ADMITTED)
     return files_of(name)[-1] if admitted and files_of(name) else None
+
+
+def filled(value: Any) -> Any:
+    """A plain configuration in which nodes name the defaults of their targets too.
+
+    A record that left them to the code would mean something else once a default has changed.
+    """
+    if isinstance(value, list):
+        return [filled(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    named = {name: filled(item) for name, item in value.items()}
+    if "_target_" not in value:
+        return named
+    own = str(value["_target_"])
+    parameters = signature(resolve(own, own)).parameters
+    missing = (name for name in defaulted(own) if name not in named)
+    defaults = {name: parameters[name].default for name in missing}
+    return named | {name: x for name, x in defaults.items() if isinstance(x, PLAIN)}

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem import distributed, rng
 from tandem.config import ConfigError, build, check, configuration
+from tandem.config.arguments import filled
 from tandem.config.refusals import refusals
 from tandem.config.resume import remember
 from tandem.data import Data, write_quarantine
@@ -110,7 +111,7 @@ def carry_out(
         mirrors = [build(node) for node in cfg.logger.values()]
         weights = starting_weights(cfg, partial(run, job="warm_start"))
         module, data = assemble(cfg, settings, data, run_dir, weights)
-    config = OmegaConf.to_yaml(cfg, resolve=True)
+    config = OmegaConf.to_yaml(OmegaConf.create(filled(OmegaConf.to_container(cfg, resolve=True))))
     if settings.evaluate:
         split = settings.evaluation.split
         found = EvaluationRecord(run_dir=run_dir, split=split, config=config, mirrors=mirrors)
