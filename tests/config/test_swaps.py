@@ -45,6 +45,12 @@ def test_a_part_inside_the_same_part_is_judged_by_its_own_function():
     stays, numbers = what_stays({"coef": 0.1, "loss": {"clip_low": 0.3}}, before, after)
     assert stays == {"coef": 0.1, "loss": {}}
     assert numbers.dropped == {"algorithm.loss.loss.clip_low": 0.3}
+    assert numbers.kept == {"algorithm.loss.coef": 0.1}  # it was meant for a penalty by PPO
+
+
+def test_a_number_around_a_part_that_stays_is_not_named():
+    before, after = ({"_target_": "kl", "coef": coef, "loss": PPO} for coef in (0.0, 1.0))
+    assert what_stays({"coef": 0.1}, before, after) == ({"coef": 0.1}, Numbers())
 
 
 def test_a_function_that_a_recipe_put_there_itself_is_replaced_too():
@@ -69,6 +75,9 @@ LINES = {  # a swap -> a number that is dropped, and one that is kept
     "algorithm=grpo algorithm/loss=cispo": ("algorithm.loss.clip_high=0.28", None),
     "algorithm=dapo algorithm/loss=sapo": ("algorithm.loss.clip_low", None),
     "algorithm=ppo algorithm/kl=k3": (None, "algorithm.kl.coef=0.0"),
+    "algorithm=grpo algorithm/kl=k3": (None, "algorithm.kl.coef=0.0"),
+    f"{FLOW} algorithm=flow_grpo algorithm/kl=gaussian": (None, "algorithm.kl.coef=0.5"),
+    f"{FLOW} algorithm=flow_grpo algorithm/kl=gaussian algorithm.kl.coef=0.1": (None, None),
     "optimizer=sgd": ("optimizer.lr=0.0003", None),
     f"{FLOW} algorithm=mix_grpo dynamics/stochastic=random_steps": (
         "dynamics.stochastic.length=4",
@@ -92,6 +101,13 @@ def test_a_swap_composes_and_says_what_it_left_out(line, told):
     check(cfg)
     for number, named in zip(told, (cfg.replaced.dropped, cfg.replaced.kept), strict=True):
         assert number in named if number else not named
+
+
+def test_a_kl_that_is_chosen_and_costs_nothing_is_said_to_be_off():
+    line = ["algorithm=dapo", "algorithm/kl=k3"]
+    assert compose(line).replaced.off == ["algorithm/kl=k3, since algorithm.kl.coef=0"]
+    assert not compose([*line, "algorithm.kl.coef=0.01"]).replaced.off
+    assert not compose(["algorithm=dapo"]).replaced.off
 
 
 def test_what_is_typed_for_a_part_that_has_no_such_number_is_an_error():

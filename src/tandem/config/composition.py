@@ -6,7 +6,7 @@ import copy
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -94,7 +94,8 @@ def _composed(given: Sequence[Override], compose: Compose, *, recorded: bool) ->
         ConfigLoaderImpl._apply_overrides_to_config(added, cfg)
     with open_dict(cfg):
         cfg.choices = choices_of(made.choices, options)
-        cfg.replaced = replaced_of(made.numbers)
+        typed = {value.key_or_group for value in values}
+        cfg.replaced = replaced_of(made.numbers, typed) | {"off": list(_off(choices, cfg))}
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` has come to
     return cfg
 
@@ -186,12 +187,21 @@ def choices_of(raw: Mapping[str, str | None], options: Menu) -> dict[str, str | 
     return chosen | {"recipe": chosen["recipe"] if found else None}
 
 
-def replaced_of(numbers: Numbers) -> dict[str, list[str]]:
-    """As they would be typed; one in units of the dynamics by its key."""
+def replaced_of(numbers: Numbers, typed: Collection[str] = ()) -> dict[str, list[str]]:
+    """As they would be typed; one in units of the dynamics by its key. `typed` are not kept."""
+    kept = {key: value for key, value in numbers.kept.items() if key not in typed}
     return {
         what: [key if "${" in str(value) else f"{key}={value}" for key, value in found.items()]
-        for what, found in (("dropped", numbers.dropped), ("kept", numbers.kept))
+        for what, found in (("dropped", numbers.dropped), ("kept", kept))
     }
+
+
+def _off(choices: Sequence[Override], cfg: DictConfig) -> Iterator[str]:
+    """The KL that was chosen and that a coefficient of 0 switches off."""
+    kl = OmegaConf.to_container(cfg.algorithm, resolve=False).get("kl")
+    if isinstance(kl, dict) and kl.get("coef") == 0:
+        chosen = [choice.input_line for choice in choices if choice.key_or_group == "algorithm/kl"]
+        yield from (f"{line}, since algorithm.kl.coef=0" for line in chosen)
 
 
 def _choice(group: str, _root_: DictConfig) -> str:

@@ -3,7 +3,9 @@
 A preset, a recipe and a model set numbers of the parts that they chose. Where a command line or an
 experiment chooses another function for one, such a number stays only if the new function has a
 number of that name and both have the same default for it: then it means the same thing, in the
-same unit. All others are left out, and the run says which.
+same unit. All others are left out. The number of a function that itself stays, and of which a part
+was replaced (the coefficient of another KL), stays too. The run says which it left out and which it
+kept.
 """
 
 from __future__ import annotations
@@ -87,6 +89,8 @@ class _Fit:
         meant = said.get("_target_", before.get("_target_"))
         if meant is not None or "_target_" in after:
             same = meant == after.get("_target_")
+        if same and _has_another_part(before, after):
+            self.numbers.kept.update(self._beside(said, after))
         if "_target_" in said and said["_target_"] != before.get("_target_"):
             before = {}  # the file chose a function of its own
         kept = {}
@@ -98,6 +102,11 @@ class _Fit:
             elif self._stays(name, value, (other, inner), known=name in after, same=same):
                 kept[name] = value
         return kept
+
+    def _beside(self, said: Plain, after: Plain) -> Plain:
+        """The numbers of a node that no part of it holds."""
+        own = {name: x for name, x in said.items() if not isinstance(after.get(name), dict)}
+        return _numbers(self.place, own)
 
     def _stays(
         self, name: str, value: Any, defaults: tuple[Any, Any], *, known: bool, same: bool
@@ -112,6 +121,13 @@ class _Fit:
         found = self.numbers.kept if stays else self.numbers.dropped
         found.update(_numbers(f"{self.place}.{name}", value))
         return stays
+
+
+def _has_another_part(before: Plain, after: Plain) -> bool:
+    """Whether another function stands in one of the places that both have a part in."""
+    both = [(before[name], after[name]) for name in before if before[name] and after.get(name)]
+    targets = [tuple(_mapping(part).get("_target_") for part in pair) for pair in both]
+    return any(old != new for old, new in targets)
 
 
 def _alike(value: Any, default: Any) -> bool:
