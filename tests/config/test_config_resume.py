@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose, configuration, resumed
+from tandem.record.secrets import scrub_config
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,40 @@ def test_a_run_of_an_older_version_is_refused_in_one_line(run_dir, change, sign)
     OmegaConf.save(cfg, path)
     with pytest.raises(ConfigError, match=rf"^resume=.*an older version .*{sign}; .*manifest"):
         resumed(run_dir, [])
+
+
+@pytest.fixture
+def hiding(run_dir):
+    """A run whose record hides two numbers of a reward."""
+    own = {"token": "a", "note": "ask by sk-abc123abc123abc", "words": ["password=b", "c"]}
+    path = run_dir / "config.yaml"
+    cfg = OmegaConf.merge(OmegaConf.load(path), {"reward": {"own": own}})
+    path.write_text(scrub_config(OmegaConf.to_yaml(cfg), {}))
+    return run_dir
+
+
+def test_a_value_that_the_record_hides_is_asked_for_and_never_made_up(hiding):
+    keys = ["reward.own.token", "reward.own.note", "reward.own.words"]
+    given = [f"{keys[0]}=a", f"{keys[1]}='ask by'", f"{keys[2]}=['password=b',c]"]
+    for count in range(3):
+        asked = " ".join(f"{key}=..." for key in keys[count:])
+        with pytest.raises(ConfigError, match=rf"^resume=.*; give {asked} on the command line$"):
+            resumed(hiding, given[:count])
+    own = resumed(hiding, given).reward.own
+    assert own == {"token": "a", "note": "ask by", "words": ["password=b", "c"]}
+
+
+def test_what_the_record_hides_may_be_given_and_nothing_else_of_its_part(hiding):
+    with pytest.raises(ConfigError, match=r"^group_size=2: a run that is resumed keeps it"):
+        resumed(hiding, ["reward.own.token=a", "group_size=2"])
+
+
+def test_a_number_whose_name_only_begins_like_a_secret_goes_on_as_it_was(run_dir):
+    own = {"cookie_words": "abc", "author": "x", "authentic": "y", "credential_words": "z"}
+    path = run_dir / "config.yaml"
+    cfg = OmegaConf.merge(OmegaConf.load(path), {"reward": {"own": own}})
+    path.write_text(scrub_config(OmegaConf.to_yaml(cfg), {}))
+    assert resumed(run_dir, []).reward.own == own
 
 
 def test_a_key_of_a_part_that_is_no_more_is_answered_with_its_new_name():

@@ -16,6 +16,8 @@ ROOT = "${oc.env:PROJECT_ROOT}"
 READS = re.compile(r"(?<![\w./-])oc\s*\.(?!select:)|\$\{[^:{}]*\$\{")
 RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")  # by a resolver, in its words
 
+FILLED_IN = ("choices", "overrides", "replaced")  # by the run itself
+
 
 def plain(node: DictConfig | ListConfig | Any) -> Any:
     """Plain dicts, lists and scalars. Raises for what the user must still give."""
@@ -51,12 +53,11 @@ def leaves(node: DictConfig | ListConfig | Mapping[str, Any]) -> Iterator[tuple[
 
 def user_keys(cfg: DictConfig) -> list[str]:
     """The keys with a value that a user may set: no targets, none that the run fills in itself."""
-    filled_in = ("choices", "overrides", "replaced")
     keys = [key.split(".") for key, _ in leaves(cfg)]
     return [
         ".".join(names)
         for names in keys
-        if names[0] not in filled_in and not any(name.startswith("_") for name in names)
+        if names[0] not in FILLED_IN and not any(name.startswith("_") for name in names)
     ]
 
 

@@ -15,10 +15,11 @@ from tandem.config.arguments import left_out_keys
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse
-from tandem.config.plain import plain
+from tandem.config.plain import FILLED_IN, leaves, plain
 from tandem.config.plugins import digests, load_plugins
 from tandem.config.values import dotted
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, read_config, reason_of
+from tandem.record.secrets import REDACTED
 
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
@@ -51,9 +52,15 @@ def resumed(folder: Path, overrides: Sequence[str]) -> DictConfig:
     given = parse(overrides)
     trust.believe(given)
     _load_plugins(list(cfg.plugins), given)
+    redacted = _redacted(cfg)
     for override in given:
-        _apply(cfg, override)
+        _apply(cfg, override, redacted)
     cfg.resume = cfg.run_dir = str(folder)
+    if left := _redacted(cfg):
+        raise ConfigError(
+            f"resume={folder}: its config.yaml holds {REDACTED} in place of a value that looked "
+            f"like a secret; give {' '.join(f'{key}=...' for key in left)} on the command line"
+        )
     return cfg
 
 
@@ -80,6 +87,13 @@ def _recorded(folder: Path) -> DictConfig:
         ) from None
     _refuse_older(folder, cfg)
     return cfg
+
+
+def _redacted(cfg: DictConfig) -> list[str]:
+    """The keys whose values the record hides: with the mark as a value, the run were another."""
+    hiding = [key for key, value in leaves(cfg) if REDACTED in str(value)]
+    whole = [re.split(r"\.\d+(?:\.|$)", key)[0] for key in hiding]  # a list is given as one
+    return [key for key in dict.fromkeys(whole) if key.split(".")[0] not in FILLED_IN]
 
 
 def _refuse_older(folder: Path, cfg: DictConfig) -> None:
@@ -121,14 +135,14 @@ def _kept(text: str) -> str:
     return f"{text}: a run that is resumed keeps it; only {_listed()} may change"
 
 
-def _apply(cfg: DictConfig, override: Override) -> None:
+def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None:
     key, text = override.key_or_group, override.input_line
     top = re.split("[./]", key)[0]
     if top in ("hydra", "plugins", "resume", "run_dir"):
         return
     from tandem.settings.settings import key_of  # imports torch
 
-    may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) is not None
+    may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) or key in redacted
     if not may_change or override.is_delete() or override.is_sweep_override():
         raise ConfigError(_kept(text))
     if key in cfg.choices and not isinstance(override.value(), dict):

@@ -18,14 +18,14 @@ REDACTED = "<redacted>"  # a plain scalar in YAML too
 SHORTEST = 8  # TOKENIZERS_PARALLELISM=false names no secret, and "false" is everywhere
 LOOSE = r"auth(?!or(?!iz))|cookie|credential"
 VARIABLE = re.compile(rf"KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PWD$|_PAT$|{LOOSE}", re.I)
-# What holds a secret whatever the environment says; num_tokens, pad_token, use_cls_token do not.
+# What holds a secret whatever the environment says; num_tokens, pad_token, cookie_words,
+# api_key_env do not.
 NAME = (
     r"[\w.-]*(?:(?:api|access|secret|private|account|shared)[_-]?keys?|(?:auth|access|api|hf|bearer"
     r"|session|refresh|id)[_-]?tokens?|secrets?|password|passwd|passphrase|(?:_|\b)pwd|_pat"
     r"|credentials?|cookies?|(?:_|\b)auth|authorization)|(?:[\w.-]*\.)?token"
 )
 KEY = re.compile(NAME, re.I)
-LOOSE_KEY = re.compile(rf"{LOOSE}", re.I)  # of a text alone: cookie_weight is a number
 ASSIGNED = re.compile(rf"(?P<name>[+~'\"-]*(?:{NAME})=)(?P<value>.+)", re.I | re.S)
 IN_URL = r"sig|signature|key|code|token|secret|password|credential|auth"
 PLACES = tuple(
@@ -98,10 +98,7 @@ def scrub_config(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _scrub_item(key: str, item: Any, environment: Mapping[str, str]) -> Any:
-    is_named = KEY.fullmatch(key) or (LOOSE_KEY.search(key) and isinstance(item, str))
-    if is_named and not key.lower().endswith("_env"):  # which names a variable
-        return _scrub_all(item)
-    return scrub_tree(item, environment)
+    return _scrub_all(item) if KEY.fullmatch(key) else scrub_tree(item, environment)
 
 
 def _scrub_all(item: Any) -> Any:
