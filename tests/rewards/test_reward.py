@@ -154,6 +154,21 @@ def test_a_child_that_a_reward_forks_may_leave_as_it_likes():
     assert numbers(forks) == ([3.0] * 4, {})
 
 
+class Leaving(Exception):
+    def __str__(self):
+        os._exit(0)
+
+
+def test_an_error_whose_text_leaves_the_process_is_a_fault_as_any_other():
+    def fails(output, prompt):
+        raise Leaving
+
+    values, faults = numbers(fails)
+    [said] = faults
+    assert values == [None] * 4
+    assert said.startswith("raised Leaving: its text raises SystemExit at ")
+
+
 def test_one_that_hangs_at_every_call_is_not_asked_a_fourth_time():
     start = time.monotonic()
     values, faults = numbers(lambda output, prompt: threading.Event().wait(), count=64, timeout=0.1)

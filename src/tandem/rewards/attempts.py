@@ -86,10 +86,9 @@ def _exit(status: int) -> None:
 
 def told(error: BaseException) -> str:
     """What an exception is, what it says, and where in the user's code it came up."""
-    try:
-        text = repr(str(error)[:80])
-    except BaseException as broken:
-        text = f"its text raises {type(broken).__name__}"
+    text = attempt(lambda: repr(str(error)[:80]), ())  # code of theirs too
+    if isinstance(text, BaseException):
+        text = f"its text raises {type(text).__name__}"
     return f"{type(error).__name__}: {text}{_place(error)}"
 
 
