@@ -4,6 +4,7 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -82,6 +83,22 @@ def test_a_process_that_is_there_counts_where_files_have_no_locks(tmp_path):
     refused = pytest.raises(ValueError, match="one run directory has one writer")
     with refused, only_writer(tmp_path):
         pass
+
+
+def test_a_copy_of_a_directory_where_another_writes_is_free_and_the_directory_is_not(
+    tmp_path, holder, caplog
+):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    while not (tmp_path / LOCK).read_text():
+        time.sleep(0.01)
+    shutil.copy(tmp_path / LOCK, copy / LOCK)
+    with caplog.at_level(logging.WARNING), only_writer(copy):
+        assert json.loads((copy / LOCK).read_text())["pid"] == os.getpid()
+        refused = pytest.raises(ValueError, match="one run directory has one writer")
+        with refused, only_writer(tmp_path):
+            pass
+    assert f"its lock is a copy, that of process {holder.pid} on" in caplog.text
 
 
 def test_of_another_machine_the_file_to_delete_is_named(tmp_path):

@@ -34,6 +34,7 @@ class Writer:
     pid: int
     began: str | None  # when the process did, as `beginning_of` says it; ids are used again
     since: str
+    inode: int | None = None  # of the file itself: a copied directory has a copy of it
 
     @property
     def runs(self) -> bool:
@@ -45,6 +46,10 @@ class Writer:
         except PermissionError:
             pass
         return self.began == beginning_of(self.pid)
+
+    def wrote(self, file: IO[str]) -> bool:
+        """Whether it wrote this very file, and not the one that this is a copy of."""
+        return self.inode in (None, _inode(file))
 
 
 @contextmanager
@@ -84,7 +89,7 @@ def _locked(path: Path) -> Iterator[IO[str]]:
                 continue  # whoever held it took it away just now
             before = _read(file)
             if held or before is not None:
-                _judge(path, before, held)
+                _judge(file, before, held)
             yield file
             return
 
@@ -102,12 +107,16 @@ def _is_held(file: IO[str]) -> bool:
     return False
 
 
-def _judge(path: Path, writer: Writer | None, held: bool) -> None:
-    """Raise unless the lock was left behind by a process of this machine."""
+def _judge(file: IO[str], writer: Writer | None, held: bool) -> None:
+    """Raise unless the lock is a copy, or was left behind by a process, of this machine."""
+    path = Path(file.name)
     if writer is None:
         raise ValueError(f"{path.parent}: another process begins to write there; wait for it")
     who = f"process {writer.pid} on {writer.host}, since {writer.since}"
     here = writer.host == socket.gethostname()
+    if here and not held and not writer.wrote(file):
+        log.warning("%s: its lock is a copy, that of %s; it is taken over", path.parent, who)
+        return
     if held or (here and writer.runs):
         raise ValueError(f"{path.parent} is written by {who}: one run directory has one writer")
     if not here:
@@ -129,10 +138,20 @@ def _read(file: IO[str]) -> Writer | None:
 
 def _write(file: IO[str]) -> None:
     pid, since = os.getpid(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    own = Writer(host=socket.gethostname(), pid=pid, began=beginning_of(pid), since=since)
+    own = Writer(
+        host=socket.gethostname(),
+        pid=pid,
+        began=beginning_of(pid),
+        since=since,
+        inode=_inode(file),
+    )
     file.truncate(0)
     file.write(json.dumps(asdict(own)))
     file.flush()
+
+
+def _inode(file: IO[str]) -> int:
+    return os.fstat(file.fileno()).st_ino
 
 
 def _is_same(path: Path, file: IO[str]) -> bool:
