@@ -48,6 +48,17 @@ TELLING = [
     "a sk-abc123abc123abc b",
     "hf_abc123abcdefghijklmnop",
     "ghp_abc123abcdefghijklmnop",
+    "sk_" + "live_abc123abc123abc123",
+    "rk_" + "test_abc123abc123abc123",
+    "AIza" + "abc123-_abc123" * 2 + "abc1230",
+    "npm_" + "abc123" * 6,
+    "x eyJhbGciabc123.eyJzdWIiabc123.abc123-_",
+    "https://hooks.slack.com/services/T0/B0/abc123",
+    "x-amz-security-token=abc123",
+    "wandb_key=abc123",
+    "ssh_key=abc123",
+    "encryption_key=abc123",
+    "model.signing_key=abc123",
     "-----BEGIN RSA PRIVATE KEY-----\nabc123\n-----END RSA PRIVATE KEY-----",
 ]
 HARMLESS = [
@@ -70,6 +81,13 @@ HARMLESS = [
     "task-sk-based-examples",
     "pattern: x",
     "https://example.org/?page=2&sort=up",
+    "key=3",
+    "group_key=17",
+    "signing_keyword=x",
+    "max_new_tokens=64",
+    "task_test_abcdefghijkl",
+    "npm_config_cache=/tmp/x",
+    "https://slack.com/services/help",
 ]
 
 

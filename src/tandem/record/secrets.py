@@ -21,8 +21,8 @@ VARIABLE = re.compile(rf"KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PWD$|_PAT$|{LOOSE}", 
 # What holds a secret whatever the environment says; num_tokens, pad_token, cookie_words,
 # api_key_env do not.
 NAME = (
-    r"[\w.-]*(?:(?:api|access|secret|private|account|shared)[_-]?keys?|(?:auth|access|api|hf|bearer"
-    r"|session|refresh|id)[_-]?tokens?|secrets?|password|passwd|passphrase|(?:_|\b)pwd|_pat"
+    r"[\w.-]*(?:(?:api|access|secret|private|account|shared|wandb|ssh|encryption|signing)[_-]?keys?"
+    r"|(?:auth|access|api|hf|bearer|session|refresh|id|security)[_-]?tokens?|secrets?|password|passwd|passphrase|(?:_|\b)pwd|_pat"
     r"|credentials?|cookies?|(?:_|\b)auth|authorization)|(?:[\w.-]*\.)?token"
 )
 KEY = re.compile(NAME, re.I)
@@ -35,6 +35,7 @@ PLACES = tuple(
         rf"(?P<name>[?&;](?:[\w.-]*(?:{IN_URL}))=)(?P<value>[^&\s'\"#]+)",
         r"(?P<name>\bauthorization['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic|token)\s+)?)"
         r"(?P<value>(?!(?:bearer|basic|token)\s)[^\s'\",}]+)",
+        r"(?P<name>\bhooks\.slack\.com/\w+/)(?P<value>[^\s'\"]+)",
         r"(?P<name>\bbearer\s+)(?P<value>[\w.~+/=-]{8,})",
         r"(?P<name>\bcookie['\"]?\s*:\s*['\"]?)(?P<value>\w[\w.-]*=[^'\"\n]+)",
         rf"(?P<name>(?<![\w.-])(?:{NAME})=['\"]?)(?P<value>[^\s'\"&]+)",  # name=value
@@ -46,6 +47,8 @@ PLACES = tuple(
 SHAPES = re.compile(
     r"\b(?:sk|pk|rk)-(?=[\w-]*\d)[\w-]{12,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
     r"|\bgithub_pat_\w{20,}|\bAKIA[0-9A-Z]{16}\b|\bxox[abeprs]-[\w-]{10,}|\bglpat-[\w-]{16,}"
+    r"|\b[spr]k_(?:live|test)_[A-Za-z0-9]{10,}|\bAIza[\w-]{35}|\bnpm_[A-Za-z0-9]{30,}"
+    r"|\beyJ[\w-]{8,}\.eyJ[\w-]{4,}(?:\.[\w-]*)?"  # JWT
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 
