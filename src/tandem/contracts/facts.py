@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from tandem.contracts.admitted import Domain, refuse_missing_numbers, refuse_unlisted
+
 if TYPE_CHECKING:
     from tandem.contracts.bounds import Bound
 
-DOMAINS = ("tokens", "steps", "pictures")  # what a policy can be trained on; see `Facts.refused`
 Unit = Literal["clip", "ratio", "sequence", "preference", "none"]
 ERRORS_ALONE = {
     "tokens": "it compares velocities, and tokens have none; set model=tiny_flow, or another flow",
@@ -36,7 +37,7 @@ class Facts:
     # Domain -> a clause that says why it makes no sense there, and ends in what to set instead.
     # The domains are what a policy can be trained on: "tokens"; "steps", which are Gaussian; and
     # "pictures", whose log-probability is a regression error at fresh noise.
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[Domain, str] = field(default_factory=dict)
     # Number -> its unit, which its default is multiplied by: "clip" is the log-ratio of one step
     # (dynamics.clip_unit), "ratio" 1 plus as much, "sequence" that of a whole sample, "preference"
     # a temperature per nat of a sample; "none" is a number that means the same everywhere.
@@ -101,9 +102,7 @@ class Facts:
     noiseless: bool = False
 
     def __post_init__(self) -> None:
-        unknown = sorted({*self.refused} - {*DOMAINS})
-        if unknown:
-            raise ValueError(f"refused: {unknown[0]} is no domain; there are {', '.join(DOMAINS)}")
+        refuse_unlisted(self)
         for name in ("reads", "gives"):
             if isinstance(given := getattr(self, name), str):
                 raise ValueError(f"{name}={given!r}: give a set of names, {{{given!r}}}")
@@ -153,6 +152,7 @@ def declare(**facts: Any) -> Callable:
     """A decorator that declares facts of a function or class that is no option of a group."""
 
     def decorate(component: Callable) -> Callable:
+        refuse_missing_numbers(component, **facts)
         component.facts = facts_of(component).joined(facts)
         return component
 

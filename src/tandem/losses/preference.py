@@ -51,12 +51,13 @@ AGAINST_REFERENCE = {
     "reads": {"ref_logp"},
     "reward": by_reference,
     "metrics": pairs_by(by_reference),
-    "units": {"beta": "preference", "label_smoothing": "none"},
+    "units": {"beta": "preference"},
     **PAIRS,
 }
+SMOOTHED = {**AGAINST_REFERENCE, "units": {"beta": "preference", "label_smoothing": "none"}}
 
 
-@register_policy_loss(**AGAINST_REFERENCE)
+@register_policy_loss(**SMOOTHED)
 def dpo(
     batch: CoupledBatch,
     *,
@@ -72,7 +73,7 @@ def dpo(
     return on_pairs(logistic(beta * (chosen - rejected), label_smoothing), batch)
 
 
-@register_policy_loss("dpo_robust", **AGAINST_REFERENCE)
+@register_policy_loss("dpo_robust", **SMOOTHED)
 def robust(
     batch: CoupledBatch, *, beta: Temperature = 0.1, label_smoothing: LabelNoise = 0.1
 ) -> Tensor:
@@ -173,7 +174,7 @@ def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     return on_pairs(value, batch)
 
 
-@register_policy_loss(**AGAINST_REFERENCE)
+@register_policy_loss(**SMOOTHED)
 def exo(
     batch: CoupledBatch,
     *,
@@ -246,5 +247,4 @@ def group_preference(batch: CoupledBatch, surveyed: Tensor, *, beta: Temperature
     """
     own = -beta * surveyed.sigmoid() * liked(batch)
     value = softplus(surveyed) + own - own.detach()
-    prefers = (batch.advantages != 0).any(1, keepdim=True)
-    return torch.where(prefers & batch.mask, value, 0)
+    return torch.where((batch.advantages != 0).any(1, keepdim=True) & batch.mask, value, 0)

@@ -1,0 +1,66 @@
+"""What facts may say: values that their annotations list, and numbers that a component takes."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+Domain = Literal["tokens", "steps", "pictures"]  # what a policy can be trained on
+DOMAINS = get_args(Domain)
+
+
+def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
+    """Raise where a fact names a number that the component does not take."""
+    named = [*(("units", number) for number in facts.get("units", ()))]
+    named += [("rising", number) for pair in facts.get("rising", ()) for number in pair]
+    named += [("set_size", facts["set_size"])] if facts.get("set_size") is not None else []
+    if not named:
+        return
+    parameters = inspect.signature(component).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        for name, number in named:
+            refuse_unknown(f"{component.__qualname__}: {name}", number, parameters)
+
+
+def refuse_unknown(what: str, given: object, known: Collection[object]) -> None:
+    if given in known:
+        return
+    nearest = difflib.get_close_matches(str(given), [str(one) for one in known], 1, 0.5)
+    said = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(map(str, known))}"
+    raise ValueError(f"{what}: unknown {given!r}; {said}")
+
+
+def refuse_unlisted(record: Any) -> None:
+    """Raise where a field is none of the values that a `Literal` in its annotation lists."""
+    for name, kinds in _listed(type(record)).items():
+        value = getattr(record, name)
+        of_mapping = isinstance(value, Mapping)
+        for item in value.items() if of_mapping else [(value,)]:
+            for one, known in zip(item, kinds, strict=True):
+                if known:
+                    refuse_unknown(name, one, known)
+
+
+@functools.cache
+def _listed(record: type) -> dict[str, list[tuple[object, ...]]]:
+    """Field -> the values listed of it, of a mapping those of keys and of values; () for any."""
+    found = {}
+    for name, hint in get_type_hints(record, localns={"Bound": object}).items():
+        kinds = get_args(hint) if get_origin(hint) is Mapping else [hint]
+        if any(listed := [_values(kind) for kind in kinds]):
+            found[name] = listed
+    return found
+
+
+def _values(hint: Any) -> tuple[object, ...]:
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    inner = (
+        [_values(one) for one in get_args(hint)] if get_origin(hint) in (Union, UnionType) else []
+    )
+    values = tuple(value for one in inner for value in one)
+    return (*values, None) if values and type(None) in get_args(hint) else values

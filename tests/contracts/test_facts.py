@@ -1,0 +1,39 @@
+"""Facts that name what is not there: a value, a domain, a number of the function."""
+
+import pytest
+
+from tandem.contracts import declare
+
+WRONG = {
+    "compares: unknown 'grp'; did you mean 'group'?": {"compares": "grp"},
+    "per: unknown 'rows'; did you mean 'row'?": {"per": "rows"},
+    "units: unknown 'clp'; did you mean 'clip'?": {"units": {"width": "clp"}},
+    "refused: unknown 'token'; did you mean 'tokens'?": {"refused": {"token": "set another"}},
+    "loss: units: unknown 'widht'; did you mean 'width'?": {"units": {"widht": "clip"}},
+    "loss: units: unknown 'clip_low'; there are batch, width": {
+        "clips": 1.0,
+        "units": {"clip_low": "clip"},
+    },
+    "loss: set_size: unknown 'k'; there are batch, width": {"set_size": "k"},
+    "loss: rising: unknown 'with'; did you mean 'width'?": {"rising": [("with", "width")]},
+    'clips: say of what, units={"clip_low": "clip"} or "sequence"': {"clips": 1.0},
+}
+
+
+def loss(batch, *, width=0.2): ...
+
+
+def open_ended(batch, **numbers): ...
+
+
+@pytest.mark.parametrize(("said", "facts"), WRONG.items(), ids=WRONG)
+def test_a_fact_that_names_nothing_is_refused_with_the_nearest_name(said, facts):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        declare(**facts)(loss)
+    assert str(error.value) == said
+
+
+def test_what_exists_is_declared():
+    facts = {"compares": None, "per": "sample", "units": {"width": "clip"}}
+    assert declare(**facts)(loss).facts.units == {"width": "clip"}
+    assert declare(units={"any": "clip"})(open_ended).facts.units == {"any": "clip"}
