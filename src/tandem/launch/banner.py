@@ -16,7 +16,7 @@ def banner(settings: Settings, run_dir: Path) -> str:
     per_update = math.ceil(s.prompts_per_step / s.num_minibatches) * s.group_size
     lines = {
         "run": str(run_dir),
-        "chosen": ", ".join(f"{k}={s.choices[k]}" for k in CHOSEN if s.choices.get(k)),
+        "chosen": ", ".join([*_chosen(s), *_parts(s)]),
         **{what: ", ".join(numbers) for what, numbers in s.replaced.items() if numbers},
         "seed": str(s.seed),
         "iteration": f"{s.prompts_per_step} prompts x {s.group_size} samples = {samples} samples"
@@ -31,6 +31,17 @@ def banner(settings: Settings, run_dir: Path) -> str:
 
 
 CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "recipe")
+
+
+def _chosen(settings: Settings) -> list[str]:
+    return [f"{group}={x}" for group in CHOSEN if (x := settings.choices.get(group))]
+
+
+def _parts(settings: Settings) -> list[str]:
+    """Parts that the command line put in place of those of a preset: only a group has a slash."""
+    words = [word.lstrip("+") for word in settings.overrides]
+    keys = {word: word.partition("=")[0] for word in words}
+    return [w for w in words if "/" in keys[w] and not keys[w].startswith("hydra/")]
 
 
 def _over(settings: Settings) -> str:

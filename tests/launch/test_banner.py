@@ -1,0 +1,15 @@
+"""The banner of a run: what was chosen."""
+
+from pathlib import Path
+
+from tandem.config import check, compose
+from tandem.launch.banner import banner
+
+
+def test_the_parts_that_a_command_line_chose_stand_beside_the_presets():
+    parts = ["algorithm/loss=cispo", "algorithm/weights=token_mean"]
+    typed = ["algorithm=dr_grpo", parts[0], "run_dir=a/b", parts[1]]
+    cfg = compose(typed)
+    cfg.overrides = typed
+    said = dict(line.split(maxsplit=1) for line in banner(check(cfg), Path("x")).splitlines())
+    assert said["chosen"].endswith(", ".join(["recipe=tiny_lm/dr_grpo", *parts]))
