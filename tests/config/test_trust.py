@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose, configuration, resumed, trust
-from tandem.config.plugins import ADMITTED, load_plugins
+from tandem.config.plugins import ADMITTED, digests, load_plugins
 from tandem.config.resume import confirmed, remember
 from tandem.config.targets import resolve
 from tandem.launch import sample
@@ -122,6 +122,52 @@ def test_nothing_inside_a_run_directory_is_imported(tmp_path, monkeypatch, insid
             "it, and move it elsewhere if it may run"
         )
     assert not (run / "canary").exists()
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "manifest.json"])
+def test_one_file_of_a_run_is_enough_to_be_one(tmp_path, monkeypatch, file):
+    (tmp_path / file).write_text("{}")
+    (tmp_path / "loud.py").write_text(LOUD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="loud lies in the run directory"):
+        load_plugins(["loud"])
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_run_that_names_a_plugin_puts_no_folder_among_those_of_modules(tmp_path, monkeypatch):
+    run = run_of(tmp_path / "run", plugins=["loud"])
+    (run / "manifest.json").unlink()
+    (run / "torch.py").write_text(LOUD)
+    monkeypatch.chdir(run)
+    before = [*sys.path]
+    with pytest.raises(ConfigError, match="there is no module loud"):
+        configuration(["resume=.", "dry_run=true"])
+    assert sys.path == before
+
+
+def test_a_confirmed_plugin_elsewhere_opens_no_other_folder(tmp_path, monkeypatch):
+    home, foreign = tmp_path / "home", tmp_path / "foreign"
+    home.mkdir()
+    foreign.mkdir()
+    (home / "loud.py").write_text("")
+    monkeypatch.syspath_prepend(str(home))
+    remember(compose(["plugins=[loud]"]))
+    forget_module()
+    monkeypatch.chdir(foreign)
+    load_plugins(["loud"], recorded=True)
+    assert str(foreign) not in sys.path
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_no_file_beside_a_plugin_stands_in_for_a_library(tmp_path, recorded):
+    (tmp_path / "loud.py").write_text("import tabnanny\n")
+    (tmp_path / "tabnanny.py").write_text(LOUD)
+    sys.modules.pop("tabnanny", None)
+    if recorded:
+        trust.remember({}, digests(["loud"]))
+    load_plugins(["loud"], recorded=recorded)
+    assert not (tmp_path / "canary").exists()
+    assert sys.path[-1] == str(tmp_path)
 
 
 def test_a_run_directory_is_not_searched_for_modules(tmp_path, monkeypatch):

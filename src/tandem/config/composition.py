@@ -34,6 +34,7 @@ from tandem.config.overrides import (
     parse,
     refuse_wrong_choice,
 )
+from tandem.config.own_targets import conf_folder
 from tandem.config.plugins import load_plugins
 from tandem.config.registered import store_options
 from tandem.config.swaps import Numbers
@@ -117,13 +118,6 @@ def option_file(group: str, option: str, overrides: Sequence[str]) -> DictConfig
 def plugin_folders(overrides: Sequence[str]) -> list[Path]:
     """Import the plugins of a command; the `conf` folders beside them."""
     return load_plugins(_plugins(parse(overrides)))
-
-
-def conf_folder() -> Path:
-    """`conf/` of the checkout, or of an installed package."""
-    package = Path(__file__).parents[1]
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parents[1] / "conf"
 
 
 def loader(plugin_folders: Sequence[Path] = ()) -> Loader:

@@ -18,7 +18,7 @@ from tandem.config.names import ConfigError
 # The modules that were named by `plugins=[...]` in this process: `targets` admits what they define.
 ADMITTED: set[str] = set()
 LIBRARIES = {"site-packages", "dist-packages"}  # folders, whichever environment they are of
-OF_A_RUN = ("config.yaml", "manifest.json")
+OF_A_RUN = ("config.yaml", "manifest.json")  # either is enough: a foreign run has what it likes
 
 
 def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
@@ -29,16 +29,23 @@ def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
     """
     if not isinstance(names, list):
         raise ConfigError(f"plugins: expected a list of modules, such as plugins=[{names}]")
-    here = Path.cwd()
-    if names and str(here) not in sys.path and _run_around(here) is None:
-        sys.path.insert(0, str(here))
     plugins = [str(name) for name in names]
     for name in plugins:
         _refuse_foreign(name)
         _refuse_of_a_run(name)
         if recorded and name not in ADMITTED:
             _refuse_unsaid(name, plugins)
+    for name in plugins:
+        _reach(name)
     return [folder for name in plugins for folder in _load(name)]
+
+
+def _reach(name: str) -> None:
+    """The working directory is searched last, and only for a plugin in it that was judged: no file
+    there stands in for a library."""
+    top, here = name.partition(".")[0], str(Path.cwd())
+    if PathFinder.find_spec(top) is None and PathFinder.find_spec(top, [here]) is not None:
+        sys.path.append(here)
 
 
 def digests(names: Sequence[str]) -> dict[str, str]:
@@ -51,7 +58,7 @@ def files_of(name: str) -> list[Path]:
 
     Nothing is imported to find them.
     """
-    around, places, parts = [], None, name.split(".")
+    around, places, parts = [], [*sys.path, str(Path.cwd())], name.split(".")
     for count in range(1, len(parts) + 1):
         spec = PathFinder.find_spec(".".join(parts[:count]), places)
         if spec is None:
@@ -88,7 +95,7 @@ def _refuse_of_a_run(name: str) -> None:
 def _run_around(folder: Path) -> Path | None:
     """The run directory that a folder is, or lies in."""
     for place in (folder, *folder.parents):
-        if all((place / name).is_file() for name in OF_A_RUN):
+        if any((place / name).is_file() for name in OF_A_RUN):
             return place
     return None
 

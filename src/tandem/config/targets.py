@@ -1,16 +1,25 @@
-"""The allow-list of `_target_`. A name proves nothing: the object that it leads to is judged."""
+"""The allow-list of `_target_`: what may be called is an option's, and not all that lies beside it.
+
+Of Tandem's own these are the parts that its options name (`own_targets`) and what is registered; of
+a plugin, what it defines; of libraries, the classes of `LIBRARY`. A name outside the modules of
+such parts is refused before anything is imported. Then the object that it leads to is judged: where
+it is defined, however it was spelt.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 from tandem.config.names import ConfigError, nearest
+from tandem.config.own_targets import own_targets
 from tandem.config.plugins import ADMITTED
+from tandem.contracts import REGISTERED, place
 
-# Modules whose functions and classes are parts of a configuration. The shell (config, run, record,
-# checkpoints) stays out: it imports modules and writes files, and no YAML may ask it to.
+# Modules that parts of a configuration lie in: no other is imported for a `_target_`. The shell
+# (config, run, record, checkpoints) stays out: it imports modules and writes files.
 HOMES = (
     "tandem.advantages",
     "tandem.algorithm.algorithm",
@@ -58,13 +67,19 @@ def resolve(path: str, where: str) -> Callable:
     """
     module_name, _, name = str(path).rpartition(".")
     if path not in LIBRARY and (not _is_home(module_name) or name.startswith("_")):
-        raise ConfigError(f"{where}: {path} is not among the targets that a configuration may name")
+        _refuse(path, where)
     found = getattr(_module(module_name, path, where), name, None)
     if found is None:
         _refuse_unknown(path, where)
     if not _is_own(found, path):
         raise ConfigError(f"{where}: {path} is no function or class of {module_name}'s own")
+    if not _is_part(found, path):
+        _refuse(path, where)
     return found
+
+
+def _refuse(path: str, where: str) -> NoReturn:
+    raise ConfigError(f"{where}: {path} is not among the targets that a configuration may name")
 
 
 def _module(name: str, path: str, where: str) -> object:
@@ -79,17 +94,21 @@ def _module(name: str, path: str, where: str) -> object:
         raise ConfigError(f"{where}: there is no module {name}, which {path} names") from error
 
 
-def _refuse_unknown(path: str, where: str) -> None:
+def _refuse_unknown(path: str, where: str) -> NoReturn:
     module_name, _, name = path.rpartition(".")
-    module = importlib.import_module(module_name)
     own = [
         n
-        for n, value in vars(module).items()
-        if n[0] != "_" and _is_own(value, f"{module_name}.{n}")
+        for n, value in vars(importlib.import_module(module_name)).items()
+        if n[0] != "_" and _may_be_named(value, f"{module_name}.{n}")
     ]
     meant = nearest(name, own)
-    hint = f"did you mean {module_name}.{meant}?" if meant else f"it has {', '.join(own)}"
+    has = f"it has {', '.join(own)}" if own else f"{module_name} has no parts"
+    hint = f"did you mean {module_name}.{meant}?" if meant else has
     raise ConfigError(f"{where}: there is no {path}: {hint}")
+
+
+def _may_be_named(found: object, path: str) -> bool:
+    return _is_own(found, path) and _is_part(found, path)
 
 
 def _is_own(found: object, path: str) -> bool:
@@ -103,10 +122,18 @@ def _is_own(found: object, path: str) -> bool:
     return (inspect.isfunction(found) or inspect.isclass(found)) and _is_home(found.__module__)
 
 
+def _is_part(found: Callable, path: str) -> bool:
+    """Named by an option, registered or a plugin's own."""
+    if path in LIBRARY or _lies_in(ADMITTED, found.__module__):
+        return True
+    return not own_targets().isdisjoint((path, place(found))) or any(
+        place(component) == place(found) for component in REGISTERED.values()
+    )
+
+
 def _is_home(module_name: str) -> bool:
-    return any(f"{module_name}.".startswith(f"{home}.") for home in _homes())
+    return _lies_in((*HOMES, *ADMITTED), module_name)
 
 
-def _homes() -> Iterator[str]:
-    yield from HOMES
-    yield from ADMITTED
+def _lies_in(homes: Iterable[str], module_name: str) -> bool:
+    return any(f"{module_name}.".startswith(f"{home}.") for home in homes)

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with refusals():
         place, capacity, overrides = read(words)
         token = token_for(place)
-        score = scorer(rewards_of(overrides))
+        score = scorer(rewards_of(composed(overrides)))
         server = bound(place, score, token, capacity)
     run(server)
 
@@ -124,13 +124,17 @@ def _record(kind: type, given: Mapping[str, object]) -> Any:
         raise ConfigError(str(error)) from error
 
 
-def rewards_of(overrides: Sequence[str]) -> Rewards:
-    """Composed and built as train.py does it."""
+def composed(overrides: Sequence[str]) -> Mapping[str, Any]:
+    """The rewards that a command line asks for, as train.py composes them."""
     if not any(part.key_or_group == "reward" for part in parse(overrides)):
         raise ConfigError("reward is missing: choose one, for example reward=exact_match")
-    cfg = compose(overrides)
+    return compose(overrides).reward
+
+
+def rewards_of(nodes: Mapping[str, Any]) -> Rewards:
+    """Built as train.py does it. Nothing is composed here: what a file says is no command line."""
     try:
-        rewards = Rewards({name: build(node) for name, node in cfg.reward.items()})
+        rewards = Rewards({name: build(node) for name, node in nodes.items()})
     except ConfigError:
         raise
     except ValueError as error:

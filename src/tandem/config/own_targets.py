@@ -1,0 +1,43 @@
+"""The parts of Tandem that a configuration may name: those that its own options name."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tandem.registry import declared
+
+NAMED = re.compile(r"\b_target_:\s*['\"]?(tandem(?:\.\w+)+)")
+FOREIGN = ("experiment", "recipe")  # folders of conf/ for files that somebody else may have written
+
+
+def conf_folder() -> Path:
+    """`conf/` of the checkout, or of an installed package."""
+    package = Path(__file__).parents[1]
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parents[1] / "conf"
+
+
+@functools.cache
+def own_targets() -> frozenset[str]:
+    """What the files of conf/ and the options made of signatures name by `_target_`."""
+    found = {target for option in declared.options().values() for target in _inside(option.node)}
+    folder = conf_folder()
+    for path in folder.rglob("*.yaml"):
+        if path.relative_to(folder).parts[0] not in FOREIGN:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            found.update(x for line in lines for x in NAMED.findall(line.partition("#")[0]))
+    return frozenset(found)
+
+
+def _inside(node: object) -> Iterator[str]:
+    if isinstance(node, list):
+        for item in node:
+            yield from _inside(item)
+    elif isinstance(node, dict):
+        if "_target_" in node:
+            yield node["_target_"]
+        for item in node.values():
+            yield from _inside(item)
