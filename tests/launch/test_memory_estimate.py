@@ -6,6 +6,7 @@ import pytest
 import torch
 from hub_language_models import write_qwen3
 from loaded import request_of
+from omegaconf import OmegaConf
 from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -53,8 +54,7 @@ def composed(options, *words):
         f"max_tokens_per_microbatch={ROWS * (PROMPT + NEW - 1)}", *words,
     ])  # fmt: skip
     for key, value in options.items():
-        group, name = key.split(".")
-        cfg[group][name] = value
+        OmegaConf.update(cfg, key, value, force_add=True)
     return cfg
 
 

@@ -33,7 +33,10 @@ def refuse_deleted_key(override: Override, base: DictConfig, deleted: Mapping[st
     for place, file in deleted.items():
         if f"{key}.".startswith(f"{place}.") and OmegaConf.select(base, place) is None:
             kind = file.rpartition("/")[2].removeprefix("_")
-            raise ConfigError(f"{key}: no {kind} model has {place}; only models of pictures do")
+            raise ConfigError(
+                f"{key}: no {kind} model has {place}; leave it out, or set model=tiny_flow or "
+                "another model of pictures"
+            )
 
 
 def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None:
