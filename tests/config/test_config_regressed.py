@@ -164,6 +164,6 @@ def test_what_pictures_alone_are_asked_is_no_key_of_a_run_of_tokens():
     assert not {"regression", "snapshots", "anchor", "teachers"} & {*compose().algorithm}
     for key in ("algorithm.regression.count", "algorithm.sampled_by", "algorithm.anchor.coef"):
         with pytest.raises(
-            ConfigError, match=rf"^{key}: no language model has algorithm\.\w+; onl"
+            ConfigError, match=rf"^{key}: no language model has algorithm\.\w+; leave it out"
         ):
             compose([f"{key}=3"])
