@@ -51,7 +51,6 @@ def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own
     assert newest_whole(folder / "checkpoints").step == 2
 
 
-@pytest.mark.slow  # it fails since the package has rooms: to be mended
 def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp_path):
     folder = tmp_path / "run"
     reward = hangs_at(FOURTH, in_c_with_the_lock)

@@ -35,6 +35,7 @@ class Watchdog(Callback):
             return
         self.pause = min(self.seconds / 4, LONGEST_PAUSE)
         module.clock.tick()
+        self._arm()  # before the first look: code may take the interpreter's lock at once
         threading.Thread(target=self._watch, args=(module,), daemon=True).start()
 
     def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
@@ -50,8 +51,11 @@ class Watchdog(Callback):
         while not self.ended.wait(self.pause):
             if time.monotonic() - module.clock.ticked > self.seconds:
                 self._give_up(module)
-            faulthandler.dump_traceback_later(self.seconds + 2 * self.pause, exit=True, file=STDERR)
+            self._arm()
         faulthandler.cancel_dump_traceback_later()
+
+    def _arm(self) -> None:
+        faulthandler.dump_traceback_later(self.seconds + 2 * self.pause, exit=True, file=STDERR)
 
     def _give_up(self, module: PostTraining) -> None:
         faulthandler.dump_traceback(file=STDERR, all_threads=True)
