@@ -82,7 +82,7 @@ class Facts:
     # Of rewards.
     batched: bool = False  # they take lists
     waits: int = 0  # so many calls may wait for somebody else at a time; 0: they compute
-    asks: object | None = None  # of whom at a time, a `Form`; None: of a sample by itself
+    asks: object | None = None  # of whom at a time, a `Signature`; None: of a sample by itself
     # Which places the template of a judge must have, and which it may have.
     places: tuple[Sequence[str], Sequence[str]] | None = None
     # Of data: the like of it that has pairs, where it has none; prompts alone, nothing to imitate.

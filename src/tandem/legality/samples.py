@@ -10,7 +10,7 @@ from tandem.contracts import facts_of
 from tandem.data.mixture import complaint
 from tandem.evaluation.settings import Answers, Pictures
 from tandem.legality.case import Case, Part, unknown
-from tandem.rewards.call import compares
+from tandem.rewards.signature import compares
 
 
 def training_samples_are_whole(case: Case) -> Iterator[str]:

@@ -17,10 +17,12 @@ def scorer(rewards: Rewards) -> Scorer:
     def score(rows: Sequence[Row]) -> list[Number]:
         outputs, prompts = [row.output for row in rows], [row.prompt for row in rows]
         parts = rewards.components.items()
-        judged = {name: component.judge(outputs, prompts) for name, component in parts}
-        scores = rewards.summed(judged, len(rows))
+        verdicts = {
+            name: dict(enumerate(component.judge(outputs, prompts))) for name, component in parts
+        }
+        scores = rewards.sum(verdicts, len(rows))
         rewards.pop_faults()
-        reasons = [{name: said[i][1] for name, said in judged.items()} for i in range(len(rows))]
+        reasons = [{name: said[i][1] for name, said in verdicts.items()} for i in range(len(rows))]
         totals = zip(scores.total.tolist(), scores.scored.tolist(), reasons, strict=True)
         return [total if scored else missing(why) for total, scored, why in totals]
 

@@ -19,8 +19,8 @@ from tandem.config.overrides import parse
 from tandem.config.refusals import refusals
 from tandem.reward_server.scoring import Scorer, scorer
 from tandem.reward_server.server import Capacity, ScoreServer
-from tandem.rewards.call import compares
 from tandem.rewards.rewards import Rewards
+from tandem.rewards.signature import compares
 
 TOKEN = "TANDEM_REWARD_TOKEN"
 SHORTEST_TOKEN = 8  # characters

@@ -1,7 +1,6 @@
 """Rewards: a number for a sample, or a reason why it is missing; never a guess."""
 
-from tandem.rewards.call import batched, groupwise, pairwise, waits
-from tandem.rewards.reward import Reward
-from tandem.rewards.rewards import Rewards
+from tandem.rewards.rewards import Reward, Rewards
+from tandem.rewards.signature import batched, groupwise, pairwise, waits
 
 __all__ = ["Reward", "Rewards", "batched", "groupwise", "pairwise", "waits"]

@@ -9,8 +9,8 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from tandem.contracts import declare
-from tandem.rewards.call import batched
 from tandem.rewards.result import Missing
+from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")

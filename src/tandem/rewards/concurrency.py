@@ -9,8 +9,7 @@ from concurrent.futures import Future
 
 import torch
 
-from tandem.rewards.attempts import attempt
-from tandem.rewards.result import Missing
+from tandem.rewards.result import Missing, attempt
 
 # Rounds of calls in a row that all took too long: whoever hangs thrice is not asked any more.
 PATIENCE = 3

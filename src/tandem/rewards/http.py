@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tandem.contracts import declare
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
-from tandem.rewards.call import batched, waits
 from tandem.rewards.result import HERE, Missing
 from tandem.rewards.serialization import Number, Row, decode_numbers, encode, row_of
+from tandem.rewards.signature import batched, waits
 from tandem.types import Prompt
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tandem.rewards.call import batched, groupwise, pairwise, waits
 from tandem.rewards.chat import Chat, Question
 from tandem.rewards.result import Missing
+from tandem.rewards.signature import batched, groupwise, pairwise, waits
 from tandem.rewards.template import (
     SYSTEM,
     Template,

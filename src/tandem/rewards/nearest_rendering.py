@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.rewards.call import batched
 from tandem.rewards.images import pixels
+from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
 

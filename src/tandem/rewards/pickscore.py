@@ -8,9 +8,9 @@ from typing import Literal
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.rewards.call import batched
 from tandem.rewards.clip import Clip, texts_of
 from tandem.rewards.networks import Hosting
+from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
 

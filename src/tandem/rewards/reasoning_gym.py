@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from tandem.contracts import declare
-from tandem.rewards.call import batched, waits
+from tandem.rewards.signature import batched, waits
 from tandem.rewards.workers import Verdict, Workers
 from tandem.types import Prompt
 

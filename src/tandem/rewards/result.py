@@ -1,13 +1,24 @@
-"""Results of reward functions: a number, or the reason why there is none."""
+"""Results of somebody else's function: a number, or the reason why there is none.
+
+Whatever such a function does, a call of it gives an answer or what it raised, and never more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import signal
+import sysconfig
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from traceback import walk_tb
+from types import FrameType
+from typing import NoReturn
 
 import numpy as np
 from torch import Tensor
 
-from tandem.rewards.attempts import told
+from tandem.stop import end_process
 
 TIMED_OUT = "timed out"
 ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
@@ -16,12 +27,72 @@ HERE = "reward.*."  # before a key in a reason: a function does not know the nam
 NOT_HERE = "only works in main thread"  # as Python says of signals, such as those of a time limit
 THERE = f"{HERE}timeout=null asks it in the main thread, without a time limit of Tandem's"
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
+OWN = Path(__file__).parents[1]
+PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
+LIBRARIES = (str(OWN), *(sysconfig.get_path(name) for name in PATHS), "<frozen ")
 
 Verdict = tuple[float | None, str | None]  # a number and no reason, or none and the reason
 
 
 class Missing(Exception):
     """Why there is no number of a sample, in words that are shown as they are."""
+
+
+class Attempting(threading.local):
+    """Whether this thread is in such a call, by the process: a child that is forked is not."""
+
+    process: int | None = None
+
+
+ATTEMPTING = Attempting()
+
+
+def attempt(function: Callable, arguments: Sequence[object]) -> object:
+    """What the function gave, or what it raised: `exit()` in it must not end the run."""
+    trap = ExitTrap()
+    try:
+        with trap:
+            return function(*arguments)
+    except KeyboardInterrupt as error:
+        if trap.pressed:
+            raise
+        return error
+    except BaseException as error:
+        return error
+
+
+class ExitTrap:
+    """A block in which `os._exit` of this thread is a SystemExit: it would end the run without a
+    word, and by code 0 as if it had finished.
+
+    And in which a person's Ctrl-C is told from a KeyboardInterrupt that code raises by itself. A
+    run that trains hears the signal in a way of its own, and other threads never do.
+    """
+
+    pressed = False
+
+    def __enter__(self) -> None:
+        os._exit = _exit
+        self.before, ATTEMPTING.process = ATTEMPTING.process, os.getpid()
+        is_main = threading.current_thread() is threading.main_thread()
+        self.hears = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self.hears:
+            signal.signal(signal.SIGINT, self._press)
+
+    def __exit__(self, *raised: object) -> None:
+        ATTEMPTING.process = self.before
+        if self.hears:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _press(self, number: int, frame: FrameType | None) -> NoReturn:
+        self.pressed = True
+        raise KeyboardInterrupt
+
+
+def _exit(status: int) -> None:
+    if ATTEMPTING.process == os.getpid():
+        raise SystemExit(status)
+    end_process(status)
 
 
 def one_each(values: object, count: int) -> list[object]:
@@ -57,8 +128,11 @@ def _by_place(values: Mapping, count: int) -> list[object]:
     return [values.get(place, left_out) for place in range(count)]
 
 
-def number_of(value: object) -> Verdict:
-    """A finite float and no reason, or None and the reason why not."""
+def number_of(value: object, bounds: tuple[float, float] | None = None) -> Verdict:
+    """A finite float and no reason, or None and the reason why not.
+
+    With bounds it is -1 at the low one and 1 at the high one, and missing outside.
+    """
     plain = value
     try:
         if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
@@ -70,8 +144,15 @@ def number_of(value: object) -> Verdict:
             plain = int.__int__(plain)
     except Exception as error:
         return None, f"gave {type(value).__name__}, which raised {told(error)}"
-    reason = _reason(plain)
-    return (float(plain), None) if reason is None else (None, reason)
+    if (reason := _reason(plain)) is not None:
+        return None, reason
+    number = float(plain)
+    if bounds is None:
+        return number, None
+    low, high = bounds
+    if not low <= number <= high:
+        return None, f"{OUTSIDE} {low:g} to {high:g}"
+    return 2 * (number - low) / (high - low) - 1, None
 
 
 def _reason(value: object) -> str | None:
@@ -91,16 +172,6 @@ def _reason(value: object) -> str | None:
     return None
 
 
-def scaled(number: float | None, reason: str | None, bounds: tuple[float, float] | None) -> Verdict:
-    """-1 at the low bound, 1 at the high one; missing outside. No bounds leave it as it is."""
-    if number is None or bounds is None:
-        return number, reason
-    low, high = bounds
-    if not low <= number <= high:
-        return None, f"{OUTSIDE} {low:g} to {high:g}"
-    return 2 * (number - low) / (high - low) - 1, None
-
-
 def fault_of(name: str, reason: str) -> str:
     """A reason with the reward it comes from, and the key that may be wrong."""
     return f"{name}: {explained(name, reason)}"
@@ -117,3 +188,23 @@ def failures(faults: Mapping[str, int]) -> dict[str, int]:
     return {
         reason: count for reason, count in faults.items() if not reason.endswith(f": {ABSTAINED}")
     }
+
+
+def told(error: BaseException) -> str:
+    """What an exception is, what it says, and where in the user's code it came up."""
+    text = attempt(lambda: repr(str(error)[:80]), ())  # code of theirs too
+    if isinstance(text, BaseException):
+        text = f"its text raises {type(text).__name__}"
+    return f"{type(error).__name__}: {text}{_place(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """` at FILE:LINE`, the innermost one that is of no library; "" if all are."""
+    lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [(name, line) for name, line in lines if not name.startswith(LIBRARIES)]
+    if not own:
+        return ""
+    name, line = own[-1]
+    here = Path(name)
+    shown = here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here
+    return f" at {shown}:{line}"

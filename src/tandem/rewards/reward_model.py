@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 
 from tandem.contracts import register_reward
-from tandem.rewards.call import batched
 from tandem.rewards.networks import Hosting, network, read, tokenizer
 from tandem.rewards.result import Missing
+from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
 KEY = "reward.reward_model.function.path"

@@ -1,4 +1,4 @@
-"""Several rewards at once: who is asked when, and what a sample is worth in sum."""
+"""Rewards of samples: functions of somebody's that are asked with care, and their weighted sum."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tandem.rewards.concurrency import CallQueue
-from tandem.rewards.result import ABSTAINED, Verdict, fault_of
-from tandem.rewards.reward import Reward
+from tandem.contracts import facts_of
+from tandem.rewards.concurrency import CallQueue, at_once
+from tandem.rewards.result import (
+    ABSTAINED,
+    LARGEST,
+    Verdict,
+    attempt,
+    fault_of,
+    number_of,
+    one_each,
+)
+from tandem.rewards.signature import copy_of, rows_of_groups
 from tandem.types import Prompt, Scores
 
 
@@ -29,19 +38,16 @@ class Rewards:
             raise ValueError("no reward: choose one, for example reward=exact_match")
         self.components = dict(components)
         self.faults: Counter[str] = Counter()  # reason -> missing numbers since last popped
-        self.lines = {
+        self.queues = {
             name: CallQueue() for name, component in components.items() if component.waits
         }
+        # Whether one of them waits for somebody else, so that it pays to begin early.
+        self.waits = bool(self.queues)
 
     @property
     def primary(self) -> str:
         """The first reward: what accuracy means and DAPO filters by, unless told otherwise."""
         return next(iter(self.components))
-
-    @property
-    def waits(self) -> bool:
-        """Whether one of them waits for somebody else, so that it pays to begin early."""
-        return bool(self.lines)
 
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
@@ -60,26 +66,37 @@ class Rewards:
         # Here and not in a thread, where a copy would wait for what the sampler does next.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
         group = None if group is None else group.cpu()
-        answers: dict[str, Callable[[], list[Verdict]]] = {}
-        for name, component in self.components.items():
-            ask = partial(_judged_by, name, component, outputs, prompts, group)
-            answers[name] = self.lines[name].put(ask).result if component.waits else ask
+        asked: dict[str, Sequence[int]] = {}  # rows by reward, and what gives its verdicts on them
+        calls: dict[str, Callable[[], list[Verdict]]] = {}
+        for name, reward in self.components.items():
+            rows = asked[name] = [i for i, prompt in enumerate(prompts) if prompt.judged_by(name)]
+            own = [outputs[i] for i in rows], [prompts[i] for i in rows]
+            judge = partial(reward.judge, *own, None if group is None else group[rows])
+            calls[name] = self.queues[name].put(judge).result if reward.waits else judge
         # While some wait, the others compute.
-        order = sorted(answers, key=self.lines.__contains__)
-        return lambda: self.summed({name: answers[name]() for name in order}, len(outputs))
+        order = sorted(calls, key=self.queues.__contains__)
+        return lambda: self.sum(
+            {name: dict(zip(asked[name], calls[name](), strict=True)) for name in order},
+            len(outputs),
+        )
 
-    def summed(self, judged: Mapping[str, list[Verdict]], count: int) -> Scores:
-        """What each reward said of `count` samples, as one number for each of them."""
+    def sum(self, verdicts: Mapping[str, Mapping[int, Verdict]], count: int) -> Scores:
+        """What each reward said of those of `count` samples that it was asked about, as one number
+        for each of them."""
         parts, total = {}, torch.zeros(count, dtype=torch.float64)
         scored, failed = (torch.zeros(count, dtype=torch.bool) for _ in range(2))
         for name, component in self.components.items():
-            reasons = [reason for _, reason in judged[name]]
-            self.faults.update(fault_of(name, reason) for reason in reasons if reason is not None)
-            numbers = [math.nan if number is None else number for number, _ in judged[name]]
+            numbers, failures = [math.nan] * count, [False] * count
+            for row, (number, reason) in verdicts[name].items():
+                if reason is None:
+                    numbers[row] = number
+                else:
+                    self.faults[fault_of(name, reason)] += 1
+                    failures[row] = reason != ABSTAINED
             parts[name] = torch.tensor(numbers, dtype=torch.float32)
             total += component.weight * parts[name].double().nan_to_num(0.0)
             scored |= ~parts[name].isnan()
-            failed |= torch.tensor([r not in (None, ABSTAINED) for r in reasons], dtype=torch.bool)
+            failed |= torch.tensor(failures, dtype=torch.bool)
         scored &= ~failed
         return Scores(total=torch.where(scored, total, 0).float(), parts=parts, scored=scored)
 
@@ -89,18 +106,77 @@ class Rewards:
         return faults
 
 
-def _judged_by(
-    name: str,
-    component: Reward,
-    outputs: Sequence[str],
-    prompts: Sequence[Prompt],
-    group: Tensor | None,
-) -> list[Verdict]:
-    """As `Reward.judge`; neither number nor reason where the reward is not asked."""
-    asked = [i for i, prompt in enumerate(prompts) if prompt.judged_by(name)]
-    own = None if group is None else group[asked]
-    answers = component.judge([outputs[i] for i in asked], [prompts[i] for i in asked], own)
-    judged: list[Verdict] = [(None, None)] * len(outputs)
-    for i, answer in zip(asked, answers, strict=True):
-        judged[i] = answer
-    return judged
+class Reward:
+    """A function of samples that is asked with care: whatever it does costs its own numbers only.
+
+    The function is `(output, prompt) -> float | None`, or as its declarations say (`@batched`,
+    `@groupwise`, `@pairwise`, `@waits`); `batch_size` is the most questions of one batched call. A
+    call that takes over `timeout` seconds is given up: its rows are missing. It goes on in a thread
+    of its own, which cannot be ended, so a function that hangs often should end itself (as
+    `MathVerify` does); None asks in the thread that trains, and waits for ever. `range` is what the
+    function can give, lowest and highest: it becomes -1 to 1, and a number outside is missing.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        *,
+        weight: float = 1.0,
+        range: tuple[float, float] | None = None,
+        batch_size: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout={timeout} of a reward must be positive, or null")
+        if not math.isfinite(weight):
+            raise ValueError(f"the weight of a reward must be finite, not {weight}")
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} of a reward must be at least 1, or null")
+        if range is not None and not -LARGEST <= range[0] < range[1] <= LARGEST:
+            raise ValueError(f"range={list(range)} of a reward must rise, within 1e18 of 0")
+        declared = facts_of(function)
+        self.function, self.signature = function, declared.asks
+        self.batched, self.waits = declared.batched, declared.waits > 0
+        self.at_once = max(1, declared.waits)  # calls that are made at the same time
+        self.range, self.weight = range, weight
+        self.batch_size, self.timeout = batch_size, timeout
+
+    def __call__(
+        self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
+    ) -> tuple[list[float | None], Counter[str]]:
+        """The number of each sample, None where it is missing, and how often for which reason."""
+        verdicts = self.judge(outputs, prompts, group)
+        faults = Counter(reason for _, reason in verdicts if reason is not None)
+        return [number for number, _ in verdicts], faults
+
+    def judge(
+        self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
+    ) -> list[Verdict]:
+        """The number of each sample, or the reason why there is none; `ABSTAINED` is no failure.
+
+        group: [B], the same number for the samples of a group; None: each stands alone.
+        """
+        if self.signature is None:  # a sample by itself
+            samples = zip(outputs, prompts, strict=True)
+            values = self._ask([(copy_of(output), copy_of(prompt)) for output, prompt in samples])
+        else:
+            questions = self.signature.questions(rows_of_groups(group, len(outputs)))
+            asked = [self.signature.arguments(outputs, prompts, rows) for rows in questions]
+            values = self.signature.verdicts(questions, self._ask(asked), len(outputs))
+        return [number_of(value, self.range) for value in values]
+
+    def _ask(self, asked: Sequence[tuple]) -> list[object]:
+        """What the function gave for each question, or what it raised."""
+        size = self.batch_size or max(len(asked), 1)
+        parts = [asked[start : start + size] for start in range(0, len(asked), size)]
+        calls = asked
+        if self.batched:
+            calls = [tuple(list(column) for column in zip(*part, strict=True)) for part in parts]
+        if self.timeout is None and self.at_once == 1:
+            answers = [attempt(self.function, arguments) for arguments in calls]
+        else:
+            answers = at_once(self.at_once, self.function, calls, seconds=self.timeout)
+        if not self.batched:
+            return answers
+        pairs = zip(answers, parts, strict=True)
+        return [value for answer, part in pairs for value in one_each(answer, len(part))]

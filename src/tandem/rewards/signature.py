@@ -1,4 +1,4 @@
-"""Call signatures of rewards: one sample, a batch, a group, or two of a group.
+"""Call signatures of rewards: a batch, a group, or two of a group; else it is one sample.
 
 A declaration stands above a function or a class, and `@batched` may stand above another one.
 """
@@ -70,7 +70,7 @@ def pairwise(function: Function | None = None, *, both_orders: bool = False) -> 
     return mark if function is None else mark(function)
 
 
-class Form(Protocol):
+class Signature(Protocol):
     """Of whom a function is asked at a time."""
 
     def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
@@ -85,21 +85,6 @@ class Form(Protocol):
         """One answer for each of `count` rows: a number, None, or what is wrong with it."""
 
 
-class Samples:
-    """A sample by itself, as most rewards are asked."""
-
-    def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
-        return [(row,) for row in sorted(row for rows in groups for row in rows)]
-
-    def arguments(self, outputs: Sequence, prompts: Sequence[Prompt], rows: Rows) -> tuple:
-        return own_output(outputs[rows[0]]), own_prompt(prompts[rows[0]])
-
-    def verdicts(
-        self, questions: Sequence[Rows], answers: Sequence[object], count: int
-    ) -> list[object]:
-        return list(answers)
-
-
 class Groups:
     """All samples of a group at once."""
 
@@ -107,7 +92,7 @@ class Groups:
         return [tuple(rows) for rows in groups]
 
     def arguments(self, outputs: Sequence, prompts: Sequence[Prompt], rows: Rows) -> tuple:
-        return [own_output(outputs[row]) for row in rows], own_prompt(prompts[rows[0]])
+        return [copy_of(outputs[row]) for row in rows], copy_of(prompts[rows[0]])
 
     def verdicts(
         self, questions: Sequence[Rows], answers: Sequence[object], count: int
@@ -137,8 +122,8 @@ class Pairs:
         return [(rows[first], rows[second]) for first, second in places]
 
     def arguments(self, outputs: Sequence, prompts: Sequence[Prompt], rows: Rows) -> tuple:
-        first, second = (own_output(outputs[row]) for row in rows)
-        return first, second, own_prompt(prompts[rows[0]])
+        first, second = (copy_of(outputs[row]) for row in rows)
+        return first, second, copy_of(prompts[rows[0]])
 
     def verdicts(
         self, questions: Sequence[Rows], answers: Sequence[object], count: int
@@ -171,27 +156,9 @@ def mean_chance(said: Sequence[object]) -> object:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-def form_of(component: Callable) -> Form:
-    """Of whom a reward is asked at a time; one that does not say, of a sample by itself."""
-    return facts_of(component).asks or Samples()
-
-
 def compares(component: Callable) -> bool:
     """Whether a reward says nothing of a sample that has nobody beside it."""
-    return not isinstance(form_of(component), Samples)
-
-
-def is_batched(component: Callable) -> bool:
-    return facts_of(component).batched
-
-
-def is_waiting(component: Callable) -> bool:
-    return facts_of(component).waits > 0
-
-
-def at_once_of(component: Callable) -> int:
-    """How many calls of a reward are made at the same time."""
-    return max(1, facts_of(component).waits)
+    return facts_of(component).asks is not None
 
 
 def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:
@@ -202,10 +169,10 @@ def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:
     return list(places.values())
 
 
-def own_output(output: str | Tensor) -> str | Tensor:
+def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
     """A function may write on what it is given: others are given it too."""
-    return output.clone() if isinstance(output, Tensor) else output
-
-
-def own_prompt(prompt: Prompt) -> Prompt:
-    return replace(prompt, fields=copy.deepcopy(prompt.fields)) if prompt.fields else prompt
+    if isinstance(given, Tensor):
+        return given.clone()
+    if isinstance(given, Prompt) and given.fields:
+        return replace(given, fields=copy.deepcopy(given.fields))
+    return given
