@@ -1,5 +1,6 @@
 """What names a warm start: all that it used, and nothing that it did not."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from tandem.config import compose
 from tandem.launch.initial_weights import warm_configuration
-from tandem.launch.warm_start_key import FILE, made_of, reason
+from tandem.launch.warm_start_key import FILE, TANDEM, made_of, reason
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -70,6 +71,44 @@ def test_what_lies_in_the_cache_or_around_the_run_is_no_part_of_it(folder):
     Path("cache/prompts").write_text("encoded")
     assert made_of(warm_configuration(cfg)).name == before.name
     assert not [name for name in before.files if not name.startswith("tandem/")]
+
+
+def used(*words):
+    """Files of Tandem behind a warm start's name."""
+    cfg = compose(words)
+    cfg.overrides = list(words)
+    return {file for file in made_of(warm_configuration(cfg)).files if file.startswith("tandem/")}
+
+
+def test_of_tandem_counts_what_a_start_goes_through_and_nothing_else():
+    """Read off by hand: imitation of letters asks neither pictures nor pages of a report."""
+    files = used("data=sort_letters")
+    through = ("training/module", "policies/language/policy", "data/sort", "losses/policy")
+    beside = (
+        "launch/banner",
+        "compare/table",
+        "sweep/job",
+        "policies/flow/policy",
+        "losses/sequence",
+    )
+    assert not {f"tandem/{name}.py" for name in through} - files
+    assert not {f"tandem/{name}.py" for name in beside} & files
+    assert "tandem/policies/flow/policy.py" in used(
+        "model=tiny_flow", "warm_start=['algorithm=sft']"
+    )
+
+
+def test_nothing_that_a_start_imports_is_missing_from_its_name():
+    """All that Python has loaded of the rooms that make weights, but what is loaded for others."""
+    code = (
+        "import sys, tandem.launch.assembly, tandem.training.module\n"
+        "print(*[m.__file__ for n, m in sys.modules.items() if n.startswith('tandem.')])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rooms = ("training", "algorithm", "advantages")
+    loaded = {Path(file).relative_to(TANDEM) for file in told.stdout.split()}
+    own = {f"tandem/{file}" for file in loaded if file.parts[0] in rooms and file.name[0] != "_"}
+    assert own - used() <= set()
 
 
 def test_a_line_says_why_none_that_is_kept_will_do(folder):

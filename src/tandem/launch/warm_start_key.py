@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,14 @@ from tandem.settings.settings import key_of
 FILE = "made_of.json"  # beside the weights
 ABSENT = "nothing"
 NAMED = 3  # differences that a line names
+TANDEM = Path(__file__).parents[1]
+# What every run goes through, beside what its configuration names.
+LOOP = ("tandem.training.module", "tandem.launch.assembly", "tandem.launch.pairs")
+# Rooms that decide what is run, measured and written down, and no weight of it.
+WEIGHTLESS = [
+    [room] for room in ("compare", "config", "evaluation", "launch", "legality", "record", "sweep")
+]
+IMPORT = re.compile(r"^\s*from (tandem[\w.]*) import (\([^)]*\)|.+)", re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +62,15 @@ class MadeOf:
 def made_of(cfg: DictConfig) -> MadeOf:
     """Of a configuration: its values, the code that they name, and the files that they name.
 
-    A plugin counts where a part of the configuration is its own, with what it imports.
+    A plugin counts where a part of the configuration is its own, with what it imports, and of
+    Tandem what the run goes through: an edit elsewhere leaves the name as it is.
     """
     whole = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     values = {key: value for key, value in leaves(whole) if key_of(key).weights}
     texts = {key: value for key, value in values.items() if isinstance(value, str) and value}
     targets = {value for key, value in texts.items() if key.endswith("_target_")}
     places = {
-        "tandem": Path(__file__).parent,
+        **{f"tandem/{file.relative_to(TANDEM)}": file for file in tandems_own(targets)},
         **{place.name: place for place in sources_of(targets)},
         **{key: Path(value) for key, value in texts.items() if os.path.exists(value)},
     }
@@ -73,6 +83,34 @@ def made_of(cfg: DictConfig) -> MadeOf:
             for file in files(place)
         },
     )
+
+
+def tandems_own(targets: Iterable[str]) -> list[Path]:
+    """The files of Tandem that define these functions, the loop, and what they import in turn."""
+    found: set[Path] = set()
+    waiting = [*LOOP, *(target.rpartition(".")[0] for target in targets)]
+    while waiting:
+        name = waiting.pop()
+        file = _file_of(name)
+        if file is None or file in found:
+            continue
+        found.add(file)
+        waiting += [one for one in _imports(file) if one.split(".")[1:2] not in WEIGHTLESS]
+    return sorted(found)
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Modules of Tandem, and what might be one."""
+    for module, names in IMPORT.findall(file.read_text(encoding="utf-8")):
+        yield from (module, *(f"{module}.{name}" for name in re.findall(r"\w+", names)))
+
+
+def _file_of(module: str) -> Path | None:
+    """None: no module of Tandem's."""
+    top, *parts = module.split(".")
+    place = TANDEM.joinpath(*parts)
+    tried = (place / "__init__.py", place.with_suffix(".py")) if top == "tandem" else ()
+    return next((file for file in tried if file.is_file()), None)
 
 
 def reason(wanted: MadeOf, folder: Path) -> str:
