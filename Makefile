@@ -7,7 +7,7 @@ ARGS ?=
 NEWEST := build/newest
 RUN := OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python
 
-train: $(VENV)/ready ## train the embedded default; ARGS="algorithm=dapo seed=1" for another
+train: $(VENV)/trains ## train the embedded default; ARGS="algorithm=dapo seed=1" for another
 	$(RUN) train.py $(ARGS)
 
 test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the long ones
@@ -56,11 +56,19 @@ $(NEWEST):
 	$(PYTHON) -m venv --clear $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 
+# What tests need holds what training needs: either of the two may come first. Python compiles what
+# it imports and nothing else.
+$(VENV)/trains: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  --constraint constraints.txt --editable .
+	touch $@
+
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	  --constraint constraints.txt --editable ".[dev]"
-	touch $@
+	touch $(VENV)/trains $@
 
 $(VENV)/bench: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \

@@ -82,3 +82,20 @@ def test_the_environment_is_installed_from_the_constraints():
     installs = re.findall(r"pip install (?:\\\n|[^\n])*", (ROOT / "Makefile").read_text())
     pinned = [line for line in installs if "--constraint constraints.txt" in line]
     assert len(installs) - len(pinned) == 1  # the newest, which the pins are judged by
+
+
+def install_of(target: str) -> str:
+    """The recipe of the Makefile behind a target's environment."""
+    makefile = (ROOT / "Makefile").read_text()
+    (needed,) = re.findall(rf"^{target}: \$\(VENV\)/(\w+)", makefile, re.M)
+    return makefile.partition(f"\n$(VENV)/{needed}:")[2].partition("\n\n")[0]
+
+
+def test_training_installs_nothing_that_only_tests_need():
+    assert "--editable .\n" in install_of("train") and "[dev]" not in install_of("train")
+
+
+def test_tests_are_installed_before_or_after_training():
+    """What is there for tests is enough for training, and its own marker says so."""
+    tests = install_of("test")
+    assert '--editable ".[dev]"' in tests and "touch $(VENV)/trains $@" in tests

@@ -118,6 +118,8 @@ class Chat:
 
     def refusal(self, prompt: Prompt) -> str | None:
         """What the chat template says against the messages; None if it takes them."""
+        if prompt.text is not None:
+            return None
         from jinja2 import TemplateError
 
         try:
