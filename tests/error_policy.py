@@ -46,8 +46,8 @@ class ErrorPolicy(GaussianPolicy):
             sampled, sample=picture, mask=mask, length=mask.sum(1), behaviour_logp=None
         )  # fmt: skip
 
-    def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
-        return renewed(rollout, epoch) if epoch else rollout
+    def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
+        return renewed(rollout, epoch)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]:
         """Outside the mask a record may hold anything, and gets NaN."""
@@ -83,11 +83,8 @@ class ErrorPolicy(GaussianPolicy):
             else self.snapshots.weights[snapshot]["table"].to(self.dtype)
         )
 
-    def updated(self) -> None:
-        self.snapshots.after("update")
-
-    def ended(self) -> None:
-        self.snapshots.after("iteration")
+    def notify(self, event: str) -> None:
+        self.snapshots.follow(event)
 
 
 class TaughtPolicy(GaussianPolicy):

@@ -18,7 +18,7 @@ from tandem.algorithm.algorithm import Algorithm
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.experience import Experience
-from tandem.policies.engines.mismatch import REUSED
+from tandem.policies.base import REUSED
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.settings.guards import Guards

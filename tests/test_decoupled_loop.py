@@ -209,7 +209,7 @@ def test_what_was_found_before_the_first_epoch_holds_in_the_others():
     """Old log-probabilities are of the points that a ratio is taken at."""
     policy = small(steps=4, sampling={"kernel": ode}, objective="any")
     rollout = policy.complete(sampled(policy), frozenset({"old_logp"}))
-    again = policy.for_epoch(rollout, 1)
+    again = policy.resample_noise(rollout, 1)
     assert_close(policy.evidence(again, frozenset()).logp.detach(), again.old_logp)
 
 

@@ -16,7 +16,7 @@ from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
 from tandem.launch.devices import trainer_for
 from tandem.metrics import masked_mean
-from tandem.policies.precision import Precision
+from tandem.policies.weights import Precision
 from tandem.settings.guards import Guards
 from tandem.settings.settings import Devices
 from tandem.training.module import PostTraining

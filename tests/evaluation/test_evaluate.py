@@ -32,7 +32,7 @@ class Skilled:
     def ready(self) -> None:
         self.asked.clear()
 
-    def at_own_pace(self, sampling):
+    def summon_full_params(self, sampling):
         return nullcontext()
 
     def sample(self, prompts, group_size, *, key, slots, sampling) -> Rollout:

@@ -87,7 +87,7 @@ def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, caps
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter += 0.02
-    policy.updated()
+    policy.notify("update")
     policy.save(tmp_path / "model")
     by = replace(policy.sampling, kernel=ode, weights=weights)
     key = rng.key(0, "sample")

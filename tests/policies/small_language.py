@@ -6,8 +6,8 @@ import torch
 
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
-from tandem.policies.precision import Precision
 from tandem.policies.request import Request
+from tandem.policies.weights import Precision
 from tandem.types import Prompt
 
 WORDS = ("dbca", "fa", "jihgfedcba", "ccab", "gb", "ehdac", "iab", "bjfd")

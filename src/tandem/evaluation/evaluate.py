@@ -39,7 +39,9 @@ class Sampler(Protocol):
 
     def ready(self) -> None: ...
 
-    def at_own_pace(self, sampling: Sampling | FlowSampling) -> AbstractContextManager[None]: ...
+    def summon_full_params(
+        self, sampling: Sampling | FlowSampling
+    ) -> AbstractContextManager[None]: ...
 
     def sample(
         self,
@@ -130,7 +132,7 @@ def _answers(
     how often."""
     own = list(range(distributed.rank(), len(prompts), distributed.world_size()))
     step = max(1, policy.sampling.max_rows // one.samples)
-    with policy.at_own_pace(one.sampling):
+    with policy.summon_full_params(one.sampling):
         for start in range(0, len(own), step):
             if stop():
                 return

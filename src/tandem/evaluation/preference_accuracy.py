@@ -22,7 +22,7 @@ class PreferenceReader(Protocol):
 
     sampling: Sampling | FlowSampling
 
-    def at_own_pace(
+    def summon_full_params(
         self, sampling: Sampling | FlowSampling, needs: frozenset[str]
     ) -> AbstractContextManager[None]: ...
 
@@ -55,7 +55,7 @@ def compare_pairs(
     step = max(1, policy.sampling.max_rows // 2)
     sums = torch.zeros(3, dtype=torch.float64)
     first, *_ = settings.passes(policy.sampling, full=False)
-    with policy.at_own_pace(first.sampling, needs):
+    with policy.summon_full_params(first.sampling, needs):
         for start in range(0, len(own), step):
             rows = _rows(policy, own[start : start + step], needs, key=key)
             of_chosen, of_rejected = reward(rows).double()[:, 0].chunk(2)

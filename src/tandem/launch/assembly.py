@@ -19,7 +19,7 @@ from tandem.launch.initial_weights import pairs_file
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.sampling import Sampling
-from tandem.policies.precision import Precision
+from tandem.policies.weights import Precision
 from tandem.rewards import Rewards
 from tandem.settings.settings import Settings
 from tandem.training.batches import BatchPlan, Budget

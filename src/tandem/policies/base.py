@@ -1,19 +1,25 @@
-"""The base of every policy: a module in eval mode, whose trained weights have names."""
+"""The base of every policy: a module in eval mode whose trained weights have names, and a check of
+what its sampler says against the training forward."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
+import torch
 from torch import Tensor, nn
 
+from tandem import distributed
 from tandem.policies.language.pretrained import copy_into
-from tandem.types import Rollout
+from tandem.types import Evidence, Rollout, take
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
+FEW = 16  # rows that are asked again
 
 
 class Policy(nn.Module, ABC):
@@ -27,50 +33,76 @@ class Policy(nn.Module, ABC):
     )
     disagreement = 0.0  # nats per step on average, as measured on a few rows; 0: they are one
     varies_by = "rollout.temperature"
-    iteration = 0
+    iteration = 0  # that the next samples belong to: it may name their draws
     packs = False  # whether a row costs a pass its own steps, not those of the longest beside it
+    same = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
     def suspicion(self) -> str:
         """Why its sampler and its trainer differ, as far as can be told."""
         return f"usual causes, in this order: {self.disagrees_by}"
 
-    def begin(self, iteration: int) -> None:
-        """Which iteration the next samples belong to: it may name their draws."""
-        self.iteration = iteration
-
     def ready(self) -> None:
         """All ranks are about to sample, with the newest weights."""
 
-    def updated(self) -> None:
-        """An optimiser has made a step."""
+    def notify(self, event: Literal["update", "iteration"]) -> None:
+        """An optimiser has made a step, or an iteration is over."""
 
-    def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
-        """The same rows for another pass over them; the first one, epoch 0, is as it was sampled.
+    def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
+        """The same rows for another pass over them, of epoch 1 or later.
 
         Noise that a policy puts on its rows may be new, if nothing else is known of the old one.
         """
         return rollout
 
-    def ended(self) -> None:
-        """An iteration is over."""
-
-    def at_own_pace(
+    def summon_full_params(
         self, sampling: object = None, needs: frozenset[str] = frozenset()
     ) -> AbstractContextManager[None]:
-        """With all that ranks wait for one another to get: the weights that a sampling names (None:
-        the policy's own), and those that `complete` asks to fill `needs`.
+        """A block with all weights on every rank: those that a sampling names (None: the policy's
+        own), and those that `complete` reads to fill `needs`.
 
-        Within, a rank calls `sample` with that sampling, and `complete`, as often as it has rows
+        Within it a rank calls `sample` with that sampling, and `complete`, as often as it has rows
         for. All ranks begin it equally often; no rank waits for another to end it.
         """
         return nullcontext()
+
+    @property
+    @abstractmethod
+    def exact(self) -> bool:
+        """Whether a log-probability comes out the same in any batch, to 1e-4."""
+
+    @abstractmethod
+    def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        """What the weights say of the steps of these rows, with gradient."""
+
+    @torch.no_grad()
+    def logp(self, rows: Rollout) -> Tensor:
+        """Log-probabilities of the steps by the training forward, [B, T] nats."""
+        return self.evidence(rows, frozenset()).logp
+
+    def trusts(self, rollout: Rollout) -> bool:
+        """Whether the sampler's log-probabilities serve as the trainer's.
+
+        Measured once, on a few rows of the first rollout of all ranks; the verdict is part of the
+        state.
+        """
+        if self.sampler == UNKNOWN:
+            rows = few(rollout)
+            gap = logp_gap(rows, self.logp(rows))
+            largest = distributed.largest(torch.cat([gap.flatten(), gap.new_zeros(1)]).max())
+            agrees = self.exact and largest < self.same
+            self.sampler.fill_(REUSED if agrees else DIFFERENT)
+        return bool(self.sampler == REUSED)
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Cut all weights over the ranks of a mesh, once.
 
         From then on all ranks call `evidence` and `errors` equally often, as they wait for one
-        another there, and begin `at_own_pace`, `save`, and, outside of the former, `sample` and
-        `complete` equally often.
+        another there, and begin `summon_full_params`, `save`, and, outside of the former, `sample`
+        and `complete` equally often.
         """
         raise ValueError(f"{type(self).__name__} cannot be cut over ranks; set trainer=ddp")
 
@@ -92,3 +124,13 @@ class Policy(nn.Module, ABC):
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copy into the tensors that are there, so that an optimiser keeps its hold of them."""
         copy_into(self.trainable(), weights)
+
+
+def few(rollout: Rollout) -> Rollout:
+    """Some rows that have a step."""
+    return take(rollout, rollout.mask.any(1).nonzero()[:FEW, 0])
+
+
+def logp_gap(rows: Rollout, logp: Tensor) -> Tensor:
+    """|logp - that of the sampler| of every step, [B, T]; 0 outside the mask."""
+    return torch.where(rows.mask, logp - rows.behaviour_logp, 0).abs()

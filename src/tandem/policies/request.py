@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import Regression, logit_normal, plain
-from tandem.policies.precision import FULL, Precision
+from tandem.policies.weights import FULL, Precision
 from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:

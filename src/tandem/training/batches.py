@@ -66,16 +66,18 @@ def updates(
     experience: Experience,
     plan: BatchPlan,
     iteration: int,
-    for_epoch: Callable[[Rollout, int], Rollout],
+    resample_noise: Callable[[Rollout, int], Rollout],
 ) -> Iterator[Experience]:
     """The rows of every optimiser step of an iteration, the same groups on all ranks.
 
-    for_epoch(rollout, epoch): what a policy makes of its rows in each pass over them.
+    resample_noise(rollout, epoch): what a policy makes of its rows in a later pass over them.
     """
     ids = trained_groups(experience.rollout)
     for epoch in range(plan.epochs):
         key = rng.key(plan.seed, "minibatches", iteration, epoch)
-        rows = replace(experience, rollout=for_epoch(experience.rollout, epoch))
+        rows = experience
+        if epoch:
+            rows = replace(rows, rollout=resample_noise(rows.rollout, epoch))
         for groups in split_groups(ids, plan.num_minibatches, key):
             yield of_groups(rows, groups)
 

@@ -109,7 +109,7 @@ class PostTraining(LightningHooks):
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """One optimiser step each: whole groups, with the weights of every term."""
-        for rows in updates(experience, self.plan, self.iteration, self.policy.for_epoch):
+        for rows in updates(experience, self.plan, self.iteration, self.policy.resample_noise):
             yield replace(rows, weights=self.objective.weigh(rows.rollout.trained))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
@@ -171,7 +171,7 @@ class PostTraining(LightningHooks):
             optimizer.step()
             rate = optimizer.param_groups[0]["lr"]
             self.guards.check_weights(parameters, self.iteration, rate)
-            self.policy.updated()
+            self.policy.notify("update")
             self.skipped_in_a_row = 0
         else:
             self.skip(minibatch, norm)
@@ -219,7 +219,7 @@ class PostTraining(LightningHooks):
             self.learn_from(prompts, rollout, scores)
         if not self.algorithm.warms_up(self.iteration):
             self.algorithm.observe(self.report, samples)
-        self.policy.ended()
+        self.policy.notify("iteration")
         self.iteration += 1
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:

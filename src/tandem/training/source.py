@@ -72,7 +72,7 @@ class LiveSource:
 
     def begin(self, iteration: int) -> None:
         self.iteration = iteration
-        self.policy.begin(iteration)
+        self.policy.iteration = iteration
         self.metrics: dict[str, Metric] = {}
         self.taken: list[tuple[Rollout, Scores]] = []
         self.samples = self.steps = 0  # of this rank, rows that are only compared with too
@@ -133,7 +133,7 @@ class LiveSource:
             count = max((sampling or self.policy.sampling).max_rows // group_size, 1)
         rollouts, asked = [], []
         # Ranks of unequal work cut it into unequally many parts.
-        with self.clock.phase("sample"), self.policy.at_own_pace(sampling):
+        with self.clock.phase("sample"), self.policy.summon_full_params(sampling):
             for start in range(0, len(prompts), count):
                 some = list(prompts)[start : start + count]
                 rollout = self.policy.sample(

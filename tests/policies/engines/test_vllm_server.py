@@ -57,8 +57,8 @@ def moved(policy, by=0.05):
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter.add_(by * torch.randn_like(parameter))
-    policy.updated()
-    policy.ended()
+    policy.notify("update")
+    policy.notify("iteration")
 
 
 def matches(policy, rollout):
@@ -132,8 +132,8 @@ def test_weights_travel_once_for_all_updates_of_an_iteration_and_only_if_somebod
     with hosted() as (state, policy):
         assert not state.asked
         for _ in range(3):
-            policy.updated()
-        policy.ended()
+            policy.notify("update")
+        policy.notify("iteration")
         for _ in range(2):
             sampled(policy)
         assert state.paths("/collective_rpc") == ["/collective_rpc"]

@@ -19,7 +19,7 @@ from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.teachers import TeacherConfig, TeacherModels
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.lora import Lora
-from tandem.policies.precision import Precision
+from tandem.policies.weights import Precision
 from tandem.types import Prompt
 
 OTHERS = frozenset({"old_error", "ref_error", "fast_error"})
@@ -52,7 +52,7 @@ def moved(policy, by=0.05):
     with torch.no_grad():
         for number, parameter in enumerate(policy.trainable().values()):
             parameter += by * rng.normal(rng.key("moved", number), tuple(parameter.shape))
-    policy.updated()
+    policy.notify("update")
 
 
 def frozen(policy):
@@ -84,7 +84,7 @@ def test_each_error_is_that_of_its_own_weights(lora):
     policy = regressing(lora=lora)
     rollout, reference = pictures(policy), frozen(policy)
     moved(policy)
-    policy.ended()
+    policy.notify("iteration")
     old = frozen(policy)
     moved(policy)
     live = frozen(policy)
@@ -131,7 +131,7 @@ def test_old_is_the_very_error_of_the_policy_until_an_update_is_made():
     assert torch.equal(then["old_error"], first["old_error"])
     assert policy.adapter.rows == 3 * 4 * 2
     assert (then["error"] - then["old_error"]).abs().max() > 1e-3
-    policy.ended()
+    policy.notify("iteration")
     again = policy.errors(rollout, frozenset({"old_error"}))
     assert torch.equal(again["old_error"], again["error"])
     assert torch.equal(again["error"], then["error"])

@@ -129,7 +129,7 @@ def test_evaluations_differ_by_the_weights_alone():
     """Not by the iteration, though it chooses the random steps of training."""
     policy = small(sampling={"stochastic": partial(random_steps, num_sde_steps=2)}, steps=8)
     once = measured(policy)
-    policy.begin(7)
+    policy.iteration = 7
     again = measured(policy, prompts=PROMPTS[::-1])
     assert once.metrics == pytest.approx(again.metrics, abs=1e-7)
     assert len(once.rows) == 8
@@ -155,7 +155,7 @@ def test_the_weights_are_those_of_evaluation_whichever_sample_in_training(weight
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter.add_(0.02)
-    policy.updated()
+    policy.notify("update")
     got = measured(policy, replace(SETTINGS, weights=weights)).metrics
     rewards = {}
     for name in ("live", "ema", "old"):

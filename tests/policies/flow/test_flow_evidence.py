@@ -21,7 +21,7 @@ from tandem import rng
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, plain, uniform
 from tandem.policies.flow.policy import SAME
-from tandem.policies.precision import Precision
+from tandem.policies.weights import Precision
 from tandem.types import take
 
 ALL = frozenset({"old_logp", "ref_logp", "transition", "kl_to_old", "kl_to_ref"})

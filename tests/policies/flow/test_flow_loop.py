@@ -11,7 +11,7 @@ from small_flow import KERNELS, Brightness, Stream, small
 
 from tandem.config import compose
 from tandem.config.plain import plain
-from tandem.policies.engines.mismatch import REUSED
+from tandem.policies.base import REUSED
 from tandem.policies.flow.policy import SAME
 from tandem.settings.guards import Guards
 from tandem.stop import Stop

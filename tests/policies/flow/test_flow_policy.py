@@ -95,7 +95,7 @@ def test_a_demonstration_is_one_step_and_the_pair_of_a_slot_shares_its_noise():
     assert torch.equal(rollout.outputs[2], examples[2].media)
     logp = policy.evidence(rollout, NOTHING).logp
     assert torch.equal(logp[:4], logp[4:])
-    policy.begin(1)
+    policy.iteration = 1
     again = policy.encode(examples, key=0, slots=range(4))
     assert torch.equal(again.sample.key, rollout.sample.key[:4])
     later = policy.encode(examples, key=1, slots=range(4))
@@ -108,7 +108,7 @@ def test_imitation_learns_and_its_samples_come_to_look_like_it():
     optimizer = torch.optim.AdamW(policy.trainable().values(), lr=3e-3)
     examples, losses = squares(16, media=squares(8)[5].media), []
     for iteration in range(60):
-        policy.begin(iteration)
+        policy.iteration = iteration
         rollout = policy.encode(examples, key=iteration, slots=range(16))
         loss = -policy.evidence(rollout, NOTHING).logp.mean()
         loss.backward()

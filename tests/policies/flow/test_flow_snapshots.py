@@ -33,7 +33,7 @@ def test_an_average_is_the_sum_that_its_decays_say():
     want, values, kept = 1.0, [1.0, 3.0, -2.0], [1 / 2, 2 / 3, 3 / 4]
     for value, decay in zip(values, kept, strict=True):
         weight.data.fill_(value)
-        snapshots.after("update")
+        snapshots.follow("update")
         want = decay * want + (1 - decay) * value
     assert_close(snapshots.weights["ema"]["w"], torch.tensor([want]))
 
@@ -43,7 +43,7 @@ def test_the_average_of_narrow_weights_does_not_stand_still():
     snapshots = Snapshots({"w": weight}, {"ema": averaged(decay=0.995)})
     weight.data.fill_(2)
     for _ in range(2000):
-        snapshots.after("update")
+        snapshots.follow("update")
     assert snapshots.weights["ema"]["w"].item() > 1.999
 
 
@@ -53,10 +53,10 @@ def test_a_copy_is_the_live_weights_until_the_next_update():
     for value in (1.0, 2.0):
         assert snapshots.is_live("old")
         weight.data.fill_(value)
-        snapshots.after("update")
+        snapshots.follow("update")
         assert not snapshots.is_live("old")
         assert snapshots.weights["old"]["w"].item() == value - 1
-        snapshots.after("iteration")
+        snapshots.follow("iteration")
     assert snapshots.counts == {"update": 2, "iteration": 2}
 
 
@@ -67,7 +67,7 @@ def test_a_ramp_counts_updates_and_follows_after_iterations():
     snapshots = Snapshots({"w": weight}, {"old": ramp})
     weight.data.fill_(2)
     for event in ("update", "update", "iteration", "update", "iteration"):
-        snapshots.after(event)
+        snapshots.follow(event)
     assert counts == [2, 3]
     assert snapshots.weights["old"]["w"].item() == 1.75
     assert not snapshots.is_live("old")
@@ -86,7 +86,7 @@ def test_a_snapshot_follows_the_weights_to_their_device(used):
     on_another_device(snapshots)
     snapshots.current.clear()
     if used == "blended":
-        snapshots.after("update")
+        snapshots.follow("update")
     else:
         with snapshots.under("ema"):
             pass
@@ -97,7 +97,7 @@ def test_pictures_are_sampled_under_a_snapshot_and_the_live_weights_come_back():
     policy = small(ema=partial(constant, decay=1.0))
     before = sampled(policy).sample.x0
     shifted(policy, 0.02)
-    policy.updated()
+    policy.notify("update")
     of_ema = replace(policy.sampling, weights="ema")
     after, held = sampled(policy).sample.x0, {n: w.clone() for n, w in policy.weights().items()}
     assert torch.equal(sampled(policy, sampling=of_ema).sample.x0, before)
@@ -112,7 +112,7 @@ def test_an_average_follows_every_update_of_an_optimiser():
     name, weight = next(iter(policy.trainable().items()))
     before = weight.detach().clone()
     shifted(policy, 0.02)
-    policy.updated()
+    policy.notify("update")
     assert_close(policy.model.snapshots.weights["ema"][name], (before + weight) / 2)
 
 
@@ -126,14 +126,14 @@ def test_snapshots_are_part_of_the_state():
     policy, again = make(), make()
     for by in (0.02, 0.01):
         shifted(policy, by)
-        policy.updated()
-    policy.ended()
+        policy.notify("update")
+    policy.notify("iteration")
     again.load_weights(policy.weights())
     again.load_state({name: value.clone() for name, value in policy.state().items()})
     for other in (policy, again):
         assert other.model.snapshots.is_live("old") and not other.model.snapshots.is_live("ema")
         shifted(other, 0.01)
-        other.updated()
+        other.notify("update")
     assert again.model.snapshots.counts == {"update": 3, "iteration": 1}
     assert again.model.snapshots.weights.keys() == {"old", "ema"}  # nobody reads the fast one
     for name, kept in policy.model.snapshots.weights.items():
@@ -145,9 +145,9 @@ def test_the_live_weights_sample_until_a_snapshot_takes_over():
     policy = small(snapshots=slow, sampling={"weights": "fast", "weights_from": 2})
     before = sampled(policy).sample.x0
     shifted(policy, 0.02)
-    policy.updated()
+    policy.notify("update")
     assert not torch.equal(sampled(policy).sample.x0, before)
-    policy.updated()
+    policy.notify("update")
     assert torch.equal(sampled(policy).sample.x0, before)
 
 
@@ -155,7 +155,7 @@ def test_the_live_weights_sample_until_a_snapshot_takes_over():
 def test_the_average_is_saved_beside_the_live_weights_as_a_whole_model(tmp_path, lora):
     policy = small(ema=partial(constant, decay=0.5), lora=lora)
     shifted(policy, 0.1)
-    policy.updated()
+    policy.notify("update")
     policy.save(tmp_path)
     of_ema = replace(policy.sampling, weights="ema")
     want, live = sampled(policy, sampling=of_ema), sampled(policy)

@@ -172,13 +172,13 @@ def test_random_steps_follow_the_iteration():
     policy = small(steps=12, sampling={"stochastic": partial(random_steps, num_sde_steps=2)})
     seen = []
     for iteration in range(6):
-        policy.begin(iteration)
+        policy.iteration = iteration
         sigma = sampled(policy, 1).sample.trajectory.sigma
         assert (sigma == sigma[:1]).all()
         seen.append(tuple(sigma[0].tolist()))
     assert len(set(seen)) > 2
     policy = small(steps=6, sampling={"stochastic": partial(sliding_window, length=2)})
-    policy.begin(25)
+    policy.iteration = 25
     sigma = sampled(policy, 1).sample.trajectory.sigma[0]
     assert torch.equal(sigma, linear_shift(6, 16)[1:3])
 

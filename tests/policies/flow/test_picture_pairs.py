@@ -141,7 +141,7 @@ def moved(policy):
     with torch.no_grad():
         for number, parameter in enumerate(policy.trainable().values()):
             parameter += 0.05 * rng.normal(rng.key("moved", number), tuple(parameter.shape))
-    policy.updated()
+    policy.notify("update")
     return policy
 
 
@@ -149,7 +149,7 @@ def test_what_is_said_of_held_out_pairs_is_a_matter_of_weights_and_key_alone():
     policy, prompts = moved(small(REFERENCE)), with_pictures()
     compare = partial(compare_pairs, policy, partial(dpo, beta=77.0), settings=SETTINGS)
     whole = compare(prompts=prompts, key=KEY)
-    policy.begin(7)
+    policy.iteration = 7
     for rows in (2, 6):
         policy.sampling = replace(policy.sampling, max_rows=rows)
         assert compare(prompts=prompts, key=KEY) == pytest.approx(whole, rel=1e-3)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.policies.base import Policy
-from tandem.policies.engines import mismatch
+from tandem.policies.base import Policy, few, logp_gap
 from tandem.policies.engines.diagnosis import diagnose
 from tandem.policies.engines.mismatch_evidence import testimony
 from tandem.policies.engines.protocol import Engine
@@ -20,12 +19,11 @@ from tandem.policies.language.decoding import Local
 from tandem.policies.language.logprob import TokenLogProbComputer
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.lora import Lora
-from tandem.policies.precision import Precision
+from tandem.policies.weights import Precision
 from tandem.types import Rollout
 
 log = logging.getLogger(__name__)
 
-SAME = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 NOTICED = 1e-3  # nats per token on average: above it people hear of it, though the run goes on
 
 
@@ -40,10 +38,6 @@ class EngineMixin(Policy):
     supply: WeightSync | None = None  # of an engine with weights of its own; None: it has none
     suspect: Rollout | None = None  # some rows of the last rollout of such an engine
     measured = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("sampler", torch.tensor(mismatch.UNKNOWN))
 
     def host(self) -> Engine:
         """The engine of the weights that were loaded."""
@@ -67,10 +61,6 @@ class EngineMixin(Policy):
         if self.supply is not None:
             self.supply.refresh()
 
-    def updated(self) -> None:
-        if self.supply is not None:
-            self.supply.outdated()
-
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         super().load_weights(weights)
         if self.supply is not None:
@@ -78,29 +68,10 @@ class EngineMixin(Policy):
 
     # Whether it says what training says.
 
-    @property
-    def exact(self) -> bool:
-        """Whether a log-probability comes out the same in any batch, to 1e-4."""
-        return self.precision.is_exact(self.network)
-
-    def trusts(self, rollout: Rollout) -> bool:
-        """Measured once, on a few rows of the first rollout; the verdict is part of the state.
-
-        A server computes in ways of its own, and may be another one tomorrow.
-        """
-        if self.supply is not None:
-            return False
-        if self.sampler == mismatch.UNKNOWN:
-            verdict = mismatch.judge(rollout, self._logp, same=SAME)
-            self.sampler.fill_(verdict if self.exact else mismatch.DIFFERENT)
-        return bool(self.sampler == mismatch.REUSED)
-
     def examine(self, rollout: Rollout) -> None:
         """Rows of an engine with weights of its own: looked at closely once, and kept until the
         next ones come, in case that a guard asks. The engine may rest from here on."""
-        if self.supply is None or rollout.behaviour_logp is None:
-            return
-        self.suspect = mismatch.few(rollout)
+        self.suspect = few(rollout)
         self._measure(self.suspect)
         self.supply.rest()
 
@@ -108,9 +79,9 @@ class EngineMixin(Policy):
         """For nothing where the trainer's numbers are there; else on the first rows alone."""
         first, self.measured = not self.measured, True
         if rows.old_logp is not None:
-            self.disagreement = mismatch.mean_gap(rows, lambda rows: rows.old_logp)
+            self.disagreement = mean_gap(rows, rows.old_logp)
         elif first:
-            self.disagreement = mismatch.mean_gap(rows, self._logp)
+            self.disagreement = mean_gap(rows, self.logp(rows))
         if first and self.disagreement > NOTICED:
             log.warning(
                 "the engine's log-probabilities differ from the trainer's by %.2g nats per token "
@@ -133,5 +104,9 @@ class EngineMixin(Policy):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.sampler.copy_(state["sampler"])
 
-    def _logp(self, rows: Rollout) -> Tensor:
-        return self.scorer.in_parts(rows.sample, rows.mask).logp
+
+def mean_gap(rows: Rollout, logp: Tensor) -> float:
+    """Mean |difference| over the masked steps of the rows of all ranks, nats."""
+    sums = torch.stack([logp_gap(rows, logp).sum(), rows.mask.sum()]).double()
+    total, count = distributed.total(sums).tolist()
+    return total / max(count, 1)

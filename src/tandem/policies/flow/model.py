@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.dynamics.decays import EmaSchedule
 from tandem.hub import align
-from tandem.policies import parameters
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
@@ -23,8 +22,17 @@ from tandem.policies.flow.teachers import TeacherConfig, TeacherModels
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.lora import Lora
-from tandem.policies.precision import Precision
-from tandem.policies.sharding import Replicated, Sharded, all_gathered, assembled
+from tandem.policies.weights import (
+    Precision,
+    Replicated,
+    Sharded,
+    all_gathered,
+    assembled,
+    move,
+    named_parameters,
+    parameter_groups,
+    warn_of_rounding,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -71,7 +79,7 @@ class FlowModel(nn.Module):
         if with_reference and self.lora is None:
             copied = copy.deepcopy(self.network).requires_grad_(False)
             self.frozen = VelocityModel(copied, self.adapter, **own)
-        parameters.warn_of_rounding(self.trainable())
+        warn_of_rounding(self.trainable())
 
     def shard(self, mesh: DeviceMesh) -> None:
         """All but teachers, of whom each rank asks those of its own prompts."""
@@ -93,16 +101,11 @@ class FlowModel(nn.Module):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
-        return parameters.trainable(self.network, self.critic)
+        return named_parameters(self.network, self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What an optimiser treats alike."""
-        return parameters.groups(self.network, self.critic)
-
-    @property
-    def exact(self) -> bool:
-        """Whether weights and passes are float32 or wider."""
-        return self.field.precision.is_exact(self.network)
+        return parameter_groups(self.network, self.critic)
 
     @contextmanager
     def reference(self) -> Iterator[VelocityModel]:
@@ -112,9 +115,9 @@ class FlowModel(nn.Module):
                 yield self.field
             return
         assert self.frozen is not None, "load() was not told that a reference is needed"
-        parameters.move(self.frozen.network, next(self.network.parameters()).device)
-        at_own_pace = not self.field.weights.paced
-        with self.frozen.weights.gathered() if at_own_pace else nullcontext():
+        move(self.frozen.network, next(self.network.parameters()).device)
+        alone = not self.field.weights.paced
+        with self.frozen.weights.gathered() if alone else nullcontext():
             yield self.frozen
 
     def save(self, folder: Path) -> None:

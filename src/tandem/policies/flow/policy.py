@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +14,6 @@ from torch import Tensor, nn
 from tandem import rng
 from tandem.dynamics.decays import Decay, EmaSchedule
 from tandem.policies.base import Policy
-from tandem.policies.engines.mismatch import DIFFERENT, REUSED, UNKNOWN, judge
 from tandem.policies.flow import admission, rows
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
@@ -57,6 +55,7 @@ class FlowPolicy(Policy):
         "lower dtype"
     )
     varies_by = "dynamics.kernel.noise_level"
+    same = SAME
 
     def __init__(
         self,
@@ -89,7 +88,6 @@ class FlowPolicy(Policy):
         self.model = FlowModel(adapter, numerics, lora)
         cache = None if cache_dir is None else Path(cache_dir)
         self.library = PromptEmbeddingCache(adapter, cache=cache, negative=negative_prompt)
-        self.register_buffer("sampler", torch.tensor(UNKNOWN))
 
     def describe(self, request: Request) -> Description:
         provides = OF_PICTURES if request.sampling.deterministic else OF_PICTURES | OF_STEPS
@@ -134,10 +132,10 @@ class FlowPolicy(Policy):
     @property
     def exact(self) -> bool:
         """Whether a log-probability comes out the same in any batch, to 1e-4."""
-        return self.model.exact
+        return self.model.field.precision.is_exact(self.model.network)
 
     @contextmanager
-    def at_own_pace(
+    def summon_full_params(
         self, sampling: FlowSampling | None = None, needs: frozenset[str] = frozenset()
     ) -> Iterator[None]:
         weights = (self._own_sampling() if sampling is None else sampling).weights
@@ -175,7 +173,7 @@ class FlowPolicy(Policy):
             keep_mean="kl_to_old" in self.request.needs,
             kept=self.request.kept_steps(sampling.steps),
         )
-        with self.at_own_pace(sampling):
+        with self.summon_full_params(sampling):
             finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
         rollout = rows.sampled(
             asked,
@@ -217,10 +215,10 @@ class FlowPolicy(Policy):
             steps=self.request.steps_of_a_picture,
         )
 
-    def for_epoch(self, rollout: Rollout, epoch: int) -> Rollout:
+    def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
         """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
         are of the old ones, so where those may be read all stays as it is."""
-        return rows.renewed(rollout, epoch) if self.request.whole and epoch else rollout
+        return rows.renewed(rollout, epoch) if self.request.whole else rollout
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
@@ -255,15 +253,8 @@ class FlowPolicy(Policy):
                 model=self.model,
                 scorer=self.scorer,
                 logp=self._logp,
-                trusted=self._sampler_agrees,
+                trusted=self.trusts,
             )
-
-    def _sampler_agrees(self, rollout: Rollout) -> bool:
-        """Measured once, on a few rows of the first rollout; the verdict is part of the state."""
-        if self.sampler == UNKNOWN:
-            verdict = judge(rollout, partial(self.scorer.logp, self.model.field), same=SAME)
-            self.sampler.fill_(verdict if self.exact else DIFFERENT)
-        return bool(self.sampler == REUSED)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that a forward pass reads for each row, [B] int64."""
@@ -293,13 +284,9 @@ class FlowPolicy(Policy):
         """The text as the encoders see it."""
         return text_of(prompt)
 
-    def updated(self) -> None:
+    def notify(self, event: Literal["update", "iteration"]) -> None:
         """Snapshots follow."""
-        self.model.snapshots.after("update")
-
-    def ended(self) -> None:
-        """Those that follow by iterations too."""
-        self.model.snapshots.after("iteration")
+        self.model.snapshots.follow(event)
 
     def shard(self, mesh: DeviceMesh) -> None:
         """All but teachers."""

@@ -30,7 +30,7 @@ class Snapshots:
         self.current = set(following)  # those that are the live weights
         self.placed = LIVE  # whose weights the network has
 
-    def after(self, event: str) -> None:
+    def follow(self, event: str) -> None:
         """An "update" was made, or an "iteration" is over."""
         if event == "update":
             self.current.clear()

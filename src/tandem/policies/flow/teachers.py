@@ -15,7 +15,7 @@ from tandem.contracts import between
 from tandem.dynamics.regression import part_of
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.velocity_model import VelocityModel
-from tandem.policies.precision import Precision
+from tandem.policies.weights import Precision
 from tandem.types import Prompt
 
 OTHERS = "others"  # the teacher of every source that has none of its own

@@ -9,8 +9,7 @@ from tandem.dynamics.guidance import guided, guides
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.records import Condition
-from tandem.policies.precision import Precision
-from tandem.policies.sharding import Replicated
+from tandem.policies.weights import Precision, Replicated
 
 
 class VelocityModel:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.policies.language.sampling import Draw, Sampling, draw
-from tandem.policies.precision import Precision
+from tandem.policies.weights import Precision
 
 COMPACT_BELOW = 0.75  # share of unfinished rows under which copying the cache pays
 

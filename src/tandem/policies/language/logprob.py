@@ -24,8 +24,7 @@ from tandem.policies.language.packing import (
 from tandem.policies.language.pretrained import Numerics, probed
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.vocabulary import ALSO, TokenIndex, token_logp
-from tandem.policies.precision import Precision
-from tandem.policies.sharding import Replicated
+from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, concat, take
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed, rng
-from tandem.policies import parameters
 from tandem.policies.engines.rollout_engine import EngineMixin
 from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.critic import Critic, Kind, critic_of
@@ -31,7 +30,15 @@ from tandem.policies.language.rows import check_room, demonstrated, sampled
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.request import Request
-from tandem.policies.sharding import Sharded, all_gathered, assembled
+from tandem.policies.weights import (
+    Sharded,
+    all_gathered,
+    assembled,
+    move,
+    named_parameters,
+    parameter_groups,
+    warn_of_rounding,
+)
 from tandem.types import Evidence, Prompt, Rollout
 
 if TYPE_CHECKING:
@@ -107,7 +114,7 @@ class LanguagePolicy(EngineMixin):
         self.scorer = TokenLogProbComputer(model, **own, critic=self.critic)
         self.packs = self.scorer.packs
         self.engine = self.host()
-        parameters.warn_of_rounding(self.trainable())
+        warn_of_rounding(self.trainable())
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
             self.reference = TokenLogProbComputer(frozen, **own)
@@ -126,7 +133,16 @@ class LanguagePolicy(EngineMixin):
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def at_own_pace(
+    @property
+    def exact(self) -> bool:
+        """Whether a log-probability comes out the same in any batch, to 1e-4."""
+        return self.precision.is_exact(self.network)
+
+    def notify(self, event: Literal["update", "iteration"]) -> None:
+        if event == "update" and self.supply is not None:
+            self.supply.outdated()
+
+    def summon_full_params(
         self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()
     ) -> AbstractContextManager[None]:
         compared = self.reference if "ref_logp" in needs else None
@@ -152,7 +168,7 @@ class LanguagePolicy(EngineMixin):
         group = torch.tensor(slots, device=self.device)
         keys = rng.key(key, group[:, None], torch.arange(group_size, device=self.device))
         endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
-        with self.at_own_pace(sampling):
+        with self.summon_full_params(sampling):
             answers = self.engine.answer(encoded, keys, sampling=sampling, endings=endings)
         rows = sampled(
             prompts,
@@ -173,13 +189,19 @@ class LanguagePolicy(EngineMixin):
         """The training forward, with gradient."""
         return self.scorer(rollout.sample, rollout.mask, needs)
 
+    @torch.no_grad()
+    def logp(self, rows: Rollout) -> Tensor:
+        """Log-probabilities of the steps by the training forward, [B, T] nats."""
+        return self.scorer.in_parts(rows.sample, rows.mask).logp
+
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities and values that are read and were not given."""
         asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
         wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
         sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
-        with self.at_own_pace():
-            if sampler_speaks and self.trusts(rollout):
+        with self.summon_full_params():
+            # A server computes in ways of its own, and may be another one tomorrow.
+            if sampler_speaks and self.supply is None and self.trusts(rollout):
                 rollout = replace(rollout, old_logp=rollout.behaviour_logp)
                 wanted.remove("old_logp")
             if wanted & {"old_logp", "old_values"}:
@@ -188,7 +210,8 @@ class LanguagePolicy(EngineMixin):
                 rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
             if "old_kl_to_ref" in needs:
                 rollout = replace(rollout, old_kl_to_ref=rollout.old_logp - rollout.ref_logp)
-            self.examine(rollout)
+            if self.supply is not None and rollout.behaviour_logp is not None:
+                self.examine(rollout)
         return rollout
 
     def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:
@@ -203,7 +226,7 @@ class LanguagePolicy(EngineMixin):
             with self.network.disable_adapter():
                 return self.scorer.in_parts(rollout.sample, rollout.mask).logp
         assert self.reference is not None, "load() was not told that ref_logp is needed"
-        parameters.move(self.reference.model, self.device)
+        move(self.reference.model, self.device)
         with self.reference.weights.gathered():
             return self.reference.in_parts(rollout.sample, rollout.mask).logp
 
@@ -235,11 +258,11 @@ class LanguagePolicy(EngineMixin):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
-        return parameters.trainable(self.network, self.critic)
+        return named_parameters(self.network, self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What an optimiser treats alike."""
-        return parameters.groups(self.network, self.critic)
+        return parameter_groups(self.network, self.critic)
 
     def save(self, folder: str | Path) -> None:
         """Plain Hugging Face format; adapters are merged, and lie beside it in `lora`."""

@@ -1,9 +1,16 @@
-"""Weights that every rank has all of, or a part of (FSDP2, arXiv:2304.11277)."""
+"""Weights of a policy: their names and groups, the precision of their passes, and where they lie:
+whole on every rank, or a part on each (FSDP2, arXiv:2304.11277).
+
+Rewards, advantages, losses and metrics are computed outside of that precision, in the dtype of what
+they get.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -15,6 +22,59 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Answer = TypeVar("Answer")
+WIDE = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    mixed: bool = False  # bfloat16 autocast; False: the dtype of the weights
+
+    def on(self, device: torch.device) -> AbstractContextManager[None]:
+        """Around a pass on that device. Its backward follows the dtypes of the forward."""
+        if not self.mixed:
+            return nullcontext()
+        # What autocast keeps of a weight would outlive an optimiser step.
+        return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+    def is_exact(self, network: nn.Module) -> bool:
+        """Whether weights and passes are float32 or wider."""
+        return not self.mixed and all(p.dtype in WIDE for p in network.parameters())
+
+
+FULL = Precision()
+
+
+def named_parameters(network: nn.Module, critic: nn.Module | None) -> dict[str, nn.Parameter]:
+    """All that learns, by name."""
+    parts = {"": network} | ({} if critic is None else {"critic.": critic})
+    return {
+        f"{prefix}{name}": p
+        for prefix, part in parts.items()
+        for name, p in part.named_parameters()
+        if p.requires_grad
+    }
+
+
+def parameter_groups(network: nn.Module, critic: nn.Module | None) -> dict[str, list[nn.Parameter]]:
+    """What an optimiser treats alike; a critic, if there is one, comes last."""
+    policy = [p for p in network.parameters() if p.requires_grad]
+    return {"policy": policy} | ({} if critic is None else {"critic": list(critic.parameters())})
+
+
+def move(network: nn.Module, device: torch.device) -> None:
+    """A frozen network to where it is asked, if it is elsewhere: moving weights that are cut over
+    ranks lets go of what is gathered of them."""
+    if next(network.parameters()).device != device:
+        network.to(device)
+
+
+def warn_of_rounding(trained: Mapping[str, nn.Parameter]) -> None:
+    if any(p.dtype == torch.bfloat16 for p in trained.values()):
+        warnings.warn(
+            "bfloat16 weights are trained, and they lose updates below 1/256 of a weight: set "
+            "model.lora, or model.dtype=float32 with trainer.precision=bf16-mixed",
+            stacklevel=2,
+        )
 
 
 class Replicated:
