@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from tandem.compare.comparison import ALPHA, CAVEAT
+from tandem.compare.pairs import ALPHA, CAVEAT
 from tandem.compare.statistics.aggregates import interquartile_mean, iqm
 from tandem.compare.statistics.curves import (
     FEWEST_FOR_BAND,
@@ -26,7 +26,7 @@ from tandem.compare.statistics.curves import (
     prediction_band,
     reaching,
 )
-from tandem.compare.statistics.intervals import estimate, holm, paired, welch
+from tandem.compare.statistics.intervals import bonferroni, estimate, paired, welch
 from tandem.compare.statistics.variance_components import VarianceComponents, own, shared
 
 SEEDS = (3, 5, 10)
@@ -98,8 +98,8 @@ def equal(random: np.random.Generator, n: int, variants: int, shared: bool) -> N
 def claimed(a: NDArray, b: NDArray, *, shared: bool) -> NDArray:
     """[reports] bool: whether any claim stands among pairs, [reports, pairs, n] on either side.
 
-    By Holm one does if that of the smallest p does. SciPy finds which pair this is; the functions
-    of a report judge it, among all the others.
+    One does if that of the smallest p does. SciPy finds which pair this is; the functions of a
+    report judge it, among all the others.
     """
     every = (
         stats.ttest_rel(a, b, axis=-1)
@@ -110,8 +110,41 @@ def claimed(a: NDArray, b: NDArray, *, shared: bool) -> NDArray:
     for report, least in enumerate(every.pvalue.argmin(-1)):
         p = test(a[report, least], b[report, least]).p
         assert math.isclose(p, every.pvalue[report, least], rel_tol=1e-6), "SciPy found another p"
-        said.append(holm([p, *[None] * (a.shape[1] - 1)])[0] < ALPHA)
+        said.append(bonferroni([p, *[None] * (a.shape[1] - 1)])[0] < ALPHA)
     return np.array(said)
+
+
+LEVELS = {  # true means of variants, in standard deviations of a seed
+    "one is better": (1.5, 0.0, 0.0, 0.0),
+    "all differ": (3.0, 2.0, 1.0, 0.0),
+}
+
+
+def at_once(n: int, experiments: int, *, shared: bool, true: Sequence[float]) -> float:
+    """Share of reports in which the interval of every pair holds its true difference."""
+    random = np.random.default_rng((n, len(true)))
+    test, means, held = paired if shared else welch, 0.05 * np.array(true), 0
+    pairs = list(zip(*np.triu_indices(len(true), 1), strict=True))
+    for _ in range(experiments):
+        y = equal(random, n, len(true), shared) + means[:, None]
+        edges = [test(y[i], y[j]).interval(1 - ALPHA / len(pairs)) for i, j in pairs]
+        truth = [means[i] - means[j] for i, j in pairs]
+        held += all(low <= x <= high for (low, high), x in zip(edges, truth, strict=True))
+    return held / experiments
+
+
+def found_of(n: int, experiments: int, true: Sequence[float]) -> tuple[float, float]:
+    """Share of true differences that are claimed by Bonferroni, and would be by Holm."""
+    random, means = np.random.default_rng(n), 0.05 * np.array(true)
+    one, other = np.triu_indices(len(true), 1)
+    y = np.stack([equal(random, n, len(true), True) for _ in range(experiments)])
+    y += means[:, None]
+    p = stats.ttest_rel(y[:, one], y[:, other], axis=-1).pvalue
+    real, m = means[one] != means[other], len(one)
+    order = np.sort(p, axis=1) <= ALPHA / (m - np.arange(m))
+    steps = np.cumprod(order, axis=1).sum(1)  # how many Holm rejects, the smallest p first
+    by_holm = np.argsort(np.argsort(p, axis=1), axis=1) < steps[:, None]
+    return float((p[:, real] < ALPHA / m).mean()), float(by_holm[:, real].mean())
 
 
 def leaving(n: int, experiments: int) -> float:
@@ -231,6 +264,31 @@ def error(share: float, experiments: int) -> str:
     return f"{math.sqrt(share * (1 - share) / experiments):.1%}"
 
 
+def of_intervals_together(experiments: int) -> Table:
+    rows = [
+        (f"{name}, {'paired t' if shared else 'Welch'}", found)
+        for name, true in {**LEVELS, "20 equal": (0.0,) * 20}.items()
+        for shared in (False, True)
+        if (found := [at_once(n, experiments, shared=shared, true=true) for n in SEEDS])
+    ]
+    title = "## Simultaneous 95 % intervals: share of reports in which all of them hold"
+    return [title, *per_seeds("variants", rows)]
+
+
+def of_power(experiments: int) -> Table:
+    rows = []
+    for name, true in LEVELS.items():
+        both = [found_of(n, experiments, true) for n in SEEDS]
+        rows += [(f"{name}, Bonferroni", [x for x, _ in both])]
+        rows += [(f"{name}, Holm", [x for _, x in both])]
+    title = "## True differences that are claimed, and that Holm would claim"
+    said = (
+        "Four variants, paired t. Holm's claims have no intervals that say how large a difference "
+        "is as long as one pair is left open; this is the price of having them."
+    )
+    return [title, "", said, *per_seeds("variants", rows)]
+
+
 def of_bands(experiments: int) -> Table:
     rows = [(str(n), f"{leaving(n, experiments):.1%}") for n in (FEWEST_FOR_BAND, 20)]
     title = f"## Healthy runs that leave their band at any of {POINTS} points"
@@ -284,7 +342,15 @@ def report(experiments: int) -> str:
         "error).",
         "",
     ]
-    for part in (of_means, of_claims, of_bands, of_others, of_noises):
+    for part in (
+        of_means,
+        of_claims,
+        of_intervals_together,
+        of_power,
+        of_bands,
+        of_others,
+        of_noises,
+    ):
         start = time.process_time()
         lines += part(experiments)
         print(f"{part.__name__}: {time.process_time() - start:.0f} CPU-seconds", flush=True)

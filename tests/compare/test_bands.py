@@ -10,6 +10,7 @@ from written_runs import write_run
 
 from tandem.compare import bands, expected_bands
 from tandem.compare.__main__ import main
+from tandem.compare.band_table import describe_judged, table_judged
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import grouped
 
@@ -58,7 +59,7 @@ def test_what_is_kept_is_the_band_of_its_definition(kept):
 
 def test_a_run_like_the_others_stays_inside(tmp_path, kept):
     found = judged(tmp_path, kept, curve(99))
-    assert found.holds and bands.verdict(found) == "inside at all 5 points"
+    assert found.holds and describe_judged(found) == "inside at all 5 points"
 
 
 def test_a_run_that_leaves_says_where(tmp_path, kept):
@@ -66,8 +67,10 @@ def test_a_run_that_leaves_says_where(tmp_path, kept):
     own[3] = 0.9
     found = judged(tmp_path, kept, own)
     assert not found.holds
-    assert bands.verdict(found).startswith("outside from iteration 30: 0.9, where the band is [0.")
-    assert bands.verdict(found).endswith("outside at 1 of 6 points")
+    assert describe_judged(found).startswith(
+        "outside from iteration 30: 0.9, where the band is [0."
+    )
+    assert describe_judged(found).endswith("outside at 1 of 6 points")
 
 
 def test_where_all_seeds_agree_another_value_is_no_fault(tmp_path, kept):
@@ -77,7 +80,7 @@ def test_where_all_seeds_agree_another_value_is_no_fault(tmp_path, kept):
 def test_a_run_that_ended_before_is_not_inside(tmp_path, kept):
     found = judged(tmp_path, kept, curve(99)[:3], iterations=50)
     assert not found.holds
-    assert bands.verdict(found) == "inside at the 3 of 6 points that it came to"
+    assert describe_judged(found) == "inside at the 3 of 6 points that it came to"
 
 
 def test_a_run_belongs_to_the_variant_of_its_configuration(tmp_path, kept):
@@ -85,34 +88,34 @@ def test_a_run_belongs_to_the_variant_of_its_configuration(tmp_path, kept):
     other = judged(tmp_path / "other", kept, curve(1), algorithm="rloo", optimizer={"lr": 3e-4})
     assert other.expected.name == "rloo" and not other.holds
     said = "another configuration: optimizer.lr is 0.0003, expected 0.0001"
-    assert bands.verdict(other) == said
+    assert describe_judged(other) == said
 
 
 def test_a_key_that_the_code_has_learnt_since_is_named_and_no_obstacle(tmp_path, kept):
     found = judged(tmp_path, kept, curve(99), optimizer={"lr": 1e-4, "nesterov": False})
     assert found.holds
-    notes = bands.of_judged([found], kept).notes
+    notes = table_judged([found], kept).notes
     assert "Judged in spite of keys that one side alone has: optimizer.nesterov." in notes
 
 
 def test_fewer_than_ten_seeds_make_no_band(tmp_path):
     kept = experiment(tmp_path, seeds=5, algorithms=("grpo",))
     found = judged(tmp_path, kept, curve(99, shift=-0.5))
-    assert found.holds and bands.verdict(found) == "no band yet, n = 5 of 10"
+    assert found.holds and describe_judged(found) == "no band yet, n = 5 of 10"
 
 
 def test_a_share_ends_at_one_and_a_reward_does_not():
     y = np.linspace(0.9, 1.0, 10)[:, None]
     x = np.zeros(1)
-    assert expected_bands.band_of(x, y, "eval/accuracy").high[0] == 1
-    assert expected_bands.band_of(x, y, "eval/reward").high[0] > 1
+    assert expected_bands.make_band(x, y, "eval/accuracy").high[0] == 1
+    assert expected_bands.make_band(x, y, "eval/reward").high[0] > 1
 
 
 def test_a_long_curve_is_judged_at_few_points(tmp_path):
     """Each more would widen the band for all of them."""
     write_run(tmp_path, np.linspace(0, 1, 101).tolist())
     (variant,) = grouped([read(tmp_path)])
-    kept = expected_bands.as_json(variant, METRIC)["x"]
+    kept = expected_bands.describe_variant(variant, METRIC)["x"]
     assert len(kept) == 20 and (kept[0], kept[-1]) == (0, 100)
 
 

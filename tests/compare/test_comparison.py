@@ -2,15 +2,18 @@
 
 import csv
 import io
+import re
 import sys
 
 import numpy as np
 import pytest
+from scipy import stats
 from written_runs import die, write_run, write_sweep
 
 from tandem.compare.__main__ import main
-from tandem.compare.comparison import pairs, scored
-from tandem.compare.statistics.intervals import paired, welch
+from tandem.compare.pairs import compare_all
+from tandem.compare.scores import score_variant
+from tandem.compare.statistics.intervals import find_seeds_needed, paired, welch
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import grouped
 
@@ -21,32 +24,91 @@ NEAR = {"grpo": [0.80, 0.60, 0.70, 0.75], "rloo": [0.71, 0.66, 0.72, 0.61]}
 
 def table(tmp_path, finals, **common):
     runs = [read(path) for path in find([write_sweep(tmp_path, finals, **common)])]
-    return [scored(one, "eval/accuracy") for one in grouped(runs)]
+    return [score_variant(one, "eval/accuracy") for one in grouped(runs)]
 
 
 def test_a_difference_that_is_there_is_claimed(tmp_path):
-    (pair,) = pairs(table(tmp_path, FAR), METRIC)
+    (pair,) = compare_all(table(tmp_path, FAR), METRIC)
     assert pair.verdict == "grpo beats rloo"
-    assert pair.wins.wins == pair.wins.games == 16
+    assert pair.wins.wins == pair.wins.games == 4  # of the pairs of one seed, not of all 16
 
 
-def test_a_difference_that_is_not_comes_with_the_seeds_it_needs(tmp_path):
-    (pair,) = pairs(table(tmp_path, NEAR), METRIC)
-    assert pair.verdict.startswith("not distinguishable at n = 4; 80 % power")
-    assert pair.verdict.split()[-1].isdigit()
+def spread_of(n, gap=0.02, noise=0.03):
+    """Two variants, n seeds each, whose differences scatter about the gap."""
+    random = np.random.default_rng(n)
+    rloo = random.normal(0.7, 0.05, n)
+    grpo = rloo + gap + random.normal(0, noise, n)
+    return {"grpo": grpo.tolist(), "rloo": rloo.tolist()}
+
+
+def test_a_difference_that_is_not_comes_with_a_range_of_seeds(tmp_path):
+    """From the least to the largest spread that the chi-square law of so few seeds allows."""
+    (pair,) = compare_all(table(tmp_path, spread_of(6, gap=0.0)), METRIC)
+    gaps = np.subtract(*(side.scores for side in (pair.better, pair.other)))
+    edges = [gaps.std(ddof=1) * np.sqrt(5 / stats.chi2.ppf(q, 5)) for q in (0.975, 0.025)]
+    few, many = (find_seeds_needed(gaps.mean(), edge, paired=True) for edge in edges)
+    size = f"{gaps.mean():.3f}"
+    assert pair.verdict == (
+        f"not distinguishable at n = 6; a true difference of {size} takes n = {few} to {many} "
+        "(80 % power)"
+    )
+
+
+def test_below_five_seeds_no_power_is_made_of_what_was_seen(tmp_path):
+    (pair,) = compare_all(table(tmp_path, NEAR), METRIC)
+    said = "not distinguishable at n = 4; run 5 seeds to learn how many it takes"
+    assert pair.verdict == said and pair.seeds_needed is None
+
+
+def test_a_difference_that_was_named_has_its_power_from_three_seeds_on(tmp_path):
+    (pair,) = compare_all(table(tmp_path, NEAR), METRIC, power_for=0.2)
+    assert "a true difference of 0.200 takes n = " in pair.verdict
+    three = {name: scores[:3] for name, scores in NEAR.items()}
+    (pair,) = compare_all(table(tmp_path / "three", three), METRIC, power_for=0.05)
+    assert pair.seeds_needed is not None
+    two = {name: scores[:2] for name, scores in NEAR.items()}
+    (pair,) = compare_all(table(tmp_path / "two", two), METRIC, power_for=0.05)
+    assert pair.seeds_needed is None
+
+
+def test_two_seeds_have_no_interval_no_p_and_no_r(tmp_path):
+    """Student's interval of two reaches 12.7 standard errors to either side."""
+    finals = {"grpo": [0.8, 0.81], "rloo": [0.5, 0.52]}
+    one, other = table(tmp_path, finals)
+    assert (one.estimate.low, other.estimate.high) == (None, None)
+    (pair,) = compare_all([one, other], METRIC)
+    found = pair.difference
+    assert (found.interval(), found.p, found.correlation, pair.simultaneous) == (None,) * 4
+    said = "not distinguishable at n = 2; run 3 seeds at least, better 5"
+    assert pair.verdict == said
+
+
+def test_a_claim_stands_where_the_simultaneous_interval_leaves_out_0(tmp_path):
+    """Of many random tables; the interval of a pair alone may leave it out and claim nothing."""
+    random, alone = np.random.default_rng(3), 0
+    for i in range(12):
+        finals = {name: random.normal(0.5 + 0.02 * j, 0.03, 4) for j, name in enumerate("abcd")}
+        finals = {name: scores.tolist() for name, scores in finals.items()}
+        for pair in compare_all(table(tmp_path / str(i), finals), METRIC):
+            low, high = pair.simultaneous
+            assert pair.distinct == (low > 0) and high > 0
+            inner = pair.difference.interval()
+            assert low < inner[0] < inner[1] < high
+            alone += inner[0] > 0 and not pair.distinct
+    assert alone > 0
 
 
 def test_one_seed_claims_nothing(tmp_path):
-    (pair,) = pairs(table(tmp_path, {"grpo": [0.9], "rloo": [0.1]}), METRIC)
-    assert pair.verdict == "not distinguishable at n = 1; one seed shows no spread: run more"
+    (pair,) = compare_all(table(tmp_path, {"grpo": [0.9], "rloo": [0.1]}), METRIC)
+    assert pair.verdict == "not distinguishable at n = 1; run 3 seeds at least, better 5"
 
 
 def test_the_design_decides_what_is_paired(tmp_path):
-    (pair,) = pairs(table(tmp_path / "same", NEAR), METRIC)
+    (pair,) = compare_all(table(tmp_path / "same", NEAR), METRIC)
     assert pair.difference == paired(NEAR["grpo"], NEAR["rloo"])
     assert pair.test == "paired t"
     other = {"grpo": NEAR["grpo"], "rloo": NEAR["rloo"][:1]}
-    (pair,) = pairs(table(tmp_path / "other", other), METRIC)
+    (pair,) = compare_all(table(tmp_path / "other", other), METRIC)
     assert pair.difference == welch(other["grpo"], other["rloo"])
     assert pair.test == "Welch"
 
@@ -56,7 +118,7 @@ def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
     rloo = [0.80, 0.20, 0.50, 0.35, 0.65, 0.40]
     gaps = [0.02, 0.03, 0.025, 0.02, 0.03, 0.02]
     grpo = [score + gap for score, gap in zip(rloo, gaps, strict=True)]
-    (pair,) = pairs(table(tmp_path, {"grpo": grpo, "rloo": rloo[:5]}), METRIC)
+    (pair,) = compare_all(table(tmp_path, {"grpo": grpo, "rloo": rloo[:5]}), METRIC)
     assert pair.difference == paired(grpo[:5], rloo[:5])
     assert pair.test == "paired t on 5 of 6 and 5 seeds"
     assert pair.verdict == "grpo beats rloo"
@@ -65,16 +127,16 @@ def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
 @pytest.mark.parametrize(("left", "test"), [(3, "paired t on 3 of 6 and 3 seeds"), (2, "Welch")])
 def test_pairs_that_are_fewer_than_half_of_a_side_are_not_all_that_is_known(tmp_path, left, test):
     rloo = [0.80, 0.20, 0.50, 0.35, 0.65, 0.40]
-    (pair,) = pairs(table(tmp_path, {"grpo": [0.7] * 6, "rloo": rloo[:left]}), METRIC)
+    (pair,) = compare_all(table(tmp_path, {"grpo": [0.7] * 6, "rloo": rloo[:left]}), METRIC)
     assert pair.test == test
 
 
 def test_what_the_pairs_say_is_said_of_the_right_one(tmp_path):
     """The mean over all seeds may say the opposite: one side was lucky in the seed it has alone."""
     grpo, rloo = [0.51, 0.41, 0.61, 0.31], [0.50, 0.401, 0.60, 0.301, 0.99]
-    (pair,) = pairs(table(tmp_path, {"rloo": rloo, "grpo": grpo}), METRIC)
+    (pair,) = compare_all(table(tmp_path, {"rloo": rloo, "grpo": grpo}), METRIC)
     assert pair.verdict == "grpo beats rloo" and pair.difference.mean > 0
-    assert pair.wins.games == 20 and pair.seeds == (4, 5)
+    assert pair.wins.games == 4 and pair.seeds == (4, 5)
 
 
 def test_a_partner_that_died_without_a_score_leaves_no_pairs(tmp_path):
@@ -82,25 +144,25 @@ def test_a_partner_that_died_without_a_score_leaves_no_pairs(tmp_path):
     (tmp_path / "rloo-3" / "metrics.jsonl").unlink()
     die(tmp_path / "rloo-3")
     runs = [read(path) for path in find([tmp_path])]
-    (pair,) = pairs([scored(one, METRIC) for one in grouped(runs)], METRIC)
+    (pair,) = compare_all([score_variant(one, METRIC) for one in grouped(runs)], METRIC)
     assert pair.difference == welch(NEAR["grpo"], NEAR["rloo"][:3])
 
 
 def test_p_values_hold_for_the_whole_table(tmp_path):
-    """Each is at least its own, and the smallest one counts as often as there are pairs."""
+    """Each counts as often as there are pairs."""
     random = np.random.default_rng(0)
     finals = {name: random.normal(0.5, 0.05, 4).tolist() for name in ("a", "b", "c", "d")}
-    found = pairs(table(tmp_path, finals), METRIC)
+    found = compare_all(table(tmp_path, finals), METRIC)
     assert len(found) == 6
-    assert all(pair.adjusted >= pair.difference.p for pair in found)
-    smallest = min(found, key=lambda pair: pair.difference.p)
-    assert smallest.adjusted == pytest.approx(min(1, 6 * smallest.difference.p))
+    assert [p.adjusted for p in found] == pytest.approx([min(1, 6 * p.difference.p) for p in found])
 
 
 def test_a_run_that_died_counts_with_the_score_it_had(tmp_path):
     write_run(tmp_path / "dead", [0.1], seed=0, iterations=9)
     write_run(tmp_path / "whole", [0.0, 0.9], seed=1, every=9)
-    found = scored(grouped([read(p) for p in find([tmp_path])], ["algorithm"])[0], "eval/accuracy")
+    found = score_variant(
+        grouped([read(p) for p in find([tmp_path])], ["algorithm"])[0], "eval/accuracy"
+    )
     assert found.estimate.mean == pytest.approx(0.5)
     assert (found.seeds_that("died"), found.without, found.worst) == ([0], [], (0, 0.1))
 
@@ -110,7 +172,7 @@ def test_while_a_run_goes_on_nothing_is_claimed(tmp_path, monkeypatch, capsys):
     write_sweep(tmp_path, FAR | {"ppo": [0.1, 0.11, 0.12]}, every=9)
     write_run(tmp_path / "ppo-3", [0.1], seed=3, algorithm="ppo", iterations=9, going=True)
     run_command(monkeypatch, tmp_path, f"out={tmp_path / 'out'}")
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "grpo beats rloo" in printed
     assert printed.count("not yet: 1 of 8 runs goes on") == 2 and "beats ppo" not in printed
     assert "ppo: seed 3 goes on" in printed and "seed 3 died" not in printed
@@ -127,13 +189,13 @@ def test_the_command_prints_and_writes_one_set_of_tables(tmp_path, monkeypatch, 
     write_sweep(tmp_path / "sweep", FAR)
     run_command(monkeypatch, tmp_path / "sweep", "by=algorithm", f"out={tmp_path / 'tables'}")
     printed = capsys.readouterr().out
-    assert "| grpo | 4 | 0.805 |" in printed
-    assert "grpo beats rloo" in printed
+    assert re.search(r"^grpo +4 +0.805 ", printed, re.M)
+    assert "It beats rloo by 0.297 [0.290, 0.305]." in " ".join(printed.split())
     rows = list(csv.reader(io.StringIO((tmp_path / "tables" / "scores.csv").read_text())))
     assert rows[1][:3] == ["variant", "n", "mean"] and rows[2][2] == "0.805"
     latex = (tmp_path / "tables" / "differences.tex").read_text()
     assert r"\toprule" in latex and "grpo beats rloo" in latex
-    assert (tmp_path / "tables" / "scores.md").read_text().startswith(printed[:200])
+    assert "| grpo | 4 | 0.805 |" in (tmp_path / "tables" / "scores.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -155,13 +217,15 @@ def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, capsys, arguments, li
 
 def test_seeds_that_all_agree_prove_nothing(tmp_path):
     """Though .2 - .1 differs from .3 - .2 in the last digit."""
-    (pair,) = pairs(table(tmp_path, {"grpo": [0.2, 0.3, 0.7], "rloo": [0.1, 0.2, 0.6]}), METRIC)
+    (pair,) = compare_all(
+        table(tmp_path, {"grpo": [0.2, 0.3, 0.7], "rloo": [0.1, 0.2, 0.6]}), METRIC
+    )
     said = "not distinguishable at n = 3; seeds that all agree show no spread: nothing can be said"
     assert pair.verdict == said
 
 
 def test_of_a_length_nobody_knows_what_is_better(tmp_path):
-    (pair,) = pairs(table(tmp_path, FAR), "response/length")
+    (pair,) = compare_all(table(tmp_path, FAR), "response/length")
     assert pair.verdict == "grpo is above rloo"
 
 
@@ -172,8 +236,8 @@ def test_a_variant_whose_runs_all_died_at_once_stays_in_the_table(tmp_path, monk
         (place / "metrics.jsonl").unlink()
         die(place)
     run_command(monkeypatch, tmp_path)
-    printed = capsys.readouterr().out
-    assert "| ppo | 0 | - | - | - | - |" in printed
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "ppo 0 - - - -" in printed
     assert "ppo: no run has a score, 2 died" in printed
     assert "grpo beats rloo" in printed
 

@@ -4,8 +4,9 @@ import pytest
 from written_runs import wordy, write_run
 
 from tandem.compare.__main__ import main
-from tandem.compare.comparison import scored
-from tandem.compare.curve_tables import of_curves, of_tries, threshold
+from tandem.compare.curve_summaries import choose_threshold
+from tandem.compare.curve_tables import table_curves, table_tries
+from tandem.compare.scores import score_variant
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import grouped
 
@@ -13,7 +14,7 @@ METRIC = "eval/accuracy"
 
 
 def variants_of(folder, metric=METRIC):
-    return [scored(one, metric) for one in grouped([read(path) for path in find([folder])])]
+    return [score_variant(one, metric) for one in grouped([read(path) for path in find([folder])])]
 
 
 def cells(table, row=0):
@@ -24,7 +25,7 @@ def test_one_variant_by_hand(tmp_path):
     """Two seeds rise from 0 by .2 and by .1 at each of four points; the threshold is .3."""
     write_run(tmp_path / "0", [0.0, 0.2, 0.4, 0.6], seed=0, every=10)
     write_run(tmp_path / "1", [0.0, 0.1, 0.2, 0.3], seed=1, every=10)
-    table = of_curves(variants_of(tmp_path), METRIC, "samples", 0.3)
+    table = table_curves(variants_of(tmp_path), METRIC, "samples", 0.3)
     found = cells(table)
     assert (found["variant"], found["n"], found["area"]) == ("grpo", "2", "0.225")
     assert found["samples to it"] == str((15 + 30) * 64 // 2)
@@ -35,7 +36,7 @@ def test_one_variant_by_hand(tmp_path):
 def test_the_threshold_is_halfway_to_the_best_variant(tmp_path):
     write_run(tmp_path / "a", [0.1, 0.5, 0.9], algorithm="grpo")
     write_run(tmp_path / "b", [0.1, 0.1, 0.2], algorithm="rloo")
-    table = of_curves(variants_of(tmp_path), METRIC, "iterations")
+    table = table_curves(variants_of(tmp_path), METRIC, "iterations")
     assert {cells(table, i)["threshold"] for i in (0, 1)} == {"0.500"}
     assert [cells(table, i)["iterations to it"] for i in (0, 1)] == ["1", "never"]
     assert [cells(table, i)["reached"] for i in (0, 1)] == ["1 of 1", "0 of 1"]
@@ -43,16 +44,16 @@ def test_the_threshold_is_halfway_to_the_best_variant(tmp_path):
 
 def test_nothing_that_rose_has_no_threshold(tmp_path):
     write_run(tmp_path / "a", [0.5, 0.4])
-    assert threshold(variants_of(tmp_path), METRIC, None).value is None
-    assert threshold(variants_of(tmp_path), "response/length", None).value is None
-    assert threshold(variants_of(tmp_path), METRIC, 0.45).value == 0.45
+    assert choose_threshold(variants_of(tmp_path), METRIC, None).value is None
+    assert choose_threshold(variants_of(tmp_path), "response/length", None).value is None
+    assert choose_threshold(variants_of(tmp_path), METRIC, 0.45).value == 0.45
 
 
 def test_areas_end_where_the_shortest_variant_does(tmp_path):
     """A run twice as long as the others has not learned more on the way."""
     write_run(tmp_path / "a", [0.0, 0.4, 0.4, 0.4, 0.4], algorithm="grpo")
     write_run(tmp_path / "b", [0.0, 0.4, 0.4], algorithm="rloo")
-    table = of_curves(variants_of(tmp_path), METRIC, "iterations")
+    table = table_curves(variants_of(tmp_path), METRIC, "iterations")
     assert [cells(table, i)["area"] for i in (0, 1)] == ["0.300", "0.300"]
 
 
@@ -60,28 +61,28 @@ def test_an_area_is_of_each_seed_on_its_own_places_up_to_where_the_first_one_end
     """At 1,280 tokens one seed has .4, and the one that writes ten times as much .12."""
     write_run(tmp_path / "0", [0.0, 0.2, 0.4], seed=0)
     wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8], seed=1), 10)
-    found = cells(of_curves(variants_of(tmp_path), METRIC, "tokens"))
+    found = cells(table_curves(variants_of(tmp_path), METRIC, "tokens"))
     assert found["area"] == f"{(0.2 + 0.06) / 2:.3f}"
 
 
 def test_a_variant_that_died_goes_on_and_does_not_cut_the_others(tmp_path):
     write_run(tmp_path / "a", [0.0, 0.4, 0.4], algorithm="grpo")
     write_run(tmp_path / "b", [0.0, 0.2], algorithm="rloo", iterations=2)
-    table = of_curves(variants_of(tmp_path), METRIC, "iterations")
+    table = table_curves(variants_of(tmp_path), METRIC, "iterations")
     assert [cells(table, i)["area"] for i in (0, 1)] == ["0.300", "0.150"]
 
 
 def test_a_run_that_died_keeps_its_height_and_never_gets_there(tmp_path):
     write_run(tmp_path / "0", [0.0, 0.8, 0.8], seed=0)
     write_run(tmp_path / "1", [0.0, 0.4], seed=1, iterations=2)
-    found = cells(of_curves(variants_of(tmp_path), METRIC, "iterations", 0.5))
+    found = cells(table_curves(variants_of(tmp_path), METRIC, "iterations", 0.5))
     assert found["area"] == f"{((0.4 + 0.8) / 2 + (0.2 + 0.4) / 2) / 2:.3f}"
     assert (found["iterations to it"], found["reached"]) == ("never", "1 of 2")
 
 
 def test_an_axis_that_nobody_counted_has_no_numbers(tmp_path):
     write_run(tmp_path / "0", [0.0, 0.8])
-    found = cells(of_curves(variants_of(tmp_path), METRIC, "gpu_seconds"))
+    found = cells(table_curves(variants_of(tmp_path), METRIC, "gpu_seconds"))
     assert {found["area"], found["gpu seconds to it"], found["end"]} == {"-"}
 
 
@@ -91,7 +92,7 @@ def test_pass_at_k_stands_at_both_ends(tmp_path):
         write_run(tmp_path / str(seed), [0.1, 0.2, 0.3], seed=seed, also=ends)
     dead = {"eval/pass@1": [0.3, 0.1], "eval/pass@8": [0.4, None]}
     write_run(tmp_path / "2", [0.1, 0.2], seed=2, iterations=2, also=dead)
-    table = of_tries(variants_of(tmp_path))
+    table = table_tries(variants_of(tmp_path))
     one, eight = cells(table, 0), cells(table, 1)
     assert (one["k"], one["n"], eight["k"]) == ("1", "3", "8")
     assert float(one["gain"]) == pytest.approx((0.4 + 0.6 - 0.2) / 3, abs=1e-3)
@@ -101,14 +102,14 @@ def test_pass_at_k_stands_at_both_ends(tmp_path):
 
 def test_runs_without_tries_have_no_such_table(tmp_path):
     write_run(tmp_path / "0", [0.0, 0.8])
-    assert of_tries(variants_of(tmp_path)) is None
+    assert table_tries(variants_of(tmp_path)) is None
 
 
 def test_a_threshold_beyond_all_scores_is_refused(tmp_path):
     write_run(tmp_path / "run", [0.0, 0.8])
     with pytest.raises(ValueError, match="threshold=50: eval/accuracy lies between 0 and 1"):
-        of_curves(variants_of(tmp_path), METRIC, "iterations", 50)
-    assert threshold(variants_of(tmp_path), "eval/reward", 50).value == 50
+        table_curves(variants_of(tmp_path), METRIC, "iterations", 50)
+    assert choose_threshold(variants_of(tmp_path), "eval/reward", 50).value == 50
 
 
 def test_a_threshold_that_is_no_number_is_one_line(tmp_path, capsys):

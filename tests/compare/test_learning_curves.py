@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from written_runs import wordy, write_run
 
-from tandem.compare.learning_curves import learning, mean_line, thinned
+from tandem.compare.learning_curves import align_curves, draw_mean, thin
 from tandem.record.reading.runs import read
 
 
@@ -14,7 +14,7 @@ def of(tmp_path, *curves, **common):
 
 
 def test_a_run_that_died_goes_on_with_the_score_it_had(tmp_path):
-    found = learning(
+    found = align_curves(
         of(tmp_path, [0.0, 0.4, 0.8], [0.2, 0.3], every=5, iterations=10), "eval/accuracy"
     )
     assert found.x.tolist() == [[0, 5, 10]] * 2
@@ -27,11 +27,11 @@ def test_on_another_axis_each_seed_is_where_it_was_and_the_mean_is_between_them(
     write_run(tmp_path / "0", [0.0, 0.2, 0.4], seed=0)
     wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8], seed=1), 10)
     runs = [read(tmp_path / name) for name in "01"]
-    found = learning(runs, "eval/accuracy", "tokens")
+    found = align_curves(runs, "eval/accuracy", "tokens")
     assert found.x.tolist() == [[0, 640, 1280], [0, 6400, 12800]]
-    x, mean, _, _ = zip(*mean_line(found), strict=True)
+    x, mean, _, _ = zip(*draw_mean(found), strict=True)
     assert x == (0, 3520, 7040) and mean == pytest.approx((0, 0.4, 0.6))
-    assert learning(runs, "eval/accuracy", "gpu_seconds") is None
+    assert align_curves(runs, "eval/accuracy", "gpu_seconds") is None
 
 
 def test_a_run_that_goes_on_moves_no_seed(tmp_path):
@@ -39,10 +39,10 @@ def test_a_run_that_goes_on_moves_no_seed(tmp_path):
     short = write_run(tmp_path / "0", [0.0, 0.2], seed=0, iterations=3)
     wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8, 0.9], seed=1), 10)
     read_all = lambda: [read(tmp_path / name) for name in "01"]  # noqa: E731
-    before = learning(read_all(), "eval/accuracy", "tokens")
+    before = align_curves(read_all(), "eval/accuracy", "tokens")
     with (short / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 2, "eval/accuracy": 0.3, "tokens": 1300}\n')
-    after = learning(read_all(), "eval/accuracy", "tokens")
+    after = align_curves(read_all(), "eval/accuracy", "tokens")
     assert after.x[before.lived].tolist() == before.x[before.lived].tolist()
     assert after.middle[:2].tolist() == before.middle[:2].tolist() == [0, 3520]
 
@@ -50,7 +50,7 @@ def test_a_run_that_goes_on_moves_no_seed(tmp_path):
 def test_a_seed_that_died_between_two_points_goes_on_at_the_others_pace(tmp_path):
     died = write_run(tmp_path / "died", [0.0, 0.1, 0.2, 0.3], seed=0, iterations=8)
     went = write_run(tmp_path / "went", [0.0, 0.1, 0.2, 0.3, 0.4], seed=1, every=2)
-    found = learning([read(died), read(went)], "eval/accuracy")
+    found = align_curves([read(died), read(went)], "eval/accuracy")
     assert found.x.tolist() == [[0, 2, 4, 6, 8]] * 2
     assert found.y[0].tolist() == [0.0, 0.2, 0.3, 0.3, 0.3]
 
@@ -60,7 +60,7 @@ def test_an_axis_does_not_run_backwards_where_a_slow_run_died(tmp_path):
     text = (slow / "timing.jsonl").read_text().replace('"time/total": 2.0', '"time/total": 999.0')
     (slow / "timing.jsonl").write_text(text)
     fast = write_run(tmp_path / "fast", [0.0, 0.1, 0.2, 0.3], seed=1)
-    found = learning([read(slow), read(fast)], "eval/accuracy", "seconds")
+    found = align_curves([read(slow), read(fast)], "eval/accuracy", "seconds")
     assert found.x.tolist() == [[0, 999, 1001, 1003], [0, 2, 4, 6]]
     assert found.middle.tolist() == [0, 500.5, 502.5, 504.5]
 
@@ -68,17 +68,18 @@ def test_an_axis_does_not_run_backwards_where_a_slow_run_died(tmp_path):
 def test_runs_evaluated_at_other_iterations_meet_where_both_were(tmp_path):
     often = read(write_run(tmp_path / "often", [0.0, 0.1, 0.2, 0.3, 0.4], every=5))
     seldom = read(write_run(tmp_path / "seldom", [0.0, 0.5, 0.6], every=10))
-    assert learning([often, seldom], "eval/accuracy").middle.tolist() == [0, 10, 20]
+    assert align_curves([often, seldom], "eval/accuracy").middle.tolist() == [0, 10, 20]
 
 
 def test_the_mean_line_is_the_mean_and_its_interval_at_every_point(tmp_path):
-    found = mean_line(learning(of(tmp_path, [0.0, 0.4], [0.2, 0.8]), "eval/accuracy"))
+    curves = of(tmp_path, [0.0, 0.4], [0.2, 0.8], [0.1, 0.6])
+    found = draw_mean(align_curves(curves, "eval/accuracy"))
     assert [point[1] for point in found] == pytest.approx([0.1, 0.6])
-    half = 12.7062 * np.std([0.4, 0.8], ddof=1) / np.sqrt(2)
+    half = 4.302653 * np.std([0.4, 0.6, 0.8], ddof=1) / np.sqrt(3)
     assert found[1][3] - 0.6 == pytest.approx(half, rel=1e-4)
 
 
 def test_long_curves_are_thinned_to_their_ends():
-    kept = thinned(range(1001))
+    kept = thin(range(1001))
     assert len(kept) == 200 and kept[0] == 0 and kept[-1] == 1000
-    assert thinned(range(7)) == list(range(7))
+    assert thin(range(7)) == list(range(7))

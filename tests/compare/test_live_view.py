@@ -12,13 +12,14 @@ from http.client import HTTPConnection
 import pytest
 from written_runs import write_prompts, write_run, write_sweep
 
-from tandem.compare.__main__ import Asked, compare, main
+from tandem.compare.__main__ import main
+from tandem.compare.comparison import Request, compare
 from tandem.compare.report import live
 from tandem.sweep import status as outcome
 
 
 def watched(*places):
-    return live.Watched(list(map(str, places)), lambda runs: compare(runs, Asked()))
+    return live.Watched(list(map(str, places)), lambda runs: compare(runs, Request()))
 
 
 def seen(found):
@@ -156,7 +157,7 @@ def test_a_bug_is_told_to_whoever_looks_and_printed_once(tmp_path, capsys):
     def broken(runs):
         if runs[0].iterations < 2:
             raise KeyError("nobody knows")
-        return compare(runs, Asked())
+        return compare(runs, Request())
 
     found = live.Watched([str(tmp_path)], broken)
     with served(found) as server:

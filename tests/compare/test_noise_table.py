@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from written_runs import die, write_prompts, write_run
 
-from tandem.compare.comparison import pairs, scored
-from tandem.compare.noise_table import of_noises
+from tandem.compare.noise_table import table_noises
+from tandem.compare.pairs import compare_all
+from tandem.compare.scores import score_variant
 from tandem.compare.statistics.variance_components import own, shared
 from tandem.record.reading.evaluations import last_evaluation
 from tandem.record.reading.runs import find, read
@@ -24,8 +25,8 @@ def written(folder, algorithm, answers, *, ids=None, sources=None, **common):
 
 
 def table_of(folder):
-    variants = [scored(one, METRIC) for one in grouped([read(p) for p in find([folder])])]
-    return of_noises(variants, pairs(variants, METRIC), METRIC)
+    variants = [score_variant(one, METRIC) for one in grouped([read(p) for p in find([folder])])]
+    return table_noises(variants, compare_all(variants, METRIC), METRIC)
 
 
 def cells(table, name):

@@ -13,9 +13,9 @@ import showcase
 from written_runs import wordy, write_run, write_task
 
 from tandem.compare import expected_bands
-from tandem.compare.__main__ import Asked, compare
+from tandem.compare.comparison import Request, compare
 from tandem.compare.report import live
-from tandem.compare.report.write import report
+from tandem.compare.report.write import write_report
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import grouped
 from tandem.record.run_record import RunRecord
@@ -35,7 +35,7 @@ PATHS = "[...document.querySelectorAll('#curve path.mean')].map((p) => p.getAttr
 def page(folder, name, **asked):
     runs = [read(path) for path in find([folder / name])]
     place = folder / f"{name}.html"
-    place.write_text(report(compare(runs, Asked(**asked)), name))
+    place.write_text(write_report(compare(runs, Request(**asked)), name))
     return place.as_uri()
 
 
@@ -238,7 +238,7 @@ def test_the_button_turns_the_light_on_and_off(browser, pages):
 
 def test_a_served_page_grows_and_keeps_what_is_looked_at(browser, tmp_path):
     run = write_run(tmp_path / "grpo-0", [0.1, 0.5], iterations=9)
-    watched = live.Watched([str(tmp_path)], lambda runs: compare(runs, Asked()))
+    watched = live.Watched([str(tmp_path)], lambda runs: compare(runs, Request()))
     with live.Server(watched, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         opened(browser, server.url)
@@ -264,7 +264,7 @@ def test_a_served_page_tells_of_a_bug_and_goes_on(browser, tmp_path):
     def broken(runs):
         if runs[0].iterations == 2:
             raise KeyError("nobody knows")
-        return compare(runs, Asked())
+        return compare(runs, Request())
 
     with live.Server(live.Watched([str(tmp_path)], broken), 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

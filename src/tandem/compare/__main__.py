@@ -9,6 +9,8 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
   x=AXIS          of the curves: iterations, samples, tokens, seconds, cpu_seconds, gpu_seconds
   threshold=0.5   of the metric: how much of x seeds need to get there; left out: halfway from where
                   runs start to the best last mean
+  power_for=0.05  how many seeds would find a true difference of this size; left out: of the size
+                  that is seen, from five seeds on
   out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF
   wandb=true      a report on W&B too, where the runs are mirrored, or wandb=ENTITY/PROJECT
   save_band=experiments/NAME   keep the mean curves there; with ten seeds a band for one new run
@@ -25,31 +27,23 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tandem.compare import (
-    bands,
-    comparison,
-    curve_tables,
-    expected_bands,
-    multitask,
-    noise_table,
-    selection,
-    tables,
-)
-from tandem.compare.expected_bands import Experiment
+from tandem.compare import expected_bands, selection, terminal
+from tandem.compare.comparison import Comparison, Request, compare
 from tandem.compare.report import live, wandb_report
-from tandem.compare.report.figures import plots
-from tandem.compare.report.write import Comparison, report
+from tandem.compare.report.figures import draw_plots
+from tandem.compare.report.write import write_report
 from tandem.record.reading import planned
 from tandem.record.reading.provenance import provenance
-from tandem.record.reading.runs import AXES, Run, find, read_all
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.runs import find, read_all
 
-OPTIONS = ("by", "task", "metric", "x", "threshold", "out", "wandb", "save_band", "band", "serve")
-METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
+OPTIONS = (
+    *("by", "task", "metric", "x", "threshold", "power_for", "out", "wandb", "save_band"),
+    *("band", "serve"),
+)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -57,15 +51,15 @@ def main(arguments: Sequence[str]) -> None:
         print(__doc__)
         return
     try:
-        places, options = parsed(arguments)
+        places, options = parse_options(arguments)
         if "serve" in options:
             follow(places, options)
             return
         runs, left_out = read_all(find(places))
         for sentence in left_out:
             print(sentence, file=sys.stderr)
-        found = with_sweeps(compare(runs, asked_of(options)), places, left_out)
-        print("\n\n".join(table.markdown() for table in found.tables))
+        found = add_sweeps(compare(runs, make_request(options)), places, left_out)
+        print(terminal.show_comparison(found))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))
         if "wandb" in options:
@@ -82,18 +76,18 @@ def main(arguments: Sequence[str]) -> None:
 
 def follow(places: Sequence[str], options: Mapping[str, str]) -> None:
     """Until Ctrl-C, and whatever is not there yet."""
-    asked, port = asked_of(options), options["serve"]
+    request, port = make_request(options), options["serve"]
     if beside := {"out", "wandb", "save_band"} & options.keys():
         raise ValueError(
             f"serve={port} shows runs that go on: leave {min(beside)} to a call of its own"
         )
     if port != "true" and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"serve={port}: give serve=true, or a port such as serve=8000")
-    watched = live.Watched(places, lambda runs: with_sweeps(compare(runs, asked), places))
+    watched = live.Watched(places, lambda runs: add_sweeps(compare(runs, request), places))
     live.serve(watched, 0 if port == "true" else int(port))
 
 
-def with_sweeps(
+def add_sweeps(
     found: Comparison, places: Sequence[str], left_out: Sequence[str] = ()
 ) -> Comparison:
     """With what sweeps at these places selected, and which of their runs left no record."""
@@ -105,7 +99,7 @@ def with_sweeps(
     return replace(found, tables=[*made, *selection.tables_of(places)], unrecorded=tuple(missing))
 
 
-def parsed(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
+def parse_options(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
     """Places and options. What has no = is a place, and so is what exists under that name."""
     places = [text for text in arguments if "=" not in text or Path(text).exists()]
     options = dict(text.split("=", 1) for text in arguments if text not in places)
@@ -118,7 +112,7 @@ def parsed(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
     return places, options
 
 
-def asked_of(options: Mapping[str, str]) -> Asked:
+def make_request(options: Mapping[str, str]) -> Request:
     axis, metric = options.get("x", expected_bands.AXIS), options.get("metric")
     if "save_band" in options and axis != expected_bands.AXIS:
         raise ValueError(
@@ -132,12 +126,13 @@ def asked_of(options: Mapping[str, str]) -> Asked:
                 f"metric={metric}: {experiment.folder} expects {experiment.metric}: leave it out"
             )
         metric = experiment.metric
-    return Asked(
+    return Request(
         by=split(options.get("by")),
         task=split(options.get("task")),
         metric=metric,
         axis=axis,
-        threshold=number_of("threshold", options.get("threshold")),
+        threshold=parse_number("threshold", options.get("threshold")),
+        power_for=parse_number("power_for", options.get("power_for")),
         experiment=experiment,
     )
 
@@ -146,7 +141,7 @@ def split(text: str | None) -> list[str]:
     return text.split(",") if text else []
 
 
-def number_of(option: str, text: str | None) -> float | None:
+def parse_number(option: str, text: str | None) -> float | None:
     if text is None:
         return None
     try:
@@ -158,85 +153,15 @@ def number_of(option: str, text: str | None) -> float | None:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a comparison is to be about."""
-
-    by: Sequence[str] = ()
-    task: Sequence[str] = ()
-    metric: str | None = None
-    axis: str = "iterations"
-    threshold: float | None = None  # None: one that suits the runs
-    experiment: Experiment | None = None  # that the runs are judged beside
-
-    def __post_init__(self) -> None:
-        if self.axis not in AXES:
-            near = get_close_matches(self.axis, AXES, n=1) or [" or ".join(AXES)]
-            raise ValueError(f"x={self.axis}: did you mean {near[0]!r}?")
-
-
-def compare(runs: Sequence[Run], asked: Asked) -> Comparison:
-    metric = chosen(runs, asked.metric)
-    every = grouped(runs, asked.by, asked.task)
-    silent = [one for one in every if all(run.score(metric) is None for run in one.runs)]
-    variants = [comparison.scored(one, metric) for one in every if one not in silent]
-    pairs = comparison.pairs(variants, metric)
-    made = [tables.of_variants(variants, metric, silent)]
-    if pairs:
-        made += [tables.of_pairs(pairs, metric), tables.of_differences(variants)]
-    beside = [
-        curve_tables.of_curves(variants, metric, asked.axis, asked.threshold),
-        curve_tables.of_tries(variants),
-        noise_table.of_noises(variants, pairs, metric),
-    ]
-    many = multitask.over_tasks(variants, metric)
-    if many is not None:
-        beside.insert(0, multitask.of_tasks(many, metric))
-    made += [table for table in beside if table is not None]
-    judged = []
-    if asked.experiment is not None:
-        judged = [bands.judge(run, asked.experiment) for run in runs]
-        made.insert(0, bands.of_judged(judged, asked.experiment))
-    return Comparison(
-        metric=metric,
-        axis=asked.axis,
-        variants=variants,
-        pairs=pairs,
-        tables=made,
-        across=[] if many is None else many.variants,
-        experiment=asked.experiment,
-        judged=judged,
-    )
-
-
-def chosen(runs: Sequence[Run], metric: str | None) -> str:
-    """Raises ValueError for a metric that no run has, with the nearest one."""
-    every = [names for run in runs if (names := run.names())]  # none: it died at once
-    if not every:
-        raise ValueError("no run has written a line of its record yet")
-    if metric is None:
-        shared = [name for name in METRICS if all(name in names for names in every)]
-        if not shared:
-            raise ValueError(f"the runs share neither of {' and '.join(METRICS)}; give metric=NAME")
-        return shared[0]
-    known = set().union(*every)
-    if all(run.score(metric) is None for run in runs):
-        near = get_close_matches(metric, sorted(known), n=1)
-        raise ValueError(
-            f"metric={metric}: no run has it" + (f"; did you mean {near[0]!r}?" if near else "")
-        )
-    return metric
-
-
 def write(found: Comparison, folder: Path, *, title: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.html").write_text(report(found, title))
+    (folder / "report.html").write_text(write_report(found, title))
     line = provenance(found.runs)
     for table in found.tables:
         (folder / f"{table.name}.md").write_text(f"{table.markdown()}\n\n{line}\n")
         (folder / f"{table.name}.csv").write_text(f"# {line}\n{table.csv()}")
         (folder / f"{table.name}.tex").write_text(f"% {line}\n{table.latex()}")
-    plots(found, folder, line)
+    draw_plots(found, folder, line)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.compare.comparison import is_share
-from tandem.compare.learning_curves import learning, thinned
+from tandem.compare.learning_curves import align_curves, thin
+from tandem.compare.scores import is_share
 from tandem.compare.statistics.curves import LEVEL, Band, prediction_band
 from tandem.record.reading.provenance import code_of, fingerprint, provenance
 from tandem.record.reading.states import said_of
@@ -58,7 +58,7 @@ def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
         raise ValueError(
             f"save_band={folder}: {many}, such as {going[0]}; keep a band of runs that have ended"
         )
-    kept = [as_json(one, metric) for one in variants]
+    kept = [describe_variant(one, metric) for one in variants]
     facts = [one["configuration"] for one in kept]
     # A key that some do not have is the others' own, though its value there be null.
     shared = {
@@ -76,24 +76,24 @@ def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
         ],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text(lines(content))
+    (folder / FILE).write_text(write_lines(content))
     return folder / FILE
 
 
-def lines(content: Mapping[str, object]) -> str:
+def write_lines(content: Mapping[str, object]) -> str:
     """JSON with a line for each variant and each other entry, so that a change shows in a diff."""
     variants = ",\n".join(f"    {json.dumps(one)}" for one in content["variants"])
     parts = [f"  {json.dumps(k)}: {json.dumps(x)}" for k, x in content.items() if k != "variants"]
     return "{\n" + ",\n".join([*parts, f'  "variants": [\n{variants}\n  ]']) + "\n}\n"
 
 
-def as_json(one: Variant, metric: str) -> dict[str, object]:
+def describe_variant(one: Variant, metric: str) -> dict[str, object]:
     """Raises ValueError where no run has the metric at an iteration that others have too."""
-    curves = learning(one.runs, metric, AXIS)
+    curves = align_curves(one.runs, metric, AXIS)
     if curves is None:
         raise ValueError(f"{one.name}: its runs share no iteration with {metric}: no curve to save")
-    places = thinned(range(curves.y.shape[1]), MOST_POINTS)
-    band = band_of(curves.middle[places], curves.y[:, places], metric)
+    places = thin(range(curves.y.shape[1]), MOST_POINTS)
+    band = make_band(curves.middle[places], curves.y[:, places], metric)
     return {
         "name": one.name,
         "n": band.n,
@@ -101,15 +101,15 @@ def as_json(one: Variant, metric: str) -> dict[str, object]:
         "unfinished": [run.seed for run in one.runs if not run.finished],
         "code": code_of(one.runs),
         "fingerprint": fingerprint(one.runs),
-        "configuration": plain(facts_of(one.runs[0])),
+        "configuration": as_json(facts_of(one.runs[0])),
         "x": band.x.tolist(),
-        "mean": numbers(band.mean),
-        "low": numbers(band.low),
-        "high": numbers(band.high),
+        "mean": round_numbers(band.mean),
+        "low": round_numbers(band.low),
+        "high": round_numbers(band.high),
     }
 
 
-def band_of(x: NDArray, y: NDArray, metric: str) -> Band:
+def make_band(x: NDArray, y: NDArray, metric: str) -> Band:
     """A share ends at 0 and 1: cut there, the band holds the same runs."""
     ends = (0.0, 1.0) if is_share(metric) else (-math.inf, math.inf)
     found = prediction_band(x, y)
@@ -119,12 +119,12 @@ def band_of(x: NDArray, y: NDArray, metric: str) -> Band:
     return Band(x=x, mean=mean, low=np.clip(low, *ends), high=np.clip(high, *ends), n=len(y))
 
 
-def numbers(values: Iterable[float | None]) -> list[float | None]:
+def round_numbers(values: Iterable[float | None]) -> list[float | None]:
     """Six digits of each; None for what there is none of."""
     return [None if x is None or math.isnan(x) else float(f"{x:.6g}") for x in values]
 
 
-def plain(facts: Facts) -> dict[str, object]:
+def as_json(facts: Facts) -> dict[str, object]:
     """As they come back from JSON."""
     return json.loads(json.dumps(facts, default=str))
 
@@ -133,7 +133,7 @@ def load(folder: Path) -> Experiment:
     """Raises ValueError for a folder whose expectation cannot be read."""
     try:
         content = json.loads((folder / FILE).read_bytes())
-        variants = [expected(one, content["configuration"]) for one in content["variants"]]
+        variants = [read_expected(one, content["configuration"]) for one in content["variants"]]
         return Experiment(folder=folder, metric=content["metric"], variants=variants)
     except (OSError, ValueError, TypeError, LookupError) as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -143,7 +143,7 @@ def load(folder: Path) -> Experiment:
         ) from None
 
 
-def expected(one: Mapping, shared: Facts) -> Expected:
+def read_expected(one: Mapping, shared: Facts) -> Expected:
     x, mean, low, high = (
         np.array(one[name], dtype=np.float64) for name in ("x", "mean", "low", "high")
     )

@@ -19,7 +19,7 @@ MOST_POINTS = 200  # of a curve that is drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
+class AlignedCurves:
     """Seeds at the same iterations. One that ended before others goes on with the score it had, and
     at their pace, so that the mean place never runs back."""
 
@@ -34,14 +34,16 @@ class Learning:
         return self.x.mean(0)
 
 
-def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Learning | None:
+def align_curves(
+    runs: Sequence[Run], metric: str, axis: str = "iterations"
+) -> AlignedCurves | None:
     """At the iterations at which every run that came so far has the number; None: at no one.
 
     A run without any number of the metric is left out: it has no score to go on with.
     """
     known = [run for run in runs if len(run.where(metric))]
     wheres = [run.where(metric) for run in known]
-    grid = shared(wheres)
+    grid = find_shared(wheres)
     if not len(grid):
         return None
     # Its last place stands for all after it: a run goes on with the score it had.
@@ -54,33 +56,33 @@ def learning(runs: Sequence[Run], metric: str, axis: str = "iterations") -> Lear
     lived = np.array([grid <= where[-1] for where in wheres])[counted]
     came = lived.any(0)  # where only runs were that are left out, there is no curve
     y, lived = y[:, came], lived[:, came]
-    x = carried_on(places[counted][:, came], lived)
+    x = carry_on(places[counted][:, came], lived)
     own = [run for run, has in zip(known, counted, strict=True) if has]
-    return Learning(runs=own, x=x, y=y, lived=lived)
+    return AlignedCurves(runs=own, x=x, y=y, lived=lived)
 
 
-def carried_on(places: NDArray, lived: NDArray) -> NDArray:
+def carry_on(places: NDArray, lived: NDArray) -> NDArray:
     """[n, P]: after its end a seed moves by the mean step of those that live."""
     steps = np.diff(places, axis=1, prepend=0)  # the first one is the first place
     pace = np.where(lived, steps, 0).sum(0) / lived.sum(0)
     return np.where(lived, places, np.cumsum(np.where(lived, steps, pace), axis=1))
 
 
-def same_runs(curves: Learning, along: Learning | None) -> Learning | None:
+def match_runs(curves: AlignedCurves, along: AlignedCurves | None) -> AlignedCurves | None:
     """The curves on another axis; None where not all of these runs recorded it."""
     return along if along is not None and np.array_equal(curves.y, along.y) else None
 
 
-def shared(wheres: Sequence[NDArray]) -> NDArray:
+def find_shared(wheres: Sequence[NDArray]) -> NDArray:
     """The iterations that every one has that came so far, thinned."""
     if not wheres:
         return np.array([], dtype=np.int64)
     every = np.unique(np.concatenate(wheres))
     common = np.all([np.isin(every, at) | (every > at[-1]) for at in wheres], axis=0)
-    return np.array(thinned(every[common].tolist()), dtype=np.int64)
+    return np.array(thin(every[common].tolist()), dtype=np.int64)
 
 
-def thinned(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:
+def thin(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:
     """At most so many of them at even distances, the first and the last too."""
     if len(grid) <= most:
         return list(grid)
@@ -88,7 +90,7 @@ def thinned(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:
     return [grid[i] for i in chosen]
 
 
-def mean_line(curves: Learning) -> list[tuple[float, float, float | None, float | None]]:
+def draw_mean(curves: AlignedCurves) -> list[tuple[float, float, float | None, float | None]]:
     """(x, mean, low, high) at every point: Student's interval over seeds."""
     found = [estimate(column) for column in curves.y.T]
     places = curves.middle.tolist()

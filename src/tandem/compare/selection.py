@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tandem.compare import comparison
-from tandem.compare.comparison import Scored, is_score
+from tandem.compare.scores import Scored, is_score, score_variant
 from tandem.compare.statistics.intervals import estimate
 from tandem.compare.table import Table
-from tandem.compare.tables import interval, number
+from tandem.compare.texts import format_interval, format_number
 from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import grouped
@@ -82,7 +81,7 @@ def ranked(runs: Sequence[Run], metric: str) -> tuple[list[Scored], list[str]]:
     if many := sorted({one.task for one in every if one.task}):
         raise ValueError(f"a best is of one task, and these are {' and '.join(many)}")
     silent = [one.name for one in every if all(run.score(metric) is None for run in one.runs)]
-    scored = [comparison.scored(one, metric) for one in every if one.name not in silent]
+    scored = [score_variant(one, metric) for one in every if one.name not in silent]
     if not scored:
         raise ValueError(f"no run has {metric}")
     return sorted(scored, key=lambda one: -one.estimate.mean), silent
@@ -121,7 +120,7 @@ def table(found: Selection) -> Table:
     test = found.metric.replace("eval/", "test/", 1)
     on_eval = [run.eval for run in found.fresh if run.eval is not None]
     on_test = [run.test for run in found.fresh if run.test is not None]
-    chosen = (str(len(found.best.seeds)), number(found.best.mean), "-")
+    chosen = (str(len(found.best.seeds)), format_number(found.best.mean), "-")
     return Table(
         name="selection",
         title=f"best of k = {found.count} by {found.metric}: {found.best.name}",
@@ -139,7 +138,7 @@ def _row(scores: Sequence[float]) -> tuple[str, str, str]:
     if not scores:
         return "0", "-", "-"
     found = estimate(scores)
-    return str(found.n), number(found.mean), interval(found.low, found.high)
+    return str(found.n), format_number(found.mean), format_interval(found.low, found.high)
 
 
 def _notes(found: Selection) -> Iterable[str | None]:
@@ -149,7 +148,7 @@ def _notes(found: Selection) -> Iterable[str | None]:
     )
     if len(found.candidates) > 1:
         second = found.candidates[1]
-        ahead = number(found.best.mean - second.mean)
+        ahead = format_number(found.best.mean - second.mean)
         yield f"Ahead of {second.name} by {ahead} when it was chosen, n = {len(second.seeds)}."
     if failed := [run for run in found.fresh if run.state == "failed"]:
         silent = sum(run.eval is None for run in failed)

@@ -1,23 +1,23 @@
-"""The tables of a comparison of two or more variants."""
+"""The tables of scores and of differences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandem.compare.comparison import Pair, Scored, is_score
+from tandem.compare.pairs import Pair
+from tandem.compare.scores import Scored, is_score, rank
 from tandem.compare.table import Table
+from tandem.compare.texts import format_edges, format_interval, format_number
 from tandem.record.reading.states import UNFINISHED, counted, said_of
-from tandem.record.reading.variants import Variant, differing, facts_of
-
-NAMED = 4  # variants in a sentence; more are counted
+from tandem.record.reading.variants import Variant
 
 
-def of_variants(variants: Sequence[Scored], metric: str, silent: Sequence[Variant] = ()) -> Table:
+def table_scores(variants: Sequence[Scored], metric: str, silent: Sequence[Variant] = ()) -> Table:
     """Mean and interval of each, and every seed: the worst one has a column of its own.
 
     `silent`: variants of which no run came to a score.
     """
-    ordered = sorted(variants, key=lambda one: (one.variant.task, -one.estimate.mean))
+    ordered = rank(variants)
     return Table(
         name="scores",
         title=f"{metric}: mean over seeds, Student's 95 % interval",
@@ -28,23 +28,23 @@ def of_variants(variants: Sequence[Scored], metric: str, silent: Sequence[Varian
         ),
         rows=[
             (
-                one.variant.name,
+                one.name,
                 str(one.estimate.n),
-                number(one.estimate.mean),
-                interval(one.estimate.low, one.estimate.high),
-                f"{number(one.worst[1])} (seed {one.worst[0]})",
-                " ".join(map(number, one.scores)),
+                format_number(one.estimate.mean),
+                format_interval(one.estimate.low, one.estimate.high),
+                f"{format_number(one.worst[1])} (seed {one.worst[0]})",
+                " ".join(map(format_number, one.scores)),
             )
             for one in ordered
         ]
         + [(one.name, "0", "-", "-", "-", "-") for one in silent],
-        notes=_unfinished(ordered, silent),
+        notes=_list_unfinished(ordered, silent),
     )
 
 
-def _unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> list[str]:
+def _list_unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> list[str]:
     """What became of the runs that are not whole; [] where all are."""
-    found = [said for one in variants if (said := _of_seeds(one))]
+    found = [said for one in variants if (said := _describe_seeds(one))]
     for one in silent:
         found.append(f"{one.name}: no run has a score, {counted([run.state for run in one.runs])}")
     if not found:
@@ -52,7 +52,7 @@ def _unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> list[s
     return [f"A run that is not whole counts with the last score it has. {'; '.join(found)}"]
 
 
-def _of_seeds(one: Scored) -> str:
+def _describe_seeds(one: Scored) -> str:
     """As in "grpo: seed 1, 2 died, seed 3 goes on"; "" where all are whole."""
     which = {state: one.seeds_that(state) for state in UNFINISHED}
     said = [
@@ -61,27 +61,37 @@ def _of_seeds(one: Scored) -> str:
         if seeds
     ]
     without = f" ({len(one.without)} without any score)" if one.without else ""
-    return f"{one.variant.name}: {', '.join(said)}{without}" if said else ""
+    return f"{one.name}: {', '.join(said)}{without}" if said else ""
 
 
-def of_pairs(pairs: Sequence[Pair], metric: str) -> Table:
+def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
     return Table(
         name="differences",
-        title=f"{metric}: differences, p by Holm over all {len(pairs)} pairs",
-        columns=("pair", "n", "difference", "95 %", "test", "r", "p", "wins", "verdict"),
+        title=f"{metric}: differences of all {len(pairs)} pairs",
+        columns=(
+            *("pair", "n", "difference", "95 % of all at once", "95 % of it alone"),
+            *("test", "r", "p", "wins", "verdict"),
+        ),
         rows=[
             (
-                f"{pair.better.variant.name} - {pair.other.variant.name}",
+                f"{pair.better.name} - {pair.other.name}",
                 ", ".join(map(str, pair.seeds)),
-                number(pair.difference.mean),
-                interval(pair.difference.low, pair.difference.high),
+                format_number(pair.difference.mean),
+                format_edges(pair.simultaneous),
+                format_edges(pair.difference.interval()),
                 pair.test,
-                number(pair.difference.correlation),
-                number(pair.adjusted),
-                won(pair),
+                format_number(pair.difference.correlation),
+                format_number(pair.adjusted),
+                format_wins(pair),
                 pair.verdict,
             )
             for pair in sorted(pairs, key=by_size)
+        ],
+        notes=[
+            "A claim is an interval of all at once that leaves out 0; such intervals hold together "
+            f"in 95 % of reports. p is multiplied by the {len(pairs)} pairs (Bonferroni) and below "
+            "0.05 for the same pairs. The interval of a pair alone is for a question about this "
+            "pair that was asked before the runs."
         ],
     )
 
@@ -91,37 +101,9 @@ def by_size(pair: Pair) -> tuple[str, float]:
     return pair.better.variant.task, -pair.difference.mean
 
 
-def of_differences(variants: Sequence[Scored]) -> Table:
-    """What the configurations do not agree on, and nothing else."""
-    facts = [facts_of(one.variant.runs[0]) for one in variants]
-    return Table(
-        name="configuration",
-        title="What the variants differ in",
-        columns=("key", *(one.variant.name for one in variants)),
-        rows=[(key, *(str(fact.get(key, "-")) for fact in facts)) for key in differing(facts)],
-    )
-
-
-def won(pair: Pair) -> str:
-    share = f"{pair.wins.wins:g} of {pair.wins.games}"
+def format_wins(pair: Pair) -> str:
+    """Out of the pairs of one seed, where seeds are paired."""
+    of = "pairs" if pair.paired_on else "games"
+    share = f"{pair.wins.wins:g} of {pair.wins.games} {of}"
     low, high = pair.wins.low, pair.wins.high
-    return share if low is None else f"{share} {interval(low, high)}"
-
-
-def number(value: float | None) -> str:
-    """Three decimals, or three digits of what is far from 1; a dash where there is none."""
-    if value is None:
-        return "-"
-    small = value != 0 and not 0.001 <= abs(value) < 1000
-    return f"{value:.3g}" if small else f"{value:.3f}"
-
-
-def interval(low: float | None, high: float | None) -> str:
-    return "-" if low is None else f"[{number(low)}, {number(high)}]"
-
-
-def listed(names: Sequence[str], among: int) -> str:
-    """A few of so many others by name, and of more how many there are."""
-    if len(names) > NAMED:
-        return f"{len(names)} of {among} others" if len(names) < among else f"all {among} others"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return share if low is None else f"{share} {format_interval(low, high)}"

@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tandem.compare import selection
-from tandem.compare.__main__ import chosen
+from tandem.compare.comparison import choose_metric
 from tandem.compare.selection import Selection
 from tandem.config.composition import conf_folder
 from tandem.config.overrides import parse
@@ -84,7 +84,7 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
         raise ValueError(f"{program} is not there: select from a checkout, which has train.py")
     jobs = whole(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
-    now = choose(sweep, jobs, every, chosen(every, metric))
+    now = choose(sweep, jobs, every, choose_metric(every, metric))
     found = same_choice(selection.read(sweep), now, sweep)
     seeds = fresh_seeds(sweep, count, [run.seed for run in found.fresh])
     shared_prompts = unread(found.overrides, seeds[0], found.best.seeds)

@@ -11,7 +11,7 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from tandem.compare.comparison import is_score
+from tandem.compare.scores import is_score
 from tandem.config.names import ConfigError, nearest
 from tandem.record.reading import runs
 from tandem.sweep import space, status

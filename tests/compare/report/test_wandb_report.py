@@ -7,7 +7,8 @@ import wandb
 from wandb_server import serving
 from written_runs import write_run, write_sweep
 
-from tandem.compare.__main__ import Asked, compare, main
+from tandem.compare.__main__ import main
+from tandem.compare.comparison import Request, compare
 from tandem.compare.report import wandb_report
 from tandem.compare.report.wandb_report import Place
 from tandem.record.reading.provenance import provenance
@@ -42,7 +43,7 @@ def read_all(*places):
 
 
 def built(*places, axis="iterations"):
-    found = compare(read_all(*places), Asked(axis=axis))
+    found = compare(read_all(*places), Request(axis=axis))
     return found, wandb_report.built(found, Place(entity="me", project="tandem"))
 
 

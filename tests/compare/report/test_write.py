@@ -3,23 +3,26 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 from written_runs import wordy, write_run, write_sweep
 
 from tandem.compare import expected_bands
-from tandem.compare.__main__ import Asked, compare, main
-from tandem.compare.report.write import report
+from tandem.compare.__main__ import main
+from tandem.compare.comparison import Request, compare
+from tandem.compare.report.write import write_report
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import grouped
 from tandem.record.run_record import RunRecord
 
+FINALS = {"grpo": [0.8, 0.82, 0.81], "rloo": [0.5, 0.53, 0.51]}
 EVIL = "</script><img src=x onerror=alert(1)>"
 
 
 def page_of(folder):
     runs = [read(path) for path in find([folder])]
-    return report(compare(runs, Asked()), "a <title>")
+    return write_report(compare(runs, Request()), "a <title>")
 
 
 def data_of(page):
@@ -29,7 +32,7 @@ def data_of(page):
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
-    write_sweep(folder, {"grpo": [0.8, 0.82, 0.81], "rloo": [0.5, 0.53, 0.51]})
+    write_sweep(folder, FINALS)
     for place in find([folder]):
         record = RunRecord(place)
         for iteration in (0, 1):
@@ -99,7 +102,11 @@ def test_where_no_prompt_is_shared_or_a_variant_has_none_the_section_says_so(tmp
 
 def test_the_headline_claims_what_the_pairs_do(sweep, tmp_path):
     said = data_of(page_of(sweep))["headline"]
-    assert said == "grpo has the highest eval/accuracy: 0.810 [0.785, 0.835], n = 3. It beats rloo."
+    highest = "grpo has the highest eval/accuracy: 0.810 [0.785, 0.835], n = 3."
+    gaps = np.array(FINALS["grpo"]) - FINALS["rloo"]
+    half = 4.302653 * gaps.std(ddof=1) / np.sqrt(3)
+    edges = f"[{gaps.mean() - half:.3f}, {gaps.mean() + half:.3f}]"
+    assert said == f"{highest} It beats rloo by {gaps.mean():.3f} {edges}."
     near = write_sweep(tmp_path, {"grpo": [0.8, 0.6, 0.7], "rloo": [0.71, 0.66, 0.72]})
     assert data_of(page_of(near))["headline"].endswith("It is not distinguishable from rloo.")
 
@@ -129,9 +136,9 @@ def test_judged_runs_are_drawn_beside_their_band(tmp_path):
     kept = grouped([read(path) for path in find([tmp_path / "old"])])
     expected_bands.save(tmp_path / "kept", kept, "eval/accuracy")
     write_run(tmp_path / "new" / "low", [0.0, 0.2], seed=10)
-    asked = Asked(experiment=expected_bands.load(tmp_path / "kept"))
+    asked = Request(experiment=expected_bands.load(tmp_path / "kept"))
     runs = [read(path) for path in find([tmp_path / "new"])]
-    (shown,) = data_of(report(compare(runs, asked), ""))["bands"]["variants"]
+    (shown,) = data_of(write_report(compare(runs, asked), ""))["bands"]["variants"]
     (run,) = shown["runs"]
     assert (shown["n"], shown["x"], shown["low"][0]) == (10, [0, 1], None)
     assert (run["y"], run["outside"], run["holds"]) == ([0, 0.2], [False, True], False)

@@ -8,12 +8,13 @@ import pytest
 from scipy import stats
 
 from tandem.compare.statistics.aggregates import (
+    count_paired_wins,
+    count_wins,
     interquartile_mean,
     iqm,
     performance_profile,
     resampled,
     too_few,
-    wins,
 )
 
 TASKS = {
@@ -25,7 +26,7 @@ TASKS = {
 def test_wins_are_counted_pair_by_pair():
     a, b = [0.3, 0.5, 0.5], [0.5, 0.2]
     won = sum(1.0 if x > y else 0.5 if x == y else 0.0 for x in a for y in b)
-    found = wins(a, b)
+    found = count_wins(a, b)
     assert (found.wins, found.games) == (won, 6) == (4.0, 6)
     assert found.low is None  # three seeds do not carry a bootstrap
 
@@ -33,9 +34,9 @@ def test_wins_are_counted_pair_by_pair():
 def test_from_ten_seeds_on_wins_have_an_interval():
     random = np.random.default_rng(2)
     a, b = random.normal(0.5, 1, 10), random.normal(0, 1, 10)
-    found = wins(a, b)
+    found = count_wins(a, b)
     assert found.low < found.share < found.high
-    assert wins(a, a[:9]).low is None
+    assert count_wins(a, a[:9]).low is None
 
 
 def test_an_interval_of_wins_holds_the_truth_as_often_as_it_says():
@@ -43,9 +44,9 @@ def test_an_interval_of_wins_holds_the_truth_as_often_as_it_says():
     random = np.random.default_rng(3)
     for gap in (0.0, 1.5):
         truth = stats.norm.cdf(gap / np.sqrt(2))
-        drawn = [wins(random.normal(gap, 1, 10), random.normal(0, 1, 10)) for _ in range(400)]
+        drawn = [count_wins(random.normal(gap, 1, 10), random.normal(0, 1, 10)) for _ in range(400)]
         assert np.mean([one.low <= truth <= one.high for one in drawn]) > 0.92
-    sure = wins(np.arange(10) + 100, np.arange(10))
+    sure = count_wins(np.arange(10) + 100, np.arange(10))
     assert (sure.share, sure.high) == (1.0, 1.0) and 0.5 < sure.low < 0.95
 
 
@@ -102,7 +103,7 @@ def test_the_interval_of_wins_is_that_of_its_definition():
     """By walking along all probabilities, and keeping those that the wins do not contradict."""
     random = np.random.default_rng(6)
     for gap, n, m in ((0.0, 10, 10), (0.8, 12, 17), (2.0, 10, 30)):
-        found = wins(random.normal(gap, 1, n), random.normal(0, 1, m))
+        found = count_wins(random.normal(gap, 1, n), random.normal(0, 1, m))
         kept = []
         for i in range(1, 10_000):
             p = i / 10_000
@@ -132,3 +133,19 @@ def test_a_profile_counts_the_runs_above_each_threshold():
     assert found.share.tolist() == pytest.approx(counted)
     assert (found.low <= found.share).all() and (found.share <= found.high).all()
     assert found.share[-1] == 0
+
+
+def test_wins_of_pairs_are_counted_seed_by_seed():
+    found = count_paired_wins([3, 1, 2, 5], [2, 2, 2, 1])
+    assert (found.wins, found.games, found.low) == (2.5, 4, None)
+
+
+def test_the_interval_of_paired_wins_is_that_of_shares_that_the_wins_do_not_contradict():
+    """By walking along all shares: those within 1.96 of their own standard errors."""
+    a, b = np.arange(10.0), np.full(10, 2.5)
+    found = count_paired_wins(a, b)
+    shares = np.linspace(0, 1, 100_001)
+    near = shares[np.abs(0.7 - shares) <= 1.959964 * np.sqrt(shares * (1 - shares) / 10)]
+    assert (found.low, found.high) == pytest.approx((near[0], near[-1]), abs=2e-5)
+    sure = count_paired_wins(a + 100, b)
+    assert sure.low < 0.8 and sure.high == pytest.approx(1)

@@ -9,11 +9,11 @@ import pytest
 from scipy import integrate, stats
 
 from tandem.compare.statistics.intervals import (
-    Difference,
+    bonferroni,
+    bound_spread,
     estimate,
-    holm,
+    find_seeds_needed,
     paired,
-    seeds_needed,
     welch,
 )
 
@@ -49,10 +49,11 @@ def test_an_interval_is_that_of_its_definition():
 
 def test_one_seed_has_no_interval_and_neither_have_seeds_that_agree():
     """An interval of no width would claim to know the mean of all seeds."""
-    assert estimate([0.5]).low is None
+    assert (estimate([0.5]).low, estimate([0.5, 0.6]).low) == (None, None)
     assert (estimate([0.3, 0.1 + 0.2]).low, estimate([0.0, 0.0, 0.0]).high) == (None, None)
-    assert welch([0.5], B).p is None
-    assert paired([0.5], [0.4]).p is None
+    assert (welch([0.5], B).p, welch([0.5, 0.6], B).p) == (None, None)
+    assert (paired([0.5], [0.4]).p, paired([0.5, 0.7], [0.4, 0.5]).p) == (None, None)
+    assert paired([0.5, 0.7], [0.4, 0.5]).correlation is None
 
 
 def test_welch_is_that_of_its_definition():
@@ -62,7 +63,9 @@ def test_welch_is_that_of_its_definition():
     freedom = sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 2)
     gap = statistics.mean(A) - statistics.mean(B)
     assert found.mean == pytest.approx(gap)
-    assert found.low == pytest.approx(gap - t_quantile(0.975, freedom) * error, abs=1e-8)
+    for level in (0.95, 0.99):
+        half = t_quantile((1 + level) / 2, freedom) * error
+        assert found.interval(level) == pytest.approx((gap - half, gap + half), abs=1e-8)
     # The p-value is where the interval would just touch 0.
     edge = t_quantile(1 - found.p / 2, freedom)
     assert edge * error == pytest.approx(gap, rel=1e-6)
@@ -73,7 +76,7 @@ def test_pairs_are_judged_by_their_differences():
     found = paired(a, b)
     gaps = [x - y for x, y in zip(a, b, strict=True)]
     own = estimate(gaps)
-    assert (found.mean, found.low, found.high) == pytest.approx((own.mean, own.low, own.high))
+    assert (found.mean, *found.interval()) == pytest.approx((own.mean, own.low, own.high))
     ma, mb = statistics.mean(a), statistics.mean(b)
     above = sum((x - ma) * (y - mb) for x, y in zip(a, b, strict=True))
     below = math.sqrt(sum((x - ma) ** 2 for x in a) * sum((y - mb) ** 2 for y in b))
@@ -96,56 +99,56 @@ def test_equal_scores_of_all_seeds_are_no_proof():
 
 def test_a_side_that_is_swapped_turns_the_sign_alone():
     one, other = welch(A, B), welch(B, A)
-    assert (one.mean, one.low, one.high) == pytest.approx((-other.mean, -other.high, -other.low))
+    low, high = other.interval()
+    assert (one.mean, *one.interval()) == pytest.approx((-other.mean, -high, -low))
     assert one.p == pytest.approx(other.p)
 
 
-def test_holm_by_hand():
-    """.01 * 4; .02 * 3; .04 * 2: the one without a p-value counts as the last; each at least the
-    one before it."""
-    assert holm([0.04, 0.01, None, 0.02]) == pytest.approx([0.08, 0.04, None, 0.06])
-    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([0.5, 0.6]) == [1.0, 1.0]
+def test_bonferroni_by_hand():
+    """Three of four are known, and each counts four times."""
+    assert bonferroni([0.04, 0.01, None, 0.3]) == pytest.approx([0.16, 0.04, None, 1.0])
 
 
-def test_holm_rejects_what_stepping_down_rejects():
+def test_intervals_that_hold_together_leave_out_0_where_the_p_of_all_says_so():
     random = np.random.default_rng(0)
-    for p in random.uniform(0, 0.1, (200, 6)):
-        adjusted = holm(p.tolist())
-        rejected = set()
-        for rank, place in enumerate(np.argsort(p)):
-            if p[place] > 0.05 / (6 - rank):
-                break
-            rejected.add(int(place))
-        assert {i for i, x in enumerate(adjusted) if x <= 0.05} == rejected
+    seen = set()
+    for _ in range(200):
+        found = [paired(random.normal(0.7, 1, 5), random.normal(0, 1, 5)) for _ in range(6)]
+        for one, p in zip(found, bonferroni([one.p for one in found]), strict=True):
+            low, high = one.interval(1 - 0.05 / 6)
+            assert (p < 0.05) == (low > 0 or high < 0)
+            seen.add(p < 0.05)
+    assert seen == {True, False}
 
 
-@pytest.mark.parametrize("pairs", [None, 3])
+@pytest.mark.parametrize("pairs", [False, True])
 def test_the_seeds_that_are_needed_have_the_power_and_one_less_has_not(pairs):
     """By simulation of t tests, not by the noncentral t that the answer comes from."""
-    found = Difference(mean=1.0, low=None, high=None, p=None, spread=1.0, pairs=pairs)
-    n = seeds_needed(found)
+    n = find_seeds_needed(1.0, 1.0, paired=pairs)
     random = np.random.default_rng(1)
 
     def power(n):
         a, b = random.normal(1, 1, (40_000, n)), random.normal(0, 1, (40_000, n))
-        p = stats.ttest_ind(a, b, axis=1) if pairs is None else stats.ttest_1samp(a, 0, axis=1)
+        p = stats.ttest_1samp(a, 0, axis=1) if pairs else stats.ttest_ind(a, b, axis=1)
         return (p.pvalue < 0.05).mean()
 
-    assert n == (17 if pairs is None else 10)
+    assert n == (10 if pairs else 17)
     assert power(n) >= 0.795
     assert power(n - 1) <= 0.805
 
 
 def test_what_cannot_be_found_needs_no_number():
-    none = Difference(mean=0.0, low=None, high=None, p=None, spread=1.0)
-    tiny = Difference(mean=1e-6, low=None, high=None, p=None, spread=1.0)
-    assert (seeds_needed(none), seeds_needed(tiny)) == (None, None)
+    found = (find_seeds_needed(effect, 1.0, paired=False) for effect in (0.0, 1e-6))
+    assert [*found] == [None, None]
 
 
 def test_seeds_needed_fall_with_the_difference():
-    gaps = [0.5, 1.0, 2.0, 4.0]
-    needed = [
-        seeds_needed(Difference(mean=g, low=None, high=None, p=None, spread=1.0)) for g in gaps
-    ]
+    needed = [find_seeds_needed(gap, 1.0, paired=False) for gap in (0.5, 1.0, 2.0, 4.0)]
     assert all(more > fewer for more, fewer in itertools.pairwise(needed))
+
+
+def test_the_spread_of_all_seeds_lies_within_its_bounds_as_often_as_they_say():
+    """The bounds of spreads seen, of samples of five whose true spread is 1."""
+    spreads = np.random.default_rng(2).normal(size=(4000, 5)).std(axis=1, ddof=1)
+    edges = [bound_spread(s, 4) for s in spreads]
+    assert np.mean([low <= 1 <= high for low, high in edges]) == pytest.approx(0.95, abs=0.011)

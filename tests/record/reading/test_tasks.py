@@ -8,8 +8,10 @@ import pytest
 from written_runs import write_run, write_task
 
 from tandem.compare.__main__ import main
-from tandem.compare.comparison import Scored, pairs, scored
-from tandem.compare.multitask import of_tasks, over_tasks
+from tandem.compare.multitask import aggregate_tasks
+from tandem.compare.multitask_table import table_tasks
+from tandem.compare.pairs import compare_all
+from tandem.compare.scores import Scored, score_variant
 from tandem.compare.statistics import aggregates
 from tandem.compare.statistics.intervals import estimate
 from tandem.record.reading.runs import find, read
@@ -61,8 +63,8 @@ def test_other_data_to_train_on_is_no_other_task(tmp_path):
         write_task(tmp_path / path, "t", {"grpo": [0.5]}, path=path, eval_path="same")
     variants = grouped(runs_of(tmp_path))
     assert [(one.name, one.task) for one in variants] == [
-        ("data.path=clean", ""),
-        ("data.path=noisy", ""),
+        ("path=clean", ""),
+        ("path=noisy", ""),
     ]
 
 
@@ -87,7 +89,7 @@ def test_task_names_the_keys(tmp_path):
 def test_differences_are_within_a_task(tmp_path):
     for i in range(3):
         write_task(tmp_path, f"task{i}", {"grpo": [0.5], "rloo": [0.4]})
-    found = pairs([scored(one, METRIC) for one in grouped(runs_of(tmp_path))], METRIC)
+    found = compare_all([score_variant(one, METRIC) for one in grouped(runs_of(tmp_path))], METRIC)
     tasks = [(pair.better.variant.task, pair.other.variant.task) for pair in found]
     assert len(tasks) == 3 and all(one == other for one, other in tasks)
     assert {pair.among for pair in found} == {3}
@@ -95,7 +97,7 @@ def test_differences_are_within_a_task(tmp_path):
 
 def test_four_tasks_and_twenty_scores_are_aggregated():
     variants = many(4, 5)
-    found = over_tasks(variants, METRIC)
+    found = aggregate_tasks(variants, METRIC)
     assert {one.name for one in found.variants} == {"grpo", "rloo"} and not found.left_out
     own = {one.variant.task: one.scores for one in variants if one.variant.everywhere == "grpo"}
     (grpo,) = [one for one in found.variants if one.name == "grpo"]
@@ -115,28 +117,28 @@ def test_four_tasks_and_twenty_scores_are_aggregated():
     ],
 )
 def test_fewer_are_not(tasks, seeds, why):
-    found = over_tasks(many(tasks, seeds, ["grpo"]), METRIC)
+    found = aggregate_tasks(many(tasks, seeds, ["grpo"]), METRIC)
     assert (found.variants, found.left_out) == ([], [f"grpo: {why}"])
 
 
 def test_one_task_is_not_many():
-    assert over_tasks(many(1, 30), METRIC) is None
+    assert aggregate_tasks(many(1, 30), METRIC) is None
 
 
 def test_a_variant_that_lacks_a_task_is_beside_no_other():
-    found = over_tasks([*many(5, 5), variant("grpo", "task5", [0.5] * 5)], METRIC)
+    found = aggregate_tasks([*many(5, 5), variant("grpo", "task5", [0.5] * 5)], METRIC)
     assert [one.name for one in found.variants] == ["grpo"]
     assert found.left_out == ["rloo: 5 of the 6 tasks"]
 
 
 def test_a_task_with_more_seeds_is_said_to_weigh_more():
-    found = over_tasks([*many(4, 5, ["grpo"]), variant("grpo", "task4", [0.5] * 6)], METRIC)
+    found = aggregate_tasks([*many(4, 5, ["grpo"]), variant("grpo", "task4", [0.5] * 6)], METRIC)
     note = "A task with more seeds weighs more: grpo (5, 5, 5, 5, 6 seeds)."
-    assert note in of_tasks(found, METRIC).notes
+    assert note in table_tasks(found, METRIC).notes
 
 
 def test_a_reward_has_no_scale_that_tasks_share():
-    found = over_tasks(many(4, 5), "eval/reward")
+    found = aggregate_tasks(many(4, 5), "eval/reward")
     assert not found.variants and "eval/reward is no share of 1" in found.left_out[0]
 
 
@@ -144,7 +146,7 @@ def test_the_table_and_the_profiles_are_written(tmp_path, capsys):
     for i in range(4):
         write_task(tmp_path / "runs", f"task{i}", {"grpo": [0.1 * i + 0.05 * s for s in range(5)]})
     main([str(tmp_path / "runs"), f"out={tmp_path / 'out'}"])
-    assert "| grpo | 4 | 20 | 0.250 |" in capsys.readouterr().out
+    assert "grpo 4 20 0.250" in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "out" / "report.html").read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
     (profile,) = data["profiles"]

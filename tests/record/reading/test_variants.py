@@ -6,7 +6,7 @@ import pytest
 from written_runs import write_run, write_sweep
 
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import differences, grouped, shared_seeds
+from tandem.record.reading.variants import differences, grouped, shared_seeds, shorten
 
 
 def runs_of(folder):
@@ -26,7 +26,7 @@ def test_what_was_typed_names_a_variant(tmp_path):
         typed = ["algorithm=grpo", f"optimizer.lr={lr}", "seed=0", "run_dir=somewhere"]
         write_run(tmp_path / str(lr), [0, 1], optimizer={"lr": lr}, overrides=typed)
     names = [v.name for v in grouped(runs_of(tmp_path))]
-    assert names == ["optimizer.lr=0.0001", "optimizer.lr=0.0003"]
+    assert names == ["lr=0.0001", "lr=0.0003"]
 
 
 def test_a_difference_that_nobody_typed_is_not_averaged_over(tmp_path):
@@ -34,7 +34,7 @@ def test_a_difference_that_nobody_typed_is_not_averaged_over(tmp_path):
     write_run(tmp_path / "before", [0, 1], optimizer={"lr": 1e-4}, seed=0)
     write_run(tmp_path / "after", [0, 1], optimizer={"lr": 2e-4}, seed=1)
     variants = grouped(runs_of(tmp_path))
-    assert sorted(v.name for v in variants) == ["optimizer.lr=0.0001", "optimizer.lr=0.0002"]
+    assert sorted(v.name for v in variants) == ["lr=0.0001", "lr=0.0002"]
 
 
 def test_a_name_says_no_more_than_it_takes(tmp_path):
@@ -42,9 +42,9 @@ def test_a_name_says_no_more_than_it_takes(tmp_path):
     for name, algorithm, lr in (("a", "grpo", 1e-4), ("b", "grpo", 2e-4), ("c", "rloo", 1e-4)):
         write_run(tmp_path / name, [0, 1], algorithm=algorithm, optimizer={"lr": lr})
     assert [v.name for v in grouped(runs_of(tmp_path))] == [
-        "grpo, optimizer.lr=0.0001",
-        "grpo, optimizer.lr=0.0002",
-        "rloo, optimizer.lr=0.0001",
+        "grpo, lr=0.0001",
+        "grpo, lr=0.0002",
+        "rloo, lr=0.0001",
     ]
 
 
@@ -130,3 +130,28 @@ def test_the_same_seed_and_start_make_a_pair(tmp_path):
 )
 def test_another_seed_or_start_makes_none(tmp_path, apart):
     assert pair_of(tmp_path, **apart) == []
+
+
+def test_a_key_is_named_by_the_shortest_end_that_no_other_has():
+    assert shorten("optimizer.lr", ["optimizer.lr", "seed"]) == "lr"
+    assert shorten("critic.lr", ["optimizer.lr", "critic.lr"]) == "critic.lr"
+    assert shorten("algorithm/loss", ["algorithm/loss"]) == "loss"
+    assert shorten("lr", ["lr", "optimizer.lr"]) == "lr"
+
+
+def test_a_recipe_that_was_left_out_names_the_variant(tmp_path):
+    """And not the first number in which the two differ."""
+    for seed in (0, 1):
+        write_run(tmp_path / f"with{seed}", [0.1], seed=seed)
+        bare = {"algorithm": "grpo", "data": "letters", "recipe": None}
+        typed = ["algorithm=grpo", "~recipe", f"seed={seed}"]
+        write_run(
+            tmp_path / f"bare{seed}",
+            [0.1],
+            seed=seed,
+            choices=bare,
+            overrides=typed,
+            optimizer={"lr": 5e-4},
+        )
+    names = [one.name for one in grouped(runs_of(tmp_path))]
+    assert sorted(names) == ["no recipe", "with recipe"]

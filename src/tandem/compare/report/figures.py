@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tandem.compare.learning_curves import learning, mean_line
+from tandem.compare.comparison import Comparison
+from tandem.compare.learning_curves import align_curves, draw_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from tandem.compare.report.write import Comparison
 
 # Okabe and Ito's colours, as in the report.
 COLOURS = (
@@ -22,14 +21,14 @@ COLOURS = (
 DASHES = ("-", "--", ":")
 
 
-def plots(found: Comparison, folder: Path, line: str) -> None:
+def draw_plots(found: Comparison, folder: Path, line: str) -> None:
     """curves.pdf, scores.pdf and, over many tasks, profiles.pdf; `line` is written into them as
     where they come from."""
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.figure import Figure
 
-    draw = {"curves": _curves, "scores": _scores}
-    draw |= {"profiles": _profiles} if found.across else {}
+    draw = {"curves": _draw_curves, "scores": _draw_scores}
+    draw |= {"profiles": _draw_profiles} if found.over_tasks else {}
     for name, onto in draw.items():
         figure = Figure(figsize=(5.5, 3.4), layout="constrained")
         FigureCanvasPdf(figure)
@@ -39,21 +38,21 @@ def plots(found: Comparison, folder: Path, line: str) -> None:
         figure.savefig(folder / f"{name}.pdf", metadata=about)
 
 
-def style(place: int) -> dict[str, str]:
+def choose_style(place: int) -> dict[str, str]:
     dash = DASHES[place // len(COLOURS) % len(DASHES)]
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash}
 
 
-def _curves(axes: Axes, found: Comparison) -> None:
+def _draw_curves(axes: Axes, found: Comparison) -> None:
     for place, one in enumerate(found.variants):
-        curves = learning(one.variant.runs, found.metric, found.axis)
+        curves = align_curves(one.variant.runs, found.metric, found.axis)
         if curves is None:
             continue
-        own = style(place)
+        own = choose_style(place)
         for x, seed, lived in zip(curves.x, curves.y, curves.lived, strict=True):
             axes.plot(x[lived], seed[lived], alpha=0.3, linewidth=0.6, **own)
         # None, where there is no interval, is NaN, and leaves a gap.
-        x, mean, low, high = np.array(mean_line(curves), dtype=np.float64).T
+        x, mean, low, high = np.array(draw_mean(curves), dtype=np.float64).T
         name = f"{one.variant.name} (n = {len(curves.y)})"
         axes.plot(x, mean, linewidth=1.6, label=name, **own)
         axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
@@ -62,9 +61,9 @@ def _curves(axes: Axes, found: Comparison) -> None:
         axes.legend(frameon=False, fontsize="small")
 
 
-def _profiles(axes: Axes, found: Comparison) -> None:
-    for place, one in enumerate(found.across):
-        own, profile = style(place), one.profile
+def _draw_profiles(axes: Axes, found: Comparison) -> None:
+    for place, one in enumerate(found.over_tasks):
+        own, profile = choose_style(place), one.profile
         name = f"{one.name} (n = {one.mean.scores})"
         axes.plot(profile.thresholds, profile.share, label=name, linewidth=1.6, **own)
         edges = (profile.low, profile.high)
@@ -73,9 +72,9 @@ def _profiles(axes: Axes, found: Comparison) -> None:
     axes.legend(frameon=False, fontsize="small")
 
 
-def _scores(axes: Axes, found: Comparison) -> None:
+def _draw_scores(axes: Axes, found: Comparison) -> None:
     for place, one in enumerate(found.variants):
-        colour, own = style(place)["color"], one.estimate
+        colour, own = choose_style(place)["color"], one.estimate
         axes.plot(one.scores, [place] * len(one.scores), "o", color=colour, alpha=0.6, markersize=4)
         axes.plot([own.mean] * 2, [place - 0.3, place + 0.3], color="black")
         if own.low is not None:

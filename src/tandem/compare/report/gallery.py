@@ -23,12 +23,14 @@ Cell = Mapping[str, object]
 Seen = dict[str, dict[int, list[Cell]]]  # prompt -> iteration -> cells
 
 
-def gallery(variants: Sequence[Variant]) -> dict[str, object]:
+def make_gallery(variants: Sequence[Variant]) -> dict[str, object]:
     """Columns of one seed each; only prompts that all of them were evaluated on."""
-    shown = chosen(variants)
-    seen = {name: samples(run.folder) for name, run in shown.items()}
-    prompts = [p for p in next(iter(seen.values()), {}) if all(p in own for own in seen.values())]
-    prompts = prompts[:PROMPTS]
+    shown = choose_runs(variants)
+    seen = {name: read_samples(run.folder) for name, run in shown.items()}
+    shared = [p for p in next(iter(seen.values()), {}) if all(p in own for own in seen.values())]
+    prompts = sorted(shared, key=lambda prompt: measure_disagreement(seen, prompt), reverse=True)[
+        :PROMPTS
+    ]
     iterations = {i for own in seen.values() for prompt in prompts for i in own[prompt]}
     return {
         "prompts": prompts,
@@ -41,11 +43,24 @@ def gallery(variants: Sequence[Variant]) -> dict[str, object]:
             }
             for name, own in seen.items()
         ],
-        "note": note(seen, prompts, [one.name for one in variants if one.name not in seen]),
+        "note": describe_missing(
+            seen, prompts, [one.name for one in variants if one.name not in seen]
+        ),
     }
 
 
-def note(seen: Mapping[str, Seen], prompts: Sequence[str], without: Sequence[str]) -> str:
+def measure_disagreement(seen: Mapping[str, Seen], prompt: str) -> tuple[float, int]:
+    """How far apart the last mean rewards of the variants are, and how many answers they gave."""
+    last = [own[prompt][max(own[prompt])] for own in seen.values()]
+    rewards = [[cell["reward"] for cell in cells if cell["reward"] is not None] for cells in last]
+    means = [sum(own) / len(own) for own in rewards if own]
+    answers = {str(cell.get("text")) for cells in last for cell in cells}
+    return (round(max(means) - min(means), 6) if means else 0.0), len(answers)
+
+
+def describe_missing(
+    seen: Mapping[str, Seen], prompts: Sequence[str], without: Sequence[str]
+) -> str:
     """What is not shown, where anything could be."""
     said = {
         "no prompt was asked of all variants": not prompts,
@@ -54,7 +69,7 @@ def note(seen: Mapping[str, Seen], prompts: Sequence[str], without: Sequence[str
     return "; ".join(text for text, holds in said.items() if seen and holds)
 
 
-def chosen(variants: Sequence[Variant]) -> Mapping[str, Run]:
+def choose_runs(variants: Sequence[Variant]) -> Mapping[str, Run]:
     """A run of each variant that has samples.
 
     It is that of the smallest seed of which all have some: where data draw prompts by seed, they
@@ -72,18 +87,18 @@ def chosen(variants: Sequence[Variant]) -> Mapping[str, Run]:
 
 
 def has_samples(run: Run) -> bool:
-    return next(tables_of(run.folder), None) is not None
+    return next(find_tables(run.folder), None) is not None
 
 
-def tables_of(run: Path) -> Iterator[Path]:
+def find_tables(run: Path) -> Iterator[Path]:
     """Those that have a row of an evaluation, by iteration."""
     tables = sorted((run / "samples").glob("iteration_*.jsonl"))
     return (table for table in tables if f'"kind": "{KIND}"' in table.read_text())
 
 
-def samples(run: Path) -> Seen:
+def read_samples(run: Path) -> Seen:
     """Of some iterations, the first and the last too."""
-    tables = list(tables_of(run))
+    tables = list(find_tables(run))
     if len(tables) > ITERATIONS:
         step = (len(tables) - 1) / (ITERATIONS - 1)
         tables = [tables[round(i * step)] for i in range(ITERATIONS)]
@@ -97,15 +112,15 @@ def samples(run: Path) -> Seen:
         for row, shown in seen(table):
             own = found.setdefault(row["prompt"], {}).setdefault(iteration, [])
             if len(own) < (TEXTS if isinstance(shown, str) else PICTURES):
-                own.append({**as_cell(shown), "reward": row["reward"]})
+                own.append({**make_cell(shown), "reward": row["reward"]})
     return found
 
 
-def as_cell(shown: str | Tensor) -> Cell:
-    return {"text": shown} if isinstance(shown, str) else {"picture": data_url(shown.numpy())}
+def make_cell(shown: str | Tensor) -> Cell:
+    return {"text": shown} if isinstance(shown, str) else {"picture": encode_picture(shown.numpy())}
 
 
-def data_url(picture: NDArray) -> str:
+def encode_picture(picture: NDArray) -> str:
     """A picture, uint8 [H, W, 3], as a PNG that a page can hold; a large one is made smaller."""
     from PIL import Image
 

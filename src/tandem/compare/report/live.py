@@ -19,8 +19,9 @@ from socket import socket
 from urllib.parse import parse_qs, urlsplit
 
 from tandem.compare import selection
-from tandem.compare.report.payload import empty, payload
-from tandem.compare.report.write import Comparison, page
+from tandem.compare.comparison import Comparison
+from tandem.compare.report.payload import make_empty_payload, make_payload
+from tandem.compare.report.write import write_page
 from tandem.record.foreign import UNREADABLE
 from tandem.record.reading.evaluations import EVALUATIONS
 from tandem.record.reading.runs import CONFIG, MANIFEST, METRICS, TIMING, Run, find, read
@@ -110,13 +111,13 @@ class Watched:
             if folder not in self._known or self._known[folder][0] != now:
                 self._known[folder] = now, read_or_why(folder)
         found = [run for _, run in self._known.values()]
-        data = payload(self.compare([run for run in found if isinstance(run, Run)]))
+        data = make_payload(self.compare([run for run in found if isinstance(run, Run)]))
         unread = [str(why) for why in found if isinstance(why, ValueError)]
         return data | {"meta": " · ".join([str(data["meta"]), *unread, *waiting])}
 
 
 def nothing(why: Exception, tag: str) -> Shown:
-    return Shown(tag=tag, body=json.dumps({**empty(str(why)), "tag": tag}).encode())
+    return Shown(tag=tag, body=json.dumps({**make_empty_payload(str(why)), "tag": tag}).encode())
 
 
 def tag_of(text: str) -> str:
@@ -176,7 +177,7 @@ class Handler(BaseHTTPRequestHandler):
         if now.fault:
             self._send(500, "text/plain", now.fault.encode())
         elif asked.path == "/":
-            text = page(json.loads(now.body), self.server.watched.title, live=True)
+            text = write_page(json.loads(now.body), self.server.watched.title, live=True)
             self._send(200, "text/html", text.encode())
         else:
             same = parse_qs(asked.query).get("tag") == [now.tag]

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import pairwise
 
 import numpy as np
 
-from tandem.compare.bands import Judged, verdict
-from tandem.compare.comparison import CAVEAT, SMALL, Pair, Scored
-from tandem.compare.expected_bands import Expected, numbers
-from tandem.compare.learning_curves import Learning, learning, mean_line, same_runs
-from tandem.compare.multitask import Across
-from tandem.compare.report.gallery import gallery
-from tandem.compare.tables import interval, listed, number
+from tandem.compare.band_table import describe_judged
+from tandem.compare.bands import Judged
+from tandem.compare.comparison import Comparison
+from tandem.compare.expected_bands import Expected, round_numbers
+from tandem.compare.headline import write_headline, write_meta, write_next, write_warnings
+from tandem.compare.learning_curves import AlignedCurves, align_curves, draw_mean, match_runs
+from tandem.compare.multitask import TaskAggregate
+from tandem.compare.pairs import CAVEAT, SMALL, Pair, choose_pairs, order_by_claim
+from tandem.compare.report.gallery import make_gallery
+from tandem.compare.scores import Scored, rank
+from tandem.compare.tables import format_wins
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, Run
-from tandem.record.reading.states import counted, said_of
-
-if TYPE_CHECKING:
-    from tandem.compare.report.write import Comparison
 
 BESIDE = ("eval/reward", "reward/mean", "actor/entropy", "response/length_mean", "eval/diversity")
 
 
-def payload(found: Comparison) -> dict[str, object]:
-    metrics = measured(found)
+def make_payload(found: Comparison) -> dict[str, object]:
+    metrics = choose_metrics(found)
+    ranked = rank(found.variants)
     axes = [
         axis for axis in AXES if any(len(run.curve(found.metric, axis).x) for run in found.runs)
     ]
@@ -34,26 +35,32 @@ def payload(found: Comparison) -> dict[str, object]:
         "metrics": metrics,
         "axes": axes,
         "axis": found.axis if found.axis in axes else axes[0],
-        "headline": headline(found),
-        "meta": meta(found),
+        "headline": write_headline(found),
+        "warnings": write_warnings(found),
+        "next": write_next(found),
+        "meta": write_meta(found),
         "provenance": provenance(found.runs),
-        "variants": [of_variant(one, metrics, axes) for one in found.variants],
-        "pairs": [of_pair(pair) for pair in by_claim(found.pairs)],
+        "variants": [describe_variant(one, metrics, axes) for one in ranked],
+        "joined": join_seeds(ranked),
+        "pairs": [describe_pair(pair) for pair in order_by_claim(found.pairs)],
         "caveat": CAVEAT if any(len(one.scores) <= SMALL for one in found.variants) else None,
-        "bands": of_bands(found),
-        "profiles": [of_profile(one) for one in found.across],
+        "bands": describe_bands(found),
+        "profiles": [describe_profile(one) for one in found.over_tasks],
         "tables": [
             {"name": t.name, "title": t.title, "columns": t.columns, "rows": t.rows}
             | {"notes": t.notes}
             for t in found.tables
         ],
-        "gallery": gallery([one.variant for one in found.variants]),
+        "gallery": make_gallery([one.variant for one in ranked]),
     }
 
 
-def empty(why: str) -> dict[str, object]:
+def make_empty_payload(why: str) -> dict[str, object]:
     """A page that has nothing to show yet, and says why."""
-    lists = ("metrics", "axes", "variants", "pairs", "profiles", "tables")
+    lists = (
+        *("metrics", "axes", "variants", "joined", "pairs", "profiles", "tables"),
+        *("warnings", "next"),
+    )
     texts = {"metric": "", "axis": "", "headline": why, "meta": "", "provenance": ""}
     nothing = {"prompts": [], "iterations": [], "columns": [], "note": ""}
     return (
@@ -61,76 +68,26 @@ def empty(why: str) -> dict[str, object]:
     )
 
 
-def measured(found: Comparison) -> list[str]:
+def choose_metrics(found: Comparison) -> list[str]:
     """The metric, and what people look at beside it where all runs have it."""
     names = [run.names() for run in found.runs]
     beside = [name for name in BESIDE if all(name in own for own in names)]
     return list(dict.fromkeys([found.metric, *beside]))
 
 
-def of_profile(one: Across) -> dict[str, object]:
+def describe_profile(one: TaskAggregate) -> dict[str, object]:
     own = one.profile
     return {
         "name": one.name,
         "n": one.mean.scores,
-        "x": numbers(own.thresholds),
-        "share": numbers(own.share),
-        "low": numbers(own.low),
-        "high": numbers(own.high),
+        "x": round_numbers(own.thresholds),
+        "share": round_numbers(own.share),
+        "low": round_numbers(own.low),
+        "high": round_numbers(own.high),
     }
 
 
-def headline(found: Comparison) -> str:
-    """What is seen, and how many runs have not shown all of theirs."""
-    tasks = {one.variant.task for one in found.variants}
-    said = over_tasks(found) if len(tasks) > 1 else of_task(found)
-    going = sum(run.state == "goes on" for run in found.runs)
-    if not going:
-        return said
-    return f"{said} So far: {going} of {len(found.runs)} runs {said_of('goes on', going)}."
-
-
-def of_task(found: Comparison) -> str:
-    """The highest mean, and which of the others are known to be lower."""
-    best = max(found.variants, key=lambda one: one.estimate.mean)
-    reach = (
-        "" if best.estimate.low is None else f" {interval(best.estimate.low, best.estimate.high)}"
-    )
-    mean = f"{number(best.estimate.mean)}{reach}"
-    has = "has the highest" if len(found.variants) > 1 else "has"
-    said = f"{best.variant.name} {has} {found.metric}: {mean}, n = {best.estimate.n}."
-    own = [pair for pair in found.pairs if pair.better is best]
-    lower = [pair.other.variant.name for pair in own if pair.distinct]
-    open_ = [pair.other.variant.name for pair in own if not (pair.distinct or pair.going)]
-    if lower:
-        said += f" It {own[0].better_is} {listed(lower, len(own))}."
-    if open_:
-        said += f" It is not distinguishable from {listed(open_, len(own))}."
-    return said
-
-
-def over_tasks(found: Comparison) -> str:
-    """Scores of different tasks have no highest one, unless they are aggregated."""
-    tasks = len({one.variant.task for one in found.variants})
-    said = f"{found.metric} on {tasks} tasks: what is claimed is claimed within one."
-    if not found.across:
-        return said
-    best = found.across[0]
-    mean = f"{number(best.mean.value)} {interval(best.mean.low, best.mean.high)}"
-    highest = f"{best.name} has the highest interquartile mean"
-    return f"{said} {highest}: {mean}, n = {best.mean.scores} scores."
-
-
-def meta(found: Comparison) -> str:
-    seeds = sorted({len(one.variant.runs) for one in found.variants})
-    many = f"{len(found.variants)} variants" if len(found.variants) > 1 else "1 variant"
-    each = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    said = [many, f"{len(found.runs)} runs", f"n = {each} seeds each"]
-    unfinished = counted([run.state for run in found.runs])
-    return " · ".join(filter(None, [*said, unfinished, *found.unrecorded]))
-
-
-def of_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -> dict[str, object]:
+def describe_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -> dict[str, object]:
     runs = [run for run in one.variant.runs if run.seed not in one.without]
     return {
         "name": one.variant.name,
@@ -138,75 +95,85 @@ def of_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -> dict
         "low": one.estimate.low,
         "high": one.estimate.high,
         "scores": [
-            {"seed": run.seed, "score": score, "finished": run.finished, **became(run)}
+            {"seed": run.seed, "score": score, "finished": run.finished, **describe_end(run)}
             for run, score in zip(runs, one.scores, strict=True)
         ],
-        "curves": {metric: of_curves(one.variant.runs, metric, axes) for metric in metrics},
+        "curves": {metric: describe_curves(one.variant.runs, metric, axes) for metric in metrics},
     }
 
 
-def became(run: Run) -> dict[str, bool]:
+def describe_end(run: Run) -> dict[str, bool]:
     """Neither: it is finished, or nobody knows."""
     return {"died": run.state == "died", "goes_on": run.state == "goes on"}
 
 
-def of_curves(runs: Sequence[Run], metric: str, axes: Sequence[str]) -> Mapping[str, object] | None:
+def describe_curves(
+    runs: Sequence[Run], metric: str, axes: Sequence[str]
+) -> Mapping[str, object] | None:
     """The mean with its interval, and each seed as far as it lived, both with an x for every axis.
 
     An axis that not all of these runs recorded has None: on it the mean would be another one.
     """
-    curves = learning(runs, metric)
+    curves = align_curves(runs, metric)
     if curves is None:
         return None
-    _, mean, low, high = zip(*mean_line(curves), strict=True)
-    along = {axis: same_runs(curves, learning(runs, metric, axis)) for axis in axes}
+    _, mean, low, high = zip(*draw_mean(curves), strict=True)
+    along = {axis: match_runs(curves, align_curves(runs, metric, axis)) for axis in axes}
     rows = zip(curves.runs, curves.y, curves.lived, strict=True)
     return {
-        "x": {axis: numbers(own.middle) if own else None for axis, own in along.items()},
-        "mean": numbers(mean),
-        "low": numbers(low),
-        "high": numbers(high),
+        "x": {axis: round_numbers(own.middle) if own else None for axis, own in along.items()},
+        "mean": round_numbers(mean),
+        "low": round_numbers(low),
+        "high": round_numbers(high),
         "seeds": [
-            {"x": of_seed(along, i), "y": numbers(y[own]), **became(run)}
+            {"x": place_seed(along, i), "y": round_numbers(y[own]), **describe_end(run)}
             for i, (run, y, own) in enumerate(rows)
         ],
     }
 
 
-def of_seed(along: Mapping[str, Learning | None], i: int) -> Mapping[str, Sequence[float | None]]:
+def place_seed(
+    along: Mapping[str, AlignedCurves | None], i: int
+) -> Mapping[str, Sequence[float | None]]:
     """Its places on each axis on which they are not those of the mean."""
     known = {
         axis: (own.x[i][own.lived[i]], own.middle[own.lived[i]])
         for axis, own in along.items()
         if own is not None
     }
-    return {axis: numbers(x) for axis, (x, middle) in known.items() if not np.allclose(x, middle)}
+    return {
+        axis: round_numbers(x) for axis, (x, middle) in known.items() if not np.allclose(x, middle)
+    }
 
 
-def by_claim(pairs: Sequence[Pair]) -> list[Pair]:
-    """Those that claim something first, then by size."""
-    return sorted(pairs, key=lambda pair: (not pair.distinct, -abs(pair.difference.mean)))
+def join_seeds(ranked: Sequence[Scored]) -> list[list[int]]:
+    """Of each variant but the last the seeds that are pairs with the next one's, by design."""
+    return [
+        choose_pairs(one, other) if one.variant.task == other.variant.task else []
+        for one, other in pairwise(ranked)
+    ]
 
 
-def of_pair(pair: Pair) -> dict[str, object]:
-    names = f"{pair.better.variant.name} and {pair.other.variant.name}"
+def describe_pair(pair: Pair) -> dict[str, object]:
+    names = f"{pair.better.name} and {pair.other.name}"
     return {
         "text": pair.verdict if pair.distinct else f"{names}: {pair.verdict}",
         "claim": pair.distinct,
         "mean": pair.difference.mean,
-        "low": pair.difference.low,
-        "high": pair.difference.high,
+        "alone": pair.difference.interval(),
+        "together": pair.simultaneous,
         "p": pair.adjusted,
         "n": list(pair.seeds),
         "test": pair.test,
+        "wins": format_wins(pair),
     }
 
 
-def of_bands(found: Comparison) -> dict[str, object] | None:
+def describe_bands(found: Comparison) -> dict[str, object] | None:
     if found.experiment is None:
         return None
     variants = [
-        of_band(expected, [one for one in found.judged if one.expected is expected])
+        describe_band(expected, [one for one in found.judged if one.expected is expected])
         for expected in found.experiment.variants
     ]
     return {
@@ -214,28 +181,28 @@ def of_bands(found: Comparison) -> dict[str, object] | None:
         "metric": found.experiment.metric,
         "variants": [one for one in variants if one["runs"]],
         "others": [
-            {"name": one.run.folder.name, "text": verdict(one)}
+            {"name": one.run.folder.name, "text": describe_judged(one)}
             for one in found.judged
             if one.against
         ],
     }
 
 
-def of_band(expected: Expected, judged: Sequence[Judged]) -> dict[str, object]:
+def describe_band(expected: Expected, judged: Sequence[Judged]) -> dict[str, object]:
     band = expected.band
     return {
         "name": expected.name,
         "n": band.n,
         "x": band.x.tolist(),
-        "mean": numbers(band.mean),
-        "low": numbers(band.low),
-        "high": numbers(band.high),
+        "mean": round_numbers(band.mean),
+        "low": round_numbers(band.low),
+        "high": round_numbers(band.high),
         "runs": [
             {
                 "name": one.run.folder.name,
-                "text": verdict(one),
+                "text": describe_judged(one),
                 "holds": one.holds,
-                "y": numbers(one.values),
+                "y": round_numbers(one.values),
                 "outside": one.outside.tolist(),
             }
             for one in judged

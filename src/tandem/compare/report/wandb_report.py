@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem.compare.report.payload import headline, measured
+from tandem.compare.comparison import Comparison
+from tandem.compare.headline import write_headline
+from tandem.compare.report.payload import choose_metrics
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, MANIFEST, Run
 from tandem.record.reading.variants import Variant
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as wr
-
-    from tandem.compare.report.write import Comparison
 
 PLACE = re.compile(r"(?P<entity>[\w.-]+)/(?P<project>[\w.-]+)")
 LONGEST_TITLE = 128  # characters
@@ -92,16 +92,16 @@ def built(found: Comparison, place: Place) -> wr.Report:
     """The report as it will be saved; nobody is asked for it."""
     import wandb_workspaces.reports.v2 as wr
 
-    names = ", ".join(one.variant.name for one in found.variants)
+    names = ", ".join(one.name for one in found.variants)
     title = f"{found.metric} of {names}".replace("/", " ")  # it becomes a part of an address
     return wr.Report(
         entity=place.entity,
         project=place.project,
         title=title[:LONGEST_TITLE],
-        description=headline(found),
+        description=write_headline(found),
         width="fluid",
         blocks=[
-            wr.MarkdownBlock(text=headline(found)),
+            wr.MarkdownBlock(text=write_headline(found)),
             wr.PanelGrid(
                 runsets=[_runset(one.variant, place) for one in found.variants],
                 panels=_panels(found),
@@ -135,7 +135,7 @@ def _panels(found: Comparison) -> list[wr.LinePlot]:
     keys = axes(found)
     first = keys.get(found.axis) or keys["iterations"]
     others = [key for key in keys.values() if key != first]
-    drawn = [(metric, first) for metric in measured(found)]
+    drawn = [(metric, first) for metric in choose_metrics(found)]
     drawn[1:1] = [(found.metric, key) for key in others]
     return [_panel(place, metric, key) for place, (metric, key) in enumerate(drawn)]
 

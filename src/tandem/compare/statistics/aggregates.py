@@ -5,6 +5,7 @@ Source: Agarwal et al., "Deep RL at the edge of the statistical precipice", arXi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,12 +25,12 @@ SEED = 0  # of the bootstrap: the same scores give the same report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PairedWins:
+class WinCount:
     """How often a run of A scores above a run of B; ties are half a win."""
 
     wins: float
-    games: int  # n * m
-    low: float | None  # None: fewer than ten seeds on a side
+    games: int  # n pairs of one seed, or n * m of runs that are no pairs
+    low: float | None  # of the share; None: fewer than ten seeds on a side
     high: float | None
 
     @property
@@ -46,7 +47,19 @@ class Aggregate:
     scores: int
 
 
-def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> PairedWins:
+def count_paired_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
+    """P(A > B at one seed) over n pairs; from ten seeds on with Wilson's interval."""
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    won, n = float((a > b).sum() + 0.5 * (a == b).sum()), len(a)
+    if n < FEWEST_SEEDS:
+        return WinCount(wins=won, games=n, low=None, high=None)
+    share, edge = won / n, float(stats.norm.ppf((1 + level) / 2))
+    middle, more = share + edge**2 / (2 * n), 1 + edge**2 / n
+    half = edge * math.sqrt(share * (1 - share) / n + (edge / (2 * n)) ** 2)
+    return WinCount(wins=won, games=n, low=(middle - half) / more, high=(middle + half) / more)
+
+
+def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
     """P(A > B) over all n * m pairs of runs; from ten seeds on with an interval.
 
     It is the one of Newcombe, Statistics in Medicine 25:559 (2006), method 5: it has a width where
@@ -55,7 +68,7 @@ def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> PairedWins:
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     won, games = _won(a, b), len(a) * len(b)
     if min(len(a), len(b)) < FEWEST_SEEDS:
-        return PairedWins(wins=won, games=games, low=None, high=None)
+        return WinCount(wins=won, games=games, low=None, high=None)
     share, edge = won / games, float(stats.norm.ppf((1 + level) / 2))
     more = (len(a) + len(b)) / 2 - 1
 
@@ -67,7 +80,7 @@ def wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> PairedWins:
     # The share itself is a root at 0 and 1, and not the one that is wanted.
     low = 0.0 if share == 0 else optimize.brentq(beyond, 0.0, share - NEXT * share)
     high = 1.0 if share == 1 else optimize.brentq(beyond, share + NEXT * (1 - share), 1.0)
-    return PairedWins(wins=won, games=games, low=float(low), high=float(high))
+    return WinCount(wins=won, games=games, low=float(low), high=float(high))
 
 
 def _won(a: NDArray, b: NDArray) -> float:

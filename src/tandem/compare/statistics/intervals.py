@@ -1,8 +1,8 @@
 """Confidence intervals and tests for means and differences of a few seeds.
 
 The unit of replication is the training seed: every number here counts seeds, none counts prompts.
-All intervals are two-sided. An interval or a p-value that cannot be had (one seed, no spread where
-one is divided by) is None, never 0.
+All intervals are two-sided. An interval or a p-value that cannot be had (fewer than three seeds, no
+spread where one is divided by) is None, never 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from scipy import special, stats
 
 LEVEL = 0.95
 POWER = 0.8
+FEWEST = 3  # seeds: the interval of two reaches 12.7 standard errors to either side
 MOST_SEEDS = 1000  # beyond it a difference is of no interest
 ROUNDING = 1e-7  # of scores: a spread below it is that of their last digits, hence none
 
@@ -27,7 +28,7 @@ class Estimate:
     """A mean over seeds, and where the mean over all seeds lies with the given confidence."""
 
     mean: float
-    low: float | None  # None: one seed, or seeds that all agree and show no spread
+    low: float | None  # None: fewer than three seeds, or seeds that all agree and show no spread
     high: float | None
     n: int
 
@@ -37,54 +38,79 @@ class Difference:
     """Mean of A less mean of B."""
 
     mean: float
-    low: float | None
-    high: float | None
-    p: float | None  # of no difference at all, two-sided
-    spread: float | None  # of one difference: what the power of more seeds is reckoned with
+    error: float | None = None  # standard error of the mean; None: nothing can be said of it
+    df: float | None = None  # degrees of freedom of the error
+    spread: float | None = None  # standard deviation of one difference; None: too few seeds
+    spread_df: float | None = None  # degrees of freedom of the spread
     pairs: int | None = None  # None: the two were not paired
     correlation: float | None = None  # of the pairs
 
+    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
+        """mean ± t(df) error, Student's interval of this difference alone."""
+        if self.error is None:
+            return None
+        half = quantile(level, self.df) * self.error
+        return self.mean - half, self.mean + half
+
+    @property
+    def p(self) -> float | None:
+        """Of no difference at all, two-sided."""
+        if self.error is None:
+            return None
+        return float(2 * special.stdtr(self.df, -abs(self.mean) / self.error))
+
 
 def estimate(scores: ArrayLike, *, level: float = LEVEL) -> Estimate:
-    """mean ± t(n - 1) s / sqrt(n), Student's interval, at every n above 1."""
+    """mean ± t(n - 1) s / sqrt(n), Student's interval, from three seeds on."""
     x = np.asarray(scores, dtype=np.float64)
     mean, spread = float(x.mean()), math.sqrt(variance(x)) if len(x) > 1 else 0.0
-    if is_rounding(spread, x):
+    if len(x) < FEWEST or is_rounding(spread, x):
         return Estimate(mean=mean, low=None, high=None, n=len(x))
     half = quantile(level, len(x) - 1) * spread / math.sqrt(len(x))
     return Estimate(mean=mean, low=mean - half, high=mean + half, n=len(x))
 
 
-def welch(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:
+def welch(a: ArrayLike, b: ArrayLike) -> Difference:
     """Of two groups of seeds that have nothing in common; their spreads may differ."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     mean = float(a.mean() - b.mean())
-    if min(len(a), len(b)) < 2:
-        return Difference(mean=mean, low=None, high=None, p=None, spread=None)
+    if min(len(a), len(b)) < FEWEST:
+        return Difference(mean=mean)
     of_a, of_b = variance(a), variance(b)
     parts, spread = (of_a / len(a), of_b / len(b)), math.sqrt((of_a + of_b) / 2)
     if is_rounding(spread, a, b):
-        return Difference(mean=mean, low=None, high=None, p=None, spread=0.0)
-    error = math.sqrt(sum(parts))
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))
-    return _judged(mean, error, freedom, level, spread=spread)
+        return Difference(mean=mean, spread=0.0)
+    df = sum(parts) ** 2 / (parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1))
+    return Difference(
+        mean=mean,
+        error=math.sqrt(sum(parts)),
+        df=df,
+        spread=spread,
+        spread_df=(of_a + of_b) ** 2 / (of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1)),
+    )
 
 
-def paired(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Difference:
+def paired(a: ArrayLike, b: ArrayLike) -> Difference:
     """Of runs that share seed and warm start, pair by pair."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if len(a) != len(b):
         raise ValueError(f"{len(a)} scores cannot be paired with {len(b)}")
-    gap = a - b
-    if len(gap) < 2:
-        return Difference(
-            mean=float(gap.mean()), low=None, high=None, p=None, spread=None, pairs=len(gap)
-        )
-    mean, spread = float(gap.mean()), math.sqrt(variance(gap))
+    gap, n = a - b, len(a)
+    mean = float(gap.mean())
+    if n < FEWEST:
+        return Difference(mean=mean, pairs=n)
+    spread = math.sqrt(variance(gap))
     if is_rounding(spread, a, b):
-        return Difference(mean=mean, low=None, high=None, p=None, spread=0.0, pairs=len(gap))
-    found = _judged(mean, spread / math.sqrt(len(gap)), len(gap) - 1, level, spread=spread)
-    return replace(found, pairs=len(gap), correlation=correlation(a, b))
+        return Difference(mean=mean, spread=0.0, pairs=n)
+    return Difference(
+        mean=mean,
+        error=spread / math.sqrt(n),
+        df=n - 1,
+        spread=spread,
+        spread_df=n - 1,
+        pairs=n,
+        correlation=correlation(a, b),
+    )
 
 
 def variance(x: NDArray) -> float:
@@ -113,43 +139,38 @@ def is_rounding(spread: float, *scores: NDArray) -> bool:
     return bool(spread <= ROUNDING * max(np.abs(x).max() for x in scores))
 
 
-def _judged(
-    mean: float, error: float, freedom: float, level: float, *, spread: float
-) -> Difference:
-    half = quantile(level, freedom) * error
-    p = 2 * special.stdtr(freedom, -abs(mean) / error)
-    return Difference(
-        mean=mean, low=float(mean - half), high=float(mean + half), p=float(p), spread=spread
-    )
-
-
-def holm(p: Sequence[float | None]) -> list[float | None]:
-    """Adjusted so that the chance of any false claim among all of them is below each (Holm 1979).
+def bonferroni(p: Sequence[float | None]) -> list[float | None]:
+    """min(1, m p) of m p-values: the chance of any false claim among all of them is below each.
 
     What has no p-value makes no claim, and counts among them: whether seeds happened to agree is no
-    reason to judge the others more mildly.
+    reason to judge the others more mildly. Such a p is below alpha exactly where the interval at
+    1 - alpha / m leaves out 0, and all m intervals hold at once with 1 - alpha. Holm's p would
+    claim a little more, but the intervals that agree with it end at 0 for every difference that it
+    claims as long as one is left open (Guilbaud, Biometrical Journal 50:678, 2008).
     """
-    known = sorted((value, place) for place, value in enumerate(p) if value is not None)
-    adjusted: list[float | None] = [None] * len(p)
-    largest = 0.0
-    for rank, (value, place) in enumerate(known):
-        largest = max(largest, min(1.0, value * (len(p) - rank)))
-        adjusted[place] = largest
-    return adjusted
+    return [None if value is None else min(1.0, len(p) * value) for value in p]
 
 
-def seeds_needed(found: Difference, *, level: float = LEVEL, power: float = POWER) -> int | None:
-    """Seeds of each side for a test at `level` to find this difference with such a power.
+def find_seeds_needed(
+    effect: float, spread: float, *, paired: bool, level: float = LEVEL, power: float = POWER
+) -> int | None:
+    """Seeds of each side for a test at `level` to find a true difference with such a power.
 
-    Of the noncentral t, with the spread as it was measured, so a guess when seeds are few. None: no
-    spread is known, there is no difference, or it would take more than a thousand.
+    Of the noncentral t. None: there is no difference, or it would take more than a thousand.
     """
-    if not found.spread or found.mean == 0:
+    if effect == 0 or spread == 0:
         return None
-    effect, sides = abs(found.mean) / found.spread, 1 if found.pairs is not None else 2
+    size, sides = abs(effect) / spread, 1 if paired else 2
     counts = range(2, MOST_SEEDS + 1)  # more seeds have more power
-    place = bisect_left(counts, power, key=lambda n: _power(effect, n, sides, level))
+    place = bisect_left(counts, power, key=lambda n: _power(size, n, sides, level))
     return counts[place] if place < len(counts) else None
+
+
+def bound_spread(spread: float, df: float, *, level: float = LEVEL) -> tuple[float, float]:
+    """Where the standard deviation of all seeds lies: s sqrt(df / chi2(df)), for normal ones."""
+    edges = (1 + level) / 2, (1 - level) / 2
+    low, high = (spread * math.sqrt(df / special.chdtri(df, 1 - edge)) for edge in edges)
+    return low, high
 
 
 def _power(effect: float, n: int, sides: int, level: float) -> float:

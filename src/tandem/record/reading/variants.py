@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,6 +10,8 @@ from itertools import pairwise
 from tandem.record.reading import tasks
 from tandem.record.reading.runs import Run
 from tandem.settings.settings import KEYS, key_of
+
+ALGORITHM, RECIPE = "algorithm", "recipe"  # choices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = (
     tell tasks apart. Raises ValueError where a variant has a seed twice, where `by` leaves
     configurations together that are not one, or where a key is in no configuration.
     """
-    facts = [facts_of(run) for run in runs]
+    facts = facts_to_name(runs)
     for option, keys in (("by", by), ("task", task)):
         for key in keys:
             if not any(key in fact for fact in facts):
@@ -49,6 +52,23 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = (
         for (name, _), own in groups.items():
             _of_one_configuration(name, own, by)
     return [_variant(*names, own) for names, own in groups.items()]
+
+
+def facts_to_name(runs: Sequence[Run]) -> list[dict[str, object]]:
+    """What runs may be named by: their facts, and whether they had a recipe where some had none."""
+    facts, has_recipe = (
+        [facts_of(run) for run in runs],
+        [recipe_of(run) is not None for run in runs],
+    )
+    if all(has_recipe) or not any(has_recipe):
+        return facts
+    said = {True: "with recipe", False: "no recipe"}
+    return [fact | {RECIPE: said[has]} for fact, has in zip(facts, has_recipe, strict=True)]
+
+
+def recipe_of(run: Run) -> str | None:
+    """The recipe whose numbers it ran with; None: it had none."""
+    return run.config.get("choices", {}).get(RECIPE)
 
 
 def _of_one_configuration(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
@@ -72,9 +92,22 @@ def _variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
 
 
 def named(fact: Mapping[str, object], keys: Sequence[str]) -> str:
-    """A choice is named by its option, a number by its key too."""
-    said = [str(fact[k]) if k == "algorithm" else f"{k}={fact[k]}" for k in keys if k in fact]
-    return ", ".join(said) or str(fact.get("algorithm", "all"))
+    """The algorithm by its name alone, anything else as the end of its key and its value."""
+    said = [
+        str(fact[key]) if key in (ALGORITHM, RECIPE) else f"{shorten(key, keys)}={fact[key]}"
+        for key in keys
+        if key in fact
+    ]
+    return ", ".join(said) or str(fact.get(ALGORITHM, "all"))
+
+
+def shorten(key: str, among: Sequence[str]) -> str:
+    """The shortest end of a dotted key that is the end of no other one."""
+    parts = re.split(r"[./]", key)
+    others = [re.split(r"[./]", other) for other in among if other != key]
+    ends = (parts[-count:] for count in range(1, len(parts)))
+    own = (end for end in ends if not any(other[-len(end) :] == end for other in others))
+    return ".".join(next(own, parts))
 
 
 def naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:
@@ -116,7 +149,7 @@ def _once_each(name: str, runs: list[Run]) -> list[Run]:
 
 def facts_of(run: Run) -> dict[str, object]:
     """Choices by group and numbers by dotted key, without what makes no difference."""
-    choices = {name: x for name, x in run.config.get("choices", {}).items() if name != "recipe"}
+    choices = {name: x for name, x in run.config.get("choices", {}).items() if name != RECIPE}
     numbers = {
         key: value
         for key, value in flat(run.config)

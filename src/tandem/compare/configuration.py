@@ -1,0 +1,146 @@
+"""The configurations of variants beside one another: what differs, and what differs beside what
+is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tandem.compare.scores import Scored
+from tandem.compare.table import Table
+from tandem.compare.texts import list_names
+from tandem.record.reading.runs import Run
+from tandem.record.reading.variants import differing, facts_of, recipe_of, shorten
+from tandem.settings.settings import KEYS
+
+TARGET, PARTIAL, COEF = "_target_", "_partial_", "coef"
+Facts = Mapping[str, object]
+
+
+def table_differences(variants: Sequence[Scored]) -> Table:
+    """What the configurations do not agree on, a part and its numbers in one cell."""
+    facts = [find_effective(facts_of(one.variant.runs[0])) for one in variants]
+    apart = differing(facts)
+    parts = [key.removesuffix(f".{TARGET}") for key in apart if key.endswith(f".{TARGET}")]
+    folded = [part for part in parts if not any(is_below(part, other) for other in parts)]
+    rows = [key for key in apart if not any(is_below(key, part) for part in folded)]
+    rows = sorted({*rows, *folded})
+    return Table(
+        name="configuration",
+        title="What the variants differ in",
+        columns=("key", *(one.name for one in variants)),
+        rows=[
+            (shorten(key, rows), *(describe(fact, key, apart) for fact in facts)) for key in rows
+        ],
+    )
+
+
+def find_effective(facts: Facts) -> dict[str, object]:
+    """Without keys that have no effect: how a part is built, a key of the algorithm or the model
+    that a key of the run takes over, and what lies beside a coefficient of 0."""
+    off = [
+        key.removesuffix(COEF) for key, x in facts.items() if key.endswith(f".{COEF}") and x == 0
+    ]
+    return {
+        key: value
+        for key, value in facts.items()
+        if not key.endswith(PARTIAL)
+        and not is_taken_over(key, facts)
+        and f"{key.replace('/', '.')}.{TARGET}" not in facts  # the choice of a part that is there
+        and not any(key.startswith(node) and key != f"{node}{COEF}" for node in off)
+    }
+
+
+def is_taken_over(key: str, facts: Facts) -> bool:
+    """Whether a key of the run has its name: a part proposes it, and the run's own counts."""
+    above, _, name = key.rpartition(".")
+    return "." not in above and above != "" and name in KEYS and name in facts
+
+
+def is_below(key: str, part: str) -> bool:
+    return key.startswith(f"{part}.")
+
+
+def describe(facts: Facts, key: str, apart: Sequence[str]) -> str:
+    """A value; or a part by its function's name, and those of its numbers that differ."""
+    if key in facts:
+        return shown(facts[key])
+    if f"{key}.{TARGET}" not in facts:
+        return "-"
+    name = shown(facts[f"{key}.{TARGET}"])
+    inside = [own for own in apart if is_below(own, key) and own in facts]
+    names = {own: own.removeprefix(f"{key}.").removesuffix(f".{TARGET}") for own in inside}
+    numbers = [f"{names[own]}={shown(facts[own])}" for own in inside if own != f"{key}.{TARGET}"]
+    return f"{name}({', '.join(numbers)})" if numbers else name
+
+
+def shown(value: object) -> str:
+    """A function by its name, without the modules that it lies in."""
+    text = str(value)
+    return text.rpartition(".")[2] if text.startswith("tandem.") else text
+
+
+def _get(key: str) -> Callable[[Facts], object]:
+    return lambda facts: facts.get(key)
+
+
+def count_updates(facts: Facts) -> object:
+    """Optimiser steps of one iteration."""
+    epochs, minibatches = facts.get("epochs", 1), facts.get("num_minibatches", 1)
+    return epochs * minibatches if isinstance(epochs, int) else None
+
+
+# What changes a result whatever is compared, and the keys it is made of.
+BESIDE: dict[str, tuple[tuple[str, ...], Callable[[Facts], object]]] = {
+    "learning rate": (("optimizer.lr",), _get("optimizer.lr")),
+    "prompts per step": (("prompts_per_step",), _get("prompts_per_step")),
+    "group size": (("group_size",), _get("group_size")),
+    "updates per iteration": (("epochs", "num_minibatches"), count_updates),
+    "iterations": (("iterations",), _get("iterations")),
+    "warm-up": (("schedule.warmup",), _get("schedule.warmup")),
+    "warm start": (("warm_start",), _get("warm_start")),
+}
+
+
+def find_confounds(variants: Sequence[Scored]) -> list[str]:
+    """Sentences on what differs beside what is compared: batch, rate, length, warm-up, recipe.
+
+    What the variants are named by is what is compared.
+    """
+    runs = [one.variant.runs[0] for one in variants]
+    facts = [facts_of(run) for run in runs]
+    names = [one.variant.everywhere or one.name for one in variants]
+    words = [word.partition("=")[0] for name in names for word in name.split(", ")]
+    compared, said = {word.rpartition(".")[2] for word in words}, []
+    for label, (keys, read) in BESIDE.items():
+        values = [shown(read(fact)) for fact in facts]
+        if not compared & {shorten(key, []) for key in keys} and len(set(values)) > 1:
+            said.append(f"{label} ({list_values(names, values)})")
+    sentences = [f"Beside what is compared these differ: {', '.join(said)}."] if said else []
+    return [*sentences, *compare_recipes(runs, names)]
+
+
+def list_values(names: Sequence[str], values: Sequence[str]) -> str:
+    """As in "rloo 1, others 2": the most common value last."""
+    names = list(dict.fromkeys(zip(names, values, strict=True)))
+    by_value: dict[str, list[str]] = {}
+    for name, value in names:
+        by_value.setdefault(value, []).append(name)
+    *few, (most, _) = sorted(by_value.items(), key=lambda item: len(item[1]))
+    last = (
+        [f"others {most}"] if few and len(by_value[most]) > 1 else [f"{by_value[most][0]} {most}"]
+    )
+    return ", ".join([*(f"{list_names(own, len(names))} {value}" for value, own in few), *last])
+
+
+def compare_recipes(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """A sentence where some ran with numbers tuned for them, and some without."""
+    without = list(
+        dict.fromkeys(n for run, n in zip(runs, names, strict=True) if not recipe_of(run))
+    )
+    if not without or len(without) == len(set(names)):
+        return []
+    has = "has no recipe" if len(without) == 1 else "have no recipe"
+    return [
+        f"{list_names(without, len(set(names)))} {has} and ran on defaults; the others ran on "
+        "numbers tuned for them: what is compared is that, too."
+    ]

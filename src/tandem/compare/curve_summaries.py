@@ -1,0 +1,117 @@
+"""What learning curves come to: area, place of a threshold, final level, by variant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandem.compare.learning_curves import AlignedCurves, align_curves
+from tandem.compare.scores import Scored, is_score, is_share
+from tandem.compare.statistics.curves import (
+    Reaching,
+    Saturation,
+    Unfit,
+    area,
+    cut,
+    reached,
+    reaching,
+    saturation,
+)
+from tandem.compare.statistics.intervals import Estimate, estimate
+from tandem.compare.texts import format_number
+from tandem.record.reading.runs import Run
+
+SHARE, ANY = (0.0, 1.0), (-math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    value: float | None  # None: nothing rose, or nobody knows what is better
+    origin: str  # how it came about, as a sentence ends
+
+
+def choose_threshold(variants: Sequence[Scored], metric: str, asked: float | None) -> Threshold:
+    """What was asked for; else halfway from where runs start to the best variant's last mean.
+
+    Raises ValueError for one that no score can come to.
+    """
+    if asked is not None and is_share(metric) and not 0 <= asked <= 1:
+        raise ValueError(f"threshold={asked:g}: {metric} lies between 0 and 1")
+    if asked is not None:
+        return Threshold(value=asked, origin="as it was asked for")
+    if not is_score(metric):
+        return Threshold(value=None, origin="none, give threshold=NUMBER")
+    curves = [run.curve(metric).y for one in variants for run in one.variant.runs]
+    start = float(np.mean([y[0] for y in curves if len(y)]))
+    best = max(one.estimate.mean for one in variants)
+    if best <= start:
+        return Threshold(value=None, origin="none, for no variant ends above where runs start")
+    origin = f"halfway from where runs start, {format_number(start)}, to the best last mean"
+    return Threshold(value=(start + best) / 2, origin=origin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveSummary:
+    """The curves of one variant."""
+
+    name: str
+    threshold: Threshold
+    area: Estimate | None  # None: nothing was recorded on this axis
+    reaching: Reaching | None  # None: without a threshold
+    fit: Saturation | Unfit
+
+
+def summarise_curves(
+    ordered: Sequence[Scored], metric: str, axis: str, asked: float | None
+) -> list[CurveSummary]:
+    """Of the variants of one task."""
+    curves = [align_curves(one.variant.runs, metric, axis) for one in ordered]
+    end = _find_end(ordered, curves)
+    at, within = choose_threshold(ordered, metric, asked), SHARE if is_share(metric) else ANY
+    return [
+        CurveSummary(
+            name=one.variant.name,
+            threshold=at,
+            area=_estimate_area(found, end),
+            reaching=_estimate_reaching(one.variant.runs, metric, axis, at),
+            fit=_fit_curve(found, within),
+        )
+        for one, found in zip(ordered, curves, strict=True)
+    ]
+
+
+def _find_end(variants: Sequence[Scored], curves: Sequence[AlignedCurves | None]) -> float:
+    """Where the first run ends, of those that came as far as their variant did: all have numbers up
+    to there. A variant of which no run is whole would end the others with it, so it counts only
+    among its like."""
+    ends = [
+        (not any(run.finished for run in one.variant.runs), found.x[found.lived[:, -1], -1].min())
+        for one, found in zip(variants, curves, strict=True)
+        if found is not None
+    ]
+    return min(ends)[1] if ends else 0.0
+
+
+def _estimate_area(curves: AlignedCurves | None, end: float) -> Estimate | None:
+    if curves is None:
+        return None
+    return estimate([area(*cut(x, y, end)) for x, y in zip(curves.x, curves.y, strict=True)])
+
+
+def _estimate_reaching(
+    runs: Sequence[Run], metric: str, axis: str, at: Threshold
+) -> Reaching | None:
+    """Of all runs: one that died before its first score never got there either."""
+    curves = [run.curve(metric, axis) for run in runs]
+    if at.value is None or not any(len(curve.x) for curve in curves):
+        return None
+    return reaching([reached(curve.x, curve.y, at.value) for curve in curves])
+
+
+def _fit_curve(curves: AlignedCurves | None, within: tuple[float, float]) -> Saturation | Unfit:
+    if curves is None:
+        return Unfit(why="nothing was recorded on this axis")
+    return saturation(curves.middle, curves.y.mean(0), within=within)

@@ -1,0 +1,155 @@
+"""The sentences on top of a comparison: what is seen, what is known of it, and what to run next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from tandem.compare.comparison import Comparison
+from tandem.compare.configuration import find_confounds
+from tandem.compare.pairs import FEWEST_FOR_POWER, Pair
+from tandem.compare.scores import Scored, rank
+from tandem.compare.texts import format_edges, format_interval, format_number, list_names
+from tandem.record.reading.states import counted, said_of
+
+MANY_SEEDS = 30  # more of them are rarely worth what they cost
+
+
+def write_headline(found: Comparison) -> str:
+    """What is seen, and how many runs have not shown all of theirs."""
+    tasks = {one.variant.task for one in found.variants}
+    said = describe_tasks(found) if len(tasks) > 1 else describe_task(found)
+    going = sum(run.state == "goes on" for run in found.runs)
+    if not going:
+        return said
+    return f"{said} So far: {going} of {len(found.runs)} runs {said_of('goes on', going)}."
+
+
+def describe_task(found: Comparison) -> str:
+    """The highest mean, which of the others are known to be lower, and by how much at least."""
+    best = rank(found.variants)[0]
+    edges = format_interval(best.estimate.low, best.estimate.high)
+    mean = " ".join([format_number(best.estimate.mean), *([] if edges == "-" else [edges])])
+    has = "has the highest" if len(found.variants) > 1 else "has"
+    said = f"{best.name} {has} {found.metric}: {mean}, n = {best.estimate.n}."
+    own = pairs_of(best, found.pairs)
+    lower = [pair for pair in own if pair.distinct]
+    left_open = [pair for pair in own if not (pair.distinct or pair.going)]
+    if lower:
+        said += f" It {lower[0].better_is} {list_names([*map(name_other, lower)], len(own))}"
+        said += f"{describe_size(lower)}."
+    if left_open:
+        among = list_names([*map(name_other, left_open)], len(own))
+        said += f" It is not distinguishable from {among}."
+    return said
+
+
+def pairs_of(best: Scored, pairs: Sequence[Pair]) -> list[Pair]:
+    """Those that it is the better one of."""
+    return [pair for pair in pairs if pair.better is best]
+
+
+def name_other(pair: Pair) -> str:
+    return pair.other.name
+
+
+def describe_size(pairs: Sequence[Pair]) -> str:
+    """As in " by 0.074 [0.052, 0.096]", of one pair; of several the least that is known."""
+    if len(pairs) == 1:
+        size = format_number(pairs[0].difference.mean)
+        return f" by {size} {format_edges(pairs[0].simultaneous)}"
+    least = min(pair.simultaneous[0] for pair in pairs)
+    return f" by {format_number(least)} at least"
+
+
+def describe_tasks(found: Comparison) -> str:
+    """Scores of different tasks have no highest one, unless they are aggregated."""
+    tasks = len({one.variant.task for one in found.variants})
+    said = f"{found.metric} on {tasks} tasks: what is claimed is claimed within one."
+    if not found.over_tasks:
+        return said
+    best = found.over_tasks[0]
+    mean = f"{format_number(best.mean.value)} {format_interval(best.mean.low, best.mean.high)}"
+    highest = f"{best.name} has the highest interquartile mean"
+    return f"{said} {highest}: {mean}, n = {best.mean.scores} scores."
+
+
+def write_meta(found: Comparison) -> str:
+    """How many variants, runs and seeds."""
+    seeds = sorted({len(one.variant.runs) for one in found.variants})
+    many = f"{len(found.variants)} variants" if len(found.variants) > 1 else "1 variant"
+    each = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    said = [many, f"{len(found.runs)} runs", f"n = {each} seeds each"]
+    unfinished = counted([run.state for run in found.runs])
+    return " · ".join(filter(None, [*said, unfinished, *found.unrecorded]))
+
+
+def write_warnings(found: Comparison) -> list[str]:
+    """What differs beside what is compared."""
+    return find_confounds(found.variants)
+
+
+def write_next(found: Comparison) -> list[str]:
+    """What to run next: a sentence, and where it can be known a command; []: nothing."""
+    tasks = {one.variant.task for one in found.variants}
+    if len(found.variants) < 2 or len(tasks) > 1:
+        return []
+    if any(run.state == "goes on" for run in found.runs):
+        return ["Wait for the runs that go on."]
+    return list(_suggest(found))
+
+
+def _suggest(found: Comparison) -> Iterator[str]:
+    best = rank(found.variants)[0]
+    left_open = [pair for pair in pairs_of(best, found.pairs) if not pair.distinct]
+    fewest = min(len(one.scores) for one in found.variants)
+    if not left_open:
+        yield f"{best.name} is known to be the best of these: test it on data that chose nothing."
+    elif fewest < FEWEST_FOR_POWER:
+        yield f"Run {FEWEST_FOR_POWER} seeds of each: fewer show too little of their spread."
+        yield from write_command(found.variants, FEWEST_FOR_POWER)
+    else:
+        yield from _suggest_seeds(best, left_open)
+
+
+def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
+    """More seeds of those that few more would tell apart; for the others, the size that is left."""
+    needed = {pair.other.name: pair.seeds_needed for pair in left_open}
+    worth = [
+        pair
+        for pair in left_open
+        if (n := needed[pair.other.name]) and n.high is not None and n.high <= MANY_SEEDS
+    ]
+    if not worth:
+        most = max((edges[1] for pair in left_open if (edges := pair.simultaneous)), default=None)
+        if most is not None:
+            yield (
+                f"What is open is {format_number(most)} at most (95 %): is that worth more than "
+                f"{MANY_SEEDS} seeds of each? If not, choose by cost."
+            )
+        return
+    most = max(needed[pair.other.name].high for pair in worth)
+    names = list_names([*map(name_other, worth)], len(left_open))
+    yield f"Run {most} seeds of each to tell {best.name} from {names}, if they differ as is seen."
+    yield from write_command([best, *(pair.other for pair in worth)], most)
+
+
+def write_command(variants: Sequence[Scored], seeds: int) -> Iterator[str]:
+    """The command line that adds seeds to these; none where they differ in more than one word."""
+    runs = [one.variant.runs[0] for one in variants]
+    typed = [[word for word in run.config.get("overrides", ()) if kept(word)] for run in runs]
+    shared = [word for word in typed[0] if all(word in own for own in typed)]
+    apart = [[word for word in own if word not in shared] for own in typed]
+    keys = {word.partition("=")[0] for own in apart for word in own}
+    if any(len(own) != 1 for own in apart) or len(keys) != 1:
+        return
+    values = ",".join(own[0].partition("=")[2] for own in apart)
+    sweep_dir = runs[0].config.get("sweep_dir")
+    words = [f"{keys.pop()}={values}", f"seed=range(0,{seeds})", *shared]
+    words += [f"sweep_dir={sweep_dir}"] if sweep_dir else []
+    yield shlex.join(["python", "train.py", "-m", *words])
+
+
+def kept(word: str) -> bool:
+    """Whether another seed of the same variant is asked for by it too."""
+    return word.partition("=")[0] not in ("seed", "run_dir", "sweep_dir")

@@ -1,0 +1,188 @@
+"""The difference of two variants: its test, its intervals, and what can be claimed of it.
+
+The claims of a table are those of its simultaneous intervals, which all hold at once with 95 %:
+"A beats B" stands where that of A - B leaves out 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from tandem.compare.scores import Scored, is_score
+from tandem.compare.statistics.aggregates import WinCount, count_paired_wins, count_wins
+from tandem.compare.statistics.intervals import (
+    FEWEST,
+    MOST_SEEDS,
+    Difference,
+    bonferroni,
+    bound_spread,
+    find_seeds_needed,
+    paired,
+    welch,
+)
+from tandem.compare.texts import format_number
+from tandem.record.reading.states import said_of
+from tandem.record.reading.variants import shared_seeds
+
+ALPHA = 0.05
+FEWEST_FOR_POWER = 5  # seeds: the size and the spread of fewer say too little of what more show
+SMALL = 10  # seeds up to which a rare collapse goes unseen
+CAVEAT = (
+    f"n <= {SMALL} cannot see a 1-in-10 collapse: an interval says where the mean of seeds like "
+    "these lies, not that no other kind of seed exists"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedsNeeded:
+    """Seeds of each side for 80 % power, by where the spread of all seeds may lie."""
+
+    effect: float  # the true difference that they would find
+    low: int | None  # None: more than a thousand
+    high: int | None
+
+    def __str__(self) -> str:
+        if self.low is None:
+            return f"more than {MOST_SEEDS}"
+        if self.low == self.high:
+            return str(self.low)
+        return f"{self.low} to {self.high or f'more than {MOST_SEEDS}'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two variants, the one that the difference speaks for first."""
+
+    better: Scored
+    other: Scored
+    difference: Difference
+    wins: WinCount
+    paired_on: Sequence[int] = ()  # seeds; (): the two are not paired
+    adjusted: float | None = None  # the p-value, Bonferroni over all pairs of the table
+    among: int = 1  # pairs of the table
+    power_for: float | None = None  # the difference that power is asked for; None: the one seen
+    better_is: str = "beats"  # what the higher mean does to the other
+
+    @property
+    def going(self) -> int:
+        """Runs of both that go on: a score of the moment is none to claim anything by."""
+        return sum(len(side.seeds_that("goes on")) for side in (self.better, self.other))
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """n of each side."""
+        return len(self.better.scores), len(self.other.scores)
+
+    @property
+    def test(self) -> str:
+        """With the seeds that both sides have, where one has others too."""
+        if not self.paired_on:
+            return "Welch"
+        n, all_paired = len(self.paired_on), {len(self.paired_on)} == {*self.seeds}
+        one, other = self.seeds
+        return "paired t" if all_paired else f"paired t on {n} of {one} and {other} seeds"
+
+    @property
+    def fewest(self) -> int:
+        """Seeds of the side that has fewer in the test."""
+        return len(self.paired_on) or min(self.seeds)
+
+    @property
+    def simultaneous(self) -> tuple[float, float] | None:
+        """The interval that holds together with those of all other pairs of the table."""
+        return self.difference.interval(1 - ALPHA / self.among)
+
+    @property
+    def distinct(self) -> bool:
+        """Whether the simultaneous interval leaves out 0, and all runs have ended."""
+        return not self.going and self.adjusted is not None and self.adjusted < ALPHA
+
+    @property
+    def seeds_needed(self) -> SeedsNeeded | None:
+        """None: of so few seeds nothing is computed, or they show no spread."""
+        fewest = FEWEST_FOR_POWER if self.power_for is None else FEWEST
+        found = self.difference
+        if self.fewest < fewest or not found.spread:
+            return None
+        effect = abs(found.mean) if self.power_for is None else self.power_for
+        low, high = (
+            find_seeds_needed(
+                effect,
+                spread,
+                paired=found.pairs is not None,
+                level=1 - ALPHA / self.among,
+            )
+            for spread in bound_spread(found.spread, found.spread_df)
+        )
+        return SeedsNeeded(effect=effect, low=low, high=high)
+
+    @property
+    def verdict(self) -> str:
+        if self.going:
+            runs = sum(len(side.variant.runs) for side in (self.better, self.other))
+            return f"not yet: {self.going} of {runs} runs {said_of('goes on', self.going)}"
+        n = " and ".join(dict.fromkeys(map(str, self.seeds)))
+        if self.distinct:
+            return f"{self.better.name} {self.better_is} {self.other.name}"
+        return f"not distinguishable at n = {n}; {self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """What it would take to tell the two apart."""
+        if self.fewest < FEWEST:
+            return f"run {FEWEST} seeds at least, better {FEWEST_FOR_POWER}"
+        if self.difference.spread == 0:
+            return "seeds that all agree show no spread: nothing can be said"
+        needed = self.seeds_needed
+        if needed is None:
+            return f"run {FEWEST_FOR_POWER} seeds to learn how many it takes"
+        size = format_number(needed.effect)
+        return f"a true difference of {size} takes n = {needed} (80 % power)"
+
+
+def compare_all(
+    variants: Sequence[Scored], metric: str, power_for: float | None = None
+) -> list[Pair]:
+    """All pairs of each task, with p-values and intervals that hold for the whole table."""
+    verb = "beats" if is_score(metric) else "is above"
+    found = [
+        compare_two(one, other)
+        for one, other in combinations(variants, 2)
+        if one.variant.task == other.variant.task
+    ]
+    adjusted = bonferroni([pair.difference.p for pair in found])
+    return [
+        replace(pair, adjusted=p, among=len(found), power_for=power_for, better_is=verb)
+        for pair, p in zip(found, adjusted, strict=True)
+    ]
+
+
+def compare_two(one: Scored, other: Scored) -> Pair:
+    """Paired on the seeds that both have by design, where no score of these is missing; else
+    Welch's."""
+    on = choose_pairs(one, other)
+    if on:
+        a, b = ([side.by_seed[seed] for seed in on] for side in (one, other))
+        found, wins = paired(a, b), count_paired_wins(a, b)
+    else:
+        found = welch(one.scores, other.scores)
+        wins = count_wins(one.scores, other.scores)
+    if found.mean < 0:  # of the seeds that both have, whatever the means over all say
+        return compare_two(other, one)
+    return Pair(better=one, other=other, difference=found, wins=wins, paired_on=on)
+
+
+def choose_pairs(one: Scored, other: Scored) -> list[int]:
+    """The seeds that a test pairs: half of the seeds of either at least, and two of them, or all
+    that there are; [] if it pairs none, as the rest would then know more."""
+    on = shared_seeds(one.variant, other.variant)
+    most = max(len(one.variant.seeds), len(other.variant.seeds))
+    few = 2 * len(on) < most or len(on) == 1 < most
+    return [] if few or {*on} & {*one.without, *other.without} else on
+
+
+def order_by_claim(pairs: Sequence[Pair]) -> list[Pair]:
+    """Those that claim something first, then by size."""
+    return sorted(pairs, key=lambda pair: (not pair.distinct, -abs(pair.difference.mean)))

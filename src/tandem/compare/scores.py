@@ -1,0 +1,77 @@
+"""The score of a variant: the last value of one metric in each of its runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tandem.compare.statistics.intervals import Estimate, estimate
+from tandem.record.reading.states import State
+from tandem.record.reading.variants import Variant
+
+# Names that training and evaluation write (evaluation, training/metrics). Of a reward
+# /std, /missing or /frac_zero_std is no score, and /frac_all_wrong is the opposite of one.
+SHARES = (
+    r"(eval|test)/((greedy_)?accuracy(_sampled|_t[^/]+)?|pass@\d+|pair_accuracy)(/.+)?"
+    r"|reward/(pass@\d+|frac_all_right)"
+)
+REWARDS = r"(eval|test)/reward(_[^/]+)?(/.+)?|reward/([^/]+/)?mean"
+SHARE, SCORE = re.compile(SHARES), re.compile(f"{SHARES}|{REWARDS}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """One variant: the last value of the metric in each run, whatever became of it."""
+
+    variant: Variant
+    scores: Sequence[float]  # by seed, of the runs that have one
+    without: Sequence[int]  # seeds of runs that have none
+    estimate: Estimate
+
+    def seeds_that(self, state: State) -> list[int]:
+        """Of its runs of this state, with or without a score."""
+        return [run.seed for run in self.variant.runs if run.state == state]
+
+    @property
+    def name(self) -> str:
+        return self.variant.name
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        seeds = [seed for seed in self.variant.seeds if seed not in self.without]
+        return dict(zip(seeds, self.scores, strict=True))
+
+    @property
+    def worst(self) -> tuple[int, float]:
+        """Its seed and score."""
+        return min(self.by_seed.items(), key=lambda pair: pair[1])
+
+
+def score_variant(variant: Variant, metric: str) -> Scored:
+    """Raises ValueError where no run of it came to a score."""
+    known = {run.seed: run.score(metric) for run in variant.runs}
+    scores = [score for score in known.values() if score is not None]
+    if not scores:
+        raise ValueError(f"no run of {variant.name} has {metric}")
+    return Scored(
+        variant=variant,
+        scores=scores,
+        without=[seed for seed, score in known.items() if score is None],
+        estimate=estimate(scores),
+    )
+
+
+def rank(variants: Sequence[Scored]) -> list[Scored]:
+    """By task, and within a task the highest mean first."""
+    return sorted(variants, key=lambda one: (one.variant.task, -one.estimate.mean))
+
+
+def is_score(metric: str) -> bool:
+    """Whether more of it is better; of a length, a loss or a spread nobody knows."""
+    return SCORE.fullmatch(metric) is not None
+
+
+def is_share(metric: str) -> bool:
+    """Whether it lies between 0 and 1, and more of it is better."""
+    return SHARE.fullmatch(metric) is not None

@@ -1,0 +1,30 @@
+"""Numbers and lists as the tables and sentences of a comparison write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NAMED = 4  # variants in a sentence; more are counted
+
+
+def format_number(value: float | None) -> str:
+    """Three decimals, or three digits of what is far from 1; a dash where there is none."""
+    if value is None:
+        return "-"
+    small = value != 0 and not 0.001 <= abs(value) < 1000
+    return f"{value:.3g}" if small else f"{value:.3f}"
+
+
+def format_interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None else f"[{format_number(low)}, {format_number(high)}]"
+
+
+def format_edges(edges: tuple[float, float] | None) -> str:
+    return "-" if edges is None else format_interval(*edges)
+
+
+def list_names(names: Sequence[str], among: int) -> str:
+    """A few of so many others by name, and of more how many there are."""
+    if len(names) > NAMED:
+        return f"{len(names)} of {among} others" if len(names) < among else f"all {among} others"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
