@@ -4,15 +4,17 @@ is compared."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 
 from tandem.compare.scores import Scored
 from tandem.compare.table import Table
 from tandem.compare.texts import list_names
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import differing, facts_of, recipe_of, shorten
-from tandem.settings.settings import KEYS
+from tandem.settings.settings import Settings
 
 TARGET, PARTIAL, COEF = "_target_", "_partial_", "coef"
+OF_THE_RUN = {key.name for key in fields(Settings)}
 Facts = Mapping[str, object]
 
 
@@ -53,7 +55,7 @@ def find_effective(facts: Facts) -> dict[str, object]:
 def is_taken_over(key: str, facts: Facts) -> bool:
     """Whether a key of the run has its name: a part proposes it, and the run's own counts."""
     above, _, name = key.rpartition(".")
-    return "." not in above and above != "" and name in KEYS and name in facts
+    return "." not in above and above != "" and name in OF_THE_RUN and name in facts
 
 
 def is_below(key: str, part: str) -> bool:

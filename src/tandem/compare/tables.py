@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tandem.compare.pairs import Pair
 from tandem.compare.scores import Scored, is_score, rank
 from tandem.compare.table import Table
-from tandem.compare.texts import format_edges, format_interval, format_number
+from tandem.compare.texts import format_edges, format_interval, format_number, format_p
 from tandem.record.reading.states import UNFINISHED, counted, said_of
 from tandem.record.reading.variants import Variant
 
@@ -81,7 +81,7 @@ def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
                 format_edges(pair.difference.interval()),
                 pair.test,
                 format_number(pair.difference.correlation),
-                format_number(pair.adjusted),
+                format_p(pair.adjusted),
                 format_wins(pair),
                 pair.verdict,
             )

@@ -15,6 +15,12 @@ def format_number(value: float | None) -> str:
     return f"{value:.3g}" if small else f"{value:.3f}"
 
 
+def format_p(p: float | None) -> str:
+    if p is None:
+        return "-"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def format_interval(low: float | None, high: float | None) -> str:
     return "-" if low is None else f"[{format_number(low)}, {format_number(high)}]"
 
