@@ -32,15 +32,15 @@ from tandem.training.module import PostTraining
 from tandem.types import Prompt, Scores
 
 GRPO = Algorithm(
-    evidence="path",
-    collect=collect.on_policy,
-    truncated=shaping.train,
+    objective="policy_gradient",
+    sampling_strategy=collect.on_policy,
+    truncation_handling=shaping.train,
     advantage=partial(group_relative, scale=unbiased_std),
     normalize_advantages=False,
     loss=partial(ppo, clip_low=2e-3, clip_high=2e-3),
     weights=reduction.sequence_mean,
-    correction=importance.none,
-    proximal=importance.recomputed,
+    importance_sampling=importance.none,
+    old_logprobs=importance.recompute,
     kl=KLInLoss(coef=0.0, loss=kl.gaussian),
     entropy=EntropyBonus(coef=0.0),
     critic=None,
@@ -53,7 +53,7 @@ ALGORITHMS = {
     "grpo": GRPO,
     "grpo, KL": replace(GRPO, kl=KLInLoss(coef=0.1, loss=kl.gaussian)),
     "sft": replace(
-        GRPO, evidence="any", collect=collect.offline, advantage=given, loss=nll,
+        GRPO, objective="any", sampling_strategy=collect.offline, advantage=given, loss=nll,
         weights=reduction.token_mean, group_size=1,
     ),
 }  # fmt: skip
@@ -87,7 +87,7 @@ class Work:
     @classmethod
     def of(cls, workload: Workload, algorithm: Algorithm) -> Work:
         referred = algorithm.kl.coef != 0
-        if algorithm.collect is collect.offline:
+        if algorithm.sampling_strategy is collect.offline:
             return cls(pictures=0, steps=0, updates=1, rows=workload.shown, referred=referred)
         pictures = workload.groups * workload.group_size
         return cls(

@@ -53,7 +53,7 @@ class Case:
     lag: int = 0  # updates between the drawing of answers and their own
 
 
-NO_CORRECTION = "algorithm/correction=none"  # the sampler is the trainer here
+NO_CORRECTION = "algorithm/importance_sampling=none"  # the sampler is the trainer here
 GRPO = ("algorithm.kl.coef=0", "algorithm.entropy.coef=0", "algorithm.advantage.eps=1e-4")
 SAMPLED = (NO_CORRECTION, "num_minibatches=1", f"group_size={GROUP}")
 OF_GRPO = f"std + 1e-4; no KL, entropy bonus or correction; answers {LAG} updates old"
@@ -88,8 +88,8 @@ CASES = {
         "generation batch is one update, so both divide by its tokens",
         overrides=(
             "algorithm=dapo",
-            "algorithm/collect=on_policy",
-            "algorithm/truncated=train",
+            "algorithm/sampling_strategy=on_policy",
+            "algorithm/truncation_handling=train",
             *GRPO,
             *SAMPLED,
         ),

@@ -17,7 +17,7 @@ PARTS = {
                       "`(scores, rollout, *, numbers)` -> advantages, [B, T]"),
     "weights": (("algorithm/weights=root_length",),
                 "`(mask, *, numbers)` -> the weight of each step of an update, [B, T]"),
-    "correction": (("algorithm/correction=root", "algorithm.correction.most=3"),
+    "correction": (("algorithm/importance_sampling=root", "algorithm.importance_sampling.most=3"),
                    "`(batch, *, numbers)` -> what the loss of a step is multiplied by, [B, T]"),
     "kl": (("algorithm/kl=absolute", "algorithm.kl.coef=0.1"),
            "`(batch, *, numbers)` -> the distance of each step to the reference, [B, T]"),

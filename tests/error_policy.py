@@ -32,8 +32,8 @@ class ErrorPolicy(GaussianPolicy):
 
     def __init__(self, algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dtype=dtype)
-        self.regression = algorithm.regression
-        self.snapshots = Snapshots(self.trainable(), algorithm.snapshots)
+        self.regression = algorithm.timestep_sampling
+        self.snapshots = Snapshots(self.trainable(), algorithm.ema)
 
     def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
         sampled = super().rollout(sample, x0, group, prompts, key)

@@ -176,7 +176,7 @@ class Counting(Alone):
 
     def names(self) -> tuple[str, ...]:
         """Whose velocities the loss reads, and whose weights are not the live ones."""
-        read = {OF[name] for name in self.algorithm.objective.needs if name in OF}
+        read = {OF[name] for name in self.algorithm.training_objective.needs if name in OF}
         is_live = self.policy.model.snapshots.is_live
         others = [n for n in NAMES[1:] if n in read and not (n in ("old", "fast") and is_live(n))]
         return ("live", *others)
@@ -216,7 +216,9 @@ def row(name: str) -> str:
 
 def surveyed() -> list[str]:
     """The presets whose losses look at all rows first."""
-    return [name for name in OF_ERRORS if build(configured(name).algorithm).objective.surveys]
+    return [
+        name for name in OF_ERRORS if build(configured(name).algorithm).training_objective.surveys
+    ]
 
 
 def notes() -> str:

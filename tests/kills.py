@@ -40,8 +40,8 @@ RUNS = {
     ),
     # Two older policies, one of which samples.
     "pictures": (
-        *SHARED, *OF_FLOWS, "algorithm=crd", "algorithm.regression.count=2",
-        "algorithm.snapshots.sampling.decay.flat=0",
+        *SHARED, *OF_FLOWS, "algorithm=crd", "algorithm.timestep_sampling.count=2",
+        "algorithm.ema.sampling.decay.flat=0",
     ),
 }  # fmt: skip
 

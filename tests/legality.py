@@ -19,7 +19,16 @@ from tandem.legality.domains import refusal
 from tandem.losses.critic import value_loss
 
 PAGE = Path(__file__).parents[1] / "docs" / "legality.md"
-GROUPS = ("loss", "kl", "advantage", "weights", "correction", "proximal", "truncated", "collect")
+GROUPS = (
+    "loss",
+    "kl",
+    "advantage",
+    "weights",
+    "importance_sampling",
+    "old_logprobs",
+    "truncation_handling",
+    "sampling_strategy",
+)
 BESIDE = {"entropy": [EntropyBonus], "critic": [value_loss, gae_returns]}
 
 INTRODUCTION = """# What makes sense of what
@@ -30,16 +39,16 @@ An algorithm trains on one of three things, and functions are shared wherever th
 * **Gaussian steps**: a flow that was sampled at random, `dynamics=flow_sde`, `dance_sde` or `cps`.
   A log-probability is of one step, the mean over its latent dimensions.
 * **pictures**: a flow by how well it knows the velocity at fresh noise: minus the mean squared
-  error. So it is under `evidence: elbo`, whatever sampled, with rows of data, and under
-  `dynamics=ode` for algorithms of `evidence: any`. Under `evidence: teacher` the
+  error. So it is under `objective: denoising`, whatever sampled, with rows of data, and under
+  `dynamics=ode` for algorithms of `objective: any`. Under `objective: distillation` the
   states are those that were sampled, and the truth is what a teacher says of them.
 
-Most algorithms are of `evidence: path`. They ask how likely sampled steps are, which nobody knows
-under `dynamics=ode` or of rows of data, and are refused there. Below, a tick says that a function
-may be composed, and a number why it is refused, in the words of the command line. Nobody asks for
-a KL or an entropy bonus of coefficient 0, so neither is refused. Two refusals depend on more than
-the column: `algorithm/kl=timeless` on `dynamics=cps`, `algorithm/loss=grpo_guard` on
-`dynamics/logp=unscaled`.
+Most algorithms are of `objective: policy_gradient`. They ask how likely sampled steps are, which
+nobody knows under `dynamics=ode` or of rows of data, and are refused there. Below, a tick says that
+a function may be composed, and a number why it is refused, in the words of the command line.
+Nobody asks for a KL or an entropy bonus of coefficient 0, so neither is refused. Two refusals
+depend on more than the column: `algorithm/kl=timeless` on `dynamics=cps`,
+`algorithm/loss=grpo_guard` on `dynamics/logp=unscaled`.
 
 `algorithm/kl=auto` is `k3_unbiased` of tokens and `gaussian` of steps. `make legality` writes this
 page from what functions declare, and a test compares.

@@ -20,15 +20,15 @@ from tandem.training import collect
 from tandem.types import CoupledBatch, Prompt, Rollout, Scores
 
 GRPO = Algorithm(
-    evidence="path",
-    collect=collect.on_policy,
-    truncated=shaping.train,
+    objective="policy_gradient",
+    sampling_strategy=collect.on_policy,
+    truncation_handling=shaping.train,
     advantage=partial(group_relative, scale=unbiased_std),
     normalize_advantages=False,
     loss=ppo,
     weights=reduction.sequence_mean,
-    correction=importance.token_tis,
-    proximal=importance.recomputed,
+    importance_sampling=importance.token_tis,
+    old_logprobs=importance.recompute,
     kl=KLInLoss(coef=0.0, loss=k3_unbiased),
     entropy=EntropyBonus(coef=0.0),
     critic=None,

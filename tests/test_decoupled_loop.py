@@ -31,7 +31,7 @@ def few(name):
     """A preset for groups of four, at three noise levels."""
     algorithm = preset(name)
     return replace(
-        algorithm, group_size=4, regression=replace(algorithm.regression, count=3)
+        algorithm, group_size=4, timestep_sampling=replace(algorithm.timestep_sampling, count=3)
     )  # fmt: skip
 
 
@@ -167,10 +167,10 @@ class Loop(Alone):
         policy = small(
             algorithm.needs,
             steps=4,
-            sampling={"kernel": ode, "weights": algorithm.sampled_by},
-            timesteps=algorithm.regression,
-            objective=algorithm.evidence,
-            snapshots=algorithm.snapshots,
+            sampling={"kernel": ode, "weights": algorithm.rollout_weights},
+            timesteps=algorithm.timestep_sampling,
+            objective=algorithm.objective,
+            snapshots=algorithm.ema,
         )
         super().__init__(
             policy=policy,

@@ -24,10 +24,10 @@ def test_the_page_has_a_row_for_each_of_them_and_these_words():
 
 
 def test_guidance_asks_twice_whom_it_guides():
-    own = counted("dgpo", "algorithm.regression.guidance_scale=3", GUIDED)[-1]
+    own = counted("dgpo", "algorithm.timestep_sampling.guidance_scale=3", GUIDED)[-1]
     assert own.names == ("live", "fast", "ref")
     assert sorted(own.rows) == [own.points, 2 * own.points, 2 * own.points]
-    reference = counted("dgpo", "algorithm.regression.ref_guidance_scale=3", GUIDED)[-1]
+    reference = counted("dgpo", "algorithm.timestep_sampling.ref_guidance_scale=3", GUIDED)[-1]
     assert reference.times == 4
     path = counted("flow_grpo", "rollout.guidance_scale=3", GUIDED)[-1]
     assert path.names == ("live", "ref") and path.times == 4

@@ -125,7 +125,7 @@ def test_the_reward_is_charged_and_the_metric_is_of_the_old_policy():
     want = torch.tensor([1.0, 0.5]).double() - 0.2 * torch.where(MASK, old, 0).sum(1)
     assert_close(charged.total, want, **EXACT)
     assert paying.reads_before == {"old_kl_to_ref"}
-    metrics = settle(replace(GRPO, kl=paying).objective(policy, rows).metrics)
+    metrics = settle(replace(GRPO, kl=paying).training_objective(policy, rows).metrics)
     assert metrics["actor/ref_kl"] == pytest.approx(old[MASK].mean().item(), rel=1e-12)
 
 
@@ -155,8 +155,8 @@ def test_the_kl_of_every_preset_is_the_closed_form(preset, size):
     _, algorithm, kernel = preset
     policy, penalty = Velocities(kernel, size), algorithm.kl
     rows = policy.rows()
-    rows = replace(rows, weights=algorithm.objective.weigh(MASK))
-    algorithm.objective(policy, rows).loss.backward()
+    rows = replace(rows, weights=algorithm.training_objective.weigh(MASK))
+    algorithm.training_objective(policy, rows).loss.backward()
     loss = unbound(penalty.loss)[0]
     assert_close(
         policy.own.grad,

@@ -65,7 +65,7 @@ COMPARED = {
         "algorithm=dgpo", "algorithm/loss=group_preference", "model=tiny_flow",
     ),
     "groups of tokens": ("algorithm=dpo_online", "algorithm/loss=group_preference",
-        "algorithm/collect=on_policy", "algorithm/advantage=group_relative"),
+        "algorithm/sampling_strategy=on_policy", "algorithm/advantage=group_relative"),
 }  # fmt: skip
 
 

@@ -87,9 +87,9 @@ def test_a_batch_is_as_old_as_its_oldest_step(gap, fresh):
 
 
 def test_of_surplus_groups_those_that_were_drawn_first_are_kept(tmp_path):
-    algorithm = replace(GRPO, collect=partial(collect.dynamic_sampling, max_rounds=9))
+    algorithm = replace(GRPO, sampling_strategy=partial(collect.dynamic_sampling, max_rounds=9))
     loop = Loop(algorithm=algorithm, folder=tmp_path, rewards=EndsInTwo())
-    kept, _ = algorithm.collect(loop.source, dict(enumerate(loop.stream.draw(0, 6))))
+    kept, _ = algorithm.sampling_strategy(loop.source, dict(enumerate(loop.stream.draw(0, 6))))
     varied = []
     for rows, scores in loop.source.taken:
         for group in rows.group.unique():

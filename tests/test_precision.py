@@ -123,7 +123,7 @@ def test_every_pass_of_a_flow_policy_is_in_mixed_precision():
 
 def test_errors_of_a_flow_are_those_of_passes_in_mixed_precision():
     reads = frozenset({"ref_error"})
-    own = {"timesteps": Regression(weighting=plain, levels=discrete), "objective": "elbo"}
+    own = {"timesteps": Regression(weighting=plain, levels=discrete), "objective": "denoising"}
     policy = small_flow.small(reads, precision=MIXED, sampling={"kernel": ode}, **own)
     watched = Watched(policy.model.network, policy.model.frozen.network)
     rollout = policy.sample(small_flow.asked(), 2, key=1, slots=range(4))

@@ -57,7 +57,7 @@ def over_tokens(old_logp, logp, advantages, mask, *, alpha: float = 0.5, floor: 
     return -(alpha * ratio * advantages * mask).sum() / mask.sum(), {"my/ratio": ratio[mask].mean()}
 """
 OWN_LOSS = (
-    "algorithm/loss=averaged algorithm.loss.floor=0 algorithm/correction=none ~recipe "
+    "algorithm/loss=averaged algorithm.loss.floor=0 algorithm/importance_sampling=none ~recipe "
     "algorithm/weights=token_mean"
 )
 QUICK = (
@@ -208,8 +208,9 @@ def test_both_spellings_of_other_libraries_train(trained, tmp_path):
         ("trainer.devices=2", "trainer.devices=2 shares it out"),
         ("trainer.devices=[0,1]", "trainer.devices=[0, 1] shares it out"),
         (
-            "algorithm/correction=token_tis",
-            "algorithm/correction=token_tis weighs its steps (set algorithm/correction=none)",
+            "algorithm/importance_sampling=token_tis",
+            "algorithm/importance_sampling=token_tis weighs its steps (set "
+            "algorithm/importance_sampling=none)",
         ),
         ("algorithm/weights=sequence_sum", "algorithm/weights=sequence_sum need not add up to 1"),
     ],

@@ -77,7 +77,7 @@ def test_a_bonus_raises_the_entropy_of_the_whole_distribution(tmp_path):
 
 
 def test_answers_that_are_masked_leave_sum_and_count(tmp_path):
-    algorithm = replace(GRPO, truncated=shaping.mask, weights=reduction.token_mean)
+    algorithm = replace(GRPO, truncation_handling=shaping.mask, weights=reduction.token_mean)
     loop = Loop(algorithm=algorithm, plan=ONCE, folder=tmp_path)
     rows = first_rows(loop)
     assert 0 < rows.truncated.sum() < len(rows.mask)
@@ -102,7 +102,7 @@ class WrongAtAnyLength(AtOnce):
 def test_groups_are_filtered_by_what_is_right_and_not_by_what_it_costs(metric, some, tmp_path):
     chosen = partial(collect.dynamic_sampling, max_rounds=1, metric=metric)
     loop = Loop(
-        algorithm=replace(GRPO, collect=chosen),
+        algorithm=replace(GRPO, sampling_strategy=chosen),
         folder=tmp_path,
         rewards=WrongAtAnyLength(),
         guards=Guards(no_signal=99),

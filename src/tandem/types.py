@@ -206,7 +206,7 @@ class DecoupledBatch:
     advantages: Tensor  # [B, T]
     mask: Tensor  # [B, T] bool
     group: Tensor  # [B] int64
-    old_error: Tensor | None = None  # [B, T, D] of the older policy that algorithm.snapshots keeps
+    old_error: Tensor | None = None  # [B, T, D] of the older policy that algorithm.ema keeps
     ref_error: Tensor | None = None  # [B, T, D] of the frozen reference
     fast_error: Tensor | None = None  # [B, T, D] of an average that follows in a few updates
     # Of the step that the sampler took from there, where the states are those of its path:

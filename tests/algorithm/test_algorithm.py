@@ -228,19 +228,19 @@ def aged(loop, gap: int):
     return loop
 
 
-BARE = replace(GRPO, correction=importance.none)
+BARE = replace(GRPO, importance_sampling=importance.none)
 
 
 def test_stale_rows_without_a_correction_are_refused(tmp_path):
-    with pytest.raises(Stop, match="algorithm/correction=token_tis or staleness_decay"):
+    with pytest.raises(Stop, match="algorithm/importance_sampling=token_tis or staleness_decay"):
         aged(Loop(algorithm=BARE, folder=tmp_path), 1).go()
     aged(Loop(algorithm=BARE, folder=tmp_path), 0).go()
-    aged(Loop(algorithm=replace(BARE, proximal=importance.bypass), folder=tmp_path), 1).go()
+    aged(Loop(algorithm=replace(BARE, old_logprobs=importance.rollout), folder=tmp_path), 1).go()
 
 
 def test_a_decay_weighs_the_loss_of_stale_rows_and_nothing_else(tmp_path):
     decayed = partial(importance.staleness_decay, decay=0.5)
-    own = replace(GRPO, correction=decayed, kl=KLInLoss(coef=0.1, loss=k3_unbiased))
+    own = replace(GRPO, importance_sampling=decayed, kl=KLInLoss(coef=0.1, loss=k3_unbiased))
     fresh = Loop(algorithm=own, plan=ONCE, folder=tmp_path).go()
     stale = aged(Loop(algorithm=own, plan=ONCE, folder=tmp_path), 2).go()
     assert stale.report["rollout_corr/weight_mean"] == pytest.approx(0.25)
@@ -259,7 +259,7 @@ def nothing(scores, rollout):
 
 def test_the_policy_as_it_is_stands_for_the_old_one_where_there_is_no_ratio(tmp_path):
     """Truncated importance sampling of REINFORCE: no forward pass before the updates."""
-    off = replace(GRPO, loss=reinforce, proximal=importance.current)
+    off = replace(GRPO, loss=reinforce, old_logprobs=importance.current)
     loop = Loop(algorithm=off, folder=tmp_path)
     assert "old_logp" not in loop.needs
     assert loop.go().report["rollout_corr/weight_mean"] != 1
@@ -316,6 +316,6 @@ def test_rows_to_compare_with_are_neither_trained_nor_forwarded(tmp_path):
         last = torch.arange(len(rows.mask)) % 4 == 3
         return replace(rows, baseline=last), known
 
-    loop = Loop(algorithm=replace(GRPO, collect=with_a_greedy_row), folder=tmp_path)
+    loop = Loop(algorithm=replace(GRPO, sampling_strategy=with_a_greedy_row), folder=tmp_path)
     loop.go()
     assert max(loop.policy.rows_seen) == 9  # three groups of three

@@ -174,9 +174,9 @@ def test_help_names_every_option_and_every_key():
         hidden = path.name.startswith("_") or path.name == "config.yaml"
         assert hidden or f"{path.stem} " in text, path
     assert " _base " not in text
-    assert "\n  algorithm/snapshots@algorithm.snapshots.old\n" in text
-    assert "\n  algorithm/snapshots@algorithm.snapshots.sampling (of algorithm=crd)\n" in text
-    assert "\n  algorithm/snapshots\n" not in text
+    assert "\n  algorithm/ema@algorithm.ema.old\n" in text
+    assert "\n  algorithm/ema@algorithm.ema.sampling (of algorithm=crd)\n" in text
+    assert "\n  algorithm/ema\n" not in text
     assert all(f"\n  {key}:" in text for key in ("seed", "evaluation", "plugins", "dry_run"))
     assert text.count("  python train.py") == 5
     assert max(len(line) for line in text.splitlines()) < 140

@@ -14,7 +14,7 @@ from tandem.config.plugins import ADMITTED
 from tandem.settings.settings import COMPONENTS, Settings
 
 # What an option leaves to the user, and what only makes sense beside another choice.
-UNCORRECTED = ["algorithm/correction=none"]
+UNCORRECTED = ["algorithm/importance_sampling=none"]
 PAIRS, PAIRED = ["data=sort_pairs"], ["algorithm=dpo", "data=sort_pairs"]
 COMPARING = (
     "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
@@ -32,8 +32,8 @@ NFT, CRD, OPD = (
 TAUGHT = [*OPD, "algorithm.teachers.folders={others:teacher}"]
 OF_PICTURES_AS_A_WHOLE = "awm crd dgpo nft"
 BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
-AMONG = "/among@algorithm.regression.levels.among"
-SAMPLING = "algorithm/snapshots@algorithm.snapshots.sampling"
+AMONG = "/among@algorithm.timestep_sampling.levels.among"
+SAMPLING = "algorithm/ema@algorithm.ema.sampling"
 ROWS = "{_target_:tandem.data.rows.jsonl,path:rows.jsonl,seed:0}"
 BESIDE = {
     **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
@@ -59,16 +59,16 @@ BESIDE = {
     **{f"algorithm/loss={name}": PAIRED for name in COMPARING.split()},
     **{f"algorithm/loss={name}": UNCORRECTED for name in ("dppo", "dppo_kl", "dppo_pulled")},
     "algorithm/advantage=gae": ["algorithm=ppo"],
-    "algorithm/advantage=remax": ["algorithm/collect=greedy_baseline"],
-    "algorithm/collect=best_and_worst": ["algorithm=dpo_online"],
-    "algorithm/collect=greedy_baseline": ["algorithm=remax"],
-    "algorithm/collect=mismatched_pairs": ["algorithm=kto", *PAIRS],
-    "algorithm/collect=branched": RANDOM,
-    "algorithm/collect=offline": ["algorithm=sft"],
-    "algorithm/collect=preference_pairs": PAIRED,
+    "algorithm/advantage=remax": ["algorithm/sampling_strategy=remax"],
+    "algorithm/sampling_strategy=best_and_worst": ["algorithm=dpo_online"],
+    "algorithm/sampling_strategy=remax": ["algorithm=remax"],
+    "algorithm/sampling_strategy=kto_kl": ["algorithm=kto", *PAIRS],
+    "algorithm/sampling_strategy=tree": RANDOM,
+    "algorithm/sampling_strategy=offline": ["algorithm=sft"],
+    "algorithm/sampling_strategy=preference_pairs": PAIRED,
     "algorithm/loss=kto": ["algorithm=kto", *PAIRS],
-    "algorithm/proximal=bypass": UNCORRECTED,
-    "algorithm/proximal=current": ["algorithm/loss=reinforce"],
+    "algorithm/old_logprobs=rollout": UNCORRECTED,
+    "algorithm/old_logprobs=current": ["algorithm/loss=reinforce"],
     "data=folder": ["data.path=prompts"],
     "data=jsonl": ["data.path=prompts.jsonl"],
     "data=mixture": [f"data.of={{shown:{{data:{ROWS}}}}}"],
@@ -95,8 +95,8 @@ FITTING = {  # of all options of a group
     "algorithm/loss/distance": [*FLOW, "algorithm=flow_dppo"],
     **{f"algorithm/loss/{part}": CRD for part in ("centre", "fit", "tilt")},
     "algorithm/loss/target": TAUGHT,
-    **{f"algorithm/regression{part}": NFT for part in ("", "/weighting", AMONG)},
-    **{f"algorithm/snapshots@algorithm.snapshots.{name}": NFT for name in ("old", "fast")},
+    **{f"algorithm/timestep_sampling{part}": NFT for part in ("", "/weighting", AMONG)},
+    **{f"algorithm/ema@algorithm.ema.{name}": NFT for name in ("old", "fast")},
     SAMPLING: CRD,
     "algorithm/loss/weight": [*FLOW, "algorithm=grpo_guard"],
     "dynamics/logp": RANDOM,
@@ -126,13 +126,13 @@ def test_every_option_composes_and_binds(option):
 
 @pytest.mark.parametrize("name", ["old", "sampling"])
 def test_a_group_that_stands_elsewhere_is_chosen_where_it_stands(name):
-    cfg = compose([*CRD, "~recipe", f"algorithm/snapshots@algorithm.snapshots.{name}=ramp"])
-    assert cfg.algorithm.snapshots[name].decay["_target_"].endswith("piecewise_linear")
+    cfg = compose([*CRD, "~recipe", f"algorithm/ema@algorithm.ema.{name}=ramp"])
+    assert cfg.algorithm.ema[name].decay["_target_"].endswith("piecewise_linear")
 
 
 def test_a_snapshot_of_ones_own_is_added_by_its_name():
-    cfg = compose([*NFT, "~recipe", f"+{SAMPLING}=linear", "algorithm.sampled_by=sampling"])
-    assert "sampling" in cfg.algorithm.snapshots
+    cfg = compose([*NFT, "~recipe", f"+{SAMPLING}=linear", "algorithm.rollout_weights=sampling"])
+    assert "sampling" in cfg.algorithm.ema
     check(cfg)
 
 

@@ -114,7 +114,7 @@ def test_a_contradictory_line_is_answered_by_the_check(line, answer):
         "dynamics=cps dynamics.kernel.noise_level=1",
         "dynamics.kernel.noise_level=1.2",
         "model/ema=linear model.ema.decay=1 model.ema.start=0",
-        "algorithm=sft algorithm.evidence=elbo algorithm/kl=regressed algorithm.kl.coef=.1",
+        "algorithm=sft algorithm.objective=denoising algorithm/kl=regressed algorithm.kl.coef=.1",
     ],
 )
 def test_what_makes_sense_passes(line):
@@ -137,21 +137,21 @@ def flow(*line):
 )
 def test_the_unit_of_a_clip_is_that_of_the_log_probability(line, unit):
     cfg = flow(*line.split())
-    assert cfg.dynamics.clip_unit == pytest.approx(unit * cfg.model.latent_size**-0.5)
+    assert cfg.dynamics.clip_scale == pytest.approx(unit * cfg.model.latent_size**-0.5)
 
 
 def test_a_sequence_clip_is_that_of_a_mean_over_the_steps_of_a_picture():
     assert compose(["algorithm=gspo", "~recipe"]).algorithm.loss.clip_low == pytest.approx(3e-4)
     for name, times in {"gspo": 3, "gspo_token": 3, "luspo": 20}.items():
         cfg = flow(f"algorithm={name}", "rollout.steps=16")
-        one = 0.2 * cfg.dynamics.clip_unit / 4  # PPO's clip, of the mean of 16 independent steps
+        one = 0.2 * cfg.dynamics.clip_scale / 4  # PPO's clip, of the mean of 16 independent steps
         assert cfg.algorithm.loss.clip_low == pytest.approx(times / 3 * one, rel=1e-3)
 
 
 def test_a_cap_on_the_ratio_is_as_far_from_1_as_its_unit_says():
     assert compose(["algorithm=cispo", "~recipe"]).algorithm.loss.ratio_max == 5
     cfg = flow("algorithm=cispo")
-    assert cfg.algorithm.loss.ratio_max == pytest.approx(1 + 4 * cfg.dynamics.clip_unit)
+    assert cfg.algorithm.loss.ratio_max == pytest.approx(1 + 4 * cfg.dynamics.clip_scale)
 
 
 def test_no_flow_algorithm_clips_below_what_a_ratio_can_resolve_at_the_size_of_stable_diffusion():

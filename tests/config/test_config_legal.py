@@ -18,7 +18,7 @@ SECOND_ORDER = (
 )
 FINISHED = (
     "on dynamics=flow_sde: every picture is finished, and none takes longer; set "
-    "algorithm/truncated=train"
+    "algorithm/truncation_handling=train"
 )
 PATH = (
     "asks how likely sampled steps are, and dynamics=ode takes none at random; set "
@@ -54,15 +54,15 @@ ON_STEPS = {
         "sample is far from 1, but that of a mean over latent dimensions hardly moves, so nothing "
         "would hold the policy back; set algorithm/loss=ppo"
     ),
-    "algorithm/truncated=overlong": f"algorithm/truncated=overlong {FINISHED}",
-    "algorithm/truncated=mask": f"algorithm/truncated=mask {FINISHED}",
-    "algorithm/truncated=penalise": f"algorithm/truncated=penalise {FINISHED}",
+    "algorithm/truncation_handling=overlong": f"algorithm/truncation_handling=overlong {FINISHED}",
+    "algorithm/truncation_handling=mask": f"algorithm/truncation_handling=mask {FINISHED}",
+    "algorithm/truncation_handling=penalise": f"algorithm/truncation_handling=penalise {FINISHED}",
     "algorithm.entropy.coef=.1": (
         "algorithm.entropy on dynamics=flow_sde: the entropy of a Gaussian step is a constant of "
         "its noise level, which nothing trained can raise; set algorithm.entropy.coef=0"
     ),
     "algorithm=remax": (
-        "algorithm/collect=greedy_baseline on dynamics=flow_sde: a flow has no likeliest picture "
+        "algorithm/sampling_strategy=remax on dynamics=flow_sde: a flow has no likeliest picture "
         "to compare with; set algorithm=rloo"
     ),
     "algorithm=dpo_online algorithm/loss=orpo": (
@@ -99,13 +99,15 @@ ON_PICTURES = {
         "data=shapes has no chosen and rejected answers; set data=shapes_pairs, or data=jsonl with "
         "such rows, or sample them: algorithm=dpo_online"
     ),
-    "algorithm=dpo_online dynamics=ode algorithm/correction=token_tis": (
-        "algorithm/correction=token_tis on dynamics=ode: nobody knows how likely the sampler was "
-        "to paint a picture as a whole; set algorithm/correction=none"
+    "algorithm=dpo_online dynamics=ode algorithm/importance_sampling=token_tis": (
+        "algorithm/importance_sampling=token_tis on dynamics=ode: nobody knows how likely the "
+        "sampler was "
+        "to paint a picture as a whole; set algorithm/importance_sampling=none"
     ),
-    "algorithm=dpo_online dynamics=ode algorithm/proximal=bypass": (
-        "algorithm/proximal=bypass on dynamics=ode: nobody knows how likely the sampler was to "
-        "paint a picture as a whole; set algorithm/proximal=recomputed"
+    "algorithm=dpo_online dynamics=ode algorithm/old_logprobs=rollout": (
+        "algorithm/old_logprobs=rollout on dynamics=ode: nobody knows how likely the sampler was "
+        "to "
+        "paint a picture as a whole; set algorithm/old_logprobs=recompute"
     ),
     "algorithm=dpo_online dynamics=ode algorithm.kl.coef=.1": (
         "algorithm/kl=gaussian on dynamics=ode: a picture as a whole is no Gaussian step; set "
@@ -115,7 +117,8 @@ ON_PICTURES = {
         "algorithm/kl=in_reward on dynamics=ode: the policy's steps are not known one by one, and "
         "it is they that pay; set algorithm.kl.coef=0"
     ),
-    "algorithm=reinforce algorithm/collect=offline algorithm/correction=none group_size=1": (
+    "algorithm=reinforce algorithm/sampling_strategy=offline algorithm/importance_sampling=none "
+    "group_size=1": (
         "algorithm=reinforce asks how likely sampled steps are, and rows of data under "
         "dynamics=flow_sde have none; set algorithm=sft"
     ),
@@ -125,7 +128,7 @@ ON_TOKENS = {
         "algorithm/kl=gaussian on dynamics=autoregressive: tokens are no Gaussian steps; set "
         "algorithm/kl=auto"
     ),
-    "algorithm.evidence=elbo": (
+    "algorithm.objective=denoising": (
         "algorithm=grpo trains on pictures as a whole, but dynamics=autoregressive on tokens"
     ),
 }
@@ -156,7 +159,9 @@ def test_what_it_says_to_set_is_right(model, line, advice):
     key = advice.partition("=")[0]
     kept = [part for part in line.split() if part.partition("=")[0] != key]
     if advice == "algorithm/loss=dpo" and "algorithm=dpo_online" not in line:
-        kept.append("algorithm/collect=best_and_worst")  # of the steps that its preset asks for
+        kept.append(
+            "algorithm/sampling_strategy=best_and_worst"
+        )  # of the steps that its preset asks for
     checked(model, " ".join([*kept, advice]))
 
 

@@ -35,8 +35,9 @@ MISSPELT = {
     "reward=[exact_match,lenght]": "unknown option of reward 'lenght': did you mean 'length'?",
     "algorithm/los=ppo": "unknown group 'algorithm/los': did you mean 'algorithm/loss'?",
     "algorithm/loss=gspq": "unknown option of algorithm/loss 'gspq': did you mean 'gspo'?",
-    "algorithm/truncated=zzz": (
-        "unknown option of algorithm/truncated 'zzz': there are mask, overlong, penalise, train"
+    "algorithm/truncation_handling=zzz": (
+        "unknown option of algorithm/truncation_handling 'zzz': there are mask, overlong, "
+        "penalise, train"
     ),
     "recipe=tiny_lm/grop": "unknown option of recipe 'tiny_lm/grop': did you mean 'tiny_lm/grpo'?",
     "experiment=nope": "unknown option of experiment 'nope': there are none",
@@ -78,14 +79,14 @@ MISSPELT = {
     "model=tiny_flow dynamics=ode dynamics/stochastic=every_step": (
         "dynamics/stochastic is a part of other options of dynamics than the one that was chosen"
     ),
-    "model=tiny_flow algorithm=nft algorithm/regression/among=time": (
-        "algorithm/regression/among=time: write "
-        "algorithm/regression/among@algorithm.regression.levels.among=time"
+    "model=tiny_flow algorithm=nft algorithm/timestep_sampling/among=time": (
+        "algorithm/timestep_sampling/among=time: write "
+        "algorithm/timestep_sampling/among@algorithm.timestep_sampling.levels.among=time"
     ),
-    "model=tiny_flow algorithm=nft algorithm/snapshots=ramp": (
-        "algorithm/snapshots=ramp: say which one; write "
-        "algorithm/snapshots@algorithm.snapshots.fast=ramp or "
-        "algorithm/snapshots@algorithm.snapshots.old=ramp"
+    "model=tiny_flow algorithm=nft algorithm/ema=ramp": (
+        "algorithm/ema=ramp: say which one; write "
+        "algorithm/ema@algorithm.ema.fast=ramp or "
+        "algorithm/ema@algorithm.ema.old=ramp"
     ),
     "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
     "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",
@@ -136,8 +137,8 @@ WRONG = {
     "evaluation.metric=exact_mach": (
         "evaluation.metric: unknown reward 'exact_mach': did you mean 'exact_match'?"
     ),
-    "algorithm=dapo algorithm.collect.metric=foo": (
-        "algorithm.collect.metric: unknown reward 'foo': there are exact_match"
+    "algorithm=dapo algorithm.sampling_strategy.metric=foo": (
+        "algorithm.sampling_strategy.metric: unknown reward 'foo': there are exact_match"
     ),
     "optimizer.lr=-1": "optimizer.lr=-1.0: must not be negative",
     "algorithm.kl.coef=-1": "algorithm.kl.coef=-1.0: must not be negative",
@@ -211,7 +212,7 @@ WRONG = {
     "~schedule": "schedule is missing: choose one of the options of conf/schedule",
     "algorithm/loss=reinforce": (
         "num_minibatches=2 epochs=1: reinforce has no ratio for samples that an update has left "
-        "behind; set both to 1, or algorithm/proximal=current, whose correction weighs them"
+        "behind; set both to 1, or algorithm/old_logprobs=current, whose correction weighs them"
     ),
     "+algorithm.loss.clip_hgih=.3": (
         "unknown key 'algorithm.loss.clip_hgih': did you mean 'algorithm.loss.clip_high'?"
@@ -242,20 +243,22 @@ WRONG = {
     "algorithm/advantage=pkpo algorithm.advantage.k=0": (
         "k=0 of pkpo: a group of group_size=8 has no set of 0 samples; set k to 1 ... 8"
     ),
-    "algorithm=gdpo algorithm/truncated=overlong": (
-        "algorithm/truncated=overlong lowers the sum of the rewards, which gdpo does not read; "
-        "set algorithm/truncated=train or mask and algorithm/kl=auto"
+    "algorithm=gdpo algorithm/truncation_handling=overlong": (
+        "algorithm/truncation_handling=overlong lowers the sum of the rewards, which gdpo does not "
+        "read; "
+        "set algorithm/truncation_handling=train or mask and algorithm/kl=auto"
     ),
     "algorithm=gdpo algorithm/kl=in_reward algorithm.kl.coef=0.1": (
         "algorithm/kl=in_reward lowers the sum of the rewards, which gdpo does not read; "
-        "set algorithm/truncated=train or mask and algorithm/kl=auto"
+        "set algorithm/truncation_handling=train or mask and algorithm/kl=auto"
     ),
     "algorithm=gdpo reward=[exact_match,length]": (
         "reward.length.weight=0.1: gdpo compares each reward by itself and reads no weight of the "
         "sum; set it to 1, and algorithm.advantage.weights={length:0.1,...}"
     ),
-    "algorithm=passk algorithm/truncated=penalise": (
-        "algorithm/truncated=penalise makes scores negative, and pass_at_k compares rewards of 0 "
+    "algorithm=passk algorithm/truncation_handling=penalise": (
+        "algorithm/truncation_handling=penalise makes scores negative, and pass_at_k compares "
+        "rewards of 0 "
         "and more; leave it out, or set algorithm/advantage=group_relative"
     ),
     "algorithm=maxrl reward.exact_match.range=[0,1]": (
@@ -264,12 +267,13 @@ WRONG = {
     ),
     "algorithm=dpo data=sort_pairs algorithm/kl=in_reward algorithm.kl.coef=0.1": (
         "algorithm/kl=in_reward takes from the scores of pairs after preference_pairs has said "
-        "which answer is the better one; set algorithm/truncated=train and "
+        "which answer is the better one; set algorithm/truncation_handling=train and "
         "algorithm/kl=auto"
     ),
-    "algorithm=dpo_online algorithm/truncated=overlong": (
-        "algorithm/truncated=overlong takes from the scores of pairs after best_and_worst has said "
-        "which answer is the better one; set algorithm/truncated=train and "
+    "algorithm=dpo_online algorithm/truncation_handling=overlong": (
+        "algorithm/truncation_handling=overlong takes from the scores of pairs after "
+        "best_and_worst has said "
+        "which answer is the better one; set algorithm/truncation_handling=train and "
         "algorithm/kl=auto"
     ),
     "algorithm=sft algorithm.normalize_advantages=true": (
@@ -293,14 +297,14 @@ WRONG = {
     "algorithm.target_kl=-1": "algorithm.target_kl=-1.0: must be positive",
     "algorithm=opo num_minibatches=4": (
         "num_minibatches=4 epochs=1: reinforce has no ratio for samples that an update has left "
-        "behind; set both to 1, or algorithm/proximal=current, whose correction weighs them"
+        "behind; set both to 1, or algorithm/old_logprobs=current, whose correction weighs them"
     ),
     "algorithm.loss.clip_low=1.5": "algorithm.loss.clip_low=1.5: must lie in 0 ... 1",
     "algorithm=clip_cov algorithm.loss.between=[5,1]": (
         "algorithm.loss.between=[5.0, 1.0]: give the lower bound and then the upper"
     ),
-    "algorithm/correction=icepop algorithm.correction.low=6": (
-        "algorithm.correction.low=6.0 algorithm.correction.high=5.0: must rise"
+    "algorithm/importance_sampling=icepop algorithm.importance_sampling.low=6": (
+        "algorithm.importance_sampling.low=6.0 algorithm.importance_sampling.high=5.0: must rise"
     ),
     "algorithm=ppo algorithm.critic.loss.clip=-1": (
         "algorithm.critic.loss.clip=-1.0: must not be negative"

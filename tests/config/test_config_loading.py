@@ -14,7 +14,7 @@ from tandem.config.loading import merge
 
 LINES = (
     [],
-    ["model=tiny_flow", "+algorithm/snapshots@algorithm.snapshots.mine=ramp"],
+    ["model=tiny_flow", "+algorithm/ema@algorithm.ema.mine=ramp"],
     ["model=sd3_5_medium", "algorithm=mix_grpo", "~recipe", "optimizer=adam"],
     ["logger=[wandb,csv]", "reward=[length,format]", "sweep=[seeds]"],
 )

@@ -29,32 +29,35 @@ WRONG = {
         "algorithm/advantage=group_relative: dpo compares rows of which one is +1 and one is -1; "
         "set algorithm/advantage=preferred"
     ),
-    "algorithm=dpo_online ~recipe algorithm/correction=token_tis": (
-        "algorithm/correction=token_tis: dpo compares whole rows, which no weight of single steps "
-        "may part; set algorithm/correction=none"
+    "algorithm=dpo_online ~recipe algorithm/importance_sampling=token_tis": (
+        "algorithm/importance_sampling=token_tis: dpo compares whole rows, which no weight of "
+        "single steps "
+        "may part; set algorithm/importance_sampling=none"
     ),
     f"{PAIRS} algorithm.normalize_advantages=true": (
         "algorithm.normalize_advantages=true moves rows that dpo does not compare; set it to false"
     ),
-    "algorithm=dpo_online ~recipe algorithm/collect=on_policy": (
-        "algorithm/collect=on_policy: dpo compares two rows of a group; set "
-        "algorithm/collect=preference_pairs (from the data) or best_and_worst (of samples)"
+    "algorithm=dpo_online ~recipe algorithm/sampling_strategy=on_policy": (
+        "algorithm/sampling_strategy=on_policy: dpo compares two rows of a group; set "
+        "algorithm/sampling_strategy=preference_pairs (from the data) or best_and_worst (of "
+        "samples)"
     ),
-    f"{KTO} algorithm/collect=preference_pairs": (
-        "algorithm/collect=preference_pairs: kto compares with rows that are not trained; "
-        "set algorithm/collect=mismatched_pairs"
+    f"{KTO} algorithm/sampling_strategy=preference_pairs": (
+        "algorithm/sampling_strategy=preference_pairs: kto compares with rows that are not "
+        "trained; "
+        "set algorithm/sampling_strategy=kto_kl"
     ),
-    "algorithm=kto ~recipe algorithm/collect=greedy_baseline": (
-        "algorithm/collect=greedy_baseline: kto compares with rows that are not trained; "
-        "set algorithm/collect=mismatched_pairs"
+    "algorithm=kto ~recipe algorithm/sampling_strategy=remax": (
+        "algorithm/sampling_strategy=remax: kto compares with rows that are not trained; "
+        "set algorithm/sampling_strategy=kto_kl"
     ),
     "algorithm=reinforce ~recipe algorithm/advantage=remax": (
-        "algorithm/collect=on_policy: remax compares with rows that are not trained; "
-        "set algorithm/collect=greedy_baseline"
+        "algorithm/sampling_strategy=on_policy: remax compares with rows that are not trained; "
+        "set algorithm/sampling_strategy=remax"
     ),
-    "algorithm=grpo ~recipe algorithm/collect=greedy_baseline": (
-        "algorithm/collect=greedy_baseline makes rows to compare with, but nothing reads them; set "
-        "algorithm/advantage=remax, algorithm/loss=kto or another algorithm/collect"
+    "algorithm=grpo ~recipe algorithm/sampling_strategy=remax": (
+        "algorithm/sampling_strategy=remax makes rows to compare with, but nothing reads them; set "
+        "algorithm/advantage=remax, algorithm/loss=kto or another algorithm/sampling_strategy"
     ),
     f"{PAIRS} algorithm.loss.beta=0": "algorithm.loss.beta=0.0: must be positive",
     f"{PAIRS} algorithm.loss.label_smoothing=0.5": (
@@ -91,7 +94,7 @@ def test_a_temperature_is_in_units_of_the_dynamics(loss):
     collect = "kto" if loss == "kto" else "dpo"
     line = f"algorithm={collect} data=sort_pairs ~recipe algorithm/loss={loss}"
     once, twice = (
-        compose([*shlex.split(line), f"dynamics.preference_unit={unit}"]).algorithm.loss.beta
+        compose([*shlex.split(line), f"dynamics.preference_scale={unit}"]).algorithm.loss.beta
         for unit in (1.0, 3.0)
     )
     assert twice == pytest.approx(3 * once)

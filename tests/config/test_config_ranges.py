@@ -6,10 +6,12 @@ import pytest
 
 from tandem.config import ConfigError, check, compose
 
-LEVELS = "algorithm.regression.levels"
-OLD, FAST = (f"algorithm.snapshots.{name}.decay" for name in ("old", "fast"))
-UNIFORM, NORMAL = (f"nft algorithm/regression={name}" for name in ("uniform", "logit_normal"))
-BY_TIME = "nft algorithm/regression/among@algorithm.regression.levels.among=time"
+LEVELS = "algorithm.timestep_sampling.levels"
+OLD, FAST = (f"algorithm.ema.{name}.decay" for name in ("old", "fast"))
+UNIFORM, NORMAL = (
+    f"nft algorithm/timestep_sampling={name}" for name in ("uniform", "logit_normal")
+)
+BY_TIME = "nft algorithm/timestep_sampling/among@algorithm.timestep_sampling.levels.among=time"
 TAUGHT = "diffusion_opd algorithm.teachers.folders={others:teacher}"
 POSITIVE = "must be positive"
 PART = "must lie in 0 ... 1"
@@ -26,9 +28,9 @@ WRONG = {  # preset and key=number -> what is said of it
     "crd algorithm.kl.loss.least=1.5": PART,
     "crd algorithm.kl.loss.advantage_clip=0.0": POSITIVE,
     "flow_grpo algorithm/loss=group_preference algorithm.loss.beta=0.0": POSITIVE,
-    "awm algorithm.regression.weighting.p=0.0": POSITIVE,
-    "awm algorithm.anchor.coef=-1.0": "must not be negative",
-    "dgpo algorithm.sampled_by_from=-1": "must not be negative",
+    "awm algorithm.timestep_sampling.weighting.p=0.0": POSITIVE,
+    "awm algorithm.ema_kl.coef=-1.0": "must not be negative",
+    "dgpo algorithm.rollout_weights_start=-1": "must not be negative",
     f"{UNIFORM} {LEVELS}.high=1.5": PART,
     f"nft {LEVELS}.among.start=-0.5": PART,
     f"{UNIFORM} {LEVELS}.shift=0.0": POSITIVE,

@@ -11,30 +11,34 @@ ONLINE = "model=tiny_flow algorithm=dpo_online dynamics=ode"
 NFT = "model=tiny_flow algorithm=nft ~recipe"
 DGPO = "model=tiny_flow algorithm=dgpo ~recipe"
 OPD = "model=tiny_flow algorithm=diffusion_opd 'algorithm.teachers.folders={others: runs/x}'"
-KEEP_FAST = "algorithm.snapshots.fast is missing, but something reads it; leave it"
+KEEP_FAST = "algorithm.ema.fast is missing, but something reads it; leave it"
 WRONG = {
-    f"{NFT} algorithm.evidence=any": (
-        "algorithm.evidence=any: nft reads velocity errors; set it to elbo"
+    f"{NFT} algorithm.objective=any": (
+        "algorithm.objective=any: nft reads velocity errors; set it to denoising"
     ),
-    f"{OPD} algorithm.evidence=any": (
-        "algorithm.evidence=any: distillation reads velocity errors; set it to teacher"
+    f"{OPD} algorithm.objective=any": (
+        "algorithm.objective=any: distillation reads velocity errors; set it to distillation"
     ),
-    f"{NFT} algorithm/loss=distillation algorithm.evidence=elbo": (
-        "algorithm.evidence=elbo: distillation asks a teacher on the policy's own path; set it to "
-        "teacher, as algorithm=diffusion_opd does"
+    f"{NFT} algorithm/loss=distillation algorithm.objective=denoising": (
+        "algorithm.objective=denoising: distillation asks a teacher on the policy's own path; set "
+        "it to "
+        "distillation, as algorithm=diffusion_opd does"
     ),
-    "model=tiny_flow algorithm=awm ~recipe algorithm.evidence=teacher": (
-        "algorithm.evidence=teacher: ppo reads log-probabilities, and a teacher tells velocities; "
+    "model=tiny_flow algorithm=awm ~recipe algorithm.objective=distillation": (
+        "algorithm.objective=distillation: ppo reads log-probabilities, and a teacher tells "
+        "velocities; "
         "set algorithm/loss=distillation"
     ),
-    f"{NFT} algorithm.evidence=teacher": (
-        "algorithm.evidence=teacher needs algorithm.teachers.folders; see algorithm=diffusion_opd"
+    f"{NFT} algorithm.objective=distillation": (
+        "algorithm.objective=distillation needs algorithm.teachers.folders; see "
+        "algorithm=diffusion_opd"
     ),
-    f"{OPD} algorithm.evidence=elbo algorithm/loss=nft algorithm/kl=regressed": (
-        "algorithm.teachers are not asked under algorithm.evidence=elbo; set teacher"
+    f"{OPD} algorithm.objective=denoising algorithm/loss=nft algorithm/kl=regressed": (
+        "algorithm.teachers are not asked under algorithm.objective=denoising; set distillation"
     ),
     f"{ONLINE} algorithm/kl=regressed algorithm.kl.coef=1": (
-        "algorithm.kl: regressed reads velocity errors, and under algorithm.evidence=any there are "
+        "algorithm.kl: regressed reads velocity errors, and under algorithm.objective=any there "
+        "are "
         "none; set algorithm.kl.coef=0"
     ),
     f"{OPD} algorithm.kl.coef=.1": (
@@ -42,54 +46,59 @@ WRONG = {
         "algorithm.kl.coef=0, or algorithm/kl=regressed, the distance of velocities"
     ),
     f"{OPD} dynamics/solver=heun": (
-        "algorithm.evidence=teacher: a solver keeps no states to ask a teacher about; set "
+        "algorithm.objective=distillation: a solver keeps no states to ask a teacher about; set "
         "dynamics/solver=euler"
     ),
     f"{OPD} dynamics=cps algorithm/loss/target=x0": (
         "algorithm/loss/target=x0 on dynamics=cps: where a step has noise, its mean is what it "
         "depends on; set algorithm/loss/target=xt, or dynamics=ode"
     ),
-    f"{DGPO} ~algorithm.snapshots.fast": KEEP_FAST,
-    f"{NFT} algorithm.anchor.coef=1 ~algorithm.snapshots.fast": KEEP_FAST,
-    f"{NFT} algorithm.sampled_by=odl": (
-        "algorithm.sampled_by: unknown snapshot 'odl': did you mean 'old'?"
+    f"{DGPO} ~algorithm.ema.fast": KEEP_FAST,
+    f"{NFT} algorithm.ema_kl.coef=1 ~algorithm.ema.fast": KEEP_FAST,
+    f"{NFT} algorithm.rollout_weights=odl": (
+        "algorithm.rollout_weights: unknown snapshot 'odl': did you mean 'old'?"
     ),
-    "model=tiny_flow algorithm=grpo ~recipe algorithm.sampled_by=old": (
-        "algorithm.sampled_by=old: the log-probabilities of sampled steps are those of the live "
+    "model=tiny_flow algorithm=grpo ~recipe algorithm.rollout_weights=old": (
+        "algorithm.rollout_weights=old: the log-probabilities of sampled steps are those of the "
+        "live "
         "weights; set it to live"
     ),
     "model=tiny_flow algorithm=grpo ~recipe rollout.weights=old": (
-        "algorithm.sampled_by=old: the log-probabilities of sampled steps are those of the live "
+        "algorithm.rollout_weights=old: the log-probabilities of sampled steps are those of the "
+        "live "
         "weights; set it to live"
     ),
-    "model=tiny_flow algorithm=dpo data=shapes_pairs algorithm.sampled_by=old": (
-        "algorithm.sampled_by=old: nothing is sampled; set it to live"
+    "model=tiny_flow algorithm=dpo data=shapes_pairs algorithm.rollout_weights=old": (
+        "algorithm.rollout_weights=old: nothing is sampled; set it to live"
     ),
-    f"{NFT} algorithm.sampled_by=live algorithm.sampled_by_from=50": (
-        "algorithm.sampled_by_from: the live weights sample all along; leave it at 0"
+    f"{NFT} algorithm.rollout_weights=live algorithm.rollout_weights_start=50": (
+        "algorithm.rollout_weights_start: the live weights sample all along; leave it at 0"
     ),
     f"{NFT} algorithm.target_kl=0.01 num_minibatches=2": (
         "algorithm.target_kl is nats of sampled steps, and here whole pictures are trained; set it "
-        "to null, and algorithm.kl.coef or algorithm.anchor.coef instead"
+        "to null, and algorithm.kl.coef or algorithm.ema_kl.coef instead"
     ),
-    "model=tiny_flow algorithm=kto data=shapes_pairs ~recipe algorithm.evidence=elbo": (
-        "algorithm.evidence=elbo has a log-probability for each noise level, and kto judges "
-        "pictures as a whole; set algorithm.evidence=any, whose is the mean over levels"
+    "model=tiny_flow algorithm=kto data=shapes_pairs ~recipe algorithm.objective=denoising": (
+        "algorithm.objective=denoising has a log-probability for each noise level, and kto judges "
+        "pictures as a whole; set algorithm.objective=any, whose is the mean over levels"
     ),
     f"{NFT} rollout.steps=1": (
-        "algorithm.regression of rollout.steps=1: no step of the sampler is left to draw a noise "
-        "level from; raise rollout.steps, or widen algorithm.regression.levels.among"
+        "algorithm.timestep_sampling of rollout.steps=1: no step of the sampler is left to draw a "
+        "noise "
+        "level from; raise rollout.steps, or widen algorithm.timestep_sampling.levels.among"
     ),
-    f"{DGPO} algorithm.regression.shared=false": (
-        "algorithm.regression.shared=false: dgpo compares the samples of a prompt, which must get "
+    f"{DGPO} algorithm.timestep_sampling.shared=false": (
+        "algorithm.timestep_sampling.shared=false: dgpo compares the samples of a prompt, which "
+        "must get "
         "the same noise; set it to true"
     ),
-    f"{ONLINE} algorithm.regression.shared=false": (
-        "algorithm.regression.shared=false: dpo compares the samples of a prompt, which must get "
+    f"{ONLINE} algorithm.timestep_sampling.shared=false": (
+        "algorithm.timestep_sampling.shared=false: dpo compares the samples of a prompt, which "
+        "must get "
         "the same noise; set it to true"
     ),
-    f"{NFT} algorithm.regression.count=0": (
-        "algorithm.regression.count is 0; it must be at least 1"
+    f"{NFT} algorithm.timestep_sampling.count=0": (
+        "algorithm.timestep_sampling.count is 0; it must be at least 1"
     ),
 }
 
@@ -108,8 +117,8 @@ def test_a_contradiction_is_named_with_the_flag_to_set(words, said):
         f"{DGPO} dynamics=cps",
         f"{OPD} dynamics=flow_sde algorithm/loss/target=xt",
         f"{DGPO} algorithm/loss=dgpo_fast",
-        f"{NFT} algorithm.anchor.coef=1",
-        f"{NFT} algorithm/snapshots@algorithm.snapshots.old=linear",
+        f"{NFT} algorithm.ema_kl.coef=1",
+        f"{NFT} algorithm/ema@algorithm.ema.old=linear",
         "model=tiny_flow algorithm=awm ~recipe algorithm/loss=gspo",
     ],
 )
@@ -121,18 +130,18 @@ PICTURES_ALONE = "only who trains on whole pictures reads it"
 BY_TEACHER = "a teacher is asked where the policy came to"
 GRPO = "algorithm=grpo model=tiny_flow"
 UNREAD = {
-    f"{GRPO} algorithm/regression=uniform": PICTURES_ALONE,
-    f"{GRPO} algorithm.snapshots.old.every=update": PICTURES_ALONE,
-    f"{OPD} algorithm/regression=uniform": BY_TEACHER,
-    f"{OPD} algorithm.regression.count=4": BY_TEACHER,
-    f"{NFT} algorithm/regression/weighting=ghuber": "nft reads errors as they are",
-    f"{DGPO} algorithm.snapshots.old.decay.decay=0.5": "nothing reads algorithm.snapshots.old",
+    f"{GRPO} algorithm/timestep_sampling=uniform": PICTURES_ALONE,
+    f"{GRPO} algorithm.ema.old.every=update": PICTURES_ALONE,
+    f"{OPD} algorithm/timestep_sampling=uniform": BY_TEACHER,
+    f"{OPD} algorithm.timestep_sampling.count=4": BY_TEACHER,
+    f"{NFT} algorithm/timestep_sampling/weighting=ghuber": "nft reads errors as they are",
+    f"{DGPO} algorithm.ema.old.decay.decay=0.5": "nothing reads algorithm.ema.old",
 }
 READ = (
-    "algorithm=sft model=tiny_flow algorithm.regression.count=3",
-    f"{OPD} algorithm.regression.guidance_scale=1",
-    f"{DGPO} algorithm.snapshots.fast.decay.decay=0.5",
-    f"{NFT} algorithm/snapshots@algorithm.snapshots.old=linear",
+    "algorithm=sft model=tiny_flow algorithm.timestep_sampling.count=3",
+    f"{OPD} algorithm.timestep_sampling.guidance_scale=1",
+    f"{DGPO} algorithm.ema.fast.decay.decay=0.5",
+    f"{NFT} algorithm/ema@algorithm.ema.old=linear",
 )
 
 
@@ -155,14 +164,18 @@ def test_one_that_somebody_reads_is_taken(words):
 
 def test_a_snapshot_is_not_called_what_other_weights_are():
     cfg = compose(shlex.split(NFT))
-    OmegaConf.update(cfg, "algorithm.snapshots.live", cfg.algorithm.snapshots.old, force_add=True)
+    OmegaConf.update(cfg, "algorithm.ema.live", cfg.algorithm.ema.old, force_add=True)
     with pytest.raises(ConfigError, match="live names the weights that are trained"):
         check(cfg)
 
 
 def test_what_pictures_alone_are_asked_is_no_key_of_a_run_of_tokens():
-    assert not {"regression", "snapshots", "anchor", "teachers"} & {*compose().algorithm}
-    for key in ("algorithm.regression.count", "algorithm.sampled_by", "algorithm.anchor.coef"):
+    assert not {"timestep_sampling", "ema", "ema_kl", "teachers"} & {*compose().algorithm}
+    for key in (
+        "algorithm.timestep_sampling.count",
+        "algorithm.rollout_weights",
+        "algorithm.ema_kl.coef",
+    ):
         with pytest.raises(
             ConfigError, match=rf"^{key}: no language model has algorithm\.\w+; leave it out"
         ):

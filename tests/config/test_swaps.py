@@ -83,8 +83,8 @@ LINES = {  # a swap -> a number that is dropped, and one that is kept
         "dynamics.stochastic.length=4",
         None,
     ),
-    f"{FLOW} algorithm=crd algorithm/snapshots@algorithm.snapshots.sampling=linear": (
-        "algorithm.snapshots.sampling.decay.slope=0.0075",
+    f"{FLOW} algorithm=crd algorithm/ema@algorithm.ema.sampling=linear": (
+        "algorithm.ema.sampling.decay.slope=0.0075",
         None,
     ),
     "model=flux1_dev algorithm=flow_grpo dynamics=cps data.path=x": (
@@ -118,7 +118,16 @@ def test_what_is_typed_for_a_part_that_has_no_such_number_is_an_error():
 @functools.cache
 def option_groups() -> dict[str, list[str]]:
     found = menu(loader())
-    parts = ("loss", "advantage", "weights", "correction", "kl", "collect", "proximal", "truncated")
+    parts = (
+        "loss",
+        "advantage",
+        "weights",
+        "kl",
+        "importance_sampling",
+        "sampling_strategy",
+        "old_logprobs",
+        "truncation_handling",
+    )
     groups = [*(f"algorithm/{part}" for part in parts), "dynamics/stochastic", "dynamics/schedule"]
     return {group: found[group] for group in groups}
 
@@ -126,8 +135,8 @@ def option_groups() -> dict[str, list[str]]:
 def beside(algorithm: str) -> list[str]:
     """A model that the preset is for, and the data that it cannot do without."""
     text = (conf_folder() / "algorithm" / f"{algorithm}.yaml").read_text()
-    of_flows = re.search(r"dynamics|elbo|advantage: \w*flow_grpo|loss: (flow|grpo_g)", text)
-    teacher = ["algorithm.teachers.folders={others:x}"] if "evidence: teacher" in text else []
+    of_flows = re.search(r"dynamics|denoising|advantage: \w*flow_grpo|loss: (flow|grpo_g)", text)
+    teacher = ["algorithm.teachers.folders={others:x}"] if "objective: distillation" in text else []
     pairs = "preference_pairs" in text or "mismatched" in text
     return [*([FLOW] if of_flows else []), *(["data=sort_pairs"] if pairs else []), *teacher]
 

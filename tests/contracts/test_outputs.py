@@ -75,11 +75,11 @@ WRONG = {
         r"^advantage <lambda> returned \[B\]",
     ),
     "weights": (lambda mask: torch.tensor(1 / 24), r"^weights <lambda> returned one number"),
-    "correction": (
+    "importance_sampling": (
         declare(reads={"old_logp", "behaviour_logp"})(lambda batch: batch.logp.exp() * batch.mask),
         r"^correction <lambda> has a gradient, which it must not have",
     ),
-    "proximal": (lambda batch: batch.logp[0].detach(), r"^old policy <lambda> returned \[5\]"),
+    "old_logprobs": (lambda batch: batch.logp[0].detach(), r"^old policy <lambda> returned \[5\]"),
 }
 
 
@@ -104,5 +104,5 @@ def test_what_is_right_passes_and_a_correction_may_be_of_whole_samples(tmp_path,
         return importance.geometric_ratio(batch)
 
     own = declare(reads={"old_logp", "behaviour_logp"})(by_sample)
-    report = plugged(tmp_path, loss=loss, correction=own).go().report
+    report = plugged(tmp_path, loss=loss, importance_sampling=own).go().report
     assert report["optim/grad_norm"] > 0

@@ -158,12 +158,12 @@ def test_distances_to_reference_and_average_are_the_reference_ones(flow, dtype):
     assert_close(plain, flow("crd.kl_adaptive/nonadaptive"), **close(dtype))
     value = 0.1 * kl.reward_adaptive(batch, least=1e-4 / 0.1).mean()
     assert_close(value.detach(), flow("crd.kl_adaptive/value"), **close(dtype))
-    fast = kl.to_fast(batch)[:, 0]
+    fast = kl.to_ema(batch)[:, 0]
     assert_close(fast.detach(), flow("awm.ema_kl/value"), **close(dtype))
     # By hand: s^2 = .49 x .4 / .6 and .49 x .8 / .2.
     variance = torch.tensor([0.49 * 2 / 3, 0.49 * 2 / 3, 1.96, 1.96])
     elbo = kl.regressed_elbo(batch)[:, 0]
     assert_close(elbo.detach(), flow("kl/v_based") / (2 * variance), **close(dtype))
-    for loss in (kl.regressed, kl.reward_adaptive, kl.regressed_elbo, kl.to_fast):
+    for loss in (kl.regressed, kl.reward_adaptive, kl.regressed_elbo, kl.to_ema):
         (gradient,) = torch.autograd.grad(loss(batch).sum(), velocity)
         assert gradient.any(1).all()

@@ -34,7 +34,7 @@ DISTANCES = {
     "regressed": kl.regressed,
     "regressed_elbo": kl.regressed_elbo,
     "reward_adaptive": kl.reward_adaptive,
-    "to_fast": kl.to_fast,
+    "to_ema": kl.to_ema,
 }
 LOSSES = POLICY | DISTANCES
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)

@@ -100,7 +100,7 @@ def test_the_penalties_of_awm_stand_beside_its_loss(flow):
     """Each pulls by 2 coef (v - v') / (4 rows x 2 dimensions)."""
     own, batch = reference_errors(flow)
     policy = mean_loss(partial(ppo, clip_low=0.05, clip_high=0.05), likelihoods(batch, plain))
-    penalties = ((1e-3, kl.regressed), (1.0, kl.to_fast))
+    penalties = ((1e-3, kl.regressed), (1.0, kl.to_ema))
     total = policy + sum(coef * mean_loss(loss, batch) for coef, loss in penalties)
     ref, fast = flow("fixture/v_ref"), flow("fixture/v_old")
     pull = (1e-3 * (own - ref) + (own - fast)).detach() / 4

@@ -125,7 +125,9 @@ def test_a_whole_schedule_is_drawn_once_each():
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda f: f.__name__)
 def test_levels_of_no_step_are_refused(strategy):
     u = torch.full((2, 3), 0.5, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"no step .* widen algorithm\.regression\.levels\.among"):
+    with pytest.raises(
+        ValueError, match=r"no step .* widen algorithm\.timestep_sampling\.levels\.among"
+    ):
         strategy(u, TEN, among=partial(by_time, low=0.5, high=0.51))
     if strategy is not discrete:  # the only step is the first
         with pytest.raises(ValueError, match="no step"):
@@ -208,7 +210,7 @@ def test_strata_hold_one_level_each_in_random_order():
 
 @pytest.mark.parametrize("name", ["count", "guidance_scale", "ref_guidance_scale"])
 def test_numbers_below_one_are_refused(name):
-    with pytest.raises(ValueError, match=rf"algorithm\.regression\.{name} is 0"):
+    with pytest.raises(ValueError, match=rf"algorithm\.timestep_sampling\.{name} is 0"):
         regression(**{name: 0})
 
 

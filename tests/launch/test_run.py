@@ -117,7 +117,7 @@ def test_dapo_trains_a_saved_chat_model_from_rows_of_a_file(tmp_path, chat_folde
     result = train(
         tmp_path / "run", "algorithm=dapo", "model=hf", f"model.path={chat_folder}", "data=jsonl",
         f"data.path={questions}", f"model.lora={lora}", "rollout.max_new_tokens=6",
-        "algorithm.collect.max_rounds=2", "optimizer.lr=1e-3", "algorithm.kl.coef=0.1",
+        "algorithm.sampling_strategy.max_rounds=2", "optimizer.lr=1e-3", "algorithm.kl.coef=0.1",
     )  # fmt: skip
     reread = AutoModelForCausalLM.from_pretrained(result.run_dir / "model")
     assert AutoTokenizer.from_pretrained(result.run_dir / "model").chat_template

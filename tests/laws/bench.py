@@ -52,7 +52,7 @@ def names() -> list[str]:
 
 def of_errors(preset: Path) -> bool:
     """Whether it is trained on velocity errors."""
-    return OmegaConf.load(preset).get("evidence") in ("elbo", "teacher")
+    return OmegaConf.load(preset).get("objective") in ("denoising", "distillation")
 
 
 OF_FLOWS = {"dance_grpo", "flow_dppo", "flow_grpo", "grpo_guard", "mix_grpo", "tempflow_grpo"}
@@ -74,7 +74,7 @@ def of_steps(algorithm: Algorithm) -> bool:
 
 
 def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
-    if algorithm.evidence == "teacher":
+    if algorithm.objective == "distillation":
         return TaughtPolicy(dtype)
     if algorithm.reads_errors:
         return ErrorPolicy(algorithm, dtype)
@@ -182,7 +182,7 @@ class Bench(Alone):
     def first_rows(self) -> Experience:
         """The rows of the first update, whole, with weights and what was found in them."""
         prompts = self.stream.draw(0, self.plan.prompts_per_step)
-        rollout, scores = self.algorithm.collect(self.source, dict(enumerate(prompts)))
+        rollout, scores = self.algorithm.sampling_strategy(self.source, dict(enumerate(prompts)))
         rollout = self.policy.complete(rollout, self.needs)
         experience = self.algorithm.experience(scores, rollout)
         return self.survey(next(iter(self.minibatches(experience))))
@@ -208,11 +208,11 @@ def changed(algorithm: Algorithm, change: Change | None) -> Algorithm:
     if change is None:
         return algorithm
 
-    def truncated(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
-        return change(*algorithm.truncated(scores, rollout))
+    def handled(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+        return change(*algorithm.truncation_handling(scores, rollout))
 
-    reads = facts_of(algorithm.truncated).reads
-    return replace(algorithm, truncated=declare(reads=reads)(truncated))
+    reads = facts_of(algorithm.truncation_handling).reads
+    return replace(algorithm, truncation_handling=declare(reads=reads)(handled))
 
 
 def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:

@@ -76,7 +76,7 @@ def logp_of(bench: Bench, rows: Experience) -> Tensor:
     if not bench.algorithm.reads_errors:
         return policy.logp(rows.rollout.sample, policy.table)[:, : rows.rollout.mask.shape[1]]
     said = policy.errors(rows.rollout, frozenset())
-    weighting = bench.algorithm.regression.weighting
+    weighting = bench.algorithm.timestep_sampling.weighting
     return -weighting(said["sigma"], said["error"].square().mean(-1))
 
 
@@ -117,7 +117,9 @@ def temperature(algorithm: Algorithm) -> None:
         atol=1e-5,
         rtol=0,
     )
-    warm = replace(algorithm, collect=partial(forgetful, collect=algorithm.collect))
+    warm = replace(
+        algorithm, sampling_strategy=partial(forgetful, collect=algorithm.sampling_strategy)
+    )
     policy.sampler.fill_(-1)
     with pytest.raises(Stop, match="temperature"):
         Bench(warm, Setting(guards=guards, **quick)).go()
@@ -175,7 +177,7 @@ def kl_gradient(algorithm: Algorithm) -> None:
         rows = Experience(
             rollout=rollout, scores=blank(rollout), advantages=0.0 * visits, weights=weights
         )
-        objective = algorithm.objective
+        objective = algorithm.training_objective
         got = [objective.part("kl", objective.record(policy, rows), rows) / algorithm.kl.coef]
     want = torch.autograd.grad(truth, policy.table, retain_graph=True)
     assert want[0].any()

@@ -56,7 +56,7 @@ def cut(algorithm: Algorithm) -> None:
 
 
 def surveys_nothing(algorithm: Algorithm) -> str | None:
-    return None if algorithm.objective.surveys else "each row is judged by itself"
+    return None if algorithm.training_objective.surveys else "each row is judged by itself"
 
 
 def survey(algorithm: Algorithm) -> None:
@@ -110,7 +110,7 @@ def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[
 
 
 def no_padding(algorithm: Algorithm) -> str | None:
-    whole = algorithm.evidence == "elbo"
+    whole = algorithm.objective == "denoising"
     return "every noise level of a picture is asked about, and none other" if whole else None
 
 
@@ -209,14 +209,14 @@ def float32(algorithm: Algorithm) -> None:
 
 
 def without_penalties(algorithm: Algorithm, **kept: float) -> Algorithm:
-    """The same, its coefficients 0 but for those that are given; that of an anchor too."""
+    """The same, its coefficients 0 but for those that are given; that of the KL to an EMA too."""
     coefs = {"kl": 0.0, "entropy": 0.0} | kept
     own = {
         part: replace(getattr(algorithm, part), coef=coef, **_STILL[part])
         for part, coef in coefs.items()
     }
-    anchor = algorithm.anchor
-    return replace(algorithm, **own, anchor=anchor and replace(anchor, coef=0.0))
+    ema_kl = algorithm.ema_kl
+    return replace(algorithm, **own, ema_kl=ema_kl and replace(ema_kl, coef=0.0))
 
 
 OF_TOKENS = (kl.k2, kl.k3, kl.k3_plus, kl.k3_unbiased)
@@ -228,7 +228,7 @@ _STILL = {"kl": {"kl_target": None}, "entropy": {"target": None}}
 def coefficient(algorithm: Algorithm) -> None:
     """A penalty of coefficient 0 asks for nothing and is nothing, as one is that is near 0."""
     silent = without_penalties(algorithm)
-    assert set(silent.objective.terms) <= {"policy", "value"}
+    assert set(silent.training_objective.terms) <= {"policy", "value"}
     alike = {"policy": partial(policy_of, algorithm, torch.float64)}
     want = run(silent, **alike)
     on_errors = algorithm.reads_errors

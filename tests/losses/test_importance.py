@@ -89,11 +89,11 @@ def test_staleness_decay_by_hand():
 def test_the_log_linear_proximal_policy_is_the_reference_one(vectors):
     batch = coupled(vectors)
     batch = batch_of(batch.logp, batch.behaviour_logp, batch.mask, GAP)
-    got = importance.log_linear(batch)
+    got = importance.interpolate(batch)
     assert_close(got * batch.mask, vectors["areal/prox_loglinear"], **EXACT)
     assert not got.requires_grad
     ones, zeros = torch.ones(6, 1, dtype=torch.float64), torch.zeros(6, 1, dtype=torch.float64)
-    share = importance.log_linear(batch_of(ones, zeros, ones.bool(), GAP))[:, 0]
+    share = importance.interpolate(batch_of(ones, zeros, ones.bool(), GAP))[:, 0]
     assert_close(share, vectors["areal/alpha"], **EXACT)
 
 

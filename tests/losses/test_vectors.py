@@ -61,14 +61,14 @@ def test_the_preset_grpo_weighs_its_kl_as_its_loss(vectors, kl, dtype):
     """Inside the mean over each sample, as published and as TRL has it."""
     beside = ("algorithm.kl.coef=0.04", "algorithm.entropy.coef=0", "~recipe")
     cfg = compose(["algorithm=grpo", f"algorithm/kl={kl}", *beside])
-    batch, terms = coupled(vectors, dtype), build(cfg.algorithm).objective.terms
+    batch, terms = coupled(vectors, dtype), build(cfg.algorithm).training_objective.terms
     parts = [t.coef * (t.loss(batch) * t.weights(batch.mask)).sum() for t in terms.values()]
     check(vectors, f"grpo+{kl}/.04", sum(parts), batch.logp, dtype)
 
 
 def test_a_kl_may_keep_the_token_mean(vectors):
     chosen = ("algorithm/weights@algorithm.kl.weights=token_mean", "algorithm.kl.coef=0.04")
-    terms = build(compose(["algorithm=grpo", *chosen]).algorithm).objective.terms
+    terms = build(compose(["algorithm=grpo", *chosen]).algorithm).training_objective.terms
     mask = coupled(vectors).mask
     assert_close(terms["kl"].weights(mask), mask / mask.sum())
     assert not torch.equal(terms["kl"].weights(mask), terms["policy"].weights(mask))
@@ -169,7 +169,7 @@ def test_rejected_samples_leave_the_mean_only_if_the_mask_loses_them(vectors, dt
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_bypass_puts_the_sampler_in_the_place_of_the_old_policy(vectors, dtype):
     batch = coupled(vectors, dtype)
-    bypass = replace(batch, old_logp=importance.bypass(batch))
+    bypass = replace(batch, old_logp=importance.rollout(batch))
     clipped = (ppo(bypass) * TOKENS(batch.mask)).sum()
     truncated = (cispo(bypass, ratio_max=2.0) * TOKENS(batch.mask)).sum()
     check(vectors, "op/bypass(ratio=new/roll)", clipped, batch.logp, dtype)
@@ -196,7 +196,7 @@ def test_a_decayed_weight_on_top_of_ppo_is_what_flux_documents(vectors, dtype):
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_areal_needs_no_forward_pass_for_its_old_policy(vectors, dtype):
     batch = stale(vectors, dtype)
-    proximal = torch.where(batch.mask, importance.log_linear(batch), 0)
+    proximal = torch.where(batch.mask, importance.interpolate(batch), 0)
     decoupled = replace(batch, old_logp=proximal)
     weight = importance.token_tis(decoupled, ratio_max=math.inf)
     value = (weight * ppo(decoupled) * TOKENS(batch.mask)).sum()

@@ -111,7 +111,7 @@ def test_a_reward_that_compares_is_an_option_like_others(judge):
     ("overrides", "said"),
     [
         (["algorithm=reinforce", "group_size=1"], "but group_size=1 leaves each alone; set group"),
-        (["algorithm=remax"], "but algorithm/collect=greedy_baseline has one more judged alone"),
+        (["algorithm=remax"], "but algorithm/sampling_strategy=remax has one more judged alone"),
     ],
 )
 def test_a_reward_that_compares_needs_somebody_to_compare(judge, overrides, said):

@@ -20,11 +20,11 @@ from tandem.training.batches import Budget
 from tandem.types import Prompt, Scores
 
 DPO = replace(
-    GRPO, collect=collect.preference_pairs, advantage=preferred, loss=dpo,
-    weights=reduction.sequence_mean, correction=importance.none, group_size=2, epochs=1,
+    GRPO, sampling_strategy=collect.preference_pairs, advantage=preferred, loss=dpo,
+    weights=reduction.sequence_mean, importance_sampling=importance.none, group_size=2, epochs=1,
 )  # fmt: skip
-KTO = replace(DPO, collect=collect.mismatched_pairs, loss=kto)
-ONLINE = replace(DPO, collect=collect.best_and_worst, group_size=4)
+KTO = replace(DPO, sampling_strategy=collect.kto_kl, loss=kto)
+ONLINE = replace(DPO, sampling_strategy=collect.best_and_worst, group_size=4)
 SIX = dict(enumerate(Stream().draw(0, 6)))
 
 
@@ -65,7 +65,7 @@ def test_a_pair_is_two_rows_of_one_group_of_which_the_chosen_scores(tmp_path):
 def test_mismatched_rows_ask_one_prompt_and_answer_another(tmp_path):
     source = loop(KTO, tmp_path, prompts=3).source
     asked = pairs()
-    rollout, scores = collect.mismatched_pairs(source, asked)
+    rollout, scores = collect.kto_kl(source, asked)
     assert rollout.baseline.tolist() == [False] * 6 + [True] * 6
     assert rollout.group.tolist() == [0, 1, 2] * 4
     assert rollout.outputs[6:] == ("320", "330", "30", "2450", "410", "50")
@@ -79,17 +79,17 @@ def test_a_prompt_that_comes_twice_gets_the_answers_to_another_one(tmp_path):
     first, second, third = PairStream().draw(0, 3)
     made = loop(KTO, tmp_path, prompts=5)
     made.source.stream.draw = lambda iteration, count: [first, second, second, third, first]
-    rollout, _ = collect.mismatched_pairs(made.source, dict(enumerate(made.source.asked())))
+    rollout, _ = collect.kto_kl(made.source, dict(enumerate(made.source.asked())))
     got = [output.removesuffix("0") for output in rollout.outputs[10:15]]
     assert got == [p.chosen for p in (third, first, first, second, third)]
     made.source.stream.draw = lambda iteration, count: [first] * count
     with pytest.raises(ValueError, match=r"prompt 0 is the only one among 5 .*give two pairs"):
-        collect.mismatched_pairs(made.source, {0: first})
+        collect.kto_kl(made.source, {0: first})
 
 
 def test_a_single_prompt_has_no_mismatched_answers(tmp_path):
     with pytest.raises(ValueError, match="set prompts_per_step=2"):
-        collect.mismatched_pairs(loop(KTO, tmp_path, prompts=1).source, pairs(1))
+        collect.kto_kl(loop(KTO, tmp_path, prompts=1).source, pairs(1))
 
 
 def test_of_each_group_the_best_and_the_worst_are_kept(tmp_path):
@@ -134,7 +134,7 @@ def test_where_every_group_ties_nothing_is_preferred_and_the_weights_stay(tmp_pa
 
 def test_a_greedy_row_stands_in_each_group_and_in_no_statistic(tmp_path):
     source = loop(GRPO, tmp_path).source
-    rollout, scores = collect.greedy_baseline(source, SIX)
+    rollout, scores = collect.remax(source, SIX)
     assert rollout.baseline.tolist() == [False] * 24 + [True] * 6
     assert rollout.group[24:].tolist() == list(range(6))
     likeliest = source.policy.table.argmax(1)
@@ -148,7 +148,7 @@ def test_a_greedy_row_stands_in_each_group_and_in_no_statistic(tmp_path):
 
 def test_rows_to_compare_with_are_counted_as_samples_but_not_as_rewards(tmp_path):
     plain = Loop(folder=tmp_path).go()
-    beside = Loop(algorithm=replace(GRPO, collect=collect.greedy_baseline), folder=tmp_path).go()
+    beside = Loop(algorithm=replace(GRPO, sampling_strategy=collect.remax), folder=tmp_path).go()
     assert (plain.samples_seen, beside.samples_seen) == (24, 30)
     for name in ("reward/mean", "reward/std", "response/length_mean"):
         assert beside.report[name] == plain.report[name]
@@ -158,9 +158,9 @@ def test_ways_of_collecting_say_what_they_supply():
     supplied = {
         collect.on_policy: set(),
         collect.preference_pairs: {"pairs"},
-        collect.mismatched_pairs: {"pairs", "baseline"},
+        collect.kto_kl: {"pairs", "baseline"},
         collect.best_and_worst: {"pairs"},
-        collect.greedy_baseline: {"baseline"},
+        collect.remax: {"baseline"},
         partial(collect.dynamic_sampling, max_rounds=1): set(),
     }
     assert {way: facts_of(way).gives for way in supplied} == supplied

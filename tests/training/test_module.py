@@ -43,7 +43,7 @@ def learnt(algorithm: Algorithm, folder):
     return [gradient.numpy() for gradient in loop.gradients], loop.report
 
 
-DYNAMIC = replace(GRPO, collect=partial(collect.dynamic_sampling, max_rounds=3))
+DYNAMIC = replace(GRPO, sampling_strategy=partial(collect.dynamic_sampling, max_rounds=3))
 UNEQUAL = {"grpo": GRPO, "with penalties": WITH_PENALTIES, "dynamic sampling": DYNAMIC}
 
 
@@ -102,7 +102,9 @@ def test_the_gradient_of_the_first_update_is_the_policy_gradient(tmp_path):
 
 def test_dynamic_sampling_trains_the_wanted_number_of_varied_groups(tmp_path):
     loop = Loop(algorithm=DYNAMIC, folder=tmp_path, rewards=EndsInTwo())
-    rollout, scores = DYNAMIC.collect(loop.source, dict(enumerate(loop.stream.draw(0, 6))))
+    rollout, scores = DYNAMIC.sampling_strategy(
+        loop.source, dict(enumerate(loop.stream.draw(0, 6)))
+    )
     trained = rollout.mask.any(1)
     groups = rollout.group[trained].unique()
     assert len(groups) == 6
@@ -111,7 +113,7 @@ def test_dynamic_sampling_trains_the_wanted_number_of_varied_groups(tmp_path):
 
 
 def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):
-    stop_early = replace(GRPO, collect=partial(collect.dynamic_sampling, max_rounds=2))
+    stop_early = replace(GRPO, sampling_strategy=partial(collect.dynamic_sampling, max_rounds=2))
     loop = Loop(
         algorithm=stop_early,
         folder=tmp_path,
@@ -126,11 +128,11 @@ def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):
 def test_demonstrations_are_trained_without_a_reward(tmp_path):
     sft = replace(
         GRPO,
-        collect=collect.offline,
+        sampling_strategy=collect.offline,
         advantage=given,
         loss=nll,
         weights=reduction.token_mean,
-        correction=importance.none,
+        importance_sampling=importance.none,
     )
     loop = Loop(algorithm=sft, folder=tmp_path).go(60)
     assert loop.report["actor/nll"] < 0.5  # 3, then 2, then the end; 1.5 nats at first
@@ -243,7 +245,7 @@ def test_fewer_varied_groups_than_minibatches_are_fewer_updates(tmp_path):
             first = [float(p.id == 0 and i % 2) for i, p in enumerate(prompts)]
             return ShareOfThrees(first)(outputs, prompts)
 
-    once = replace(GRPO, collect=partial(collect.dynamic_sampling, max_rounds=1))
+    once = replace(GRPO, sampling_strategy=partial(collect.dynamic_sampling, max_rounds=1))
     loop = Loop(algorithm=once, folder=tmp_path, rewards=OneGroup()).go()
     assert loop.report["optim/updates"] == 2  # one group in each of two epochs
     assert (loop.gradients[0] != 0).any()
@@ -253,7 +255,7 @@ def test_an_iteration_in_which_every_answer_is_masked_updates_nothing(tmp_path):
     def mask_all(scores, rollout):
         return scores, replace(rollout, mask=torch.zeros_like(rollout.mask))
 
-    loop = Loop(algorithm=replace(GRPO, truncated=mask_all), folder=tmp_path).go()
+    loop = Loop(algorithm=replace(GRPO, truncation_handling=mask_all), folder=tmp_path).go()
     assert loop.report["optim/updates"] == 0
     assert loop.gradients == []
 

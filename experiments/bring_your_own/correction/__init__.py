@@ -1,4 +1,4 @@
-"""A correction of rows that other weights sampled: `algorithm/correction=root`."""
+"""A correction of rows that other weights sampled: `algorithm/importance_sampling=root`."""
 
 from typing import Annotated
 

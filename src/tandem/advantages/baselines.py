@@ -60,7 +60,7 @@ class MovingAverage(StatefulComponent):
             self.iterations.add_(1)
 
 
-# R minus that of the greedy answer to its prompt (ReMax); set algorithm/collect=greedy_baseline
+# R minus that of the greedy answer to its prompt (ReMax); set algorithm/sampling_strategy=remax
 @register_adv_estimator(reads={"baseline"}, refused=OF_GREEDY_ROWS)
 def remax(scores: Scores, rollout: Rollout) -> Tensor:
     """G_t - R of the greedy answer to the same prompt (ReMax, arXiv:2310.10505).

@@ -1,6 +1,7 @@
 """Reward shaping before advantages: (Scores, Rollout) -> (Scores, Rollout).
 
-The options of `algorithm/truncated` say what an answer is worth that the step limit cut off.
+The options of `algorithm/truncation_handling` say what an answer is worth that the step limit cut
+off.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from tandem.contracts import at_least, register_truncation
 from tandem.types import Rollout, Scores
 
 Shaped = tuple[Scores, Rollout]
-FINISHED = "every picture is finished, and none takes longer; set algorithm/truncated=train"
+FINISHED = (
+    "every picture is finished, and none takes longer; set algorithm/truncation_handling=train"
+)
 
 OF_ANSWERS = {"steps": FINISHED, "pictures": FINISHED}
 

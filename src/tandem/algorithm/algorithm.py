@@ -15,7 +15,7 @@ from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.decoupled import Decoupled
 from tandem.algorithm.metrics import advantage_metrics
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
-from tandem.algorithm.regularizers import Anchor, EntropyBonus, KLInLoss, KLInReward
+from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.contracts import at_least, facts_of, positive, unbound
 from tandem.contracts.outputs import ADVANTAGE, RETURNS
 from tandem.contracts.stateful import StatefulComponent
@@ -31,7 +31,7 @@ from tandem.policies.language.sampling import Sampling
 from tandem.policies.request import BY_ITSELF, Request
 from tandem.types import CoupledBatch, Rollout, Scores
 
-ON_ERRORS = ("elbo", "teacher")  # evidence that velocity errors give
+ON_ERRORS = ("denoising", "distillation")  # objectives of velocity errors
 Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]
 Loss = Callable[..., Tensor]
 
@@ -66,18 +66,22 @@ class Critic:
 class Algorithm:
     """What one YAML of conf/algorithm binds. The loop reads it and never learns which it is."""
 
-    # What is trained on. "path": the steps that the policy sampled. "elbo": pictures as a whole, by
-    # how well their velocity is known at fresh noise. "any": whichever there are. "teacher": the
-    # states of the policy's own path, where a teacher says what the velocity is.
-    evidence: Literal["path", "elbo", "any", "teacher"] = "path"
-    collect: Callable[..., tuple[Rollout, Scores]]  # where the rows of an iteration come from
-    truncated: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
+    # What the loss reads.
+    # policy_gradient: log-probabilities of the sampled steps.
+    # denoising: velocity errors of finished pictures at fresh noise.
+    # any: log-probabilities, of sampled steps or of whole pictures.
+    # distillation: velocity errors against a teacher at the states of the policy's own trajectory.
+    objective: Literal["policy_gradient", "denoising", "any", "distillation"] = "policy_gradient"
+    sampling_strategy: Callable[
+        ..., tuple[Rollout, Scores]
+    ]  # where the rows of an iteration come from
+    truncation_handling: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
     advantage: Compare
     normalize_advantages: bool  # to mean 0 and variance 1 over all trained steps
     loss: Loss
     weights: Weigh
-    correction: importance.Correction  # of rows that other weights sampled
-    proximal: Callable[[CoupledBatch], Tensor]  # the old policy of the loss's ratio
+    importance_sampling: importance.Correction  # of rows that other weights sampled
+    old_logprobs: Callable[[CoupledBatch], Tensor]  # the old policy of the loss's ratio
     kl: KLInLoss | KLInReward  # to the frozen reference
     entropy: EntropyBonus
     group_size: int
@@ -86,38 +90,40 @@ class Algorithm:
     critic: Critic | None = None
     # Nats per step; past 1.5 times it the iteration's updates end.
     target_kl: Annotated[float, positive] | None = None
-    anchor: Anchor | None = None  # to an average of the policy
+    ema_kl: EmaKL | None = None  # to an average of the policy
     # Of flows alone; most of it is the policy's to read.
-    regression: Regression | None = None  # where pictures as a whole are asked about
+    timestep_sampling: Regression | None = None  # where pictures as a whole are asked about
     # Older states of the weights, by name.
-    snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)
-    sampled_by: str = "live"  # or the snapshot that samples are drawn from
-    sampled_by_from: Annotated[int, at_least(0)] = (
+    ema: Mapping[str, EmaSchedule] = field(default_factory=dict)
+    rollout_weights: str = "live"  # or the snapshot that samples are drawn from
+    rollout_weights_start: Annotated[int, at_least(0)] = (
         0  # updates before which the live weights sample all the same
     )
     # Of the states that the policy comes to; for algorithm=diffusion_opd.
     teachers: TeacherConfig | None = None
 
     @cached_property
-    def objective(self) -> Objective:
-        policy = Term(loss=self.loss, coef=1.0, weights=self.weights, correction=self.correction)
-        beside = {"anchor": self.anchor, "entropy": self.entropy, "value": self.critic}
+    def training_objective(self) -> Objective:
+        policy = Term(
+            loss=self.loss, coef=1.0, weights=self.weights, correction=self.importance_sampling
+        )
+        beside = {"ema_kl": self.ema_kl, "entropy": self.entropy, "value": self.critic}
         terms = {POLICY: policy, "kl": self.kl.term_beside(self.weights)}
         terms |= {name: part.term for name, part in beside.items() if part is not None}
         terms = {name: term for name, term in terms.items() if term is not None}
         if self.reads_errors:
-            return Decoupled(terms, weighting=self.regression.weighting)
-        return Coupled(terms, old_policy=self.proximal)
+            return Decoupled(terms, weighting=self.timestep_sampling.weighting)
+        return Coupled(terms, old_policy=self.old_logprobs)
 
     @property
     def reads_errors(self) -> bool:
         """Whether it is trained on velocity errors, or on what they say of whole pictures."""
-        return self.evidence in ON_ERRORS
+        return self.objective in ON_ERRORS
 
     @cached_property
     def warmup_objective(self) -> Coupled:
         """Of the iterations in which only the critic learns."""
-        return Coupled({"value": self.critic.term}, old_policy=self.proximal)
+        return Coupled({"value": self.critic.term}, old_policy=self.old_logprobs)
 
     def warms_up(self, iteration: int) -> bool:
         return self.critic is not None and iteration < self.critic.warmup
@@ -125,41 +131,41 @@ class Algorithm:
     @cached_property
     def needs_before(self) -> frozenset[str]:
         """What is read before the first update."""
-        parts = [self.collect, self.truncated, self.advantage]
+        parts = [self.sampling_strategy, self.truncation_handling, self.advantage]
         if self.critic is not None:
             parts.append(self.critic.returns)
         return self.kl.reads_before.union(*(facts_of(part).reads for part in parts))
 
     @cached_property
     def needs(self) -> frozenset[str]:
-        return self.objective.needs | self.needs_before
+        return self.training_objective.needs | self.needs_before
 
     def request(self, sampling: Sampling | FlowSampling) -> Request:
         """What it asks of a policy that samples so."""
         return Request(
             sampling=sampling,
             needs=self.needs,
-            objective=self.evidence,
-            timesteps=self.regression or BY_ITSELF,
-            snapshots=self.snapshots,
+            objective=self.objective,
+            timesteps=self.timestep_sampling or BY_ITSELF,
+            snapshots=self.ema,
             teachers=self.teachers,
         )
 
     @property
     def needs_of_drift(self) -> frozenset[str]:
         """What says how far the policy has moved within an iteration."""
-        return frozenset() if self.reads_errors else facts_of(self.proximal).reads
+        return frozenset() if self.reads_errors else facts_of(self.old_logprobs).reads
 
     @property
     def corrects(self) -> bool:
         """Whether rows of older weights are treated as such."""
-        parts = (self.loss, self.correction, self.proximal)
+        parts = (self.loss, self.importance_sampling, self.old_logprobs)
         return any("behaviour_logp" in facts_of(part).reads for part in parts)
 
     def experience(self, scores: Scores, rollout: Rollout) -> Experience:
         """Shape the scores, then compare them over the rows of all ranks."""
-        scores, rollout = self.truncated(scores, rollout)
-        if self.evidence == "elbo":
+        scores, rollout = self.truncation_handling(scores, rollout)
+        if self.objective == "denoising":
             rollout = judged(scores, rollout)
         scores = self.kl.charge(scores, rollout)
         advantages = distributed.over_all(self.compare)(scores, rollout)

@@ -44,7 +44,7 @@ class Coupled(Objective):
         self,
         terms: Mapping[str, Term],
         *,
-        old_policy: Callable[[CoupledBatch], Tensor] = importance.recomputed,
+        old_policy: Callable[[CoupledBatch], Tensor] = importance.recompute,
     ) -> None:
         super().__init__(terms)
         self.old_policy = old_policy
@@ -101,7 +101,7 @@ class Coupled(Objective):
         metrics = {"actor/nll": masked_mean(-batch.logp, batch.mask)} | metrics
         if batch.behaviour_logp is not None:
             metrics = policy_metrics(batch) | metrics
-            own = facts_of(self.old_policy).old_policy == "recomputed"
+            own = facts_of(self.old_policy).old_policy == "recompute"
             trainer = batch.old_logp if own else batch.logp
             metrics |= mismatch_metrics(replace(batch, old_logp=trainer))
         for name, term in self.terms.items():

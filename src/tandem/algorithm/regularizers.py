@@ -101,7 +101,7 @@ class KLInReward(KL):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anchor(Switch):
+class EmaKL(Switch):
     """The distance to an average of the weights that follows in a few updates: a trust region."""
 
     coef: Annotated[float, at_least(0)]

@@ -22,6 +22,7 @@ from tandem.compare.statistics.curves import LEVEL, Band, prediction_band
 from tandem.record.reading.provenance import code_of, fingerprint, provenance
 from tandem.record.reading.states import said_of
 from tandem.record.reading.variants import Variant, facts_of
+from tandem.settings.renamed import present_facts
 
 FILE = "expected.json"
 AXIS = "iterations"
@@ -149,7 +150,7 @@ def read_expected(one: Mapping, shared: Facts) -> Expected:
     )
     return Expected(
         name=one["name"],
-        facts={**shared, **one["configuration"]},
+        facts=present_facts({**shared, **one["configuration"]}),
         seeds=one["seeds"],
         band=Band(x=x, mean=mean, low=low, high=high, n=one["n"]),
     )

@@ -9,6 +9,8 @@ from pathlib import Path
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
+from tandem.settings.renamed import was_renamed
+
 
 def absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str | None:
     """What an error of Hydra about such a choice means; None: it is about something else.
@@ -20,6 +22,8 @@ def absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str 
         return None
     if (places := _places(str(error))) is not None:
         return places
+    if (moved := was_renamed(found[1])) is not None:
+        return moved
     group, place = found[1], re.match(r"In '([^']+)/([^'/]+)'", str(error))
     whole, _, part = group.partition("/")
     if place is None or not part:

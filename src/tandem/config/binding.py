@@ -20,6 +20,7 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.signatures import ROWS, describe, is_callable, limits, options, signature
 from tandem.config.targets import resolve
 from tandem.contracts import defaults_of, facts_of
+from tandem.settings.renamed import was_renamed
 
 MARKS = ("_target_", "_partial_")
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -213,6 +214,8 @@ def _shaped(value: object, wanted: Sequence[object]) -> object:
 
 
 def _refuse(value: object, annotation: object, where: str) -> NoReturn:
+    if isinstance(value, str) and (moved := was_renamed(f"{where}={value}")) is not None:
+        raise ConfigError(moved)
     raise ConfigError(f"{where}: expected {describe(annotation)}, got {_shown(value)}")
 
 

@@ -110,7 +110,7 @@ def _refuse_foreign_steps(cfg: DictConfig) -> None:
             f"{made}; leave rollout as the model chooses it"
         )
     if for_pictures == pictures:
-        if not pictures and cfg.algorithm.get("evidence") in ON_ERRORS:
+        if not pictures and cfg.algorithm.get("objective") in ON_ERRORS:
             raise ConfigError(
                 f"algorithm={cfg.choices.algorithm} trains on pictures as a whole, but "
                 f"dynamics={cfg.dynamics.name} on tokens"

@@ -19,5 +19,5 @@ def clip_ratio(ratio: float, _root_: DictConfig) -> float:
             "clip_low and clip_high of a ratio; sweep a number of its own, or take another "
             "algorithm"
         )
-    scale = _root_.dynamics[f"{facts.units['clip_low']}_unit"]
+    scale = _root_.dynamics[f"{facts.units['clip_low']}_scale"]
     return float(f"{ratio * facts.clips * scale:.3g}")

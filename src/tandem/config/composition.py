@@ -213,7 +213,7 @@ def _add(*terms: float) -> float:
 
 OmegaConf.register_new_resolver("mul", _multiply, replace=True)
 OmegaConf.register_new_resolver("add", _add, replace=True)
-OmegaConf.register_new_resolver("most", max, replace=True)
+OmegaConf.register_new_resolver("max", max, replace=True)
 OmegaConf.register_new_resolver("power", pow, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 
+from tandem.settings.renamed import was_renamed
+
 
 class ConfigError(ValueError):
     """A configuration that cannot run. The message is one line and names what to change."""
@@ -38,7 +40,7 @@ ALIASES: Mapping[str, str] = {
     "baseline_decay": "algorithm/advantage=moving_average and algorithm.advantage.decay",
     "advantage_estimator": "algorithm/advantage=group_relative",
     "adv_estimator": "algorithm/advantage=group_relative",
-    "dynamic_sampling": "algorithm/collect=dynamic_sampling",
+    "dynamic_sampling": "algorithm/sampling_strategy=dynamic_sampling",
     "token_level_loss": "algorithm/weights=token_mean",
     "loss_agg_mode": "algorithm/weights=token_mean",
     "loss_type": "algorithm=dr_grpo",
@@ -85,12 +87,6 @@ ALIASES: Mapping[str, str] = {
     "cfg_scale": "rollout.guidance_scale",
 }
 
-# A part that is no more -> what holds its keys now.
-MOVED: Mapping[str, str] = {
-    "model.sampling": "rollout",
-    "model.trained": "algorithm",
-}
-
 # Options that are not there for a reason -> the reason, and what to set.
 NOT_OFFERED: Mapping[str, str] = {
     "algorithm/kl=k1": (
@@ -106,8 +102,8 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     option = f"{what.removeprefix('option of ')}={name}"
     if (reason := NOT_OFFERED.get(option)) is not None:
         return f"{option}: {reason}"
-    if (moved := MOVED.get(_parts(name)[0])) is not None:
-        return f"unknown {what} {name!r}: here it is {moved}.{_parts(name)[1]}"
+    if (moved := was_renamed(name if what in ("key", "group") else option)) is not None:
+        return moved
     last = re.split(r"[./]", name)[-1]
     if (elsewhere := ALIASES.get(last)) is not None and not _of_algorithm(last, names):
         return f"unknown {what} {name!r}: here it is {elsewhere}"

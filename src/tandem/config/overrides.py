@@ -19,6 +19,7 @@ from hydra.errors import OverrideParseException
 from hydra.plugins.config_source import ConfigSource
 
 from tandem.config.names import ConfigError, unknown
+from tandem.settings.renamed import present_override
 
 # Groups of which several options make one node, or one sweep.
 TOGETHER = ("reward", "logger", "callbacks", "sweep")
@@ -27,6 +28,9 @@ Menu = Mapping[str, Sequence[str]]  # group, with slashes -> its options
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
+    for word in overrides:
+        if (new := present_override(word)) != word:
+            raise ConfigError(f"{word} was renamed to {new}")
     try:
         return [_counted(part) for part in OverridesParser.create().parse_overrides(overrides)]
     except OverrideParseException as error:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config.names import ConfigError
+from tandem.settings.renamed import was_renamed
 
 ROOT = "${oc.env:PROJECT_ROOT}"
 # Resolvers of OmegaConf that read variables or evaluate text, and a name put together on the way.
@@ -36,6 +37,8 @@ def plain(node: DictConfig | ListConfig | Any) -> Any:
 def reason_of(error: OmegaConfBaseException) -> str:
     """Its first line; what a resolver raised, in the resolver's words."""
     said = RAISED.sub("", str(error).partition("\n")[0])
+    if (resolver := re.match(r"Unsupported interpolation type (\w+)", said)) is not None:
+        said = was_renamed(f"${{{resolver[1]}:}}") or said
     return f"{said[:1].lower()}{said[1:]}"
 
 

@@ -20,6 +20,7 @@ from tandem.config.plugins import digests, load_plugins
 from tandem.config.values import dotted
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, read_config, reason_of
 from tandem.record.secrets import REDACTED
+from tandem.settings.renamed import present_config
 
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
@@ -73,7 +74,8 @@ def _recorded(folder: Path) -> DictConfig:
         read_config(path)
         for file in folder.glob("*.json*"):
             check_file(file, LOG_BYTES)
-        cfg = OmegaConf.load(path)
+        raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        cfg = OmegaConf.create(present_config(raw))
         for key, kind in (
             ("plugins", ListConfig),
             ("overrides", ListConfig),

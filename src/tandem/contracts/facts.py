@@ -22,7 +22,7 @@ Unit = Literal["clip", "ratio", "sequence", "preference", "none"]
 ERRORS_ALONE = {
     "tokens": "it compares velocities, and tokens have none; set model=tiny_flow, or another flow",
     "steps": "it reads velocity errors at fresh noise, not the steps that were sampled; set "
-    "algorithm.evidence=elbo",
+    "algorithm.objective=denoising",
 }
 
 
@@ -39,7 +39,7 @@ class Facts:
     # "pictures", whose log-probability is a regression error at fresh noise.
     refused: Mapping[Domain, str] = field(default_factory=dict)
     # Number -> its unit, which its default is multiplied by: "clip" is the log-ratio of one step
-    # (dynamics.clip_unit), "ratio" 1 plus as much, "sequence" that of a whole sample, "preference"
+    # (dynamics.clip_scale), "ratio" 1 plus as much, "sequence" that of a whole sample, "preference"
     # a temperature per nat of a sample; "none" is a number that means the same everywhere.
     units: Mapping[str, Unit] = field(default_factory=dict)
     rising: Sequence[tuple[str, str]] = ()  # numbers of which the first must be below the second
@@ -74,7 +74,7 @@ class Facts:
     # Of weights of steps.
     adds_to_one: bool = False  # over the update
     # Of old policies: where the log-probabilities come from.
-    old_policy: Literal["recomputed", "sampler", "between", "current"] | None = None
+    old_policy: Literal["recompute", "rollout", "interpolate", "current"] | None = None
     # Of what shapes scores before they are compared.
     lowers_scores: bool = False
     # Of rewards and data: what they judge and what they show; None: either.

@@ -86,11 +86,15 @@ register_adv_estimator = Registrar("algorithm/advantage", ADVANTAGES)
 # solution_str, ground_truth, extra_info) -> number`, `(completions, **columns) -> [number]`.
 register_reward = Registrar("reward", foreign=REWARDS)
 register_weights = Registrar("algorithm/weights")  # mask [B, T] of an update -> weight [B, T]
-register_correction = Registrar("algorithm/correction")  # batch -> weight [B, T]
-register_old_policy = Registrar("algorithm/proximal")  # batch -> old_logp [B, T]
+register_correction = Registrar("algorithm/importance_sampling")  # batch -> weight [B, T]
+register_old_logprobs = Registrar("algorithm/old_logprobs")  # batch -> old_logp [B, T]
 register_kl = Registrar("algorithm/kl")  # batch -> distance of each step [B, T]
-register_collect = Registrar("algorithm/collect")  # (source, prompts) -> (rollout, scores)
-register_truncation = Registrar("algorithm/truncated")  # (scores, rollout) -> (scores, rollout)
+register_sampling_strategy = Registrar(
+    "algorithm/sampling_strategy"
+)  # (source, prompts) -> (rollout, scores)
+register_truncation = Registrar(
+    "algorithm/truncation_handling"
+)  # (scores, rollout) -> (scores, rollout)
 register_dynamics = Registrar("dynamics")  # (x, velocity, sigma, next_sigma, *, numbers) -> Step
 register_noise_schedule = Registrar("dynamics/schedule")  # (steps, tokens) -> sigma [steps + 1]
 register_stochastic_steps = Registrar("dynamics/stochastic")  # (steps, iteration, seed) -> indices
@@ -103,8 +107,8 @@ register_distillation_target = Registrar("algorithm/loss/target")
 register_centre = Registrar("algorithm/loss/centre")
 register_tilt = Registrar("algorithm/loss/tilt")
 register_fit = Registrar("algorithm/loss/fit")
-register_error_weighting = Registrar("algorithm/regression/weighting")
-register_level_candidates = Registrar("algorithm/regression/among")
+register_error_weighting = Registrar("algorithm/timestep_sampling/weighting")
+register_level_candidates = Registrar("algorithm/timestep_sampling/among")
 register_dataset = Registrar("data")
 register_model = Registrar("model")
 register_rollout_engine = Registrar("rollout")

@@ -40,8 +40,8 @@ FLOOR = 1e-10  # an energy of 0 keeps a finite slope
 class Regression:
     """Where a velocity field is asked about finished pictures, and what its errors stand for.
 
-    Every epoch asks elsewhere under algorithm.evidence=elbo. Under `any` all epochs ask at the same
-    points: ratios compare log-probabilities with those that were found there before.
+    Every epoch asks elsewhere under algorithm.objective=denoising. Under `any` all epochs ask at
+    the same points: ratios compare log-probabilities with those that were found there before.
     """
 
     levels: Levels  # of the noise
@@ -56,7 +56,8 @@ class Regression:
         for name in ("count", "guidance_scale", "ref_guidance_scale"):
             if getattr(self, name) < 1:
                 raise ValueError(
-                    f"algorithm.regression.{name} is {getattr(self, name)}; it must be at least 1"
+                    f"algorithm.timestep_sampling.{name} is {getattr(self, name)}; it must be at "
+                    "least 1"
                 )
 
     def sigma(self, keys: Tensor, schedule: Tensor) -> Tensor:
@@ -188,7 +189,7 @@ def one_of_each_part(u: Tensor, candidates: Tensor) -> Tensor:
     if parts and not count:
         raise ValueError(
             "no step of the sampler is left to draw a noise level from; raise rollout.steps, or "
-            "widen algorithm.regression.levels.among"
+            "widen algorithm.timestep_sampling.levels.among"
         )
     edges = torch.arange(parts + 1, device=u.device) * count // max(parts, 1)
     place = edges[:-1] + (u * edges.diff()).long()

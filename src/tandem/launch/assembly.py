@@ -57,7 +57,7 @@ def assemble(
         )
     if source == "pairs" and data.tries is not None:
         data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
-    mismatched = "baseline" in facts_of(algorithm.collect).gives
+    mismatched = "baseline" in facts_of(algorithm.sampling_strategy).gives
     data = admitted(policy, data, source, settings, mismatched=mismatched)
     # A curriculum goes by what samples score; what is given comes in turn.
     order = data.curriculum if source == "train" else data.given

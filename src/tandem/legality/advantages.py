@@ -85,7 +85,7 @@ def what_shaping_takes_is_read(case: Case) -> Iterator[str]:
     if case.shaping is not None and by_part:
         yield (
             f"{case.shaping} lowers the sum of the rewards, which {by_part[0]} does not read; set "
-            "algorithm/truncated=train or mask and algorithm/kl=auto"
+            "algorithm/truncation_handling=train or mask and algorithm/kl=auto"
         )
 
 

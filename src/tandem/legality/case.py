@@ -50,21 +50,21 @@ class Case:
         return dict(innermost(self.algorithm.advantage, "algorithm.advantage"))
 
     @property
-    def collect(self) -> Facts:
-        return facts_of(self.algorithm.collect)
+    def strategy(self) -> Facts:
+        return facts_of(self.algorithm.sampling_strategy)
 
     @property
     def is_offline(self) -> bool:
         """Nothing is sampled to train on."""
-        return bool(self.collect.reads & GIVEN)
+        return bool(self.strategy.reads & GIVEN)
 
     @property
     def old_policy(self) -> str | None:
-        return facts_of(self.algorithm.proximal).old_policy
+        return facts_of(self.algorithm.old_logprobs).old_policy
 
     @property
     def corrects(self) -> bool:
-        return not facts_of(self.algorithm.correction).neutral
+        return not facts_of(self.algorithm.importance_sampling).neutral
 
     @property
     def compares_pairs(self) -> bool:
@@ -87,7 +87,7 @@ class Case:
     @property
     def domain(self) -> str:
         """What the log-probabilities are of: one of DOMAINS."""
-        wanted = self.algorithm.evidence
+        wanted = self.algorithm.objective
         if self.is_of_texts:
             return TOKENS
         noiseless = facts_of(self.plan.dynamics.kernel).noiseless
@@ -97,8 +97,8 @@ class Case:
     @property
     def shaping(self) -> str | None:
         """What is taken from a score before it is compared, as the option that does it."""
-        if facts_of(self.algorithm.truncated).lowers_scores:
-            return self.option("truncated")
+        if facts_of(self.algorithm.truncation_handling).lowers_scores:
+            return self.option("truncation_handling")
         if facts_of(self.algorithm.kl).lowers_scores and self.algorithm.kl.coef:
             return self.option("kl")
         return None

@@ -29,8 +29,8 @@ UNKNOWN = {
 INSTEAD = {
     "loss": "algorithm/loss=ppo",
     "advantage": "algorithm/advantage=group_relative",
-    "correction": "algorithm/correction=none",
-    "proximal": "algorithm/proximal=recomputed",
+    "importance_sampling": "algorithm/importance_sampling=none",
+    "old_logprobs": "algorithm/old_logprobs=recompute",
     "critic": "algorithm.critic=null",
 }
 
@@ -49,7 +49,7 @@ def refusal(function: Callable, where: str, group: str) -> str | None:
 def steps_are_sampled(case: Case) -> Iterator[str]:
     """By dynamics with noise alone."""
     dynamics = case.plan.dynamics
-    if case.is_of_texts or case.is_offline or case.algorithm.evidence != "path":
+    if case.is_of_texts or case.is_offline or case.algorithm.objective != "policy_gradient":
         return
     if facts_of(dynamics.kernel).noiseless:
         yield (
@@ -72,7 +72,7 @@ def functions_make_sense(case: Case) -> Iterator[str]:
 
 def rows_of_data_have_no_steps(case: Case) -> Iterator[str]:
     whole = case.domain == PICTURES and case.is_offline
-    if whole and case.algorithm.evidence == "path":
+    if whole and case.algorithm.objective == "policy_gradient":
         yield (
             f"algorithm={case.plan.choices['algorithm']} asks how likely sampled steps are, and "
             f"{_place(case)} have none; set algorithm=sft"
@@ -97,7 +97,7 @@ def numbers_are_of_their_dynamics(case: Case) -> Iterator[str]:
 
 def _of_velocities(case: Case, group: str) -> str:
     """What to set in place of a KL where velocity errors are known."""
-    known = group == "kl" and case.algorithm.evidence in ON_ERRORS
+    known = group == "kl" and case.algorithm.objective in ON_ERRORS
     return ", or algorithm/kl=regressed, the distance of velocities" if known else ""
 
 

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from tandem.contracts import facts_of, name_of
 from tandem.legality.case import Case
 
-NOTHING = "set algorithm/correction=none"
+NOTHING = "set algorithm/importance_sampling=none"
 
 
 def staleness_is_paid_once(case: Case) -> Iterator[str]:
     if not case.corrects:
         return
-    correction = case.option("correction")
-    if case.old_policy == "sampler":
+    correction = case.option("importance_sampling")
+    if case.old_policy == "rollout":
         yield (
-            f"{correction} beside {case.option('proximal')} would weigh the way from the sampler "
-            f"twice; {NOTHING} or algorithm/proximal=recomputed"
+            f"{correction} beside {case.option('old_logprobs')} would weigh the way from the "
+            "sampler "
+            f"twice; {NOTHING} or algorithm/old_logprobs=recompute"
         )
     if "behaviour_logp" in case.loss_facts.reads:
         yield f"{correction}: {name_of(case.loss)} compares with the sampler itself; {NOTHING}"
@@ -27,16 +28,20 @@ def what_is_given_has_no_sampler(case: Case) -> Iterator[str]:
     if not case.is_offline:
         return
     if case.corrects:
-        yield f"{case.option('correction')}: nothing is sampled; {NOTHING}"
-    if "behaviour_logp" in facts_of(case.algorithm.proximal).reads:
-        yield (f"{case.option('proximal')}: nothing is sampled; set algorithm/proximal=recomputed")
+        yield f"{case.option('importance_sampling')}: nothing is sampled; {NOTHING}"
+    if "behaviour_logp" in facts_of(case.algorithm.old_logprobs).reads:
+        yield (
+            f"{case.option('old_logprobs')}: nothing is sampled; set "
+            "algorithm/old_logprobs=recompute"
+        )
 
 
 def a_ratio_has_an_old_policy(case: Case) -> Iterator[str]:
     if case.old_policy == "current" and "old_logp" in case.loss_facts.reads:
         yield (
-            f"{case.option('proximal')}: the ratio of {name_of(case.loss)} would always be 1; set "
-            "algorithm/proximal=recomputed, or algorithm/loss=reinforce"
+            f"{case.option('old_logprobs')}: the ratio of {name_of(case.loss)} would always be 1; "
+            "set "
+            "algorithm/old_logprobs=recompute, or algorithm/loss=reinforce"
         )
 
 
@@ -49,7 +54,7 @@ def old_samples_have_a_ratio(case: Case) -> Iterator[str]:
     yield (
         f"num_minibatches={case.plan.num_minibatches} epochs={case.plan.epochs}: "
         f"{name_of(case.loss)} has no ratio for samples that an update has left behind; set both "
-        "to 1, or algorithm/proximal=current, whose correction weighs them"
+        "to 1, or algorithm/old_logprobs=current, whose correction weighs them"
     )
 
 

@@ -15,62 +15,72 @@ from tandem.types import OF_SNAPSHOTS
 
 OF_TEACHERS = {"std", "velocity_gain"}  # of the steps at which a teacher is asked
 # Settings that only those read who train on whole pictures, or on what a teacher says.
-OF_PICTURES = ("regression", "snapshots", "sampled_by", "sampled_by_from", "teachers", "anchor")
+OF_PICTURES = (
+    *("timestep_sampling", "ema", "rollout_weights", "rollout_weights_start"),
+    *("teachers", "ema_kl"),
+)
 
 
 def losses_see_what_they_read(case: Case) -> Iterator[str]:
-    """Errors under elbo, log-probabilities elsewhere; a teacher's errors under teacher alone."""
-    evidence, facts, name = case.algorithm.evidence, case.loss_facts, name_of(case.loss)
+    """Errors under denoising, a teacher's under distillation, log-probabilities elsewhere."""
+    objective, facts, name = case.algorithm.objective, case.loss_facts, name_of(case.loss)
     taught = bool(facts.reads & OF_TEACHERS)
-    if facts.on_errors and evidence not in ON_ERRORS:
-        wanted = "teacher" if taught else "elbo"
-        yield f"algorithm.evidence={evidence}: {name} reads velocity errors; set it to {wanted}"
-    if taught and evidence == "elbo":
+    if facts.on_errors and objective not in ON_ERRORS:
+        wanted = "distillation" if taught else "denoising"
+        yield f"algorithm.objective={objective}: {name} reads velocity errors; set it to {wanted}"
+    if taught and objective == "denoising":
         yield (
-            f"algorithm.evidence=elbo: {name} asks a teacher on the policy's own path; set it to "
-            "teacher, as algorithm=diffusion_opd does"
+            f"algorithm.objective=denoising: {name} asks a teacher on the policy's own path; set "
+            "it to "
+            "distillation, as algorithm=diffusion_opd does"
         )
-    if evidence == "teacher" and not facts.on_errors:
+    if objective == "distillation" and not facts.on_errors:
         yield (
-            f"algorithm.evidence=teacher: {name} reads log-probabilities, and a teacher tells "
+            f"algorithm.objective=distillation: {name} reads log-probabilities, and a teacher "
+            "tells "
             "velocities; set algorithm/loss=distillation"
         )
-    if evidence == "elbo" and not facts.on_errors and facts.per == "row":
+    if objective == "denoising" and not facts.on_errors and facts.per == "row":
         yield (
-            f"algorithm.evidence=elbo has a log-probability for each noise level, and {name} "
-            "judges pictures as a whole; set algorithm.evidence=any, whose is the mean over levels"
+            f"algorithm.objective=denoising has a log-probability for each noise level, and {name} "
+            "judges pictures as a whole; set algorithm.objective=any, whose is the mean over levels"
         )
 
 
 def distances_are_of_fresh_noise(case: Case) -> Iterator[str]:
     """A distance between velocity errors, beside a loss that is given none."""
-    evidence = case.algorithm.evidence
+    objective = case.algorithm.objective
     for group, part in _penalties(case).items():
-        if evidence not in ON_ERRORS and facts_of(part).on_errors:
+        if objective not in ON_ERRORS and facts_of(part).on_errors:
             yield (
                 f"algorithm.{group}: {name_of(part)} reads velocity errors, and under "
-                f"algorithm.evidence={evidence} there are none; set algorithm.{group}.coef=0"
+                f"algorithm.objective={objective} there are none; set algorithm.{group}.coef=0"
             )
 
 
 def teachers_are_asked(case: Case) -> Iterator[str]:
-    evidence, teachers = case.algorithm.evidence, case.algorithm.teachers
-    if evidence != "teacher":
+    objective, teachers = case.algorithm.objective, case.algorithm.teachers
+    if objective != "distillation":
         if teachers is not None:
             yield (
-                f"algorithm.teachers are not asked under algorithm.evidence={evidence}; set teacher"
+                f"algorithm.teachers are not asked under algorithm.objective={objective}; set "
+                "distillation"
             )
         return
     if teachers is None:
         yield (
-            "algorithm.evidence=teacher needs algorithm.teachers.folders; see "
+            "algorithm.objective=distillation needs algorithm.teachers.folders; see "
             "algorithm=diffusion_opd"
         )
     if case.is_offline:
-        yield "algorithm.evidence=teacher judges states that are sampled, and here rows are given"
+        yield (
+            "algorithm.objective=distillation judges states that are sampled, and here rows are "
+            "given"
+        )
     if case.plan.dynamics.solver is not None:
         yield (
-            "algorithm.evidence=teacher: a solver keeps no states to ask a teacher about; set "
+            "algorithm.objective=distillation: a solver keeps no states to ask a teacher about; "
+            "set "
             "dynamics/solver=euler"
         )
 
@@ -90,49 +100,53 @@ def drift_is_of_log_probabilities(case: Case) -> Iterator[str]:
     if case.algorithm.target_kl is not None and case.domain == PICTURES:
         yield (
             "algorithm.target_kl is nats of sampled steps, and here whole pictures are trained; "
-            "set it to null, and algorithm.kl.coef or algorithm.anchor.coef instead"
+            "set it to null, and algorithm.kl.coef or algorithm.ema_kl.coef instead"
         )
 
 
 def snapshots_are_kept(case: Case) -> Iterator[str]:
     """Those that a loss compares with."""
-    missing = sorted(_compared(case) - {*case.algorithm.snapshots})
-    if case.algorithm.evidence in ON_ERRORS and missing:
-        yield f"algorithm.snapshots.{missing[0]} is missing, but something reads it; leave it"
+    missing = sorted(_compared(case) - {*case.algorithm.ema})
+    if case.algorithm.objective in ON_ERRORS and missing:
+        yield f"algorithm.ema.{missing[0]} is missing, but something reads it; leave it"
 
 
 def samples_come_from_what_is_kept(case: Case) -> Iterator[str]:
-    """`rollout.weights` is `algorithm.sampled_by`, unless somebody says otherwise."""
-    source, kept = _source(case), case.algorithm.snapshots
+    """`rollout.weights` is `algorithm.rollout_weights`, unless somebody says otherwise."""
+    source, kept = _source(case), case.algorithm.ema
     if source == "live":
-        if case.algorithm.sampled_by_from:
-            yield "algorithm.sampled_by_from: the live weights sample all along; leave it at 0"
+        if case.algorithm.rollout_weights_start:
+            yield (
+                "algorithm.rollout_weights_start: the live weights sample all along; leave it at 0"
+            )
         return
     if source not in kept:
-        yield f"algorithm.sampled_by: {unknown('snapshot', source, ['live', *kept])}"
+        yield f"algorithm.rollout_weights: {unknown('snapshot', source, ['live', *kept])}"
     if case.is_offline:
-        yield f"algorithm.sampled_by={source}: nothing is sampled; set it to live"
+        yield f"algorithm.rollout_weights={source}: nothing is sampled; set it to live"
     if case.domain != PICTURES:
         yield (
-            f"algorithm.sampled_by={source}: the log-probabilities of sampled steps are those of "
+            f"algorithm.rollout_weights={source}: the log-probabilities of sampled steps are those "
+            "of "
             "the live weights; set it to live"
         )
 
 
 def snapshots_have_names_of_their_own(case: Case) -> Iterator[str]:
     taken = {"live": "the weights that are trained", "ema": "the average that model.ema keeps"}
-    for name in case.algorithm.snapshots:
+    for name in case.algorithm.ema:
         if name in taken:
-            yield f"algorithm.snapshots.{name}: {name} names {taken[name]}; take another name"
+            yield f"algorithm.ema.{name}: {name} names {taken[name]}; take another name"
 
 
 def groups_share_their_noise(case: Case) -> Iterator[str]:
     """Errors differ more between noise levels than between samples."""
-    facts, regression = case.loss_facts, case.algorithm.regression
+    facts, regression = case.loss_facts, case.algorithm.timestep_sampling
     compares = facts.whole_groups or facts.survey is not None
     if compares and case.domain == PICTURES and regression is not None and not regression.shared:
         yield (
-            f"algorithm.regression.shared=false: {name_of(case.loss)} compares the samples of a "
+            f"algorithm.timestep_sampling.shared=false: {name_of(case.loss)} compares the samples "
+            "of a "
             "prompt, which must get the same noise; set it to true"
         )
 
@@ -140,14 +154,14 @@ def groups_share_their_noise(case: Case) -> Iterator[str]:
 def noise_levels_can_be_drawn(case: Case) -> Iterator[str]:
     """Where whole pictures are asked about, which may be steps of the sampler."""
     dynamics, steps = case.plan.dynamics, case.rollout.arguments.get("steps")
-    made = case.algorithm.regression
+    made = case.algorithm.timestep_sampling
     if case.domain != PICTURES or dynamics.schedule is None or made is None:
         return
     try:
         u = torch.full((1, made.count), 0.5).double()
         made.levels(u, dynamics.schedule(steps, TOKENS_OF_A_PICTURE))
     except (ValueError, ArithmeticError) as error:
-        yield f"algorithm.regression of rollout.steps={steps}: {error}"
+        yield f"algorithm.timestep_sampling of rollout.steps={steps}: {error}"
 
 
 def settings_of_pictures_are_read(case: Case) -> Iterator[str]:
@@ -170,14 +184,14 @@ def _unread(case: Case, name: str, inner: str) -> str | None:
             f"algorithm={case.plan.choices['algorithm']} on dynamics={case.plan.dynamics.name} "
             "does not"
         )
-    taught = case.algorithm.evidence == "teacher"
-    if name == "regression" and taught and not inner.endswith("guidance_scale"):
+    taught = case.algorithm.objective == "distillation"
+    if name == "timestep_sampling" and taught and not inner.endswith("guidance_scale"):
         return "a teacher is asked where the policy came to, not at fresh noise"
-    if name == "regression" and inner.startswith("weighting"):
+    if name == "timestep_sampling" and inner.startswith("weighting"):
         return f"{name_of(case.loss)} reads errors as they are" if _only_errors(case) else None
     snapshot = inner.partition(".")[0]
-    if name == "snapshots" and snapshot and snapshot not in _compared(case) | {_source(case)}:
-        return f"nothing reads algorithm.snapshots.{snapshot}"
+    if name == "ema" and snapshot and snapshot not in _compared(case) | {_source(case)}:
+        return f"nothing reads algorithm.ema.{snapshot}"
     return None
 
 
@@ -187,7 +201,7 @@ def _only_errors(case: Case) -> bool:
 
 def _source(case: Case) -> str:
     """Whose samples are drawn."""
-    return case.rollout.arguments.get("weights") or case.algorithm.sampled_by
+    return case.rollout.arguments.get("weights") or case.algorithm.rollout_weights
 
 
 def _compared(case: Case) -> set[str]:
@@ -199,7 +213,7 @@ def _compared(case: Case) -> set[str]:
 
 def _penalties(case: Case) -> dict[str, Callable]:
     """What is called beside the loss, by the group of the algorithm."""
-    parts = {"kl": case.algorithm.kl, "anchor": case.algorithm.anchor}
+    parts = {"kl": case.algorithm.kl, "ema_kl": case.algorithm.ema_kl}
     return {
         group: part.distance
         for group, part in parts.items()

@@ -19,7 +19,7 @@ BESIDE: dict[str, tuple[Callable[[object], bool], str, str]] = {
         "sequence_mean",
         "has one value for all steps of a row",
     ),
-    "correction": (
+    "importance_sampling": (
         lambda facts: facts.neutral,
         "none",
         "compares whole rows, which no weight of single steps may part",
@@ -44,40 +44,45 @@ def preferences_are_what_they_compare(case: Case) -> Iterator[str]:
 def a_pair_is_supplied(case: Case) -> Iterator[str]:
     if not case.compares_pairs or not case.loss_facts.whole_groups:
         return
-    if "pairs" not in case.collect.gives:
+    if "pairs" not in case.strategy.gives:
         yield (
-            f"{case.option('collect')}: {name_of(case.loss)} compares two rows of a group; set "
-            "algorithm/collect=preference_pairs (from the data) or best_and_worst (of samples)"
+            f"{case.option('sampling_strategy')}: {name_of(case.loss)} compares two rows of a "
+            "group; set "
+            "algorithm/sampling_strategy=preference_pairs (from the data) or best_and_worst (of "
+            "samples)"
         )
 
 
 def rows_to_compare_with_are_supplied(case: Case) -> Iterator[str]:
     """For losses mismatched rows, which come beside pairs; for advantages a greedy one."""
-    gives = case.collect.gives
+    gives = case.strategy.gives
     for reader in _readers(case):
         of_pairs = reader is case.loss
         if "baseline" not in gives or ("pairs" in gives) != of_pairs:
-            option = "mismatched_pairs" if of_pairs else "greedy_baseline"
+            option = "kto_kl" if of_pairs else "remax"
             yield (
-                f"{case.option('collect')}: {name_of(reader)} compares with rows that are not "
-                f"trained; set algorithm/collect={option}"
+                f"{case.option('sampling_strategy')}: {name_of(reader)} compares with rows that "
+                "are not "
+                f"trained; set algorithm/sampling_strategy={option}"
             )
 
 
 def rows_to_compare_with_are_read(case: Case) -> Iterator[str]:
-    gives, readers = case.collect.gives, _readers(case)
+    gives, readers = case.strategy.gives, _readers(case)
     counting = [name_of(e) for e in case.estimators.values() if e not in readers]
     if "baseline" not in gives:
         return
     if "pairs" not in gives and readers and counting:
         yield (
-            f"{case.option('collect')}: {counting[0]} would count the greedy answer as a sample; "
+            f"{case.option('sampling_strategy')}: {counting[0]} would count the greedy answer as a "
+            "sample; "
             "leave it out of algorithm.advantage"
         )
     if not readers:
         yield (
-            f"{case.option('collect')} makes rows to compare with, but nothing reads them; set "
-            "algorithm/advantage=remax, algorithm/loss=kto or another algorithm/collect"
+            f"{case.option('sampling_strategy')} makes rows to compare with, but nothing reads "
+            "them; set "
+            "algorithm/advantage=remax, algorithm/loss=kto or another algorithm/sampling_strategy"
         )
 
 
@@ -88,7 +93,7 @@ def _readers(case: Case) -> list[Callable]:
 
 def data_has_pairs(case: Case) -> Iterator[str]:
     like = facts_of(case.data.target).pairs_in
-    if "pairs" in case.collect.reads and like is not None:
+    if "pairs" in case.strategy.reads and like is not None:
         yield (
             f"data={name_of(case.data.target)} has no chosen and rejected answers; set data={like},"
             " or data=jsonl with such rows, or sample them: algorithm=dpo_online"
@@ -96,14 +101,14 @@ def data_has_pairs(case: Case) -> Iterator[str]:
 
 
 def pairs_are_two(case: Case) -> Iterator[str]:
-    if "pairs" not in case.collect.reads:
+    if "pairs" not in case.strategy.reads:
         return
     if case.plan.group_size != 2:
         yield (
             f"group_size={case.plan.group_size}: a pair is a chosen and a rejected answer; set "
             "group_size=2"
         )
-    if "baseline" in case.collect.gives and case.plan.prompts_per_step < 2:
+    if "baseline" in case.strategy.gives and case.plan.prompts_per_step < 2:
         yield (
             f"prompts_per_step={case.plan.prompts_per_step}: mismatched answers are those to other "
             "prompts; set prompts_per_step=2 or more"
@@ -112,11 +117,12 @@ def pairs_are_two(case: Case) -> Iterator[str]:
 
 def pairs_keep_their_order(case: Case) -> Iterator[str]:
     """Which answer is the better one must not depend on what the policy thinks of it."""
-    if case.shaping is not None and "pairs" in case.collect.gives:
+    if case.shaping is not None and "pairs" in case.strategy.gives:
         yield (
             f"{case.shaping} takes from the scores of pairs after "
-            f"{name_of(case.algorithm.collect)} has said which answer is the better one; set "
-            "algorithm/truncated=train and algorithm/kl=auto"
+            f"{name_of(case.algorithm.sampling_strategy)} has said which answer is the better one; "
+            "set "
+            "algorithm/truncation_handling=train and algorithm/kl=auto"
         )
 
 

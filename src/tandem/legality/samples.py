@@ -58,9 +58,9 @@ def rewards_that_compare_see_a_group(case: Case) -> Iterator[str]:
     said = f"reward.{comparing[0]} compares the samples of a prompt"
     if case.plan.group_size == 1:
         yield f"{said}, but group_size=1 leaves each alone; set group_size=2 or more"
-    if "baseline" in case.collect.gives:
+    if "baseline" in case.strategy.gives:
         yield (
-            f"{said}, but {case.option('collect')} has one more judged alone; take "
+            f"{said}, but {case.option('sampling_strategy')} has one more judged alone; take "
             "algorithm=rloo, or another reward"
         )
 
@@ -72,11 +72,11 @@ def _functions(case: Case) -> dict[str, Callable]:
 
 def metrics_name_a_reward(case: Case) -> Iterator[str]:
     """What evaluation calls correct, and what dynamic sampling filters by."""
-    collect = case.algorithm.collect
+    collect = case.algorithm.sampling_strategy
     numbers = collect.keywords if isinstance(collect, partial) else {}
     named = {
         "evaluation.metric": case.plan.evaluation.metric,
-        "algorithm.collect.metric": numbers.get("metric"),
+        "algorithm.sampling_strategy.metric": numbers.get("metric"),
     }
     for key, name in named.items():
         if name is not None and name not in case.rewards:

@@ -27,7 +27,7 @@ def warning(algorithm: Algorithm, settings: Settings) -> str | None:
     if settings.dynamics.kernel is None or not found:
         return None
     (key, _, loss), shown = found[0], ", ".join(f"{key}={number:g}" for key, number, _ in found)
-    unit = settings.dynamics.clip_unit
+    unit = settings.dynamics.clip_scale
     here = "" if unit == 1 else f", and what is 1 of tokens is {unit:.2g} here"
     return (
         f"units       {shown} of {loss} has no unit: log-probabilities of a flow are means over "

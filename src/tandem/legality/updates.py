@@ -41,7 +41,7 @@ def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
 
 def demonstrations_come_alone(case: Case) -> Iterator[str]:
     size = case.plan.group_size
-    if "demonstrations" in case.collect.reads and size != 1:
+    if "demonstrations" in case.strategy.reads and size != 1:
         yield (
             f"group_size={size}: an offline algorithm has one demonstration a prompt; set "
             "group_size=1"
@@ -60,7 +60,10 @@ def _parted(case: Case) -> Iterator[str]:
     if algorithm.loss is not case.loss:
         yield f"{name_of(algorithm.loss)} masks its samples"
     if case.corrects:
-        yield f"{case.option('correction')} weighs its steps (set algorithm/correction=none)"
+        yield (
+            f"{case.option('importance_sampling')} weighs its steps (set "
+            "algorithm/importance_sampling=none)"
+        )
     if not facts_of(algorithm.weights).adds_to_one:
         fitting = _weights_that(adds_to_one=True)
         yield f"{case.option('weights')} need not add up to 1 over it (set {fitting})"

@@ -50,7 +50,7 @@ def apart(batch: DecoupledBatch) -> dict[str, Metric]:
     on_errors=True,
     refused={
         "steps": "it asks a teacher about the states of the steps that were sampled; set "
-        "algorithm.evidence=teacher"
+        "algorithm.objective=distillation"
     },
     metrics=apart,
 )

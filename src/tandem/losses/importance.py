@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.contracts import fraction, register_correction, register_old_policy
+from tandem.contracts import fraction, register_correction, register_old_logprobs
 from tandem.metrics import Metric, effective_size, masked_mean
 from tandem.types import CoupledBatch
 
@@ -151,31 +151,32 @@ def staleness_decay(
 ) -> Tensor:
     """clip(r, low, high) decay^gap, the gap in versions of the weights since the step was taken.
 
-    Not divided by its mean: that would undo the decay and depend on the cut. With the proximal
-    policy `current` it is the documented weight of the current policy, for losses without a ratio.
+    Not divided by its mean: that would undo the decay and depend on the cut. With
+    algorithm/old_logprobs=current it is the documented weight of the current policy, for losses
+    without a ratio.
     """
     shrink = torch.as_tensor(decay).to(batch.old_logp) ** batch.version_gap
     return step_ratio(batch).clamp(low, high) * shrink * batch.mask
 
 
 # The old policy: the weights at the start of the update, in the trainer's arithmetic (default)
-@register_old_policy(reads={"old_logp"}, old_policy="recomputed")
-def recomputed(batch: CoupledBatch) -> Tensor:
+@register_old_logprobs(reads={"old_logp"}, old_policy="recompute")
+def recompute(batch: CoupledBatch) -> Tensor:
     """The weights at the start of the update, in the trainer's own arithmetic."""
     # With one update per rollout they are the current ones, and nobody ran them before.
     return batch.logp.detach() if batch.old_logp is None else batch.old_logp
 
 
 # The sampler in the place of the old policy: no forward pass
-@register_old_policy(reads={"behaviour_logp"}, old_policy="sampler")
-def bypass(batch: CoupledBatch) -> Tensor:
+@register_old_logprobs(reads={"behaviour_logp"}, old_policy="rollout")
+def rollout(batch: CoupledBatch) -> Tensor:
     """The sampler itself: no forward pass, and the clip limits staleness and rounding alike."""
     return batch.behaviour_logp
 
 
 # The old policy between sampler and current one, by versions: no forward pass (AReaL)
-@register_old_policy(reads={"behaviour_logp", "version_gap"}, old_policy="between")
-def log_linear(batch: CoupledBatch) -> Tensor:
+@register_old_logprobs(reads={"behaviour_logp", "version_gap"}, old_policy="interpolate")
+def interpolate(batch: CoupledBatch) -> Tensor:
     """Between sampler and current policy, by versions: no forward pass (AReaL).
 
     The weights of one version ago are (gap - 1) / gap of the way from the sampler to now.
@@ -186,7 +187,7 @@ def log_linear(batch: CoupledBatch) -> Tensor:
 
 
 # The policy as it is: for losses without a ratio, which the correction then gives them
-@register_old_policy(old_policy="current")
+@register_old_logprobs(old_policy="current")
 def current(batch: CoupledBatch) -> Tensor:
     """The policy as it is now: for losses without a ratio, which a correction then gives them."""
     return batch.logp.detach()

@@ -165,7 +165,7 @@ def reward_adaptive(
 
 
 @declare(reads={"fast_error"}, on_errors=True)
-def to_fast(batch: DecoupledBatch) -> Tensor:
+def to_ema(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_fast)^2: to an average of the policy that follows in a few updates."""
     return energy(batch.error - batch.fast_error)
 

@@ -25,8 +25,12 @@ class Request:
 
     sampling: Sampling | FlowSampling  # what is trained is sampled by it
     needs: frozenset[str] = frozenset()  # fields that the algorithm reads
-    objective: Literal["path", "elbo", "any", "teacher"] = "any"  # algorithm.evidence
-    timesteps: Regression = BY_ITSELF  # algorithm.regression: the noise levels of whole pictures
+    objective: Literal["policy_gradient", "denoising", "any", "distillation"] = (
+        "any"  # algorithm.objective
+    )
+    timesteps: Regression = (
+        BY_ITSELF  # algorithm.timestep_sampling: the noise levels of whole pictures
+    )
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     teachers: TeacherConfig | None = None
     precision: Precision = FULL  # of forward passes
@@ -34,7 +38,7 @@ class Request:
     @property
     def whole(self) -> bool:
         """Whether pictures are trained as a whole, at fresh noise, whatever path led to them."""
-        return self.objective == "elbo"
+        return self.objective == "denoising"
 
     @property
     def steps_of_a_picture(self) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from tandem.settings.renamed import present_config
+
 # libyaml's parts know no tags either, and are ten times as fast where they were built.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MIB = 1 << 20
@@ -38,7 +40,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A configuration as a record holds it: a mapping without aliases, of plain values.
+    """A configuration as a record holds it, under present names: a mapping of plain values.
 
     Raises ValueError for one that is too deep, and for aliases, a few of which mean gigabytes.
     """
@@ -54,7 +56,7 @@ def read_config(path: Path) -> dict[str, Any]:
     config = yaml.load(raw, Loader=LOADER)
     if not isinstance(config, dict):
         raise ValueError(f"{path.name} is no mapping")
-    return config
+    return present_config(config)
 
 
 def reason_of(error: Exception) -> str:

@@ -7,7 +7,6 @@ notebook is an option once its cell has run. Tandem's own functions have the sam
 
 from tandem.contracts import (
     register_adv_estimator,
-    register_collect,
     register_correction,
     register_dataset,
     register_dynamics,
@@ -15,17 +14,17 @@ from tandem.contracts import (
     register_kl,
     register_model,
     register_noise_schedule,
-    register_old_policy,
+    register_old_logprobs,
     register_policy_loss,
     register_reward,
     register_rollout_engine,
+    register_sampling_strategy,
     register_truncation,
     register_weights,
 )
 
 __all__ = [
     "register_adv_estimator",
-    "register_collect",
     "register_correction",
     "register_dataset",
     "register_dynamics",
@@ -33,10 +32,11 @@ __all__ = [
     "register_kl",
     "register_model",
     "register_noise_schedule",
-    "register_old_policy",
+    "register_old_logprobs",
     "register_policy_loss",
     "register_reward",
     "register_rollout_engine",
+    "register_sampling_strategy",
     "register_truncation",
     "register_weights",
 ]

@@ -15,10 +15,10 @@ Node = dict[str, Any]
 TIMEOUT = 300.0
 # A number's unit -> what its default becomes: so many of the dynamics' units, as in conf/.
 IN_UNITS: Mapping[str, str] = {
-    "clip": "${{mul:{0},${{dynamics.clip_unit}}}}",
-    "ratio": "${{add:1.0,${{mul:{1},${{dynamics.clip_unit}}}}}}",
-    "sequence": "${{mul:{0},${{dynamics.sequence_unit}}}}",
-    "preference": "${{mul:{0},${{dynamics.preference_unit}}}}",
+    "clip": "${{mul:{0},${{dynamics.clip_scale}}}}",
+    "ratio": "${{add:1.0,${{mul:{1},${{dynamics.clip_scale}}}}}}",
+    "sequence": "${{mul:{0},${{dynamics.sequence_scale}}}}",
+    "preference": "${{mul:{0},${{dynamics.preference_scale}}}}",
 }
 
 
@@ -112,18 +112,18 @@ CALLED = (
     "algorithm/loss",
     "algorithm/advantage",
     "algorithm/weights",
-    "algorithm/correction",
-    "algorithm/proximal",
-    "algorithm/collect",
-    "algorithm/truncated",
+    "algorithm/importance_sampling",
+    "algorithm/old_logprobs",
+    "algorithm/sampling_strategy",
+    "algorithm/truncation_handling",
     "algorithm/loss/weight",
     "algorithm/loss/distance",
     "algorithm/loss/target",
     "algorithm/loss/centre",
     "algorithm/loss/tilt",
     "algorithm/loss/fit",
-    "algorithm/regression/weighting",
-    "algorithm/regression/among",
+    "algorithm/timestep_sampling/weighting",
+    "algorithm/timestep_sampling/among",
     "dynamics/schedule",
     "dynamics/stochastic",
     "dynamics/stochastic/stay",

@@ -22,8 +22,9 @@ log = logging.getLogger(__name__)
 SHOWN = 5  # reasons of missing scores
 # Rows of older weights must be treated as such: their ratio alone would start at 1.
 STALE = (
-    "samples are of older weights, and nothing corrects for it; set algorithm/correction=token_tis "
-    "or staleness_decay, or algorithm/proximal=bypass or log_linear"
+    "samples are of older weights, and nothing corrects for it; set "
+    "algorithm/importance_sampling=token_tis "
+    "or staleness_decay, or algorithm/old_logprobs=rollout or interpolate"
 )
 
 

@@ -43,10 +43,10 @@ class Dynamics:
     """How a policy takes a step; `rollout` and the algorithm read of it what they need."""
 
     name: str
-    clip_unit: float
-    sequence_unit: float
-    preference_unit: float
-    entropy_unit: float
+    clip_scale: float
+    sequence_scale: float
+    preference_scale: float
+    entropy_scale: float
     horizon: int
     kl: Callable
     # Of flows alone.

@@ -27,6 +27,7 @@ from tandem.record.reading.planned import PLAN
 from tandem.record.reading.runs import METRICS, read
 from tandem.record.reading.states import JOB, LOCK, is_locked
 from tandem.record.secrets import scrub, scrub_words
+from tandem.settings.renamed import present_overrides
 from tandem.stop import INTERRUPTED
 
 PLAN_LOCK = "sweep.lock"
@@ -100,8 +101,10 @@ def _beside(folder: Path, before: SweepPlan, own: SweepPlan) -> SweepPlan:
 def read_plan(folder: Path) -> SweepPlan:
     """Of every command so far. Raises ValueError for a folder that is none of a sweep."""
     try:
-        return SweepPlan(**json.loads((folder / PLAN).read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
+        kept = json.loads((folder / PLAN).read_bytes())
+        jobs = {name: present_overrides(words) for name, words in (kept.pop("jobs") or {}).items()}
+        return SweepPlan(jobs=jobs, **kept)
+    except (OSError, ValueError, TypeError, LookupError) as error:
         raise ValueError(
             f"{folder}: there is no {PLAN} in it; give the folder of a sweep"
         ) from error
@@ -114,7 +117,10 @@ def write_start(folder: Path, start: Start) -> None:
 
 def read_start(folder: Path) -> Start | None:
     path = folder / JOB
-    return Start(**json.loads(path.read_bytes())) if path.is_file() else None
+    if not path.is_file():
+        return None
+    kept = json.loads(path.read_bytes())
+    return Start(**kept | {"overrides": present_overrides(kept["overrides"])})
 
 
 def same_command(start: Start, overrides: Sequence[str]) -> bool:

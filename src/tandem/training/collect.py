@@ -13,7 +13,7 @@ from tandem import distributed
 from tandem.advantages.baselines import OF_GREEDY_ROWS
 from tandem.advantages.group import group_sum
 from tandem.advantages.preference import extremes
-from tandem.contracts import at_least, positive, register_collect
+from tandem.contracts import at_least, positive, register_sampling_strategy
 from tandem.experience import unmasked
 from tandem.metrics import Metric, Sum
 from tandem.types import Prompt, Rollout, Scores, concat, take
@@ -66,29 +66,29 @@ class RolloutSource(Protocol):
 
 
 # One group of fresh samples for each prompt
-@register_collect
+@register_sampling_strategy
 def on_policy(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt."""
     return source.act(prompts)
 
 
 # Demonstrations instead of samples
-@register_collect(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
+@register_sampling_strategy(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
 def offline(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are demonstrations."""
     return source.show(prompts)
 
 
 # A chosen and a rejected answer to each prompt, from the data
-@register_collect(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
+@register_sampling_strategy(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
 def preference_pairs(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
     return source.show_pairs(prompts)
 
 
 # Pairs, and the answers to other prompts that KTO compares with
-@register_collect(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
-def mismatched_pairs(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+@register_sampling_strategy(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
+def kto_kl(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """Pairs, and beside them each prompt with the answers to another one, the last before it.
 
     What the policy thinks of the latter tells how far it is from the reference (KTO,
@@ -117,7 +117,7 @@ def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
 
 
 # Fresh samples, of each group the best and the worst (online preferences)
-@register_collect(gives={"pairs"})
+@register_sampling_strategy(gives={"pairs"})
 def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """The best and the worst sample of each group whose scores differ: online preferences.
 
@@ -139,21 +139,22 @@ def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scor
 
 
 # One group of fresh samples for each prompt, and the greedy answer to compare with (ReMax)
-@register_collect(gives={"baseline"}, refused=OF_GREEDY_ROWS)
-def greedy_baseline(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+@register_sampling_strategy(gives={"baseline"}, refused=OF_GREEDY_ROWS)
+def remax(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
     return _beside(source.act(prompts), source.act_greedily(prompts))
 
 
 # Of every random step a group of its own: one course without noise, parted there (TempFlow-GRPO)
-@register_collect(
+@register_sampling_strategy(
     refused={
         "tokens": "answers do not part from one course without noise; set "
-        "algorithm/collect=on_policy",
-        "pictures": "no step of a picture as a whole is random; set algorithm/collect=on_policy",
+        "algorithm/sampling_strategy=on_policy",
+        "pictures": "no step of a picture as a whole is random; set "
+        "algorithm/sampling_strategy=on_policy",
     }
 )
-def branched(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+def tree(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt and random step: its rows differ by the noise of that step, so
     their scores say what that step was worth (TempFlow-GRPO, arXiv:2508.04324)."""
     return source.act_by_branches(prompts)
@@ -168,7 +169,7 @@ def _beside(
     return concat([rollout, compared[0]]), concat([scores, compared[1]])
 
 
-@register_collect
+@register_sampling_strategy
 def dynamic_sampling(
     source: RolloutSource,
     prompts: Slots,

@@ -67,7 +67,7 @@ class PostTraining(LightningHooks):
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         self.start_of_iteration()
-        rollout, scores = self.algorithm.collect(self.source, slots_of_this_rank(prompts))
+        rollout, scores = self.algorithm.sampling_strategy(self.source, slots_of_this_rank(prompts))
         self.fresh = is_fresh(rollout)
         if not self.fresh and not self.algorithm.corrects:
             raise Stop(STALE)
@@ -90,7 +90,7 @@ class PostTraining(LightningHooks):
     def objective(self) -> Objective:
         """At first a critic may learn alone."""
         warm_up = self.algorithm.warms_up(self.iteration)
-        return self.algorithm.warmup_objective if warm_up else self.algorithm.objective
+        return self.algorithm.warmup_objective if warm_up else self.algorithm.training_objective
 
     @property
     def needs(self) -> frozenset[str]:

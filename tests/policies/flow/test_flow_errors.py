@@ -37,7 +37,7 @@ def regressing(needs=OTHERS, **options):
     own = {
         "sampling": {"kernel": ode},
         "timesteps": TWO_LEVELS,
-        "objective": "elbo",
+        "objective": "denoising",
         "snapshots": {"old": COPIED, "fast": HALF},
     }
     return small(needs, steps=3, **(own | options))
@@ -183,7 +183,7 @@ def test_guidance_in_training_needs_a_negative_prompt(name):
     policy = regressing(timesteps=replace(TWO_LEVELS, **{name: 4.5}))
     kept, dropped = policy.admit(asked())
     assert not kept and len(dropped) == 4
-    assert f"which algorithm.regression.{name} above 1 needs" in dropped[0][1]
+    assert f"which algorithm.timestep_sampling.{name} above 1 needs" in dropped[0][1]
     assert policy.admit(asked(negative_prompt=""))[1] == []
 
 

@@ -16,7 +16,7 @@ from tandem.policies.flow.policy import SAME
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training.batches import BatchPlan, Budget
-from tandem.training.collect import branched, dynamic_sampling
+from tandem.training.collect import dynamic_sampling, tree
 
 PLAN = BatchPlan(
     seed=0,
@@ -69,7 +69,7 @@ def test_dynamic_sampling_draws_cuts_and_joins_pictures(tmp_path):
 
 
 def test_a_branch_parts_from_one_course_at_its_own_step(tmp_path):
-    loop = Loop(small(GRPO.needs), tmp_path, replace(GRPO, collect=branched))
+    loop = Loop(small(GRPO.needs), tmp_path, replace(GRPO, collect=tree))
     loop.go(1)
     path, group = loop.rollout.sample.trajectory.path, loop.rollout.group
     assert path.shape[:2] == (4 * 8 * 4, 2) and loop.rollout.mask.shape[1] == 1  # of 5 steps 4

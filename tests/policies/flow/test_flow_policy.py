@@ -232,8 +232,8 @@ def test_the_cost_of_a_row_is_what_its_forward_passes_read():
     assert small().row_cost(sampled(small(), 1)).tolist() == 4 * [4 * (16 + 5)]
     guided = small(sampling={"guidance_scale": 2.0}, negative_prompt="")
     assert guided.row_cost(sampled(guided, 1)).tolist() == 4 * [2 * 4 * (16 + 5)]
-    for evidence in ("any", "elbo"):  # one step or three, at three noise levels
-        policy = small(objective=evidence, timesteps=replace(BY_ITSELF, count=3))
+    for objective in ("any", "denoising"):  # one step or three, at three noise levels
+        policy = small(objective=objective, timesteps=replace(BY_ITSELF, count=3))
         pictures = policy.encode(squares(2), key=0, slots=range(2))
         assert policy.row_cost(pictures).tolist() == 2 * [3 * (16 + 5)]
 

@@ -73,7 +73,7 @@ def test_its_noise_levels_are_those_that_a_picture_is_noised_to(name):
         steps=6,
         sampling={"kernel": ode, "solver": solver},
         timesteps=Regression(levels=discrete, weighting=plain, count=5),
-        objective="elbo",
+        objective="denoising",
     )
     seen = []
     solve(lambda x, sigma: seen.append(sigma[0].item()) or x, START, solver, 6)

@@ -16,7 +16,7 @@ from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.evaluation.settings import Pictures
 from tandem.launch import pairs
 from tandem.losses.preference import dpo
-from tandem.training.collect import mismatched_pairs, preference_pairs
+from tandem.training.collect import kto_kl, preference_pairs
 from tandem.training.source import Clock, LiveSource
 from tandem.types import Prompt, Scores
 
@@ -110,7 +110,7 @@ def test_a_pair_is_admitted_if_both_of_its_pictures_fit(policy):
 
 def test_mismatched_rows_show_the_pictures_of_another_prompt(policy):
     prompts = dict(enumerate(with_pictures()))
-    rollout, _ = mismatched_pairs(Source(policy, with_pictures()), prompts)
+    rollout, _ = kto_kl(Source(policy, with_pictures()), prompts)
     shown = renderings()
     assert rollout.baseline.tolist() == [False] * 8 + [True] * 8
     assert torch.equal(rollout.outputs[8], shown["yellow circle"][4])

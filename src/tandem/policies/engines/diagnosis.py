@@ -154,7 +154,8 @@ def of_the_remainder(seen: Seen) -> str:
     if gap <= SMALL and abs(mean) <= ONE_SIDED * gap:
         return (
             f"the differences are small and on both sides of 0 ({gap:.2g} nats a token): a lower "
-            "dtype on one side, such as bfloat16; algorithm/correction=token_tis weighs them, and "
+            "dtype on one side, such as bfloat16; algorithm/importance_sampling=token_tis weighs "
+            "them, and "
             "model.dtype and the server's --dtype can be made the same"
         )
     if float(above.min()) >= -EXPLAINED * gap:

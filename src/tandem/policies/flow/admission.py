@@ -39,8 +39,8 @@ def guided_by(
     """The setting that makes guidance read a negative prompt; None: nobody is guided."""
     scales = {
         "rollout.guidance_scale": own.guidance_scale,
-        "algorithm.regression.guidance_scale": regression.guidance_scale,
-        "algorithm.regression.ref_guidance_scale": regression.ref_guidance_scale,
+        "algorithm.timestep_sampling.guidance_scale": regression.guidance_scale,
+        "algorithm.timestep_sampling.ref_guidance_scale": regression.ref_guidance_scale,
         "evaluation.guidance_scale": max((x.guidance_scale for x in others), default=1.0),
     }
     return next((setting for setting, scale in scales.items() if scale > 1), None)
