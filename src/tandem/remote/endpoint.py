@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -53,8 +53,9 @@ class Endpoint:
     """Where requests go, and what is put up with.
 
     `token_env` names the environment variable with the bearer token: it is read whenever a request
-    is made and kept nowhere. `where` is the key of the configuration that messages name. Redirects
-    are not followed. Threads may share an endpoint.
+    is made and kept nowhere. `where` is the key of the configuration that messages name, `keys`
+    that of single limits, if it is not `where.limits.NAME`. Redirects are not followed. Threads may
+    share an endpoint.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Endpoint:
         url: str,
         *,
         where: str,
+        keys: Mapping[str, str] | None = None,
         token_env: str | None = None,
         limits: Limits | None = None,
         retries: Retries | None = None,
@@ -72,7 +74,7 @@ class Endpoint:
         self.limits = limits or Limits()
         self.retries = retries or Retries()
         self.breaker = breaker or Breaker()
-        self.wire = Wire(limits=self.limits, token_env=token_env, where=where)
+        self.wire = Wire(limits=self.limits, token_env=token_env, where=where, keys=keys)
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r}, token_env={self.wire.token_env!r})"

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
@@ -62,13 +63,21 @@ class Wire:
     """Sends single requests. It keeps no connection, no cookie and no token.
 
     `token_env` names the environment variable of the bearer token, which is read for every request;
-    `where` is the key of the configuration that messages name.
+    `where` is the key of the configuration that messages name, `keys` that of single limits.
     """
 
-    def __init__(self, *, limits: Limits, token_env: str | None, where: str) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        token_env: str | None,
+        where: str,
+        keys: Mapping[str, str] | None = None,
+    ) -> None:
         self.limits = limits
         self.token_env = token_env
         self.where = where
+        self.keys = {name: f"{where}.limits.{name}" for name in asdict(limits)} | dict(keys or {})
         self._clients: dict[bool, httpx.Client] = {}
         self._lock = threading.Lock()
 
@@ -145,8 +154,10 @@ class Wire:
                     break
             else:
                 return _without(bytes(body), hidden)
-        key = f"{self.where}.limits.max_reply_bytes"
-        raise BadReply(f"{request.url}: a reply of more than {most} bytes came; raise {key}")
+        raise BadReply(
+            f"{request.url}: a reply of more than {most} bytes came; raise "
+            f"{self.keys['max_reply_bytes']}"
+        )
 
     def _refused(self, request: Request, response: httpx.Response, page: str) -> RemoteError:
         status = response.status_code
@@ -167,7 +178,7 @@ class Wire:
         import httpx
 
         if isinstance(error, httpx.ConnectTimeout) and not passed:
-            most = f"{self.limits.connect:g} s; see {self.where}.limits.connect"
+            most = f"{self.limits.connect:g} s; see {self.keys['connect']}"
             return Late(f"{request.url}: no connection within {most}")
         if passed or isinstance(error, httpx.TimeoutException):
             return self._late(request, seconds)
@@ -180,9 +191,7 @@ class Wire:
     def _late(self, request: Request, seconds: float) -> Late:
         key = "timeout" if seconds >= self.limits.timeout else "deadline"
         most = self.limits.timeout if key == "timeout" else self.limits.deadline
-        return Late(
-            f"{request.url}: no whole reply within {most:g} s; see {self.where}.limits.{key}"
-        )
+        return Late(f"{request.url}: no whole reply within {most:g} s; see {self.keys[key]}")
 
 
 def checked(url: str) -> str:

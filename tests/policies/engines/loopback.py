@@ -78,6 +78,8 @@ class Loopback:
     def rpc(self, payload, _):
         assert payload["method"] == "reload_weights"
         folder = Path(payload["kwargs"]["weights_path"])
+        if not any(folder.glob("*.safetensors")):  # of which vLLM itself ends
+            return 500, {"error": {"message": f"Cannot find any model weights with `{folder}`"}}
         if "weights" in self.asleep:
             return 500, {"error": {"message": "weights are asleep"}}
         if not self.habits.stale:

@@ -2,6 +2,9 @@
 
 import json
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from tandem.stop import EngineUnavailable, Stop
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("unpainted")]
 SLOW = pytest.mark.slow
+ROOT = Path(__file__).parents[3]
 
 QUICK = (
     "model=hf", "data=sort_letters", "rollout=vllm_server", "rollout.max_new_tokens=6",
@@ -24,6 +28,7 @@ QUICK = (
     "guards.no_signal=9", "optimizer.lr=1e-2", "checkpoints.every=1", "algorithm.kl.coef=0",
     "reward=target_length", "reward.target_length.function.target=5",
 )  # fmt: skip
+WARM = "warm_start=['algorithm=sft','iterations=1']"
 LORA = "model.lora={r: 2, alpha: 4, target_modules: all-linear}"
 
 
@@ -111,6 +116,31 @@ def test_a_server_that_goes_away_costs_no_work(train, folder, tmp_path):
     with serving(state) as url:
         tandem.train(f"resume={run_dir}", f"rollout.engine.url={url}")
     assert [line["iteration"] for line in lines(run_dir)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("adapter", [pytest.param(True, marks=SLOW), False])
+def test_ranks_that_torchrun_started_share_one_server_and_one_warm_start(folder, tmp_path, adapter):
+    state = Loopback(str(folder))
+    with serving(state) as url:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
+                *("--standalone", str(ROOT / "train.py"), "trainer=ddp", "trainer.devices=2"),
+                *("trainer.accelerator=cpu", *QUICK, f"model.path={folder}"),
+                *(f"rollout.engine.url={url}", f"run_dir={tmp_path / 'run'}"),
+                *(f"cache_dir={tmp_path}", "rollout.engine.patience=60"),
+                *("rollout.engine.timeout=30", *([LORA] if adapter else [WARM])),
+            ],
+            check=True,
+            cwd=tmp_path,
+        )
+    handed = state.paths("/v1/load_lora_adapter" if adapter else "/collective_rpc")
+    assert len(handed) == 3  # before each iteration and the last evaluation, for both ranks
+    assert len(list(tmp_path.glob("warm_start/*"))) == (not adapter)
+    assert len(json.loads((tmp_path / "run/manifest.json").read_text())["starts"]) == 1
+    first, second, _ = lines(tmp_path / "run")
+    for line in (first, second):
+        assert line["rollout_corr/abs_logp_diff"] < 1e-4
 
 
 def test_a_server_that_is_not_there_is_refused_before_the_warm_start(folder, tmp_path, free_port):

@@ -1,5 +1,6 @@
 """A policy whose answers come from a server: what is asked, believed, and handed over."""
 
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from loopback import Habits, Loopback, serving, slowly
 from small_language import NOTHING, questions
 from torch.testing import assert_close
 
+from tandem.policies.engines import vllm_server
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
@@ -335,6 +337,25 @@ def test_a_key_that_is_not_there_is_missed_before_the_server_is_asked(monkeypatc
         monkeypatch.setenv("NOPE_X", value)
     with pytest.raises(ValueError, match=r"^rollout\.engine\.api_key_env=NOPE_X: there is nothing"):
         server("http://127.0.0.1:9", api_key_env="NOPE_X").check(Sampling(max_new_tokens=6), None)
+
+
+def test_a_server_that_is_slow_to_tell_of_itself_once_is_waited_for(folder, monkeypatch):
+    monkeypatch.setattr(vllm_server, "SOON", 0.5)
+    state = Loopback(folder)
+
+    def slow(path, _):
+        if path.startswith("/server_info"):
+            time.sleep(1.0)
+
+    state.habits.spoil = slow
+    check(state)
+
+
+def test_a_server_that_is_too_slow_is_refused_by_a_key_that_there_is(folder, monkeypatch):
+    monkeypatch.setattr(vllm_server, "FIRST_INFO", 0.5)
+    state = Loopback(folder)
+    state.habits.spoil = lambda path, _: time.sleep(path.startswith("/server_info"))
+    refused(r"no whole reply within 0\.5 s; see rollout\.engine\.patience$", state)
 
 
 def test_a_server_that_is_not_there_is_one_line_that_names_the_flag(free_port):

@@ -11,6 +11,7 @@ import pytest
 
 from tandem.policies.engines import weight_store
 from tandem.policies.engines.weight_store import WeightStore, sweep
+from tandem.stop import EngineUnavailable
 
 
 class Slow:
@@ -23,9 +24,9 @@ class Slow:
 
     def save(self, folder):
         folder.mkdir()
-        (folder / "first").write_text("1")
+        (folder / "first.safetensors").write_text("1")
         self.between()
-        (folder / "second").write_text("2")
+        (folder / "second.safetensors").write_text("2")
         self.saved += 1
 
 
@@ -39,7 +40,7 @@ def test_a_handover_is_whole_before_it_has_its_name(tmp_path):
         Slow(between=lambda: seen.append(own.place("0123abcd-1").exists())), "0123abcd-1"
     )
     assert seen == [False]
-    assert names(place) == ["first", "second"]
+    assert names(place) == ["first.safetensors", "second.safetensors"]
     assert names(tmp_path / "run-0123abcd") == ["0123abcd-1", "owner"]
 
 
@@ -57,7 +58,23 @@ def test_ranks_that_hand_over_at_once_leave_one_whole_handover(tmp_path):
     assert sum(given.saved for given in weights) == 4
     assert names(tmp_path) == ["run-0123abcd"]
     assert names(tmp_path / "run-0123abcd") == ["0123abcd-1", "owner"]
-    assert names(tmp_path / "run-0123abcd" / "0123abcd-1") == ["first", "second"]
+    assert names(tmp_path / "run-0123abcd" / "0123abcd-1") == [
+        "first.safetensors",
+        "second.safetensors",
+    ]
+
+
+def test_a_handover_without_weights_is_refused_and_leaves_nothing(tmp_path):
+    class Nothing:
+        adapter = False
+
+        def save(self, folder):
+            folder.mkdir()
+            (folder / "config.json").write_text("{}")
+
+    with pytest.raises(EngineUnavailable, match="no weights were saved for the engine"):
+        WeightStore(tmp_path).put(Nothing(), "0123abcd-1")
+    assert not [path for path in tmp_path.rglob("*") if path.name == "config.json"]
 
 
 def test_what_is_there_is_not_written_again(tmp_path):

@@ -15,6 +15,7 @@ from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retr
 WHERE = "rollout.engine"
 FAITHFUL = "processed_logprobs"  # of what was sampled from: temperature and truncation are in it
 FORBIDDEN = (401, 403)
+SOON, FIRST_INFO = 5.0, 120.0  # seconds: a first /server_info asks pip, gcc and the drivers first
 NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
 
@@ -48,6 +49,12 @@ class VllmServer(EngineOption):
             self.url.rstrip("/"),
             where=WHERE,
             token_env=self.api_key_env,
+            keys={
+                "connect": f"{WHERE}.url",
+                "timeout": f"{WHERE}.timeout",
+                "deadline": f"{WHERE}.patience",
+                "max_reply_bytes": f"{WHERE}.max_reply_bytes",
+            },
             limits=Limits(
                 timeout=min(self.timeout, patience),
                 deadline=patience,
@@ -58,20 +65,19 @@ class VllmServer(EngineOption):
         )
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:
-        """Ask the server, in a few seconds, whether it is there and can do what the run wants.
-
-        Raises ValueError.
+        """Ask the server whether it is there and can do what the run wants: in seconds, or in as
+        long as its first /server_info takes. Raises ValueError.
         """
         if self.api_key_env is not None and not os.environ.get(self.api_key_env, "").strip():
             raise ValueError(
                 f"{WHERE}.api_key_env={self.api_key_env}: there is nothing in this environment "
                 "variable; put the server's --api-key there, or set it to null"
             )
-        endpoint = self.endpoint(patience=5.0)
+        endpoint = self.endpoint(patience=min(self.patience, SOON))
         try:
             endpoint.get("/health", read=ignored)
             card = served(endpoint.get("/v1/models"), self.model)
-            config = configuration(endpoint)
+            config = configuration(self.endpoint(patience=min(self.patience, FIRST_INFO)))
         except Rejected as error:
             if error.status not in FORBIDDEN:
                 raise ValueError(f"the engine does not answer: {error}") from None

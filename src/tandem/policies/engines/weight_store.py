@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from tandem.policies.engines.protocol import Weights
+from tandem.stop import EngineUnavailable
 
 KEPT = 2  # handovers on disk: the newest, and the one before it to compare with
 SIGN = "weights of a run of tandem on"  # and the host; whoever runs there holds a lock on the file
@@ -32,13 +33,23 @@ class WeightStore:
         self.handovers: list[Path] = []  # oldest first
 
     def put(self, weights: Weights, version: str) -> Path:
-        """Whole, or not there: a process of the same run may have been here before."""
+        """Whole, or not there: a process of the same run may have been here before.
+
+        Raises EngineUnavailable if nothing was saved: a server that is told to load an empty folder
+        ends.
+        """
         home, place = self._home(version), self.place(version)
         if not home.is_dir():
             self._claim(home)
         if not place.is_dir():
             arriving = home / f"new-{secrets.token_hex(4)}"
             weights.save(arriving)
+            if not any(arriving.glob("*.safetensors")):
+                shutil.rmtree(arriving, ignore_errors=True)
+                raise EngineUnavailable(
+                    f"{place}: no weights were saved for the engine; those of several ranks are "
+                    "saved by the first one alone"
+                )
             publish(arriving, place)
         self.keep(version)
         return place

@@ -27,8 +27,7 @@ class WeightSync:
     def __init__(self, engine: RolloutEngine, weights: Weights, *, sleeps: bool = False) -> None:
         """sleeps: during training."""
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
-        # Two runs, or a run and its successor, must not take each other's weights for their own.
-        self.run = distributed.listed([secrets.token_hex(4)])[0]
+        self.run = ""  # named at the first handover: ranks do not know of each other before
         self.given = 0  # times that weights were handed over
         self.asleep = False
         self.behind = True  # whether the weights are others than the engine's
@@ -42,6 +41,9 @@ class WeightSync:
         behind = self.behind
         if not behind and not self.asleep:
             return
+        if not self.run:
+            # Two runs, or a run and its successor, must not take each other's weights for theirs.
+            self.run = distributed.listed([secrets.token_hex(4)])[0]
         fault = ""
         if distributed.is_first():
             try:
