@@ -16,6 +16,10 @@ from torch import distributed as dist
 
 from tandem.types import Record, Rollout, Scores, each, pad_steps
 
+# Of a process among those of its run: all three are 0 for the first one alone. torchrun tells RANK,
+# Lightning the other two.
+PLACES = ("RANK", "NODE_RANK", "LOCAL_RANK")
+
 
 def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
@@ -27,7 +31,7 @@ def rank() -> int:
 
 def is_first() -> bool:
     """Whether this process speaks and writes; also before the ranks know of each other."""
-    return int(os.environ.get("LOCAL_RANK", 0)) == 0 and rank() == 0
+    return rank() == 0 and all(int(os.environ.get(name, 0)) == 0 for name in PLACES)
 
 
 def over_all(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

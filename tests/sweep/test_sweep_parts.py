@@ -1,7 +1,6 @@
 """What a command line sweeps, where its runs lie, and what is said of how they ended."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from omegaconf import OmegaConf
 from tandem.config import ConfigError, configuration
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import reason_of
-from tandem.sweep.job import Launch, of_slurm
+from tandem.sweep.job import Launch
 from tandem.sweep.launch import concluded, environment, launch
 from tandem.sweep.launch import configuration as told_of
 from tandem.sweep.table import page
@@ -246,8 +245,3 @@ def test_runs_on_one_machine_take_gpus_of_their_own(monkeypatch, tmp_path):
     for wanted in (0, None, 3):  # on the CPU; whatever there is; all of them
         with gpus.share(0, wanted) as whole:
             assert whole.environment == {}
-
-
-def test_a_run_in_a_job_of_slurm_starts_its_own_ranks():
-    assert of_slurm({"SLURM_NTASKS": "1"}) == {"SLURM_JOB_NAME": "bash"}
-    assert of_slurm({"SLURM_NTASKS": "4"}) == of_slurm(dict(os.environ)) == {}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Mapping
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from tandem.config import ConfigError
@@ -25,6 +27,7 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
         strategy=STRATEGIES[devices.strategy](devices),
         max_epochs=1,
         callbacks=callbacks,
+        plugins=environment_of(devices),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -54,6 +57,23 @@ STRATEGIES: Mapping[str, Callable[[Devices], Strategy | str]] = {
     "ddp_fork": copies("fork"),
     "fsdp2": parts,
 }
+
+
+def tasks_of_srun(devices: Devices) -> int:
+    """How many tasks srun started as the ranks of one run; 0 where the run starts its ranks itself.
+
+    One task, and a run of one rank, have no others: srun may have started many such runs.
+    """
+    tasks = int(os.environ.get("SLURM_NTASKS", "1"))
+    started = "SLURM_PROCID" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
+    return tasks if started and tasks > 1 and ranks_of(devices) > 1 else 0
+
+
+def environment_of(devices: Devices) -> list[ClusterEnvironment]:
+    """Lightning's own for a run that starts its ranks itself, or is one alone: where SLURM or
+    torchrun stand around it, Lightning would take their processes for its ranks."""
+    ranks = tasks_of_srun(devices) or "TORCHELASTIC_RUN_ID" in os.environ
+    return [] if ranks and ranks_of(devices) > 1 else [LightningEnvironment()]
 
 
 def gpus(devices: Devices) -> int:

@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.overrides import parse
 from tandem.data import Data
-from tandem.launch.warm_start_key import FILE, made_of, reason
+from tandem.launch.ranks import made_by_first
+from tandem.launch.warm_start_key import FILE, MadeOf, made_of, reason
 from tandem.policies.flow.teachers import weights_of
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.sampling import Sampling
@@ -126,7 +128,15 @@ def warm_start(cfg: DictConfig, train: Train) -> Path:
     if folder.is_dir():
         print(f"warm start  {folder}, there already")
         return folder
-    because = reason(wanted, kept)
+    make = partial(_train_warm, cfg, start, wanted, folder, train)
+    made_by_first(folder, make, patience=cfg.guards.stalled_after)
+    return folder
+
+
+def _train_warm(
+    cfg: DictConfig, start: DictConfig, wanted: MadeOf, folder: Path, train: Train
+) -> None:
+    because = reason(wanted, folder.parent)
     print(f"warm start  {' '.join(cfg.warm_start)}, kept for the next time in {folder}: {because}")
     # Runs of a sweep may begin together, and on several machines whose processes share numbers.
     unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
@@ -139,7 +149,6 @@ def warm_start(cfg: DictConfig, train: Train) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         print("the warm start was not finished; the same command begins it again", file=sys.stderr)
         raise
-    return folder
 
 
 def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:

@@ -26,6 +26,7 @@ from tandem.launch.banner import banner
 from tandem.launch.devices import check_devices, trainer_for
 from tandem.launch.initial_weights import check_engine, check_start, starting_weights
 from tandem.launch.memory_estimate import estimate, state_of
+from tandem.launch.ranks import join_ranks
 from tandem.legality import units
 from tandem.record import galleries
 from tandem.record.evaluation_record import EvaluationRecord
@@ -77,6 +78,8 @@ def run(
     if cfg.resume is None:
         cfg.overrides = list(overrides)
     settings = check(cfg) if settings is None else settings
+    if job == "train":
+        join_ranks(settings.trainer, overrides, resumed=cfg.resume is not None)
     check_start(cfg)
     with refusing():
         check_place(run_dir)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -175,13 +175,7 @@ def process_of(task: Task, share: Share, lock: IO) -> subprocess.Popen:
 
 def environment_of(task: Task, share: Share) -> dict[str, str]:
     own = task.launch.environment
-    return os.environ | own | TOLD | of_slurm(os.environ) | share.environment
-
-
-def of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """Where a job of SLURM has one task, the run starts its ranks itself, as from a shell."""
-    alone = environment.get("SLURM_NTASKS") == "1"
-    return {"SLURM_JOB_NAME": "bash"} if alone else {}
+    return os.environ | own | TOLD | share.environment
 
 
 def words_of(task: Task) -> list[str]:

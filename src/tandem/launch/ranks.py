@@ -1,0 +1,70 @@
+"""The processes that torchrun or srun started for one run, before they can speak to one another."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tandem import distributed
+from tandem.config import ConfigError
+from tandem.launch.devices import ranks_of, tasks_of_srun
+from tandem.settings.settings import Devices
+
+PAUSE = 0.2  # seconds between two looks for what the first rank makes
+
+
+def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> None:
+    """Give a process that srun started torch's words for its place, and agree on one directory.
+
+    Raises:
+        ConfigError: other tasks than ranks, or no `run_dir` that all processes could share.
+    """
+    if tasks := tasks_of_srun(devices):
+        if tasks != ranks_of(devices):
+            raise ConfigError(
+                f"srun started {tasks} tasks, and trainer.devices={devices.devices} "
+                f"trainer.num_nodes={devices.num_nodes} are {ranks_of(devices)} ranks; give "
+                "srun --ntasks-per-node what trainer.devices says, or start one task"
+            )
+        os.environ["RANK"] = os.environ["SLURM_PROCID"]
+        os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
+        os.environ["WORLD_SIZE"] = str(tasks)
+    together = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    named = any(word.lstrip("+").startswith("run_dir=") for word in overrides)
+    if together > 1 and not named and not resumed:
+        raise ConfigError(
+            f"run_dir: {together} processes were started for this run, and each would name a "
+            "directory by its own clock; give one that all of them see: run_dir=runs/NAME"
+        )
+
+
+def made_by_first(place: Path, make: Callable[[], None], *, patience: float | None) -> None:
+    """`make` on the first rank; the others wait until `place` is there.
+
+    patience: seconds without a change of anything whose name begins with that of `place`.
+    Raises ConfigError then.
+    """
+    if distributed.is_first():
+        make()
+        return
+    seen, since = 0.0, time.monotonic()
+    while not place.exists():
+        newest = max((when(path) for path in place.parent.glob(f"{place.name}*/*")), default=0.0)
+        if newest > seen:
+            seen, since = newest, time.monotonic()
+        if patience is not None and time.monotonic() - since > patience:
+            raise ConfigError(
+                f"{place}: the first rank made nothing of it in {patience:g} s "
+                "(guards.stalled_after); see what it says, and whether all ranks see one cache_dir"
+            )
+        time.sleep(PAUSE)
+
+
+def when(path: Path) -> float:
+    """Seconds of its last change; 0 where it has just been given its name."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,102 @@
+"""Processes that torchrun or srun started for one run, before they can speak to one another."""
+
+import os
+import threading
+
+import pytest
+from lightning.pytorch.plugins.environments import LightningEnvironment
+
+from tandem import distributed
+from tandem.config import ConfigError
+from tandem.launch import ranks
+from tandem.launch.devices import environment_of
+from tandem.launch.ranks import join_ranks, made_by_first
+from tandem.settings.settings import Devices
+
+PLACES = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+CPU = {"accelerator": "cpu", "precision": "32-true"}
+ONE = Devices(devices=1, num_nodes=1, strategy="auto", **CPU)
+TWO = Devices(devices=2, num_nodes=1, strategy="ddp", **CPU)
+FOUR = Devices(devices=2, num_nodes=2, strategy="ddp", **CPU)
+HERE = ("algorithm=grpo", "run_dir=runs/one")
+
+
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch):
+    for name in [name for name in os.environ if name in PLACES or name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # what join_ranks writes goes with it
+
+
+@pytest.fixture
+def srun():
+    def start(*, tasks: int, task: int, local: int = 0) -> None:
+        os.environ.update(SLURM_NTASKS=str(tasks), SLURM_PROCID=str(task), SLURM_LOCALID=str(local))
+
+    return start
+
+
+@pytest.mark.parametrize("task", range(4))
+def test_one_task_of_srun_is_the_first_rank(srun, task):
+    srun(tasks=4, task=task, local=task % 2)
+    join_ranks(FOUR, HERE, resumed=False)
+    assert distributed.is_first() == (task == 0)
+    assert environment_of(FOUR) == []  # Lightning reads SLURM's own words
+
+
+def test_the_first_process_of_a_second_node_is_not_the_first_rank(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert distributed.is_first()
+    monkeypatch.setenv("NODE_RANK", "1")  # as Lightning has it
+    assert not distributed.is_first()
+    monkeypatch.delenv("NODE_RANK")
+    monkeypatch.setenv("RANK", "8")  # as torchrun has it
+    assert not distributed.is_first()
+
+
+def test_a_job_of_one_task_starts_its_own_ranks(srun):
+    srun(tasks=1, task=0)
+    join_ranks(TWO, (), resumed=False)
+    (environment,) = environment_of(TWO)
+    assert isinstance(environment, LightningEnvironment)
+    assert "RANK" not in os.environ
+
+
+def test_tasks_that_run_for_themselves_are_all_first(srun):
+    srun(tasks=4, task=3)  # srun --ntasks=4 bash -c 'python train.py seed=$SLURM_PROCID'
+    join_ranks(ONE, (), resumed=False)
+    assert distributed.is_first()
+    assert isinstance(environment_of(ONE)[0], LightningEnvironment)
+
+
+def test_other_tasks_than_ranks_are_one_line_with_the_flags(srun):
+    srun(tasks=3, task=0)
+    with pytest.raises(ConfigError, match=r"srun started 3 tasks, and trainer\.devices=2 .* are 2"):
+        join_ranks(TWO, HERE, resumed=False)
+
+
+def test_processes_need_one_directory_for_all(srun, monkeypatch):
+    srun(tasks=2, task=1, local=1)
+    with pytest.raises(ConfigError, match=r"^run_dir: 2 processes were started .*run_dir=runs/NA"):
+        join_ranks(TWO, ("algorithm=grpo",), resumed=False)
+    join_ranks(TWO, (), resumed=True)  # in the directory that resume= names
+
+
+def test_others_wait_until_the_first_rank_has_made_it(tmp_path, monkeypatch):
+    place = tmp_path / "made"
+    made_by_first(place, place.mkdir, patience=None)
+    monkeypatch.setenv("RANK", "1")
+    made_by_first(place, pytest.fail, patience=None)
+    late = tmp_path / "late"
+    threading.Timer(0.3, late.mkdir).start()
+    made_by_first(late, pytest.fail, patience=30.0)
+    assert late.is_dir()
+
+
+def test_who_waits_for_nothing_is_told_after_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(ranks, "PAUSE", 0.01)
+    monkeypatch.setenv("RANK", "1")
+    growing = tmp_path / "never.of-another-process"
+    growing.mkdir()
+    with pytest.raises(ConfigError, match=r"nothing of it in 0\.1 s .guards.stalled_after."):
+        made_by_first(tmp_path / "never", pytest.fail, patience=0.1)
