@@ -13,8 +13,8 @@ from torch import Tensor
 from tandem import rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.dynamics.schedules import linear_shift
-from tandem.policies.flow.rows import renewed
-from tandem.policies.flow.snapshots import Snapshots
+from tandem.policies.flow.model import Snapshots
+from tandem.policies.flow.records import renew_noise
 from tandem.types import Rollout
 
 WEIGHTS = {"old_error": "old", "fast_error": "fast"}
@@ -47,7 +47,7 @@ class ErrorPolicy(GaussianPolicy):
         )  # fmt: skip
 
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
-        return renewed(rollout, epoch)
+        return renew_noise(rollout, epoch)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]:
         """Outside the mask a record may hold anything, and gets NaN."""

@@ -167,7 +167,8 @@ class Counting(Alone):
             whole_groups=objective.whole_groups,
         )
         mask = minibatch.rollout.mask
-        levels = self.policy.regressor.points_per_step(minibatch.rollout)
+        fresh = minibatch.rollout.sample.trajectory is None
+        levels = self.policy.request.timesteps.count // mask.shape[1] if fresh else 1
         points = int(mask[rows].sum()) * levels
         # Before its updates an iteration asks about all rows, each of which trains in one of them.
         once = [number // self.plan.updates for number in self.before]

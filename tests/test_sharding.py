@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.launch.assembly import assemble
 from tandem.launch.devices import trainer_for
 from tandem.losses.preference import dpo
-from tandem.policies.flow.sampling import even_parts, filled
+from tandem.policies.flow.velocity_model import ChunkedForward
 from tandem.policies.weights import blocks_of
 from tandem.rewards import Reward, Rewards, waits
 from tandem.settings.settings import Settings
@@ -226,9 +227,18 @@ def test_blocks_are_the_layers_with_and_without_adapters():
 
 
 def test_a_rank_with_fewer_rows_makes_as_many_passes_some_of_them_over_none():
-    parts = even_parts(2, 1, lambda wanted: wanted + 2)
-    assert [len(part) for part in parts] == [1, 1, 0, 0]
-    assert [filled(part).tolist() for part in parts] == [[0], [1], [0], [0]]
+    seen = []
+
+    def field(x, sigma, conditioning, *, scale):
+        seen.append(x.flatten().tolist())
+        return 10 * x
+
+    field.weights = SimpleNamespace(passes=lambda wanted: wanted + 2)
+    library = SimpleNamespace(rows=lambda prompts, device, guided: None)
+    points = ["a", "b"], torch.tensor([[1.0], [2.0]]), torch.ones(2)
+    velocity, _ = ChunkedForward(library, max_rows=1)(field, *points, scale=1.0)
+    assert velocity.tolist() == [[10.0], [20.0]]
+    assert seen == [[1.0], [2.0], [1.0], [1.0]]
 
 
 @pytest.mark.system

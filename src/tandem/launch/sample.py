@@ -19,8 +19,7 @@ from tandem.data.records import AS_CHAT, Wording
 from tandem.evaluation.settings import Evaluation, Pictures
 from tandem.launch.initial_weights import has_model
 from tandem.policies.base import Policy
-from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.snapshots import EMA, LIVE
+from tandem.policies.flow.records import EMA, LIVE, FlowSampling
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.request import Request
 from tandem.record.pictures import grid, save

@@ -72,7 +72,7 @@ def test_a_critic_changes_no_log_probability_and_survives_cuts():
     whole = policy.evidence(rollout, VALUES)
     assert_close(whole.logp.detach(), rollout.behaviour_logp, **SAME_LOGP)
     gradient = gradients_of(policy, (whole.values + whole.logp).sum())
-    policy.scorer.max_rows = 9
+    policy.forward_pass.max_rows = 9
     parts = policy.evidence(rollout, VALUES)
     assert_close(parts.values, rollout.old_values, atol=1e-5, rtol=1e-5)
     for name, other in gradients_of(policy, (parts.values + parts.logp).sum()).items():

@@ -144,7 +144,7 @@ def test_who_is_compared_with_leaves_the_graph_of_the_policy_whole():
     weight = rng.normal(1, (4, 2, 768))
     alone = gradients_of(policy, (weight * policy.errors(rollout, NOTHING)["error"]).sum())
     for rows in (64, 3):  # at three a part, velocities are computed again in backward
-        policy.regressor.max_rows = rows
+        policy.forward_pass.max_rows = rows
         said = policy.errors(rollout, OTHERS)
         among = gradients_of(policy, (weight * said["error"]).sum())
         for name, gradient in alone.items():

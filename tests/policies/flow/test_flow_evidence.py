@@ -62,7 +62,7 @@ def test_both_kls_are_zero_before_an_update_and_the_closed_form_after_it(kernel)
     after = policy.evidence(rollout, ALL).transition
     assert (after.kl_to_ref > 100 * NO_KL).all()
     assert_close(after.kl_to_old, after.kl_to_ref, atol=0, rtol=1e-5)
-    _, now = policy.scorer.steps_again(policy.model.field, rollout)
+    now = policy.logprobs.of_steps(policy.model.field, rollout, {"mean"})["mean"]
     gap = now - rollout.sample.trajectory.mean
     want = gap.square().flatten(2).mean(2) / (2 * after.std**2)
     assert_close(after.kl_to_old, want, atol=0, rtol=1e-4)
@@ -135,7 +135,7 @@ def test_cuts_change_neither_numbers_nor_gradients(kernel):
     weight = rng.normal(1, tuple(rollout.mask.shape))
     found = []
     for rows in (64, 24, 9):
-        policy.scorer.max_rows = rows
+        policy.forward_pass.max_rows = rows
         said = policy.evidence(rollout, ALL)
         kls = said.transition.kl_to_ref + said.transition.kl_to_old
         gradients = gradients_of(policy, (weight * said.logp + 3 * kls).sum())
@@ -220,7 +220,7 @@ def test_several_noise_levels_are_averaged():
     policy = small(sampling={"kernel": ode}, timesteps=STRATIFIED)
     rollout = sampled(policy, 2)
     together = policy.evidence(rollout, NOTHING).logp
-    policy.regressor.max_rows = 6
+    policy.forward_pass.max_rows = 6
     assert_close(policy.evidence(rollout, NOTHING).logp, together, atol=1e-5, rtol=1e-5)
     levels = STRATIFIED.sigma(rollout.sample.key, policy.schedule())
     assert ((levels * 3).floor().sort(1).values == torch.arange(3)).all()  # one in each third

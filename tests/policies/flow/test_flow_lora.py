@@ -56,7 +56,7 @@ def test_parts_that_ask_the_reference_in_between_have_the_same_gradient(adapted)
     rollout = sampled(adapted)
     found = []
     for rows in (64, 11):
-        adapted.scorer.max_rows = rows
+        adapted.forward_pass.max_rows = rows
         said = adapted.evidence(rollout, NEEDS)
         found.append(gradients_of(adapted, (said.logp + 50 * said.transition.kl_to_ref).sum()))
     assert any(gradient.abs().max() > 0.1 for gradient in found[0].values())

@@ -215,7 +215,7 @@ def test_parts_hold_the_memory_of_one_of_them():
     rollout = sampled(policy, 8)
 
     def kept(rows):
-        policy.scorer.max_rows, sizes = rows, []
+        policy.forward_pass.max_rows, sizes = rows, []
 
         def pack(x):
             sizes.append(x.numel())

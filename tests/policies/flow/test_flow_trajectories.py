@@ -64,7 +64,7 @@ def test_the_first_ratio_is_one_and_the_second_is_not(kernel, storage):
     policy = small(sampling={"kernel": KERNELS[kernel], "storage": storage})
     rollout = sampled(policy)
     for rows in (1, 8, 13, 16, 63, 64):  # however steps x pictures are cut
-        policy.scorer.max_rows = rows
+        policy.forward_pass.max_rows = rows
         assert gap_to_sampler(policy, rollout) < SAME
     step_on(policy, policy.evidence(rollout, NOTHING).logp[:, 0].sum(), lr=0.1)
     assert gap_to_sampler(policy, rollout) > 100 * SAME

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from tandem.dynamics.regression import Regression, energy
-from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.rows import picked, scattered
-from tandem.policies.flow.sampling import even_parts, filled
-from tandem.policies.flow.velocity_model import VelocityModel
+from tandem.policies.flow.records import pick, scatter
+from tandem.policies.flow.velocity_model import ChunkedForward, VelocityModel
 from tandem.types import OF_SNAPSHOTS, Rollout
 
 OF_STEPS = ("std", "velocity_gain")
@@ -36,23 +33,17 @@ class RegressionPoints:
 
     def spread(self, values: Tensor) -> Tensor:
         """[N, ...] -> [B, levels, ...], 0 outside the mask."""
-        return scattered(values, self.row, self.column, self.mask)
+        return scatter(values, self.row, self.column, self.mask)
 
 
 class DenoisingErrors:
     """Asks velocity fields about pictures, a few points at a time."""
 
     def __init__(
-        self,
-        library: PromptEmbeddingCache,
-        regression: Regression,
-        *,
-        schedule: Callable[[], Tensor],
-        max_rows: int,
+        self, regression: Regression, schedule: Callable[[], Tensor], forward: ChunkedForward
     ) -> None:
         """`schedule`: the noise levels of the sampler, from 1 to 0."""
-        self.library, self.regression = library, regression
-        self.schedule, self.max_rows = schedule, max_rows
+        self.regression, self.schedule, self.forward = regression, schedule, forward
 
     def errors(
         self, model: FlowModel, rollout: Rollout, needs: frozenset[str]
@@ -89,14 +80,13 @@ class DenoisingErrors:
                 found["ref_error"] = self._error(field, rollout, at, scale=scale)
         return found
 
-    def logp(self, field: VelocityModel, rollout: Rollout, *, scale: float) -> Tensor:
-        """-weighting(sigma, mean of error^2), the mean over the noise levels of a step: [B, T].
-
-        `scale`: of the guidance.
-        """
+    def logp(self, field: VelocityModel, rollout: Rollout, *, of_reference: bool = False) -> Tensor:
+        """-weighting(sigma, mean of error^2), the mean over the noise levels of a step: [B, T]."""
+        own = self.regression
+        scale = own.ref_guidance_scale if of_reference else own.guidance_scale
         at = self.fresh(rollout)
         error = self._error(field, rollout, at, scale=scale)
-        logp = at.spread(-self.regression.weighting(at.sigma, energy(error)))
+        logp = at.spread(-own.weighting(at.sigma, energy(error)))
         return logp.view(*rollout.mask.shape, -1).mean(-1)
 
     def points(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
@@ -110,7 +100,7 @@ class DenoisingErrors:
         x, sigma, target = self.regression.noised(sample.x0, sample.key, self.schedule())
         share = count // rollout.mask.shape[1]
         mask = rollout.mask.repeat_interleave(share, 1)
-        row, column = picked(mask)
+        row, column = pick(mask)
         return RegressionPoints(
             mask=mask,
             row=row,
@@ -124,58 +114,26 @@ class DenoisingErrors:
     def on_the_way(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
         """The states of the sampled path, where a teacher says what the velocity is."""
         taken = rollout.sample.trajectory
-        row, column = picked(rollout.mask)
+        row, column = pick(rollout.mask)
         x = taken.path[row, taken.place[row, column]].float()
         sigma = taken.sigma[row, column]
         target = torch.zeros_like(x)
         asked = [rollout.prompts[i] for i in row.tolist()]
         for teacher, points in model.teachers.of(asked, x.device):
-            at = (x[points], sigma[points])
-            target[points] = self._velocity(
-                teacher, rollout, row[points], *at, scale=self.regression.ref_guidance_scale
-            )
+            at = [asked[i] for i in points.tolist()], x[points], sigma[points]
+            scale = self.regression.ref_guidance_scale
+            target[points] = self.forward(teacher, *at, scale=scale)[0]
         return RegressionPoints(
             mask=rollout.mask, row=row, column=column, x=x, sigma=sigma, target=target
         )
-
-    def points_per_step(self, rollout: Rollout) -> int:
-        """Where a field is read for one step."""
-        fresh = rollout.sample.trajectory is None
-        return self.regression.count // rollout.mask.shape[1] if fresh else 1
 
     def _error(
         self, field: VelocityModel, rollout: Rollout, at: RegressionPoints, *, scale: float
     ) -> Tensor:
         """predicted - true velocity: [N, D]"""
-        velocity = self._velocity(field, rollout, at.row, at.x, at.sigma, scale=scale)
+        prompts = [rollout.prompts[i] for i in at.row.tolist()]
+        velocity, _ = self.forward(field, prompts, at.x, at.sigma, scale=scale)
         return (velocity - at.target).flatten(1)
-
-    def _velocity(
-        self,
-        field: VelocityModel,
-        rollout: Rollout,
-        row: Tensor,
-        x: Tensor,
-        sigma: Tensor,
-        *,
-        scale: float,
-    ) -> Tensor:
-        """[N, ...]. With a gradient, parts are recomputed one by one in backward, so that the
-        memory is that of one of them."""
-        parts = even_parts(len(row), self.max_rows, field.weights.passes)
-        recompute = len(parts) > 1 and torch.is_grad_enabled()
-
-        def ask(part: Tensor) -> Tensor:
-            prompts = [rollout.prompts[i] for i in row[part].tolist()]
-            conditioning = self.library.rows(prompts, x.device, guided=scale > 1)
-            return field(x[part], sigma[part], conditioning, scale=scale)
-
-        said = []
-        for part in parts:
-            some = filled(part)
-            velocity = checkpoint(ask, some, use_reentrant=False) if recompute else ask(some)
-            said.append(velocity[: len(part)])
-        return torch.cat(said)
 
 
 def _facts(rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:

@@ -14,19 +14,24 @@ from torch import Tensor, nn
 from tandem import rng
 from tandem.dynamics.decays import Decay, EmaSchedule
 from tandem.policies.base import Policy
-from tandem.policies.flow import admission, rows
+from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
-from tandem.policies.flow.completion import completed
 from tandem.policies.flow.denoising_loss import DenoisingErrors
 from tandem.policies.flow.embeddings import PromptEmbeddingCache, text_of
-from tandem.policies.flow.logprob import StepLogProbComputer
+from tandem.policies.flow.logprob import LogProbComputer
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.sampling import SamplingPlan, noise_keys, paint
-from tandem.policies.flow.snapshots import EMA, LIVE
+from tandem.policies.flow.records import (
+    EMA,
+    LIVE,
+    FlowSample,
+    FlowSampling,
+    as_rollout,
+    renew_noise,
+)
+from tandem.policies.flow.sampling import SamplingPlan, generate
 from tandem.policies.flow.solvers import noise_levels
-from tandem.policies.flow.velocity_model import VelocityModel
+from tandem.policies.flow.velocity_model import ChunkedForward
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import Description
 from tandem.policies.lora import Lora
@@ -40,6 +45,7 @@ OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", *OF_SNAPSHO
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_REFERENCE = OF_KL | {"ref_logp", "ref_error"}
+FILLED = ("old_values", "old_logp", "ref_logp", "old_kl_to_ref")  # by `complete`
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
 SAME = 1e-6
@@ -98,10 +104,9 @@ class FlowPolicy(Policy):
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
         critic only if "values" are."""
         self.request, self.sampling = request, request.sampling
-        self.scorer = StepLogProbComputer(self.library, self.sampling, max_rows=self.row_budget)
-        self.regressor = DenoisingErrors(
-            self.library, request.timesteps, schedule=self.schedule, max_rows=self.row_budget
-        )
+        self.forward_pass = ChunkedForward(self.library, max_rows=self.row_budget)
+        self.denoising = DenoisingErrors(request.timesteps, self.schedule, self.forward_pass)
+        self.logprobs = LogProbComputer(self.sampling, self.denoising, self.forward_pass)
         self.model.load(
             self.path,
             seed=self.seed,
@@ -163,9 +168,10 @@ class FlowPolicy(Policy):
         texts = self.library.texts(prompts, guided=sampling.guidance_scale > 1)
         self.library.prepare(texts, self.device)
         group = torch.tensor(slots, device=self.device)
-        of_group, keys = noise_keys(key, group, group_size)
+        of_group = rng.key(key, group).repeat_interleave(group_size)
+        keys = rng.key(key, group[:, None], torch.arange(group_size, device=group.device)).flatten()
         starts = of_group if sampling.shared_noise else keys
-        course = SamplingPlan.of(
+        plan = SamplingPlan.of(
             sampling,
             tokens=self.adapter.canvas(sampling.resolution).tokens,
             iteration=self.iteration,
@@ -174,15 +180,20 @@ class FlowPolicy(Policy):
             kept=self.request.kept_steps(sampling.steps),
         )
         with self.summon_full_params(sampling):
-            finished, pictures = paint(self.model, self.library, asked, keys, starts, course)
-        rollout = rows.sampled(
+            output, pictures = generate(self.model, self.library, asked, keys, starts, plan)
+        sample = FlowSample(
+            x0=output.x0,
+            key=rng.key(of_group if self.request.timesteps.shared else keys, "regression"),
+            guidance=torch.full_like(keys, sampling.guidance_scale, dtype=torch.float64),
+            trajectory=output.trajectory,
+        )
+        rollout = as_rollout(
             asked,
-            finished,
+            sample,
             pictures,
             group=group.repeat_interleave(group_size),
-            key=rng.key(of_group if self.request.timesteps.shared else keys, "regression"),
-            guidance=sampling.guidance_scale,
             steps=self.request.steps_of_a_picture,
+            logp=output.logp,
         )
         return replace(rollout, key=keys)
 
@@ -206,63 +217,74 @@ class FlowPolicy(Policy):
         pictures = torch.stack([admission.shown(example, self.adapter) for example in examples])
         parts = pictures.split(self.sampling.max_rows)
         x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
-        return rows.demonstrated(
-            examples,
-            x0,
-            pictures,
-            group=group,
-            key=rng.further(key, group),
-            steps=self.request.steps_of_a_picture,
-        )
+        # Data knows of no guidance.
+        guidance = torch.ones(group.shape, dtype=torch.float64, device=group.device)
+        sample = FlowSample(x0=x0, key=rng.further(key, group), guidance=guidance)
+        steps = self.request.steps_of_a_picture
+        return as_rollout(examples, sample, pictures, group=group, steps=steps)
 
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
         """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
         are of the old ones, so where those may be read all stays as it is."""
-        return rows.renewed(rollout, epoch) if self.request.whole else rollout
+        return renew_noise(rollout, epoch) if self.request.whole else rollout
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
-        """The training forward, with gradient: `logp`, and with any of "transition", "kl_to_old"
-        and "kl_to_ref" the transition, in which a KL is there only if it was named."""
-        if rollout.sample.trajectory is None:
-            scale = self.request.timesteps.guidance_scale
-            return Evidence(logp=self.regressor.logp(self.model.field, rollout, scale=scale))
-        return self.scorer.evidence(self.model, rollout, needs)
+        """The training forward, with gradient."""
+        return self.logprobs.evidence(self.model, rollout, needs)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
         """ "error" [B, T, D], with gradient, "sigma" [B, T], and what is named of "old_error",
         "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
-        return self.regressor.errors(self.model, rollout, needs)
+        return self.denoising.errors(self.model, rollout, needs)
 
-    def _logp(
-        self, field: VelocityModel, rollout: Rollout, *, of_reference: bool = False
-    ) -> Tensor:
-        """[B, T], without gradient."""
-        if rollout.sample.trajectory is not None:
-            return self.scorer.logp(field, rollout)
-        own = self.request.timesteps
-        scale = own.ref_guidance_scale if of_reference else own.guidance_scale
-        with torch.no_grad():
-            return self.regressor.logp(field, rollout, scale=scale)
-
+    @torch.no_grad()
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the log-probabilities, values and old means that are read and were not given."""
+        """Fill the log-probabilities, values and old means that are read and were not given.
+
+        Log-probabilities and means of the old policy are of one origin: losses add their ratio to
+        the distance of their means.
+        """
+        field, found = self.model.field, {}
         with self.model.gathered():
-            return completed(
-                rollout,
-                needs,
-                model=self.model,
-                scorer=self.scorer,
-                logp=self._logp,
-                trusted=self.trusts,
-            )
+            if "kl_to_old" in needs and rollout.sample.trajectory is not None:
+                rollout = self._keep_means(rollout, needs)
+            missing = {name for name in FILLED if name in needs and getattr(rollout, name) is None}
+            if "old_values" in missing:
+                numbers = self.logprobs.of_steps(field, rollout, {"values"}, self.model)
+                found["old_values"] = numbers["values"]
+            if "old_logp" in missing:
+                trusted = rollout.behaviour_logp is not None and self.trusts(rollout)
+                logp = rollout.behaviour_logp if trusted else self.logprobs.logp(field, rollout)
+                found["old_logp"] = logp
+            if "ref_logp" in missing:
+                with self.model.reference() as frozen:
+                    logp = self.logprobs.logp(frozen, rollout, of_reference=True)
+                found["ref_logp"] = logp
+            if "old_kl_to_ref" in missing:
+                numbers = self.logprobs.of_steps(field, rollout, {"kl_to_ref"}, self.model)
+                found["old_kl_to_ref"] = numbers["log_ratio_to_ref"]
+        return replace(rollout, **found)
+
+    def _keep_means(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        """Where the steps go on average now, and how likely they are by the same pass, unless the
+        sampler has kept the one and is believed in the other."""
+        taken, new = rollout.sample.trajectory, rollout.old_logp is None
+        if taken.mean is not None and (not new or self.trusts(rollout)):
+            return rollout
+        numbers = self.logprobs.of_steps(self.model.field, rollout, {"mean"})
+        trajectory = replace(taken, mean=numbers["mean"])
+        old_logp = numbers["logp"] if new and "old_logp" in needs else rollout.old_logp
+        sample = replace(rollout.sample, trajectory=trajectory)
+        return replace(rollout, sample=sample, old_logp=old_logp)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that a forward pass reads for each row, [B] int64."""
-        points = self.regressor.points_per_step(rollout) * rollout.length
+        fresh = rollout.sample.trajectory is None
+        levels = self.request.timesteps.count // rollout.mask.shape[1] if fresh else 1
         guided = rollout.sample.guidance.gt(1).long()
         if rollout.sample.trajectory is None or self.request.teachers is not None:
             guided = int(self.request.timesteps.guidance_scale > 1)
-        return sum(self.adapter.tokens) * (1 + guided) * points
+        return sum(self.adapter.tokens) * (1 + guided) * levels * rollout.length
 
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
         """The prompts that can be painted by the policy's own sampling and by these, encoded by

@@ -1,23 +1,25 @@
-"""Sampling settings of a flow policy, and the sample that it keeps."""
+"""Records of a flow policy: sampling settings, the steps that it keeps, and rows of pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from tandem import rng
 from tandem.contracts import unbound
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import Indices, every_step, one_step
-from tandem.policies.flow.snapshots import LIVE
 from tandem.policies.flow.solvers import Solver
+from tandem.types import Prompt, Rollout
 
+LIVE, EMA = "live", "ema"  # snapshots that are always there, and that model.ema keeps
 Condition = Mapping[str, Tensor]  # what a transformer reads of a prompt; [B, ...] once stacked
 Schedule = Callable[[int, int], Tensor]  # (steps, tokens) -> sigma [steps + 1]
 Choose = Callable[[int, int, int], Indices]  # (steps, iteration, seed) -> stochastic steps
@@ -41,8 +43,10 @@ class FlowSampling:
     weights: str = LIVE  # or the name of a snapshot
     weights_from: int = 0  # updates before which the live weights sample all the same
     max_rows: int = 64  # of one forward pass: memory, nothing else
+    deterministic: bool = field(init=False)  # whether no step is random
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "deterministic", unbound(self.kernel)[0] is ode)
         for name in ("steps", "guidance_scale", "max_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
@@ -50,10 +54,6 @@ class FlowSampling:
             raise ValueError("random steps need a log-probability, and to be told which they are")
         if self.solver is not None and not self.deterministic:
             raise ValueError("rollout.solver takes no random steps; leave it null or dynamics=ode")
-
-    @property
-    def deterministic(self) -> bool:
-        return unbound(self.kernel)[0] is ode
 
     def branches(self, iteration: int, seed: int) -> list[FlowSampling]:
         """For each random step the way to sample in which it alone is random, and all samples of
@@ -96,3 +96,59 @@ class FlowSample:
     key: Tensor  # [B] int64 of the noise of regression; the samples of a group may share it
     guidance: Tensor  # [B] float64 scale that the policy is taken at
     trajectory: Trajectory | None = None  # None: sampled by the ODE, or given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerOutput:
+    """Rows of one pass from noise to data."""
+
+    x0: Tensor  # [N, *latent_shape] float32
+    trajectory: Trajectory | None  # None: no step was kept
+    logp: Tensor | None  # [N, T] nats per latent dimension; None: some of the steps had no noise
+
+
+def as_rollout(
+    prompts: Sequence[Prompt],
+    sample: FlowSample,
+    pictures: Tensor,
+    *,
+    group: Tensor,
+    steps: int,
+    logp: Tensor | None = None,
+) -> Rollout:
+    """One row per picture, of so many steps unless some were kept.
+
+    Every step of a picture is trained, and no picture is cut off.
+    """
+    if sample.trajectory is not None:
+        steps = sample.trajectory.place.shape[1]
+    return Rollout(
+        sample=sample,
+        outputs=tuple(pictures.unbind()),
+        prompts=tuple(prompts),
+        mask=torch.ones(len(group), steps, dtype=torch.bool, device=group.device),
+        group=group,
+        length=torch.full_like(group, steps),
+        truncated=torch.zeros_like(group, dtype=torch.bool),
+        behaviour_logp=logp,
+    )
+
+
+def renew_noise(rollout: Rollout, epoch: int) -> Rollout:
+    """The same pictures, to be noised anew; those that shared their noise still do."""
+    key = rng.key(rollout.sample.key, "epoch", epoch)
+    return replace(rollout, sample=replace(rollout.sample, key=key))
+
+
+def pick(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the mask; where there is none, one that counts for nothing."""
+    row, column = mask.nonzero(as_tuple=True)
+    if not len(row):  # ranks wait for gradients of all weights
+        row = column = torch.zeros(1, dtype=torch.int64, device=mask.device)
+    return row, column
+
+
+def scatter(values: Tensor, row: Tensor, step: Tensor, mask: Tensor) -> Tensor:
+    """[N, ...] -> [B, T, ...], 0 outside the mask."""
+    spread = values.new_zeros(*mask.shape, *values.shape[1:]).index_put((row, step), values)
+    return torch.where(mask.view(*mask.shape, *(1,) * (values.ndim - 1)), spread, 0)

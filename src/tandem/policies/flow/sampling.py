@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,19 +15,10 @@ from tandem.dynamics.kernels import Step, next_state, ode
 from tandem.dynamics.steps import Indices
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.records import FlowSampling, Trajectory
+from tandem.policies.flow.records import FlowSampling, SamplerOutput, Trajectory
 from tandem.policies.flow.solvers import solve
-from tandem.policies.flow.velocity_model import VelocityModel
+from tandem.policies.flow.velocity_model import VelocityModel, even_parts
 from tandem.types import Prompt, concat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerOutput:
-    """Rows of one pass from noise to data."""
-
-    x0: Tensor  # [N, *latent_shape] float32
-    trajectory: Trajectory | None  # None: no step was kept
-    logp: Tensor | None  # [N, T] nats per latent dimension; None: some of the steps had no noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +56,25 @@ class SamplingPlan:
 
 
 @torch.no_grad()
-def paint(
+def generate(
     model: FlowModel,
     library: PromptEmbeddingCache,
     asked: Sequence[Prompt],
     keys: Tensor,
     starts: Tensor,
-    course: SamplingPlan,
+    plan: SamplingPlan,
 ) -> tuple[SamplerOutput, Tensor]:
     """Latents and how they came to be, and uint8 [B, H, W, 3]. keys, starts: [B], of the noise of
     the steps, and of what they start from."""
     finished, pictures = [], []
-    sampling, adapter = course.sampling, model.adapter
+    sampling, adapter = plan.sampling, model.adapter
     shape = adapter.canvas(sampling.resolution).latent_shape
     for part in even_parts(len(asked), sampling.max_rows):
         some = [asked[i] for i in part.tolist()]
         conditioning = library.rows(some, keys.device, guided=sampling.guidance_scale > 1)
         start = start_noise(starts[part.to(keys.device)], shape)
         if sampling.solver is None:
-            one = denoise(model.field, start, keys[part.to(keys.device)], conditioning, course)
+            one = denoise(model.field, start, keys[part.to(keys.device)], conditioning, plan)
         else:
             velocity = partial(
                 model.field, conditioning=conditioning, scale=sampling.guidance_scale
@@ -101,29 +92,29 @@ def denoise(
     start: Tensor,
     keys: Tensor,
     conditioning: PromptEmbedding,
-    course: SamplingPlan,
+    plan: SamplingPlan,
 ) -> SamplerOutput:
     """start: noise [N, *latent_shape]; keys: [N], the noise of step i is a function of key and i.
 
     Every state is rounded through the storage dtype before anybody reads it, but the last one,
     which nobody steps from.
     """
-    sampling = course.sampling
+    sampling = plan.sampling
     x = start.to(sampling.dtype).float()
-    keeper = TrajectoryRecorder(sampling.dtype, keep_mean=course.keep_mean)
-    levels = course.sigmas.to(x.device)
+    recorder = TrajectoryRecorder(sampling.dtype, keep_mean=plan.keep_mean)
+    levels = plan.sigmas.to(x.device)
     for number, (level, after) in enumerate(itertools.pairwise(levels)):
-        random, last = number in course.stochastic, number == sampling.steps - 1
+        random, last = number in plan.stochastic, number == sampling.steps - 1
         sigma, next_sigma = level.expand(len(x)), after.expand(len(x))
         velocity = field(x, sigma, conditioning, scale=sampling.guidance_scale)
         step = (sampling.kernel if random else ode)(x, velocity, sigma, next_sigma)
         noise = rng.normal(rng.key(keys, number), x.shape[1:]) if random else torch.zeros_like(x)
         reached = next_state(step, noise, storage=torch.float32 if last else sampling.dtype)
-        if number in course.kept:
+        if number in plan.kept:
             logp = sampling.logp(reached, step) if random else None
-            keeper.keep(number, (x, reached), levels=(level, after), step=step, logp=logp)
+            recorder.record(number, (x, reached), levels=(level, after), step=step, logp=logp)
         x = reached
-    trajectory, logp = keeper.kept()
+    trajectory, logp = recorder.finish()
     return SamplerOutput(x0=x, trajectory=trajectory, logp=logp)
 
 
@@ -140,7 +131,7 @@ class TrajectoryRecorder:
         self.logp: list[Tensor | None] = []
         self.previous: int | None = None
 
-    def keep(
+    def record(
         self,
         number: int,
         ends: tuple[Tensor, Tensor],
@@ -161,7 +152,7 @@ class TrajectoryRecorder:
         self.means += [step.mean] if self.keep_mean else []
         self.previous = number
 
-    def kept(self) -> tuple[Trajectory | None, Tensor | None]:
+    def finish(self) -> tuple[Trajectory | None, Tensor | None]:
         """The trajectory [N, T] and its log-probabilities [N, T]; None where there is none."""
         if not self.places:
             return None, None
@@ -179,30 +170,6 @@ class TrajectoryRecorder:
         )
         random = None not in self.logp
         return trajectory, torch.stack(self.logp, 1) if random else None
-
-
-def even_parts(
-    rows: int, budget: int, passes: Callable[[int], int] = lambda wanted: wanted
-) -> list[Tensor]:
-    """range(rows) in as few parts as fit, of even sizes: a rest of one row would take another
-    code path in BLAS, and its bits would differ.
-
-    `passes`: how many there shall be where so many are wanted; where there are more than rows, some
-    are empty.
-    """
-    return list(torch.arange(rows).tensor_split(passes(max(1, -(-rows // budget)))))
-
-
-def filled(part: Tensor) -> Tensor:
-    """The part, or one row in place of none, whose answer nobody reads: other ranks wait for it."""
-    return part if len(part) else part.new_zeros(1)
-
-
-def noise_keys(key: int, group: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
-    """Of the group of each picture and of its own, [B]; group: [number of groups]."""
-    of_group = rng.key(key, group).repeat_interleave(group_size)
-    own = rng.key(key, group[:, None], torch.arange(group_size, device=group.device))
-    return of_group, own.flatten()
 
 
 def start_noise(keys: Tensor, shape: Sequence[int]) -> Tensor:

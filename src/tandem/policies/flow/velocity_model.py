@@ -1,15 +1,19 @@
-"""The velocity field of one network: what it predicts at a point, for a prompt."""
+"""The velocity field of one network: what it predicts at points, for prompts, a few at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tandem.dynamics.guidance import guided, guides
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.embeddings import PromptEmbedding
+from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
 from tandem.policies.weights import Precision, Replicated
+from tandem.types import Prompt
 
 
 class VelocityModel:
@@ -55,3 +59,59 @@ class VelocityModel:
     def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         with self.precision.on(x.device):
             return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))
+
+
+class ChunkedForward:
+    """Velocities at N points, a few rows of the network at a time.
+
+    With a gradient, chunks are recomputed one by one in backward, so that the memory is that of one
+    of them.
+    """
+
+    def __init__(self, library: PromptEmbeddingCache, *, max_rows: int) -> None:
+        if max_rows < 1:
+            raise ValueError(f"model.row_budget is {max_rows}; it must be at least 1")
+        self.library, self.max_rows = library, max_rows
+
+    def __call__(
+        self,
+        field: VelocityModel,
+        prompts: Sequence[Prompt],
+        x: Tensor,
+        sigma: Tensor,
+        *,
+        scale: float,
+        critic: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Velocities [N, ...], and what a critic says of the states there, [N]. x: [N, ...]."""
+
+        def predict(part: Tensor) -> tuple[Tensor, Tensor | None]:
+            some = [prompts[i] for i in part.tolist()]
+            conditioning = self.library.rows(some, x.device, guided=scale > 1)
+            where = (x[part], sigma[part], conditioning)
+            if critic is None:
+                return field(*where, scale=scale), None
+            velocity, states = field.with_states(*where, scale=scale)
+            return velocity, critic(states)
+
+        parts = even_parts(len(x), self.max_rows, field.weights.passes)
+        recompute = len(parts) > 1 and torch.is_grad_enabled()
+        velocities, values = [], []
+        for part in parts:
+            some = part if len(part) else part.new_zeros(1)  # others wait; nobody reads its answer
+            answer = checkpoint(predict, some, use_reentrant=False) if recompute else predict(some)
+            velocities.append(answer[0][: len(part)])
+            values += [] if critic is None else [answer[1][: len(part)]]
+        return torch.cat(velocities), torch.cat(values) if values else None
+
+
+def even_parts(
+    rows: int, budget: int, passes: Callable[[int], int] = lambda wanted: wanted
+) -> list[Tensor]:
+    """range(rows) in as few parts as fit, of even sizes: a rest of one row would take another
+    code path in BLAS, and its bits would differ.
+
+    `passes`: how many there shall be where so many are wanted; where there are more than rows, some
+    are empty.
+    """
+    return list(torch.arange(rows).tensor_split(passes(max(1, -(-rows // budget)))))

@@ -127,7 +127,7 @@ def test_a_ratio_before_the_first_update_is_one(world, name, kernel):
     policy = world.make(name, sampling=sampling | {"schedule": world.schedule(name)})
     rollout = sampled(policy, 3, texts=TEXTS)
     for rows in (8, 64):
-        policy.scorer.max_rows = rows
+        policy.forward_pass.max_rows = rows
         assert gap_to_sampler(policy, rollout) < SAME
 
 

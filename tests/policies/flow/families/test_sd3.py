@@ -91,7 +91,7 @@ def test_it_replays_what_it_sampled(make, kernel, storage):
     policy = make(sampling={"kernel": KERNELS[kernel], "storage": storage, "guidance_scale": 3.0})
     rollout = sampled(policy)
     for rows in (8, 64):
-        policy.scorer.max_rows = rows
+        policy.forward_pass.max_rows = rows
         assert gap_to_sampler(policy, rollout) < SAME
 
 
