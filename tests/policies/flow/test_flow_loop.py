@@ -61,7 +61,7 @@ def test_policy_gradients_train_a_flow_and_the_first_ratio_is_one(tmp_path):
 
 def test_dynamic_sampling_draws_cuts_and_joins_pictures(tmp_path):
     collect = partial(dynamic_sampling, max_rounds=2)
-    loop = Loop(small(GRPO.needs), tmp_path, replace(GRPO, collect=collect))
+    loop = Loop(small(GRPO.needs), tmp_path, replace(GRPO, sampling_strategy=collect))
     before = {name: weight.clone() for name, weight in loop.policy.weights().items()}
     loop.go(1)
     assert any(not torch.equal(w, before[name]) for name, w in loop.policy.weights().items())
@@ -69,7 +69,7 @@ def test_dynamic_sampling_draws_cuts_and_joins_pictures(tmp_path):
 
 
 def test_a_branch_parts_from_one_course_at_its_own_step(tmp_path):
-    loop = Loop(small(GRPO.needs), tmp_path, replace(GRPO, collect=tree))
+    loop = Loop(small(GRPO.needs), tmp_path, replace(GRPO, sampling_strategy=tree))
     loop.go(1)
     path, group = loop.rollout.sample.trajectory.path, loop.rollout.group
     assert path.shape[:2] == (4 * 8 * 4, 2) and loop.rollout.mask.shape[1] == 1  # of 5 steps 4
