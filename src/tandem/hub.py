@@ -77,11 +77,13 @@ def _shards(index: Path) -> list[str]:
 
 
 def without_bars() -> None:
-    """A bar in a file is a line per step."""
-    if not sys.stderr.isatty():
-        from transformers.utils import logging
+    """A line of our own says what is loaded; of bars a terminal sees those of downloads."""
+    from huggingface_hub.utils import enable_progress_bars
+    from transformers.utils import logging
 
-        logging.disable_progress_bar()
+    logging.disable_progress_bar()
+    if sys.stderr.isatty():
+        enable_progress_bars()
 
 
 def align(network: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 from toy_run import SETTINGS
 
 from tandem.training.callbacks.progress import Progress
@@ -9,9 +10,21 @@ from tandem.training.callbacks.progress import Progress
 KNOWN = {"reward/mean": 0.5, "eval/reward": 0.25, "perf/pictures_per_second": 9.0}
 
 
-def numbers(latest):
-    module = SimpleNamespace(policy=SimpleNamespace(unit="pictures"))
-    return Progress(SimpleNamespace(latest=latest), SETTINGS)._numbers(module)
+def progress(latest, at=30):
+    latest_at = dict.fromkeys(latest, at)
+    return Progress(SimpleNamespace(latest=latest, latest_at=latest_at, job="train"), SETTINGS)
+
+
+def at_iteration(iteration, total=150):
+    return SimpleNamespace(
+        policy=SimpleNamespace(unit="pictures"),
+        iteration=iteration,
+        plan=SimpleNamespace(iterations=total),
+    )
+
+
+def numbers(latest, at=30):
+    return progress(latest, at)._numbers(at_iteration(31))
 
 
 def test_the_held_out_reward_stands_where_nothing_is_right_or_wrong():
@@ -19,3 +32,21 @@ def test_the_held_out_reward_stands_where_nothing_is_right_or_wrong():
     judged = numbers({**KNOWN, "eval/accuracy": 0.75})
     assert "accuracy 0.750" in judged
     assert "held-out" not in judged
+
+
+def test_what_an_evaluation_found_says_of_which_weights():
+    assert "accuracy 0.381 (at 0)" in numbers({**KNOWN, "eval/accuracy": 0.381}, at=0)
+    assert "reward 0.500  " in numbers(KNOWN)  # of the samples that were trained on
+
+
+@pytest.mark.parametrize(("iteration", "known"), [(1, False), (2, False), (3, True), (150, True)])
+def test_the_time_that_is_left_is_told_from_the_third_iteration_on(monkeypatch, iteration, known):
+    """The first one was evaluated and took 90 s, each of the others 2."""
+    shown = progress(KNOWN)
+    shown.first, shown.began, shown.paced = 0, 0.0, 90.0
+    now = 90.0 + 2.0 * (iteration - 1)
+    monkeypatch.setattr("tandem.training.callbacks.progress.time.monotonic", lambda: now)
+    ahead = shown._ahead(at_iteration(iteration))
+    assert bool(ahead) is known
+    if iteration == 3:
+        assert ahead == "4 min 54 s left"  # 147 iterations of 2 s

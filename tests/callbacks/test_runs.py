@@ -92,11 +92,12 @@ def test_a_finished_run_can_be_resumed_and_evaluates_its_end_again(straight, tmp
 def test_without_a_terminal_progress_is_a_few_lines_and_a_table(tmp_path, capsys):
     run(tmp_path)
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("1/6  reward 0.")
-    assert said[1].startswith("6/6  reward 0.")
-    assert all(word in said[0] for word in ("accuracy 0.", "tokens/s", " left"))
-    assert " took " in said[1]
-    assert "accuracy_t0.5" in "".join(said[2:])
+    evaluated = [line for line in said if line.startswith("evaluating")]
+    assert evaluated == [f"evaluating  6 prompts, after {i} of 6 iterations" for i in (0, 2, 4, 6)]
+    first, last = (line for line in said if line[:2] in ("1/", "6/"))
+    assert all(word in first for word in ("1/6  reward 0.", "accuracy 0.", "(at 0)", "tokens/s"))
+    assert "6/6  reward 0." in last and "(at 4)" in last and " took " in last
+    assert "accuracy_t0.5" in "".join(said)
     assert said[-1] == f"run directory: {tmp_path}"
 
 

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,8 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, configuration
 from tandem.sweep import gpus, status
-from tandem.sweep.exit_reason import reason_of
-from tandem.sweep.job import Launch
+from tandem.sweep.exit_reason import last_line, reason_of
+from tandem.sweep.job import Launch, Task, told
 from tandem.sweep.launch import concluded, environment, launch
 from tandem.sweep.launch import configuration as told_of
 from tandem.sweep.table import page
@@ -245,3 +247,33 @@ def test_runs_on_one_machine_take_gpus_of_their_own(monkeypatch, tmp_path):
     for wanted in (0, None, 3):  # on the CPU; whatever there is; all of them
         with gpus.share(0, wanted) as whole:
             assert whole.environment == {}
+
+
+TALKING = """
+import time
+for accuracy in ("0.1", "0.2"):
+    print(f"9/150  accuracy {accuracy}\\n", flush=True)
+    time.sleep(0.5)
+"""
+
+
+def test_what_a_job_does_is_told_while_it_does_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tandem.sweep.job.TOLD_EVERY", 0.1)
+    order = Launch(
+        id="here-1", folder=str(tmp_path), cwd=".", program="-", shared=[], spelled={}, jobs=6,
+        gpus=None,
+    )  # fmt: skip
+    task = Task(launch=order, number=1, own=["seed=1"])
+    task.folder.mkdir()
+    with (task.folder / status.LOG).open("wb") as log:
+        told(subprocess.Popen([sys.executable, "-c", TALKING], stdout=log), task)
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"2 of 6  seed=1: 9/150  accuracy 0.{n}" for n in (1, 2)]
+
+
+def test_the_last_line_of_a_log_shows_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "sk-123456789abcdef")
+    (tmp_path / "log").write_text("first\nasking with sk-123456789abcdef\n\n")
+    assert "sk-123456789abcdef" not in last_line(tmp_path / "log")
+    (tmp_path / "empty").touch()
+    assert last_line(tmp_path / "empty") is None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from tandem.data import Data
+from tandem.record.terminal import line
 from tandem.settings.settings import Settings
 
 
@@ -27,7 +29,22 @@ def banner(settings: Settings, run_dir: Path) -> str:
         f"{s.iterations * samples} samples",
         "forward": _forward(s),
     }
-    return "\n".join(f"{name:<11} {text}" for name, text in lines.items())
+    return "\n".join(line(name, text) for name, text in lines.items())
+
+
+def warm_start_banner(settings: Settings) -> str:
+    """One line of a run that another one begins with."""
+    chosen = f"model={settings.choices['model']}, algorithm={settings.choices['algorithm']}"
+    samples = settings.prompts_per_step * settings.group_size
+    return line("first", f"{settings.iterations} iterations of {samples} samples, {chosen}")
+
+
+def prompts_read(data: Data, source: str) -> str:
+    """How many prompts there are of each split; `source` names the one that is trained on."""
+    of_training = f"{len(getattr(data, source)):,} to train on"
+    kept = f"{len(data.eval):,} held out for evaluation, {len(data.test):,} set aside for the test"
+    left_out = f"; {len(data.quarantine):,} bad rows left out" if data.quarantine else ""
+    return line("prompts", f"{of_training}, {kept}{left_out}")
 
 
 CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "recipe")

@@ -23,6 +23,7 @@ from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.lora import Lora
 from tandem.record.run_record import CONFIG
+from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
 from tandem.training.collect import GIVEN
 
@@ -126,7 +127,7 @@ def warm_start(cfg: DictConfig, train: Train) -> Path:
     wanted, kept = made_of(start), Path(cfg.cache_dir) / "warm_start"
     folder = kept / wanted.name
     if folder.is_dir():
-        print(f"warm start  {folder}, there already")
+        say(line("warm start", f"{folder}, there already"))
         return folder
     make = partial(_train_warm, cfg, start, wanted, folder, train)
     made_by_first(folder, make, patience=cfg.guards.stalled_after)
@@ -137,7 +138,8 @@ def _train_warm(
     cfg: DictConfig, start: DictConfig, wanted: MadeOf, folder: Path, train: Train
 ) -> None:
     because = reason(wanted, folder.parent)
-    print(f"warm start  {' '.join(cfg.warm_start)}, kept for the next time in {folder}: {because}")
+    say(line("warm start", f"{' '.join(cfg.warm_start)}, kept for the next time in {folder}"))
+    say(line("because", because))
     # Runs of a sweep may begin together, and on several machines whose processes share numbers.
     unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)

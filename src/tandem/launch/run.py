@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,16 +21,17 @@ from tandem.config.resume import remember
 from tandem.data import Data, write_quarantine
 from tandem.evaluation.evaluate import evaluate, held_out
 from tandem.evaluation.preference_accuracy import compare_pairs
-from tandem.launch.assembly import assemble
-from tandem.launch.banner import banner
+from tandem.launch.assembly import assemble, read_by
+from tandem.launch.banner import banner, prompts_read, warm_start_banner
 from tandem.launch.devices import check_devices, trainer_for
 from tandem.launch.initial_weights import check_engine, check_start, starting_weights
 from tandem.launch.memory_estimate import estimate, state_of
 from tandem.launch.ranks import join_ranks
 from tandem.legality import units
-from tandem.record import galleries
+from tandem.record import galleries, terminal
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.mirrors import Job
+from tandem.record.next_commands import next_commands
 from tandem.record.plots import curves, heatmap
 from tandem.record.resumable import check_resumable
 from tandem.record.room import check_place, check_room, size_of, stopping_where_full
@@ -85,7 +86,7 @@ def run(
         check_place(run_dir)
         if settings.resume is not None and not settings.evaluate:
             check_resumable(run_dir, every=settings.checkpoints.every)
-    say(banner(settings, run_dir))
+    say(banner(settings, run_dir) if job == "train" else warm_start_banner(settings))
     if (said := units.warning(build(cfg.algorithm), settings)) is not None:
         say(said)
     if settings.estimate:
@@ -109,11 +110,16 @@ def carry_out(
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with refusing():
-        data = build(cfg.data)
+        with doing("reading", f"data={settings.choices['data']}"):
+            data = build(cfg.data)
+        if job == "train":
+            say(prompts_read(data, read_by(build(cfg.algorithm).needs)))
         check_engine(cfg, data)
         mirrors = [build(node) for node in cfg.logger.values()]
         weights = starting_weights(cfg, partial(run, job="warm_start"))
-        module, data = assemble(cfg, settings, data, run_dir, weights)
+        own = OmegaConf.select(cfg, "model.path") or "its configuration"
+        with doing("loading", f"model={settings.choices['model']} from {weights or own}"):
+            module, data = assemble(cfg, settings, data, run_dir, weights)
     config = OmegaConf.to_yaml(OmegaConf.create(filled(OmegaConf.to_container(cfg, resolve=True))))
     if settings.evaluate:
         split = settings.evaluation.split
@@ -193,6 +199,8 @@ def fit(
         curves(record.folder)
         heatmap(record.folder)
         galleries.progress(record.folder)
+        if record.job == "train":
+            terminal.say(next_commands(record.folder, iterations=settings.iterations))
 
 
 def evaluated(
@@ -230,4 +238,8 @@ def evaluated(
 def say(text: str) -> None:
     """To people, once, however many ranks there are."""
     if distributed.is_first():
-        print(text, flush=True)
+        terminal.say(text)
+
+
+def doing(name: str, text: str) -> AbstractContextManager:
+    return terminal.doing(name, text) if distributed.is_first() else nullcontext()

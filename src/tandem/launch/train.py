@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import hydra
 from tandem.config.composition import conf_folder
 from tandem.config.refusals import refusals
 from tandem.launch.command_line import Run, preflight
+from tandem.record.terminal import starting
 from tandem.sweep.words import Sweep
 
 CONF = conf_folder()
@@ -39,7 +41,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def train(asked: Run, run_dir: Path) -> None:
-    with uncollected():  # heavy imports, once nothing can be refused any more
+    warnings.simplefilter("ignore", FutureWarning)  # of libraries: no user can act on one
+    with uncollected(), starting("torch, Lightning"):  # once nothing can be refused any more
         from tandem.launch.run import run, stops
 
     with stops():

@@ -46,6 +46,7 @@ class RunRecord:
         self.folder, self.job = folder, job
         self.mirrors = Mirrors(mirrors)
         self.latest: dict[str, float] = {}  # of each number, the last one written
+        self.latest_at: dict[str, int] = {}  # -> the iteration of its line
         self._held: tuple[dict[str, float], dict[str, float]] = ({}, {})
 
     def begin(self, config: str, *, seed: int, command: Sequence[str]) -> None:
@@ -98,6 +99,7 @@ class RunRecord:
         jsonl.append(self.folder / METRICS, _line(iteration, metrics))
         jsonl.append(self.folder / TIMING, _line(iteration, timing))
         self.latest |= {**metrics, **timing}
+        self.latest_at |= dict.fromkeys((*metrics, *timing), iteration)
         self.mirrors.write(iteration, {**metrics, **timing})
 
     def prompts(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+from pathlib import Path
 
 from tandem.config.refusals import REFUSED
 from tandem.record.secrets import scrub
 from tandem.stop import INTERRUPTED
 
 LONGEST = 300  # characters
+LOOKED_AT = 2000  # bytes at the end of a log
 EXCEPTION = re.compile(r"^[\w.]+(Error|Exception|Stop|Away)\b")
 
 
@@ -32,3 +34,12 @@ def reason_of(code: int, said: str) -> str | None:
 def _killed(by: signal.Signals) -> str:
     why = ", as the system does when memory runs out" if by is signal.SIGKILL else ""
     return f"killed by {by.name}{why}"
+
+
+def last_line(log: Path) -> str | None:
+    """What a run said last, without secrets; None: nothing."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOOKED_AT))
+        lines = file.read().decode(errors="replace").splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+    return None if last is None else scrub(last, os.environ)

@@ -26,7 +26,7 @@ from tandem.record.reading.runs import CONFIG, MANIFEST
 from tandem.record.summary import clock
 from tandem.stop import INTERRUPTED
 from tandem.sweep import gpus, status
-from tandem.sweep.exit_reason import reason_of
+from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.gpus import Share
 from tandem.sweep.status import LOG, Job, Start
 from tandem.sweep.swept_numbers import numbered
@@ -34,8 +34,10 @@ from tandem.sweep.words import job_name
 
 LAUNCH = "launch_of_a_sweep"  # the key of Hydra's configuration that holds the Launch
 
+TOLD_EVERY = 30.0  # seconds between two lines of what a run is doing
+
 # The whole of an exception in a run's log, and lines in the order in which they were written.
-TOLD = {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1"}
+LOUD = {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ def started(task: Task, lock: IO, before: Start | None) -> None:
     )
     status.write_start(task.folder, start)
     try:
-        waited(process, task.launch)
+        waited(process, task)
     finally:
         code = _code(process)
         said = log.read_bytes()[said_before:].decode(errors="replace")
@@ -175,7 +177,7 @@ def process_of(task: Task, share: Share, lock: IO) -> subprocess.Popen:
 
 def environment_of(task: Task, share: Share) -> dict[str, str]:
     own = task.launch.environment
-    return os.environ | own | TOLD | share.environment
+    return os.environ | own | LOUD | share.environment
 
 
 def words_of(task: Task) -> list[str]:
@@ -187,19 +189,33 @@ def words_of(task: Task) -> list[str]:
     return [*task.overrides, *own, "hydra.mode=RUN"]  # an experiment's file may say MULTIRUN
 
 
-def waited(process: subprocess.Popen, launch: Launch) -> None:
+def waited(process: subprocess.Popen, task: Task) -> None:
     """Until it has ended, also if this process is told to end: the run keeps a checkpoint then."""
     try:
-        with passing_on(process, launch):
-            if launch.stop_file.exists():  # whoever wrote it may not have seen this process yet
+        with passing_on(process, task.launch):
+            if (
+                task.launch.stop_file.exists()
+            ):  # whoever wrote it may not have seen this process yet
                 process.terminate()
-            process.wait()
+            told(process, task)
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait()
         with suppress(ProcessLookupError):  # ranks and workers that it left behind
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def told(process: subprocess.Popen, task: Task) -> None:
+    """Wait, and now and then repeat the last line of the run's log."""
+    said = None
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(TOLD_EVERY)
+            return
+        if (last := last_line(task.folder / LOG)) not in (None, said):
+            task.say(last)
+            said = last
 
 
 @contextmanager

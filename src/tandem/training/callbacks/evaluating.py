@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from lightning.pytorch import Callback, Trainer
@@ -14,6 +15,7 @@ from tandem.evaluation.evaluate import evaluate, held_out
 from tandem.evaluation.image_collapse import DISTANCE, REWARD
 from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.evaluation.settings import Evaluation
+from tandem.record import terminal
 from tandem.settings.guards import counted
 from tandem.training.callbacks.interrupt import Interrupt
 from tandem.training.callbacks.recording import Recording
@@ -53,15 +55,16 @@ class Evaluating(Callback):
         if not self.prompts:
             return
         start, key = time.perf_counter(), rng.key(module.plan.seed, "eval")
-        found = evaluate(
-            module.policy,
-            module.rewards,
-            self.prompts,
-            self.settings,
-            key=key,
-            full=full,
-            stop=partial(self._is_told_to_stop, module),
-        )
+        with self._shown(trainer, module):
+            found = evaluate(
+                module.policy,
+                module.rewards,
+                self.prompts,
+                self.settings,
+                key=key,
+                full=full,
+                stop=partial(self._is_told_to_stop, module),
+            )
         if found is None:
             self.interrupt.leave(trainer, module)
         if found.faults:
@@ -76,6 +79,12 @@ class Evaluating(Callback):
             record.samples(module.iteration, found.rows)
             metrics |= self._drift(module.iteration, metrics, found.rows)
             record.hold(metrics, {"time/evaluate": time.perf_counter() - start})
+
+    def _shown(self, trainer: Trainer, module: PostTraining) -> AbstractContextManager:
+        if not trainer.is_global_zero:
+            return nullcontext()
+        at = f"{module.iteration} of {module.plan.iterations} iterations"
+        return terminal.doing("evaluating", f"{len(self.prompts)} prompts, after {at}")
 
     def _is_told_to_stop(self, module: PostTraining) -> bool:
         """Asked between the parts of an evaluation, which are progress."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from lightning.pytorch import Callback, Trainer
-from tqdm import tqdm
 
 from tandem.evaluation.settings import Evaluation
+from tandem.record import terminal
 from tandem.record.run_record import RunRecord
 from tandem.record.summary import amount, clock, summary
 from tandem.training.module import PostTraining
@@ -20,6 +19,8 @@ SHOWN = {
     "actor/entropy": "entropy",
 }
 QUIET = 10.0  # seconds between two lines where there is no terminal
+KNOWN_PACE = 3  # iterations after which the time that is left can be told
+DOING = {"train": "training", "warm_start": "warm start"}
 
 
 class Progress(Callback):
@@ -27,21 +28,24 @@ class Progress(Callback):
 
     def __init__(self, record: RunRecord, evaluation: Evaluation) -> None:
         self.record, self.evaluation = record, evaluation
-        self.bar: tqdm | None = None
+        self.bar: terminal.Bar | None = None
 
     def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
-        self.spoke = self.began = time.monotonic()
+        self.spoke = self.began = self.paced = time.monotonic()
         self.first = module.iteration
-        if trainer.is_global_zero and sys.stderr.isatty():
+        if trainer.is_global_zero and terminal.is_terminal():
             total = module.plan.iterations
-            self.bar = tqdm(total=total, initial=self.first, unit="it", dynamic_ncols=True)
+            self.bar = terminal.Bar(DOING[self.record.job], total=total, done=self.first)
+            self.bar.open()
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         if not trainer.is_global_zero:
             return
+        if module.iteration == self.first + 1:  # it was evaluated, and much was done once
+            self.paced = time.monotonic()
         if self.bar is not None:
-            self.bar.set_postfix_str(self._numbers(module), refresh=False)
-            self.bar.update()
+            self.bar.done, self.bar.numbers = module.iteration, self._numbers(module)
+            self.bar.ahead = self._ahead(module)
         elif self._is_due(module):
             self.spoke = time.monotonic()
             print(self._line(module), flush=True)
@@ -53,8 +57,8 @@ class Progress(Callback):
         self._close()
 
     def on_fit_end(self, trainer: Trainer, module: PostTraining) -> None:
-        if trainer.is_global_zero:
-            print(summary(self.record.folder, warn=self.evaluation.warning), flush=True)
+        if trainer.is_global_zero and self.record.job == "train":
+            terminal.say(summary(self.record.folder, warn=self.evaluation.warning))
 
     def _close(self) -> None:
         if self.bar is not None:
@@ -67,20 +71,33 @@ class Progress(Callback):
 
     def _line(self, module: PostTraining) -> str:
         done, total = module.iteration, module.plan.iterations
-        spent = time.monotonic() - self.began
-        left = spent / (done - self.first) * (total - done)
-        ahead = f"{clock(left)} left" if left else f"took {clock(spent)}"
-        return f"{done:>{len(str(total))}}/{total}  {self._numbers(module)}  {ahead}"
+        parts = (f"{done:>{len(str(total))}}/{total}", self._numbers(module), self._ahead(module))
+        return "  ".join(part for part in parts if part)
+
+    def _ahead(self, module: PostTraining) -> str:
+        """The time that is left, once a pace is known; the first iteration is none."""
+        done, total = module.iteration, module.plan.iterations
+        if done >= total:
+            return f"took {clock(time.monotonic() - self.began)}"
+        if (went := done - self.first) < KNOWN_PACE:
+            return ""
+        pace = (time.monotonic() - self.paced) / (went - 1)
+        return f"{clock(pace * (total - done))} left"
 
     def _numbers(self, module: PostTraining) -> str:
         """Reward and accuracy as they were known last, and the speed.
 
         Where nothing is right or wrong, the reward of held-out prompts stands for their accuracy.
+        What an evaluation found says of which weights: those after so many iterations.
         """
-        latest = dict(self.record.latest)
+        latest, at = dict(self.record.latest), self.record.latest_at
         if "eval/accuracy" in latest:
             latest.pop("eval/reward", None)
-        known = {short: latest[name] for name, short in SHOWN.items() if name in latest}
+        known = [
+            f"{short} {latest[name]:.3f}"
+            + (f" (at {at[name]})" if name.startswith("eval/") else "")
+            for name, short in SHOWN.items()
+            if name in latest
+        ]
         unit = module.policy.unit
-        speed = f"{amount(latest[f'perf/{unit}_per_second'])} {unit}/s"
-        return "  ".join([*(f"{short} {value:.3f}" for short, value in known.items()), speed])
+        return "  ".join([*known, f"{amount(latest[f'perf/{unit}_per_second'])} {unit}/s"])

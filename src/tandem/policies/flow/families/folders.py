@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -32,11 +31,10 @@ def pipeline_folder(path: str | None) -> Path:
 
 def without_bars() -> None:
     """Those of pipelines, and those of their encoders."""
-    hub.without_bars()
-    if not sys.stderr.isatty():
-        from diffusers.utils import logging
+    from diffusers.utils import logging
 
-        logging.disable_progress_bar()
+    logging.disable_progress_bar()
+    hub.without_bars()
 
 
 def from_hub(name: str) -> Path:

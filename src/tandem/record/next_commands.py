@@ -1,0 +1,59 @@
+"""Commands to type after a run, as the shell that started it would take them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from tandem.record import jsonl
+from tandem.record.galleries import tables
+from tandem.record.terminal import line
+
+LONGEST = 60  # characters of a prompt that somebody would type
+
+
+def next_commands(run_dir: Path, *, iterations: int) -> str:
+    """Lines for people. The prompt is one of the last evaluation that was answered well."""
+    place = shlex.quote(str(run_dir))
+    python = interpreter()
+    curves = run_dir / "curves.png"
+    lines = [line("curves", str(curves))] if curves.is_file() else []
+    lines += [
+        line("sample", f"{python} -m tandem sample {place} {shlex.quote(example(run_dir))}"),
+        line("go on", f"{python} train.py resume={place} iterations={2 * iterations}"),
+        line("compare", f"{python} -m tandem compare {place} OTHER_RUN"),
+    ]
+    lines += [line("to W&B", f"wandb sync {shlex.quote(str(kept))}") for kept in offline(run_dir)]
+    return "\n".join(lines)
+
+
+def interpreter() -> str:
+    """This Python, as it is called from here: by name where the shell finds this very one."""
+    found = shutil.which("python")
+    if found is not None and Path(found).absolute() == Path(sys.executable):
+        return "python"
+    return shlex.quote(min(os.path.relpath(sys.executable), sys.executable, key=len))
+
+
+def example(run_dir: Path) -> str:
+    """A prompt of the last table of samples, the longest short one of those that scored highest."""
+    last = max(tables(run_dir).items(), default=None)
+    rows = [] if last is None else jsonl.read(last[1])
+    asked = [row for row in rows if row["kind"] in ("greedy", "eval")]
+    known = [(row["reward"], len(row["prompt"]), row["prompt"]) for row in asked if _typed(row)]
+    return max(known)[2] if known else "PROMPT"
+
+
+def _typed(row: dict) -> bool:
+    """Not what a chat template wrote around the words of a user."""
+    text = row["prompt"]
+    fits = len(text) <= LONGEST and text.isprintable() and "<|" not in text
+    return fits and row["reward"] is not None
+
+
+def offline(run_dir: Path) -> list[Path]:
+    """What W&B keeps of a run until it is sent."""
+    return sorted((run_dir / "wandb").glob("offline-run-*"))
