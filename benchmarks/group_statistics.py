@@ -16,7 +16,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import group_relative, on_steps, unbiased_std
+from tandem.advantages.group import group_relative, spread_over_steps, unbiased_std
 from tandem.types import Prompt, Rollout, Scores, take
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -69,7 +69,7 @@ def reshaped(scores: Scores, rollout: Rollout, *, group_size: int, eps: float = 
     """(R - mean) / (std + eps) of consecutive groups of one size, all of whose samples scored."""
     total = scores.total.double().view(-1, group_size)
     relative = (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + eps)
-    return on_steps(relative.view(-1).to(scores.total.dtype), rollout.mask)
+    return spread_over_steps(relative.view(-1).to(scores.total.dtype), rollout.mask)
 
 
 def rows(prompts: int, group_size: int, steps: int) -> tuple[Scores, Rollout]:

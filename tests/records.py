@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.advantages import shaping
-from tandem.advantages.compose import normalised
+from tandem.advantages.compose import normalise
 from tandem.advantages.group import group_relative, unbiased_std
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
@@ -77,4 +77,4 @@ def coupled(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> C
 
 def whitened(estimate):
     """An estimator under `normalize_advantages`."""
-    return lambda scores, rollout: normalised(estimate(scores, rollout), scores, rollout)
+    return lambda scores, rollout: normalise(estimate(scores, rollout), scores, rollout)

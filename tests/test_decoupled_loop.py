@@ -68,7 +68,7 @@ def test_a_survey_is_the_forward_pass_of_an_update_that_is_not_cut(name):
 @pytest.mark.parametrize("name", SURVEYED)
 def test_what_a_survey_gathers_of_all_rows_is_small(name, monkeypatch):
     """Numbers of a level, not its errors, which are as large as pictures."""
-    gathered, over_all = [], distributed.over_all
+    gathered, over_all = [], distributed.with_all_rows
 
     def spied(function):
         return lambda *records: gathered.extend(records) or over_all(function)(*records)

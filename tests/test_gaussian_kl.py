@@ -19,7 +19,7 @@ from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, step_log_rati
 from tandem.experience import Experience
 from tandem.losses import kl
 from tandem.losses.reduction import token_mean
-from tandem.metrics import settle
+from tandem.metrics import reduce_metrics
 from tandem.types import Evidence, Transition
 
 KERNELS = {"flow_sde": flow_sde, "dance_sde": dance_sde, "cps": cps}
@@ -91,7 +91,7 @@ def test_the_gradient_of_every_kl_is_the_closed_form(loss, kernel, size):
     outcome.loss.backward()
     assert_close(policy.own.grad, gradient_by_hand(policy, loss, 0.3, token_mean(MASK)), **EXACT)
     exact = gaussian_kl(policy.step(policy.own), policy.step(policy.ref).mean)[MASK].mean()
-    metrics, paid = settle(outcome.metrics), outcome.parts["kl"].item() / 0.3
+    metrics, paid = reduce_metrics(outcome.metrics), outcome.parts["kl"].item() / 0.3
     assert metrics["actor/ref_kl"] == pytest.approx(exact.item(), rel=1e-12)
     assert metrics["actor/kl_penalty"] == pytest.approx(paid, rel=1e-6)  # most are no KL
 
@@ -125,7 +125,7 @@ def test_the_reward_is_charged_and_the_metric_is_of_the_old_policy():
     want = torch.tensor([1.0, 0.5]).double() - 0.2 * torch.where(MASK, old, 0).sum(1)
     assert_close(charged.total, want, **EXACT)
     assert paying.reads_before == {"old_kl_to_ref"}
-    metrics = settle(replace(GRPO, kl=paying).training_objective(policy, rows).metrics)
+    metrics = reduce_metrics(replace(GRPO, kl=paying).training_objective(policy, rows).metrics)
     assert metrics["actor/ref_kl"] == pytest.approx(old[MASK].mean().item(), rel=1e-12)
 
 

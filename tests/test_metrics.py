@@ -24,9 +24,9 @@ from tandem.metrics import (
     Sum,
     correlation,
     masked_mean,
-    merge,
+    merge_metrics,
     own_metrics,
-    settle,
+    reduce_metrics,
 )
 from tandem.types import take
 
@@ -62,14 +62,14 @@ def measured(batch):
 
 @pytest.mark.parametrize(("name", "reference"), REFERENCE.items())
 def test_values_are_the_reference_ones(vectors, name, reference):
-    value = settle(measured(coupled(vectors)))[name]
+    value = reduce_metrics(measured(coupled(vectors)))[name]
     assert value == pytest.approx(vectors[reference].item(), abs=1e-6)
 
 
 def test_grpo_kl_is_to_the_reference_and_without_one_to_the_old_policy(vectors):
     batch = coupled(vectors)
-    alone = settle(policy_metrics(batch))
-    assert settle(measured(batch))["actor/grpo_kl"] == pytest.approx(0.047578, abs=1e-6)
+    alone = reduce_metrics(policy_metrics(batch))
+    assert reduce_metrics(measured(batch))["actor/grpo_kl"] == pytest.approx(0.047578, abs=1e-6)
     assert alone["actor/grpo_kl"] == alone["actor/approx_kl_k3"]
     assert "actor/ref_kl" not in alone
 
@@ -88,13 +88,13 @@ def test_any_cut_of_the_rows_gives_the_same(vectors, cut):
     batch = coupled(vectors)
     whole, parts = measured(batch), {}
     for rows in cut:
-        merge(parts, measured(take(batch, torch.tensor(rows))))
-    assert settle(parts) == pytest.approx(settle(whole), abs=1e-12)
+        merge_metrics(parts, measured(take(batch, torch.tensor(rows))))
+    assert reduce_metrics(parts) == pytest.approx(reduce_metrics(whole), abs=1e-12)
 
 
 def test_a_loss_is_measured_under_the_numbers_it_was_bound_with(vectors):
     batch = coupled(vectors)
-    wide = settle(own_metrics(partial(ppo, clip_low=0.9, clip_high=9.0), batch))
+    wide = reduce_metrics(own_metrics(partial(ppo, clip_low=0.9, clip_high=9.0), batch))
     assert set(wide.values()) == {0.0}
     assert own_metrics(reinforce, batch) == {}
 
@@ -116,19 +116,21 @@ def test_surveys_and_metrics_get_the_numbers_that_they_name(vectors):
     batch, loss = coupled(vectors), partial(own_loss, clip=0.5)
     surveyed = survey_of(loss)(batch)
     assert_close(surveyed, batch.advantages.square())
-    want = settle({"clip": masked_mean(loss(batch, surveyed), batch.mask)})
-    assert settle(own_metrics(loss, batch, surveyed)) == want
+    want = reduce_metrics({"clip": masked_mean(loss(batch, surveyed), batch.mask)})
+    assert reduce_metrics(own_metrics(loss, batch, surveyed)) == want
 
 
 def test_a_mean_over_nothing_is_left_out():
     nothing, one, two = torch.zeros(()), torch.tensor(1.0), torch.tensor(2.0)
-    got = settle({"a": Sum(nothing, nothing), "b": Sum(one, two), "c": Max(two), "d": Min(one)})
+    got = reduce_metrics(
+        {"a": Sum(nothing, nothing), "b": Sum(one, two), "c": Max(two), "d": Min(one)}
+    )
     assert got == {"b": 0.5, "c": 2.0, "d": 1.0}
 
 
 def correlated(x, y, mask=None):
     mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
-    return settle({"r": correlation(x, y, mask)}).get("r")
+    return reduce_metrics({"r": correlation(x, y, mask)}).get("r")
 
 
 def test_a_correlation_adds_up_over_any_cut_and_outside_the_mask_is_nothing():
@@ -142,8 +144,8 @@ def test_a_correlation_adds_up_over_any_cut_and_outside_the_mask_is_nothing():
     assert correlated(x, y.where(mask, torch.nan), mask) == pytest.approx(want, abs=1e-9)
     parts = {}
     for rows in ([2], [0, 1, 6], [], [3, 4, 5]):
-        merge(parts, {"r": correlation(x[rows], y[rows], mask[rows])})
-    assert settle(parts)["r"] == pytest.approx(want, abs=1e-9)
+        merge_metrics(parts, {"r": correlation(x[rows], y[rows], mask[rows])})
+    assert reduce_metrics(parts)["r"] == pytest.approx(want, abs=1e-9)
     line = torch.arange(4.0)
     assert correlated(line, 3 - 2 * line) == pytest.approx(-1)
 

@@ -110,7 +110,9 @@ def learnt(
 
         def watched(minibatch):
             learns = module.policy.trainable().items()
-            seen.append({name: distributed.whole(p.grad).numpy().copy() for name, p in learns})
+            seen.append(
+                {name: distributed.full_tensor(p.grad).numpy().copy() for name, p in learns}
+            )
             update(minibatch)
 
         module.update = watched

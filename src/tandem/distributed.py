@@ -34,7 +34,7 @@ def is_first() -> bool:
     return rank() == 0 and all(int(os.environ.get(name, 0)) == 0 for name in PLACES)
 
 
-def over_all(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def with_all_rows(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`function` over the rows of all ranks; every rank gets its own rows of the result back.
 
     The records must start with a tensor field of B rows; tuples (texts, prompts) do not travel.
@@ -43,7 +43,7 @@ def over_all(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def on_all_rows(*records: Record) -> Tensor:
         if world_size() == 1:
             return function(*records)
-        own = rows_of(records[0])
+        own = count_rows(records[0])
         counts = gather(torch.tensor([own])).tolist()
         start = sum(counts[: rank()])
         result = function(*(gather(record) for record in records))
@@ -59,7 +59,7 @@ def gather(record: Record) -> Record:
     return each(_numbers(record), lambda value: () if isinstance(value, tuple) else _gather(value))
 
 
-def listed(own: list) -> list:
+def all_gather_object(own: list) -> list:
     """The things of all ranks in rank order, of whatever kind: slow, for a few of them."""
     if world_size() == 1:
         return own
@@ -68,17 +68,17 @@ def listed(own: list) -> list:
     return [thing for part in parts for thing in part]
 
 
-def total(value: Tensor) -> Tensor:
+def all_sum(value: Tensor) -> Tensor:
     """Sum over ranks."""
-    return _reduced(value, dist.ReduceOp.SUM)
+    return _reduce(value, dist.ReduceOp.SUM)
 
 
-def largest(value: Tensor) -> Tensor:
+def all_max(value: Tensor) -> Tensor:
     """Maximum over ranks."""
-    return _reduced(value, dist.ReduceOp.MAX)
+    return _reduce(value, dist.ReduceOp.MAX)
 
 
-def is_cut(value: Tensor) -> bool:
+def is_sharded(value: Tensor) -> bool:
     """Whether each rank holds a part of it (a DTensor)."""
     if not (dist.is_available() and dist.is_initialized()):
         return False
@@ -87,22 +87,22 @@ def is_cut(value: Tensor) -> bool:
     return isinstance(value, DTensor)
 
 
-def whole(value: Tensor) -> Tensor:
+def full_tensor(value: Tensor) -> Tensor:
     """All of a tensor that is cut over ranks, which meet here; any other one as it is."""
-    return value.full_tensor() if is_cut(value) else value
+    return value.full_tensor() if is_sharded(value) else value
 
 
-def on_first(value: Tensor) -> Tensor | None:
+def gather_on_first(value: Tensor) -> Tensor | None:
     """The same on the first rank, where it will be written, on its CPU if it was cut; else None."""
-    found = whole(value)
+    found = full_tensor(value)
     if rank() != 0:
         return None
-    return found.cpu() if is_cut(value) else found
+    return found.cpu() if is_sharded(value) else found
 
 
-def cut_like(present: Tensor, value: Tensor) -> Tensor:
+def shard_like(present: Tensor, value: Tensor) -> Tensor:
     """This rank's part of what all ranks have whole, if what is there now is cut; else all."""
-    if not is_cut(present):
+    if not is_sharded(present):
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -110,7 +110,7 @@ def cut_like(present: Tensor, value: Tensor) -> Tensor:
     return distribute_tensor(here, present.device_mesh, present.placements, src_data_rank=None)
 
 
-def rows_of(record: Record) -> int:
+def count_rows(record: Record) -> int:
     """B of a tensor or a record."""
     if isinstance(record, Tensor):
         return len(record)
@@ -126,7 +126,7 @@ def _numbers(record: Record) -> Record:
 
 
 def _gather(value: Tensor) -> Tensor:
-    home, value = value.device, _travelling(value)
+    home, value = value.device, _to_backend(value)
     sizes = _all_gather(torch.tensor([*value.shape, 1][:2], device=value.device))
     rows, steps = (int(n) for n in torch.stack(sizes).amax(0))
     sent = value.to(torch.uint8) if value.dtype == torch.bool else value
@@ -144,15 +144,15 @@ def _all_gather(value: Tensor) -> list[Tensor]:
     return parts
 
 
-def _reduced(value: Tensor, operation: dist.ReduceOp) -> Tensor:
+def _reduce(value: Tensor, operation: dist.ReduceOp) -> Tensor:
     if world_size() == 1:
         return value
-    sent = _travelling(value).clone()
+    sent = _to_backend(value).clone()
     dist.all_reduce(sent, operation)
     return sent.to(value.device)
 
 
-def _travelling(value: Tensor) -> Tensor:
+def _to_backend(value: Tensor) -> Tensor:
     """Where the backend can reach it: NCCL knows GPUs only."""
     return value.cuda() if dist.get_backend() == "nccl" else value
 

@@ -46,7 +46,7 @@ class Experience:
         check_shapes("Experience.surveyed", found, shape)
 
 
-def rows_of(experience: Experience, rows: Tensor) -> Experience:
+def select_rows(experience: Experience, rows: Tensor) -> Experience:
     """The chosen rows, without the steps that none of them has."""
     chosen = take(experience, rows)
     rollout, returns = chosen.rollout, chosen.returns
@@ -66,6 +66,6 @@ def rows_of(experience: Experience, rows: Tensor) -> Experience:
     )
 
 
-def unmasked(rollout: Rollout) -> Rollout:
+def unmask(rollout: Rollout) -> Rollout:
     """The same rows without a trained step: they weigh nothing and join no group's cut."""
     return replace(rollout, mask=torch.zeros_like(rollout.mask))

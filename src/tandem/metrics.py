@@ -96,13 +96,13 @@ class Correlation(Additive):
 Metric = Sum | Max | Min | EffectiveSize | Correlation
 
 
-def settle(metrics: Mapping[str, Metric]) -> dict[str, float]:
+def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """The numbers over all ranks, in two collectives; a mean over nothing is left out."""
     edges = {name: m for name, m in metrics.items() if isinstance(m, Max | Min)}
     sums = {name: m for name, m in metrics.items() if name not in edges}
-    added = iter(distributed.total(_column(x for m in sums.values() for x in m.parts())).tolist())
+    added = iter(distributed.all_sum(_column(x for m in sums.values() for x in m.parts())).tolist())
     highest = (m.most if isinstance(m, Max) else -m.least for m in edges.values())
-    most = distributed.largest(_column(highest)).tolist()
+    most = distributed.all_max(_column(highest)).tolist()
     settled = {name: m.value(*islice(added, len(fields(m)))) for name, m in sums.items()}
     signs = [1 if isinstance(m, Max) else -1 for m in edges.values()]
     edge_of = zip(edges, signs, most, strict=True)
@@ -116,7 +116,7 @@ def _column(values: Iterable[Tensor]) -> Tensor:
     return torch.stack([value.to(device) for value in values]) if values else torch.zeros(0)
 
 
-def merge(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
+def merge_metrics(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
     for name, metric in more.items():
         into[name] = into[name] + metric if name in into else metric
 

@@ -6,7 +6,7 @@ import torch
 from records import rollout, scores
 from torch.testing import assert_close
 
-from tandem.advantages.compose import Combined, Share, Standardised, normalised
+from tandem.advantages.compose import Combined, Share, Standardised, normalise
 from tandem.advantages.group import batch_relative, given, group_relative, leave_one_out
 from tandem.contracts import declare, facts_of
 
@@ -42,7 +42,7 @@ def test_what_is_inside_says_what_it_needs():
 
 def test_whitening_counts_steps_and_standardising_counts_samples():
     rows = rollout(LONG, GROUPS)
-    by_step = normalised(given(scores(TOTAL), rows), scores(TOTAL), rows)
+    by_step = normalise(given(scores(TOTAL), rows), scores(TOTAL), rows)
     by_sample = Standardised(given)(scores(TOTAL), rows)
     assert by_step[LONG].mean().abs() < 1e-9 < by_sample[LONG].mean().abs()
     assert by_sample[:, 0].mean().abs() < 1e-9

@@ -8,7 +8,7 @@ from records import rollout, whitened
 from torch.testing import assert_close
 
 from tandem.advantages.group import group_relative, unbiased_std
-from tandem.advantages.parts import by_part, gdpo, only
+from tandem.advantages.parts import by_part, gdpo, select_part
 from tandem.types import Scores
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
@@ -45,7 +45,7 @@ def one_step(group=GROUPS):
 def test_a_reward_that_was_not_given_leaves_only_its_own_statistics():
     nan = float("nan")
     got = by_part(two(short=(0.2, nan, 0, nan, nan, 0.2)), one_step(), eps=1e-6)[:, 0]
-    alone = group_relative(only(two(), "right"), one_step(), scale=unbiased_std)[:, 0]
+    alone = group_relative(select_part(two(), "right"), one_step(), scale=unbiased_std)[:, 0]
     pair = torch.tensor([0.5**0.5, 0, -(0.5**0.5)], dtype=torch.float64)  # two samples are left
     assert_close(got[:3], alone[:3] + pair, atol=1e-4, rtol=0)
     assert_close(got[3:], alone[3:])  # one is left: it has no rival

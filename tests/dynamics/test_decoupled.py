@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from tandem.dynamics.regression import energy
 from tandem.losses import kl
-from tandem.losses.decoupled import dgpo, gone_far, nft, normalised_x0_error
+from tandem.losses.decoupled import dgpo, has_gone_far, nft, normalised_x0_error
 from tandem.losses.decoupled_centred import (
     crd,
     cross_entropy,
@@ -19,7 +19,7 @@ from tandem.losses.decoupled_centred import (
     of_update,
     two_sided,
 )
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 
 DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 
@@ -49,7 +49,7 @@ def test_nft_has_the_reference_loss_gradient_and_branches(flow, beta, dtype):
     for side, name in ((1, "l_pos"), (-1, "l_neg")):
         branch = normalised_x0_error(batch.old_error + side * step, batch.sigma)[:, 0]
         assert_close(branch.detach(), flow(f"{case}/{name}"), **close(dtype))
-    got = settle(own_metrics(loss, batch))
+    got = reduce_metrics(own_metrics(loss, batch))
     assert got["actor/optimality"] == pytest.approx(0.5, abs=1e-6)
     assert got["actor/old_deviation"] == pytest.approx(0.005075, abs=1e-6)
 
@@ -79,11 +79,11 @@ def test_dgpo_has_the_reference_loss_gradient_and_groups(flow, dtype):
     (score,) = found(loss, batch)
     assert_close(score[::2, 0], flow("dgpo/S"), **near(dtype))
     assert_close(score[:, 0].sigmoid(), flow("dgpo/weight"), **close(dtype))
-    silent = gone_far(batch, clip_low=clip, clip_high=clip)[:, 0]
+    silent = has_gone_far(batch, clip_low=clip, clip_high=clip)[:, 0]
     assert silent.tolist() == flow("dgpo/detached").bool().tolist()
     rho = (energy(batch.fast_error) - energy(batch.error))[:, 0].exp()
     assert_close(rho.detach(), flow("dgpo/ratio"), **close(dtype))
-    metrics = settle(own_metrics(loss, batch, score))
+    metrics = reduce_metrics(own_metrics(loss, batch, score))
     paper = flow("dgpo.paper_value/mean_softplus").item()
     assert metrics["actor/group_loss"] == pytest.approx(paper, abs=10 * PRECISION[dtype])
     assert metrics["actor/group_weight"] == pytest.approx(flow("dgpo/weight").mean().item())
@@ -112,7 +112,7 @@ def test_crd_has_the_reference_loss_gradient_and_rewards(flow, case, loss, dtype
     assert_close(implied.detach(), flow(f"{case}/r_theta"), **close(dtype))
     given = kl.optimality(batch.advantages, advantage_clip=5.0)[:, 0]
     assert_close(given, flow(f"{case}/R"), **close(dtype))
-    metrics = settle(own_metrics(loss, batch, *found(loss, batch)))
+    metrics = reduce_metrics(own_metrics(loss, batch, *found(loss, batch)))
     want = flow(f"{case}/r_theta").mean().item()
     assert metrics["actor/implicit_reward"] == pytest.approx(want, abs=1e-6)
 
@@ -122,7 +122,7 @@ def test_crd_is_centred_inside_groups_by_itself(flow, dtype):
     _, batch = reference_errors(flow, dtype)
     value = mean_loss(crd, batch).detach()
     assert_close(value, flow("crd.within_group/loss"), **near(dtype))
-    metrics = settle(own_metrics(crd, batch, *found(crd, batch)))
+    metrics = reduce_metrics(own_metrics(crd, batch, *found(crd, batch)))
     r, given = flow("crd.uniform_mse/r_theta"), flow("crd.uniform_mse/R")
     implied, given = (x - x.view(2, 2).mean(1).repeat_interleave(2) for x in (r, given))
     together = torch.corrcoef(torch.stack([implied, given]).double())[0, 1].item()
@@ -142,10 +142,10 @@ def test_agreement_is_not_counted_where_the_implied_reward_is_rounding(flow, ada
     surveyed = torch.stack([torch.zeros_like(centre_of_rewards), centre_of_rewards], -1)
     for signs, want in (([1, -1, 1, -1], 1.0), ([-1, 1, 1, 1], 0.5)):
         given = replace(near, advantages=torch.tensor(signs, dtype=torch.float32)[:, None])
-        metrics = settle(own_metrics(loss, given, surveyed))
+        metrics = reduce_metrics(own_metrics(loss, given, surveyed))
         assert metrics["actor/reward_agreement"] == want
     same = replace(near, error=batch.old_error)
-    assert settle(own_metrics(loss, same, surveyed)).get("actor/reward_agreement") is None
+    assert reduce_metrics(own_metrics(loss, same, surveyed)).get("actor/reward_agreement") is None
 
 
 @DTYPES

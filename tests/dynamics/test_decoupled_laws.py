@@ -13,7 +13,7 @@ from tandem.losses import kl, reduction
 from tandem.losses.decoupled import dgpo, dgpo_fast, nft
 from tandem.losses.decoupled_centred import crd, cross_entropy, of_update, two_sided
 from tandem.losses.distillation import distillation, velocity, x0, xt
-from tandem.metrics import merge, own_metrics, settle
+from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
 from tandem.types import each, pad_steps, take
 
 POLICY = {
@@ -60,11 +60,11 @@ def test_every_cut_gives_the_value_the_gradient_and_the_metrics_of_the_whole(los
         share = (loss(part, *own) * weight[rows]).sum()
         value += share.detach()
         gradient += torch.autograd.grad(share, batch.error)[0]
-        merge(measured, own_metrics(loss, part, *own))
+        merge_metrics(measured, own_metrics(loss, part, *own))
     assert_close(value, mean_loss(loss, batch).detach(), atol=1e-13, rtol=1e-12)
     assert_close(gradient, gradient_of(loss, batch), atol=1e-15, rtol=1e-12)
-    whole = settle(own_metrics(loss, batch, *surveyed))
-    assert settle(measured) == pytest.approx(whole, rel=1e-9, abs=1e-12)
+    whole = reduce_metrics(own_metrics(loss, batch, *surveyed))
+    assert reduce_metrics(measured) == pytest.approx(whole, rel=1e-9, abs=1e-12)
     assert not facts_of(loss).whole_groups
 
 
@@ -88,7 +88,7 @@ def test_levels_outside_the_mask_give_and_get_nothing(loss):
     assert_close(mean_loss(loss, wider), mean_loss(loss, batch), atol=1e-15, rtol=1e-12)
     padded = torch.autograd.grad(mean_loss(loss, wider), batch.error)[0]
     assert_close(padded, gradient_of(loss, batch), atol=1e-15, rtol=1e-12)
-    got, want = (settle(own_metrics(loss, x, *found(loss, x))) for x in (wider, batch))
+    got, want = (reduce_metrics(own_metrics(loss, x, *found(loss, x))) for x in (wider, batch))
     assert got == pytest.approx(want)
 
 

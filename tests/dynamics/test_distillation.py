@@ -10,7 +10,7 @@ from flows import KERNELS, PRECISION, close, reference_pair, reference_step
 from torch.testing import assert_close
 
 from tandem.losses.distillation import distillation, velocity, x0, xt
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 from tandem.types import DecoupledBatch
 
 TARGETS = {"xt": xt, "v": velocity, "x0": x0}
@@ -47,7 +47,7 @@ def test_the_loss_is_the_reference_one(flow, target, dynamics, dtype):
     if dynamics == "ODE":
         by_size = mean_loss(partial(loss, self_normalize=True), batch).detach()
         assert_close(by_size, flow(f"opd.{target}_norm.ODE/loss"), **close(dtype))
-    distance = settle(own_metrics(loss, batch))["actor/teacher_distance"]
+    distance = reduce_metrics(own_metrics(loss, batch))["actor/teacher_distance"]
     assert distance == pytest.approx(flow("opd.v.ODE/loss").item(), abs=PRECISION[dtype])
 
 

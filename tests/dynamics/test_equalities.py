@@ -25,7 +25,7 @@ from tandem.losses.decoupled import dgpo, nft
 from tandem.losses.decoupled_centred import crd, of_update
 from tandem.losses.policy import nll, ppo
 from tandem.losses.preference import dpo, group_preference
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 
 DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 AWM = {
@@ -132,7 +132,7 @@ def test_diffusion_dpo_is_dpo_of_half_the_beta(flow, case, dtype):
     value = mean_loss(loss, seen)
     assert_close(value.detach(), flow(f"{case}/loss"), **tolerance)
     assert_close(gradient_of(value, own), flow(f"{case}/dloss_dv"), **tolerance)
-    accuracy = settle(own_metrics(loss, seen))["preference/accuracy"]
+    accuracy = reduce_metrics(own_metrics(loss, seen))["preference/accuracy"]
     assert accuracy == flow(f"{case}/implicit_accuracy").item()
     # A preference of groups, of two samples with +1 and -1, is the same at its own beta.
     group = partial(group_preference, beta=beta)
@@ -153,7 +153,7 @@ def random_pairs(levels=1):
 def test_swapped_arms_turn_the_margin_around():
     batch = likelihoods(random_pairs(), plain)
     turned = replace(batch, advantages=-batch.advantages)
-    got, back = (settle(own_metrics(dpo, x)) for x in (batch, turned))
+    got, back = (reduce_metrics(own_metrics(dpo, x)) for x in (batch, turned))
     assert got["preference/margin"] == pytest.approx(-back["preference/margin"])
     assert got["preference/margin"] != 0
     values = [mean_loss(dpo, x).item() for x in (batch, turned)]
@@ -231,7 +231,7 @@ def test_dgpo_has_the_gradient_of_its_objective(beta):
     loss = partial(dgpo, beta=beta, **NO_CLIP)
     got, want = (gradient_of(x, batch.error) for x in (mean_loss(loss, batch), objective))
     assert_close(beta * got, want, atol=1e-12, rtol=1e-7)  # weights are in float32
-    value = settle(own_metrics(loss, batch, *found(loss, batch)))["actor/group_loss"]
+    value = reduce_metrics(own_metrics(loss, batch, *found(loss, batch)))["actor/group_loss"]
     assert value == pytest.approx(objective.item(), rel=1e-12)
 
 

@@ -12,14 +12,14 @@ from tandem.losses.gaussian import (
     equal_steps,
     exact_kl,
     flow_dppo,
-    left_behind,
+    is_too_far,
     noise,
     velocity_moved,
     weighted_ppo,
 )
 from tandem.losses.policy import ppo
 from tandem.losses.soft_clip import sapo
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 
 DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 
@@ -29,15 +29,15 @@ def test_flow_dppo_has_the_reference_loss_gradient_and_mask(flow, dtype):
     velocity, batch = reference_batch(flow, "Flow-SDE", dtype)
     most = flow("dppo/tau").item()
     assert_close(batch.transition.kl_to_old[:, 0].detach(), flow("dppo/kl"), **close(dtype))
-    drop = left_behind(batch, distance=exact_kl, most=most)[:, 0]
+    drop = is_too_far(batch, distance=exact_kl, most=most)[:, 0]
     assert (~drop).tolist() == flow("dppo/keep").bool().tolist()
-    away = left_behind(batch, distance=exact_kl, most=0.0)[:, 0]
+    away = is_too_far(batch, distance=exact_kl, most=0.0)[:, 0]
     assert away.tolist() == flow("dppo/wrong_direction").bool().tolist()
     loss = flow_dppo(batch, most=most)
     (gradient,) = torch.autograd.grad(loss.mean(), velocity)
     assert_close(loss.mean().detach(), flow("dppo/loss"), **close(dtype))
     assert_close(gradient, flow("dppo/dloss_dv"), **close(dtype))
-    got = settle(own_metrics(partial(flow_dppo, most=most), batch))
+    got = reduce_metrics(own_metrics(partial(flow_dppo, most=most), batch))
     assert got["actor/dppo_masked"] == 0.25
     assert got["actor/dppo_distance"] == pytest.approx(flow("dppo/kl").mean().item(), abs=1e-6)
 
@@ -48,7 +48,7 @@ def test_the_velocity_is_a_distance_as_well(flow):
     assert_close(velocity_moved(batch.transition).detach(), moved)
     # Rows 0 and 1 go on their way further: .00625 and .00145 off, squared and averaged.
     for most, dropped in {0.001: [0, 1], 0.002: [0], 0.007: []}.items():
-        far = left_behind(batch, distance=velocity_moved, most=most)[:, 0]
+        far = is_too_far(batch, distance=velocity_moved, most=most)[:, 0]
         assert far.nonzero()[:, 0].tolist() == dropped
         loss = flow_dppo(batch, distance=velocity_moved, most=most)
         assert (loss[:, 0] == 0).nonzero()[:, 0].tolist() == dropped
@@ -57,7 +57,7 @@ def test_the_velocity_is_a_distance_as_well(flow):
 def test_no_step_that_comes_back_is_dropped(flow):
     _, batch = reference_batch(flow, "Flow-SDE")
     turned = replace(batch, advantages=-batch.advantages)
-    both = [left_behind(b, distance=exact_kl, most=0.0) for b in (batch, turned)]
+    both = [is_too_far(b, distance=exact_kl, most=0.0) for b in (batch, turned)]
     assert (both[0] ^ both[1]).all()
 
 
@@ -69,7 +69,7 @@ def test_tempflow_is_ppo_times_the_noise_of_a_step(flow):
     factor = 2.25 * flow("guard/scale")
     assert_close(loss.detach(), factor * flow("grpo/loss"), atol=1e-7, rtol=0)
     assert_close(gradient, factor * flow("grpo/dloss_dv"), atol=1e-7, rtol=0)
-    got = settle(own_metrics(partial(weighted_ppo, weight=noise, **clip), batch))
+    got = reduce_metrics(own_metrics(partial(weighted_ppo, weight=noise, **clip), batch))
     assert got["actor/step_weight"] == pytest.approx(factor.item(), abs=1e-7)
     # The reference counts ratios that leave the band, whatever their advantages.
     outside = flow("grpo/clip_frac_high") + flow("grpo/clip_frac_low")

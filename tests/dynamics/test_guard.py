@@ -23,12 +23,12 @@ from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, mean_distance
 from tandem.losses.gaussian import (
     equal_steps,
     grpo_guard,
-    guarded,
+    guard_ratio,
     inverse_gain,
     inverse_time,
     noise,
 )
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 from tandem.types import CoupledBatch, Transition, each, pad_steps
 
 EACH_NOISY = pytest.mark.parametrize("name", NOISY)
@@ -37,7 +37,7 @@ EACH_NOISY = pytest.mark.parametrize("name", NOISY)
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_grpo_guard_is_ppo_on_a_log_ratio_without_bias_and_scale(flow, dtype):
     velocity, batch = reference_batch(flow, "Flow-SDE", dtype)
-    log_ratio = guarded(batch).logp[:, 0].detach()
+    log_ratio = guard_ratio(batch).logp[:, 0].detach()
     assert_close(log_ratio.exp(), flow("guard/ratio"), **close(dtype))
     for name in ("mean_z_dmu", "log_ratio"):
         assert_close(log_ratio, flow(f"guard.closed_form/{name}"), **close(dtype))
@@ -62,7 +62,7 @@ def test_the_published_guard_divides_by_the_time_of_a_step(flow, dtype):
 def test_a_guarded_clip_counts_in_its_own_ratio(flow):
     _, batch = reference_batch(flow, "Flow-SDE")
     numbers = {"weight": None, **width(flow, "guard")}
-    got = settle(own_metrics(partial(grpo_guard, **numbers), batch))
+    got = reduce_metrics(own_metrics(partial(grpo_guard, **numbers), batch))
     # Ratios 1.010, .993, 1.014 and .989 of advantages 1.2, -.4, -1.5 and .7, clipped at .002.
     fractions = [got[f"actor/clip_frac{side}"] for side in ("", "_low", "_high")]
     assert fractions == [0.5, 0.25, 0.25]
@@ -85,7 +85,7 @@ def guard_case(kernel, logp):
         group=torch.zeros(40, dtype=torch.int64),
         transition=described(step, old, sigma, next_sigma),
     )
-    return (noise * (step.mean - old.mean)).mean(1), guarded(batch).logp[:, 0]
+    return (noise * (step.mean - old.mean)).mean(1), guard_ratio(batch).logp[:, 0]
 
 
 @EACH_NOISY

@@ -76,7 +76,7 @@ def test_an_error_of_x0_is_minus_sigma_times_that_of_the_velocity():
     x = path.interpolate(x0, noise, sigma)
     error = velocity - path.velocity_between(x0, noise)
     got = path.x0_from_velocity(x, velocity, sigma) - x0
-    assert_close(got, -path.beside(sigma, x0) * error)
+    assert_close(got, -path.align_level(sigma, x0) * error)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tandem.losses import kl
 from tandem.losses.entropy_cov import clip_cov
 from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
-from tandem.metrics import settle
+from tandem.metrics import reduce_metrics
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.sampling import Sampling
 from tandem.settings.guards import Guards
@@ -63,7 +63,7 @@ def first_step(algorithm: Algorithm) -> None:
     assert_close(torch.autograd.grad(outcome.loss, bench.policy.table), want, **EXACT)
     if samples_nothing(algorithm) is not None:
         return  # and there is no sampler to drift from
-    metrics = settle(outcome.metrics)
+    metrics = reduce_metrics(outcome.metrics)
     still = [x for name, x in metrics.items() if "approx_kl" in name or "clip_frac" in name]
     assert len(still) >= 3
     assert still == pytest.approx([0.0] * len(still), abs=1e-12)
@@ -281,7 +281,7 @@ def antisymmetry(algorithm: Algorithm) -> None:
     metrics = []
     for change in (None, turned):
         bench = Bench(algorithm, Setting(change=change))
-        metrics.append(settle(bench.objective(bench.policy, bench.first_rows()).metrics))
+        metrics.append(reduce_metrics(bench.objective(bench.policy, bench.first_rows()).metrics))
     before, after = ({k: v for k, v in m.items() if k.startswith("preference/")} for m in metrics)
     for of in ("reward", "logp"):
         pair = [f"preference/{side}_{of}" for side in ("chosen", "rejected")]

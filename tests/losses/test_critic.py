@@ -11,7 +11,7 @@ from records import coupled
 from tandem.advantages.temporal import return_to_go
 from tandem.losses import reduction
 from tandem.losses.critic import explained_variance, squared_errors, value_loss
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 TOKENS, MEAN, SUM = reduction.token_mean, reduction.sequence_mean, reduction.sequence_sum
@@ -65,7 +65,7 @@ def test_it_is_the_case_by_case_loss_and_gradient(vectors):
 
 def test_it_counts_the_steps_that_it_clips(vectors):
     batch = judged(vectors)
-    got = settle(own_metrics(partial(value_loss, clip=0.2), batch))
+    got = reduce_metrics(own_metrics(partial(value_loss, clip=0.2), batch))
     assert got == {"critic/value_clip_frac": pytest.approx(vectors["value/clipfrac"].item())}
     assert own_metrics(partial(value_loss, clip=None), batch) == {}
 
@@ -102,6 +102,6 @@ def test_rounding_is_not_counted_as_a_clip(vectors):
         moved = replace(batch, values=values / 1e3, old_values=old / 4, returns=returns)
         free, held = squared_errors(moved, 0.2)
         differ += int((held > free)[batch.mask].sum())
-        got = settle(own_metrics(partial(value_loss, clip=0.2), moved))
+        got = reduce_metrics(own_metrics(partial(value_loss, clip=0.2), moved))
         assert got == {"critic/value_clip_frac": 0.0}
     assert differ > 0

@@ -15,7 +15,7 @@ from tandem.losses import reduction
 from tandem.losses.entropy_cov import TopEntropy, clip_cov, covariance, kl_cov, step_draws
 from tandem.losses.policy import ppo
 from tandem.losses.trust_region import OffPolicyMask
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 from tandem.types import each, pad_steps, take
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
@@ -240,7 +240,7 @@ def test_the_lot_of_a_step_follows_its_row_whatever_else_stands_there():
 def measured(loss, batch):
     return {
         name.removeprefix("actor/"): value
-        for name, value in settle(own_metrics(loss, batch, chosen(loss, batch))).items()
+        for name, value in reduce_metrics(own_metrics(loss, batch, chosen(loss, batch))).items()
     }
 
 
@@ -255,7 +255,7 @@ def test_they_report_how_much_they_chose(vectors):
     assert held["kl_cov_selected"] == pytest.approx(2 / 23)
     want = 0.5 * (moved[0, 0] + moved[5, 2]).item() / 23
     assert held["kl_cov_penalty"] == pytest.approx(want)
-    inner = settle(own_metrics(dapo, batch))
+    inner = reduce_metrics(own_metrics(dapo, batch))
     assert measured(LOSSES["top_entropy"], batch) == {
         name.removeprefix("actor/"): value for name, value in inner.items()
     } | {"top_entropy_kept": pytest.approx(5 / 23)}

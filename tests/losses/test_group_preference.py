@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from tandem.contracts import facts_of, survey_of
 from tandem.losses import reduction
 from tandem.losses.preference import dpo, group_preference
-from tandem.metrics import merge, own_metrics, settle
+from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
 from tandem.types import CoupledBatch, take
 
 CUTS = [[[3, 1], [5], [0, 2, 4], [6, 7, 8, 9, 10, 11]], [[11, 0], [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]]]
@@ -89,10 +89,10 @@ def test_rows_need_not_be_together(cut):
     for rows in map(torch.tensor, cut):
         part = take(batch, rows)
         parts.append(gradient_of((loss(part, found[rows]) * weight[rows]).sum(), batch))
-        merge(measured, own_metrics(loss, part, found[rows]))
+        merge_metrics(measured, own_metrics(loss, part, found[rows]))
     assert_close(sum(parts), whole, atol=1e-14, rtol=0)
-    want = settle(own_metrics(loss, batch, found))
-    assert settle(measured) == pytest.approx(want, abs=1e-12)
+    want = reduce_metrics(own_metrics(loss, batch, found))
+    assert reduce_metrics(measured) == pytest.approx(want, abs=1e-12)
     assert not facts_of(loss).whole_groups
 
 
@@ -111,7 +111,7 @@ def test_metrics_are_those_of_groups():
     batch = random_groups()
     wrong = replace(batch, advantages=-batch.advantages)
     got, turned = (
-        settle(own_metrics(group_preference, x, surveyed(group_preference, x)))
+        reduce_metrics(own_metrics(group_preference, x, surveyed(group_preference, x)))
         for x in (batch, wrong)
     )
     assert turned["preference/group_score"] == pytest.approx(-got["preference/group_score"])

@@ -13,7 +13,7 @@ from tandem.contracts import facts_of
 from tandem.losses import reduction
 from tandem.losses.policy import clipped_surrogate, ppo
 from tandem.losses.sequence import gspo, gspo_token
-from tandem.metrics import merge, own_metrics, settle
+from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
 from tandem.types import each, pad_steps, take
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -37,8 +37,10 @@ def test_a_row_does_not_know_which_others_it_is_cut_with(vectors, loss, cut):
 def test_metrics_are_the_same_however_the_rows_are_cut(vectors, loss, cut):
     batch, parts = coupled(vectors), {}
     for rows in cut:
-        merge(parts, own_metrics(loss, take(batch, torch.tensor(rows))))
-    assert settle(parts) == pytest.approx(settle(own_metrics(loss, batch)), abs=1e-12)
+        merge_metrics(parts, own_metrics(loss, take(batch, torch.tensor(rows))))
+    assert reduce_metrics(parts) == pytest.approx(
+        reduce_metrics(own_metrics(loss, batch)), abs=1e-12
+    )
 
 
 @every_loss
@@ -47,7 +49,9 @@ def test_longer_padding_changes_neither_value_nor_gradient_nor_metric(vectors, l
     longer = each(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 9))
     assert_close(loss(longer)[:, :5], loss(batch), atol=1e-15, rtol=0)
     assert_close(gradient_of(loss, longer)[:, :5], gradient_of(loss, batch), atol=1e-15, rtol=0)
-    assert settle(own_metrics(loss, longer)) == pytest.approx(settle(own_metrics(loss, batch)))
+    assert reduce_metrics(own_metrics(loss, longer)) == pytest.approx(
+        reduce_metrics(own_metrics(loss, batch))
+    )
 
 
 @every_loss

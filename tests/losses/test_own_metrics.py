@@ -15,12 +15,14 @@ from tandem.losses.preference import dpo
 from tandem.losses.sequence import gmpo, gspo, gspo_token, mean_log_ratio, reshaped_ratio, vespo
 from tandem.losses.soft_clip import cispo
 from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, dppo_pulled
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 from tandem.types import CoupledBatch
 
 
 def measured(loss, batch):
-    return {k.removeprefix("actor/"): x for k, x in settle(own_metrics(loss, batch)).items()}
+    return {
+        k.removeprefix("actor/"): x for k, x in reduce_metrics(own_metrics(loss, batch)).items()
+    }
 
 
 def by_hand() -> CoupledBatch:

@@ -26,7 +26,7 @@ from tandem.losses.preference import (
     simpo,
     sppo_hard,
 )
-from tandem.metrics import merge, own_metrics, settle
+from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
 from tandem.types import each, pad_steps, take
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
@@ -86,7 +86,7 @@ def test_the_odds_of_orpo_are_the_reference_ones(vectors):
 
 
 def test_metrics_are_the_reference_ones(vectors):
-    got = settle(own_metrics(dpo, reference_pairs()))
+    got = reduce_metrics(own_metrics(dpo, reference_pairs()))
     want = {
         "accuracy": "dpo/acc", "margin": "dpo/margin", "chosen_reward": "dpo/chosen_reward",
         "rejected_reward": "dpo/rejected_reward",
@@ -202,7 +202,7 @@ def test_the_gradient_of_dpo_is_the_one_its_paper_derives():
 def test_exchanging_chosen_and_rejected_turns_the_sign_of_the_margin():
     batch = random_pairs()
     there = replace(batch, advantages=-batch.advantages)
-    here, back = (settle(own_metrics(dpo, x)) for x in (batch, there))
+    here, back = (reduce_metrics(own_metrics(dpo, x)) for x in (batch, there))
     assert here["preference/margin"] == pytest.approx(-back["preference/margin"])
     assert here["preference/accuracy"] == pytest.approx(1 - back["preference/accuracy"])
     # softplus(-x) - softplus(x) = -x
@@ -240,8 +240,8 @@ def test_whole_pairs_may_be_cut_from_one_another(loss):
     for group in batch.group.unique():
         rows = (batch.group == group).nonzero()[:, 0]
         assert_close(loss(take(batch, rows)), loss(batch)[rows])
-        merge(parts, own_metrics(loss, take(batch, rows)))
-    assert settle(parts) == pytest.approx(settle(own_metrics(loss, batch)))
+        merge_metrics(parts, own_metrics(loss, take(batch, rows)))
+    assert reduce_metrics(parts) == pytest.approx(reduce_metrics(own_metrics(loss, batch)))
 
 
 @every_loss
@@ -284,7 +284,7 @@ def test_a_row_that_cannot_count_needs_no_partner():
     batch = take(reference_pairs(), torch.tensor([0]))
     idle = each(batch, torch.zeros_like)
     assert not dpo(replace(idle, logp=idle.logp.requires_grad_())).any()
-    assert settle(own_metrics(dpo, idle)) == {}
+    assert reduce_metrics(own_metrics(dpo, idle)) == {}
 
 
 def test_evaluation_reads_the_reward_that_a_loss_trains():
@@ -318,7 +318,7 @@ def test_kto_measures_rewards_against_the_kl_of_mismatched_rows(vectors):
     weight = reduction.sequence_mean(batch.mask & ~batch.baseline[:, None])
     value = (kto(batch, surveyed) * weight).sum()
     assert_close(value, vectors["kto/z.2"], atol=1e-6, rtol=0)
-    got = settle(own_metrics(kto, batch, surveyed))
+    got = reduce_metrics(own_metrics(kto, batch, surveyed))
     assert got["preference/mismatched_kl"] == pytest.approx(0.2)
     assert got["preference/chosen_reward"] == pytest.approx(-0.01)
     assert got["preference/rejected_reward"] == pytest.approx(-1.3 / 30)

@@ -12,7 +12,7 @@ from tandem.contracts import declare, facts_of
 from tandem.losses import reduction
 from tandem.losses.adapted import from_scalar, refuse_part
 from tandem.losses.policy import ppo
-from tandem.metrics import own_metrics, settle
+from tandem.metrics import own_metrics, reduce_metrics
 from tandem.types import take
 
 
@@ -59,14 +59,14 @@ def test_its_metrics_are_means_over_updates_under_its_numbers():
     loss = partial(from_scalar(averaged), clip=1e9, spread=2.0)
     batch = random_batch()
     once = own_metrics(loss, batch)
-    assert settle(once) == {"actor/far": 0.0, "pg/count": 40.0, "actor/spread": 2.0}
-    with_default = settle(own_metrics(from_scalar(averaged), batch))
+    assert reduce_metrics(once) == {"actor/far": 0.0, "pg/count": 40.0, "actor/spread": 2.0}
+    with_default = reduce_metrics(own_metrics(from_scalar(averaged), batch))
     ratio = (batch.logp - batch.old_logp).exp()
     assert with_default["actor/far"] == pytest.approx(
         ((ratio - 1).abs()[batch.mask] > 0.2).double().mean().item()
     )
     two = once["pg/count"] + own_metrics(loss, take(batch, torch.arange(20)))["pg/count"]
-    assert settle({"n": two}) == {"n": 30.0}
+    assert reduce_metrics({"n": two}) == {"n": 30.0}
 
 
 def test_no_trained_step_is_no_loss_and_no_metric():

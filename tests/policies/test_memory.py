@@ -8,7 +8,7 @@ from policies.small_language import NOTHING, questions, small
 
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.objective import Term
-from tandem.experience import Experience, rows_of
+from tandem.experience import Experience, select_rows
 from tandem.losses import reduction
 from tandem.losses.policy import reinforce
 from tandem.training.batches import Budget
@@ -50,4 +50,4 @@ def test_peak_memory_falls_with_the_micro_batch():
 
 def _peak(objective, policy, update, budget) -> int:
     parts = budget.cut(policy.row_cost(update.rollout))
-    return max(kept_for_backward(objective, policy, rows_of(update, part)) for part in parts)
+    return max(kept_for_backward(objective, policy, select_rows(update, part)) for part in parts)

@@ -8,7 +8,7 @@ import torch
 from tandem import rng
 from tandem.config import build, compose
 from tandem.data.shapes_drawn import COLOURS, palette, renderings
-from tandem.metrics import settle
+from tandem.metrics import reduce_metrics
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.images import (
     colour_share,
@@ -189,7 +189,7 @@ def test_two_named_colours_count_both_and_none_is_no_score():
 
 
 def spread(outputs, group):
-    return settle({"diversity": diversity(outputs, torch.tensor(group))}).get("diversity")
+    return reduce_metrics({"diversity": diversity(outputs, torch.tensor(group))}).get("diversity")
 
 
 def test_diversity_is_the_mean_over_prompts_of_the_spread_of_each_pixel():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tandem.advantages.temporal import counted, step_rewards
+from tandem.advantages.temporal import scored_steps, step_rewards
 from tandem.types import Rollout, Scores, check_shapes
 
 OfRewards = Callable[..., tuple[Tensor, Tensor]]
@@ -26,7 +26,7 @@ def from_rewards(function: OfRewards) -> Estimator:
 
     @functools.wraps(function)
     def advantage(scores: Scores, rollout: Rollout, **numbers: object) -> Tensor:
-        mask = counted(scores, rollout)
+        mask = scored_steps(scores, rollout)
         answer = function(step_rewards(scores, rollout), mask, **numbers)
         match answer:
             case (Tensor() as advantages, Tensor() as returns):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.group import group_sum
-from tandem.advantages.temporal import counted, return_to_go, step_rewards
+from tandem.advantages.temporal import return_to_go, scored_steps, step_rewards
 from tandem.contracts import register_adv_estimator
 from tandem.contracts.stateful import StatefulComponent
 from tandem.types import Rollout, Scores
@@ -48,7 +48,7 @@ class MovingAverage(StatefulComponent):
     @torch.no_grad()
     def forward(self, scores: Scores, rollout: Rollout) -> Tensor:
         """The rows of all ranks, once per iteration."""
-        mask = counted(scores, rollout)
+        mask = scored_steps(scores, rollout)
         returns = return_to_go(step_rewards(scores, rollout), mask)
         advantages = torch.where(mask, returns - self.baseline, 0)
         self._observe(scores.total[scores.scored & ~_compared_with(rollout)])
@@ -71,7 +71,7 @@ def remax(scores: Scores, rollout: Rollout) -> Tensor:
     greedy = scores.scored & _compared_with(rollout)
     count = group_sum(greedy, rollout.group)
     baseline = group_sum(torch.where(greedy, scores.total, 0), rollout.group) / count.clamp(min=1)
-    mask = counted(scores, rollout) & (count > 0)[:, None]
+    mask = scored_steps(scores, rollout) & (count > 0)[:, None]
     returns = return_to_go(step_rewards(scores, rollout), mask)
     return torch.where(mask, returns - baseline[:, None], 0)
 

@@ -9,19 +9,19 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.advantages.temporal import counted, whiten
+from tandem.advantages.temporal import scored_steps, whiten
 from tandem.contracts import Facts, Switch, Wrapper, at_least, facts_of, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 Estimator = Callable[[Scores, Rollout], Tensor]
 
 
-def normalised(advantages: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
+def normalise(advantages: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
     """To mean 0 and variance 1 over the trained steps of all scored samples. [B, T] -> [B, T]
 
     A group that ties gets what the mean of all leaves it, as published: 0 only if the mean is 0.
     """
-    return whiten(advantages, counted(scores, rollout))
+    return whiten(advantages, scored_steps(scores, rollout))
 
 
 @register_adv_estimator("standardised")
@@ -50,7 +50,7 @@ class Standardised(Wrapper):
         mean = of_sample.sum() / count.clamp(min=1)
         apart = torch.where(known, of_sample - mean, 0)
         std = (apart.square().sum() / (count - 1).clamp(min=1)).sqrt()
-        inside = counted(scores, rollout)
+        inside = scored_steps(scores, rollout)
         return torch.where(inside, (advantages - mean) / (std + self.eps), 0).to(advantages.dtype)
 
 

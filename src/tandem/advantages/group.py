@@ -20,7 +20,7 @@ TIE = 1e-6  # scores of a group that differ by less are float noise: no signal
 @register_adv_estimator
 def given(scores: Scores, rollout: Rollout) -> Tensor:
     """The score itself: demonstrations bring 1."""
-    return on_steps(scores.total, rollout.mask)
+    return spread_over_steps(scores.total, rollout.mask)
 
 
 @register_adv_estimator(compares="group")
@@ -39,8 +39,8 @@ def group_relative(
     """
     centred = centre(scores, rollout.group)
     if scale is not None:
-        centred = divided(centred, scale(scores, rollout.group) + eps)
-    return on_steps(centred, rollout.mask)
+        centred = divide(centred, scale(scores, rollout.group) + eps)
+    return spread_over_steps(centred, rollout.mask)
 
 
 # R minus the mean of the group's other samples (RLOO)
@@ -48,7 +48,9 @@ def group_relative(
 def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
     """R_i minus the mean score of the *other* samples of its group (RLOO, arXiv:2402.14740)."""
     count = group_sum(scores.scored, rollout.group)
-    return on_steps(centre(scores, rollout.group) * count / (count - 1).clamp(min=1), rollout.mask)
+    return spread_over_steps(
+        centre(scores, rollout.group) * count / (count - 1).clamp(min=1), rollout.mask
+    )
 
 
 # R minus the group's mean weighed by length (OPO)
@@ -61,7 +63,7 @@ def opo(scores: Scores, rollout: Rollout) -> Tensor:
     shift = group_sum(steps * centred, rollout.group)
     baseline = shift / group_sum(steps, rollout.group).clamp(min=1)
     counted = scores.scored & varies(scores, rollout.group)
-    return on_steps(torch.where(counted, centred - baseline, 0), rollout.mask)
+    return spread_over_steps(torch.where(counted, centred - baseline, 0), rollout.mask)
 
 
 # (R - group mean) / group mean, for rewards of 0 and more (MaxRL)
@@ -78,7 +80,7 @@ def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
         )
     mean = count_and_mean(scores, rollout.group)[1]
     relative = centre(scores, rollout.group) / torch.where(mean > 0, mean, 1)
-    return on_steps(relative, rollout.mask)
+    return spread_over_steps(relative, rollout.mask)
 
 
 # R - group mean, enlarged by the share of samples in groups that vary (GPG)
@@ -90,7 +92,7 @@ def gpg(scores: Scores, rollout: Rollout) -> Tensor:
     """
     informative = varies(scores, rollout.group) & scores.scored
     alpha = scores.scored.sum() / informative.sum().clamp(min=1)
-    return on_steps(alpha * centre(scores, rollout.group), rollout.mask)
+    return spread_over_steps(alpha * centre(scores, rollout.group), rollout.mask)
 
 
 # R - mean of all samples (REINFORCE)
@@ -100,12 +102,12 @@ def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
 
     The mean is over samples; one over steps would depend on how long the answers are.
     """
-    return on_steps(centre(scores, torch.zeros_like(rollout.group)), rollout.mask)
+    return spread_over_steps(centre(scores, torch.zeros_like(rollout.group)), rollout.mask)
 
 
 def unbiased_std(scores: Scores, group: Tensor) -> Tensor:
     """Sample standard deviation of each group's scores: [B]."""
-    return spread(scores, group)[1]
+    return centre_and_std(scores, group)[1]
 
 
 def population_std(scores: Scores, group: Tensor) -> Tensor:
@@ -124,14 +126,14 @@ def batch_population_std(scores: Scores, group: Tensor) -> Tensor:
     return population_std(scores, torch.zeros_like(group))
 
 
-def divided(centred: Tensor, divisor: Tensor) -> Tensor:
+def divide(centred: Tensor, divisor: Tensor) -> Tensor:
     """centred / divisor; 0 where the divisor is, which is where all is 0."""
     return centred / torch.where(divisor > 0, divisor, 1)
 
 
 def centre(scores: Scores, group: Tensor) -> Tensor:
     """R minus the group's mean: [B]. 0 where there is no score, and in a group that ties."""
-    centred, std = spread(scores, group)
+    centred, std = centre_and_std(scores, group)
     return torch.where(std < TIE, 0, centred)
 
 
@@ -140,7 +142,7 @@ def varies(scores: Scores, group: Tensor) -> Tensor:
     return unbiased_std(scores, group) >= TIE
 
 
-def spread(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
+def centre_and_std(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
     """R minus the group's mean, 0 where there is no score; and the group's std. [B] each."""
     # In float64: the rounding of a mean in float32 would pass for a signal from scores of 10 on.
     total = scores.total.double()
@@ -158,7 +160,7 @@ def count_and_mean(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
     return both[:, 0], both[:, 1] / both[:, 0].clamp(min=1)
 
 
-def on_steps(x: Tensor, mask: Tensor) -> Tensor:
+def spread_over_steps(x: Tensor, mask: Tensor) -> Tensor:
     """One number per sample -> every trained step of it. [B], [B, T] -> [B, T]."""
     return torch.where(mask, x[:, None], 0)
 
@@ -166,11 +168,11 @@ def on_steps(x: Tensor, mask: Tensor) -> Tensor:
 def group_sum(x: Tensor, group: Tensor) -> Tensor:
     """Sum of x over each group, given back to every row. [B] or [B, N] -> the same."""
     x = x.float() if x.dtype == torch.bool else x
-    ids, row = numbered(group)
+    ids, row = number_groups(group)
     return x.new_zeros(len(ids), *x.shape[1:]).index_add_(0, row, x)[row]
 
 
-def numbered(group: Tensor) -> tuple[Tensor, Tensor]:
+def number_groups(group: Tensor) -> tuple[Tensor, Tensor]:
     """The groups there are, and the place of each row's own among them: [G] and [B] int64."""
     # Rows mostly come group by group, in rising order: then there is nothing to sort.
     in_order = bool((group[1:] >= group[:-1]).all())
@@ -187,10 +189,10 @@ def group_mean(x: Tensor, group: Tensor, weight: Tensor) -> Tensor:
     return group_sum(x * weight, group) / group_sum(weight, group).clamp(min=1)
 
 
-def from_the_top(logits: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+def exp_below_largest(logits: Tensor, group: Tensor, mask: Tensor) -> Tensor:
     """exp of logits less the largest of their group: 1 there, and 0 outside the mask. [B, T]"""
     logits = logits.masked_fill(~mask, -torch.inf)
-    ids, row = numbered(group)
+    ids, row = number_groups(group)
     place = row[:, None].expand_as(logits)
     none = logits.new_full((len(ids), logits.shape[1]), -torch.inf)
     top = none.scatter_reduce(0, place, logits, "amax")[row]

@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import Scale, centre, divided, on_steps, unbiased_std
+from tandem.advantages.group import Scale, centre, divide, spread_over_steps, unbiased_std
 from tandem.contracts import at_least, register_adv_estimator
 from tandem.types import Rollout, Scores
 
@@ -31,8 +31,8 @@ def by_part(
 
     A sample that reward k did not score leaves k's statistics and gets nothing from k.
     """
-    of_sample = summed(scores, rollout.group, weights, scale=scale, eps=eps)
-    return on_steps(of_sample, rollout.mask)
+    of_sample = sum_parts(scores, rollout.group, weights, scale=scale, eps=eps)
+    return spread_over_steps(of_sample, rollout.mask)
 
 
 # Every reward compared by itself, then the sum normalised over samples (GDPO)
@@ -51,12 +51,12 @@ def gdpo(
     each group for the parts, and of all samples for their sum.
     Source: GDPO, arXiv:2601.05242; over samples as in TRL, not over steps as in verl.
     """
-    of_sample = summed(scores, rollout.group, weights, scale=scale, eps=eps)
+    of_sample = sum_parts(scores, rollout.group, weights, scale=scale, eps=eps)
     std = scale(replace(scores, total=of_sample), torch.zeros_like(rollout.group))
-    return on_steps(divided(of_sample, std + eps), rollout.mask)
+    return spread_over_steps(divide(of_sample, std + eps), rollout.mask)
 
 
-def summed(
+def sum_parts(
     scores: Scores,
     group: Tensor,
     weights: Mapping[str, float] | None,
@@ -68,12 +68,12 @@ def summed(
     weights = dict.fromkeys(scores.parts, 1.0) if weights is None else weights
     total = torch.zeros_like(scores.total)
     for name, weight in weights.items():
-        part = only(scores, name)
-        total = total + weight * divided(centre(part, group), scale(part, group) + eps)
+        part = select_part(scores, name)
+        total = total + weight * divide(centre(part, group), scale(part, group) + eps)
     return total
 
 
-def only(scores: Scores, name: str) -> Scores:
+def select_part(scores: Scores, name: str) -> Scores:
     """The scores as if `name` were the only reward."""
     if name not in scores.parts:
         raise ValueError(f"no reward is called {name!r}; there are {', '.join(scores.parts)}")

@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import Scale, centre, group_sum, on_steps, varies
+from tandem.advantages.group import Scale, centre, group_sum, spread_over_steps, varies
 from tandem.contracts import at_least, register_adv_estimator
 from tandem.types import Rollout, Scores
 
@@ -36,7 +36,7 @@ def best_gap(
     lead = torch.where(varies(scores, rollout.group), order.back(lead), 0)
     if scale is not None:
         lead = lead / (scale(scores, rollout.group) + eps)
-    return on_steps(lead, rollout.mask)
+    return spread_over_steps(lead, rollout.mask)
 
 
 @register_adv_estimator(
@@ -57,7 +57,7 @@ def pass_at_k(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     sd = (fails * (1 - fails)).sqrt()
     loss = torch.where(right, 0.0, share(wrong - 1, samples - 1, k - 1))
     worth = torch.where(scores.scored & (sd > 0), (fails - loss) / torch.where(sd > 0, sd, 1), 0)
-    return on_steps(worth.to(scores.total.dtype), rollout.mask)
+    return spread_over_steps(worth.to(scores.total.dtype), rollout.mask)
 
 
 @register_adv_estimator(set_size="k")
@@ -72,7 +72,7 @@ def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     below = order.value * share(order.place - 1, order.count, k, taken=2)
     above = order.sum_within(below) - order.sum_until(below)
     worth = order.back(as_best + above)
-    return on_steps(worth.to(scores.total.dtype), rollout.mask)
+    return spread_over_steps(worth.to(scores.total.dtype), rollout.mask)
 
 
 @register_adv_estimator(compares="group", set_size="k")
@@ -90,7 +90,7 @@ def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     as_best = order.value * share(order.place, order.count, k, taken=1)
     without = order.value * share(order.place, order.count, k, taken=2)
     worth = order.back(as_best - (order.sum_until(without) - without))
-    return on_steps(worth.to(scores.total.dtype), rollout.mask)
+    return spread_over_steps(worth.to(scores.total.dtype), rollout.mask)
 
 
 def refuse_degrees(scores: Scores) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import TIE, on_steps
+from tandem.advantages.group import TIE, spread_over_steps
 from tandem.contracts import register_adv_estimator
 from tandem.types import Rollout, Scores
 
@@ -19,7 +19,7 @@ def preferred(scores: Scores, rollout: Rollout) -> Tensor:
     preferred to itself. Of equals the first one counts.
     """
     usable = scores.scored & rollout.trained.any(1)
-    return on_steps(extremes(scores.total, usable, rollout.group), rollout.trained)
+    return spread_over_steps(extremes(scores.total, usable, rollout.group), rollout.trained)
 
 
 def extremes(score: Tensor, usable: Tensor, group: Tensor) -> Tensor:

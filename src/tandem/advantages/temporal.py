@@ -23,7 +23,7 @@ def reward_to_go(
     scores: Scores, rollout: Rollout, *, gamma: Annotated[float, fraction] = 1.0
 ) -> Tensor:
     """G_t = r_t + gamma G_t+, of no baseline: whitened it is REINFORCE++ (arXiv:2501.03262)."""
-    return return_to_go(step_rewards(scores, rollout), counted(scores, rollout), gamma=gamma)
+    return return_to_go(step_rewards(scores, rollout), scored_steps(scores, rollout), gamma=gamma)
 
 
 # Generalized advantage estimation by a critic; needs algorithm.critic, as algorithm=ppo has it
@@ -54,11 +54,11 @@ def gae_returns(
 
 
 def _estimates(scores: Scores, rollout: Rollout, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    rewards, mask = step_rewards(scores, rollout), counted(scores, rollout)
+    rewards, mask = step_rewards(scores, rollout), scored_steps(scores, rollout)
     return gae(rewards, rollout.old_values, mask, gamma=gamma, lam=lam)
 
 
-def counted(scores: Scores, rollout: Rollout) -> Tensor:
+def scored_steps(scores: Scores, rollout: Rollout) -> Tensor:
     """[B, T] bool: the trained steps of samples that have a score."""
     return rollout.trained & scores.scored[:, None]
 
@@ -68,7 +68,7 @@ def step_rewards(scores: Scores, rollout: Rollout) -> Tensor:
 
     0 on steps that are not trained and on samples without a score.
     """
-    known = counted(scores, rollout)
+    known = scored_steps(scores, rollout)
     if scores.per_step is not None:
         return torch.where(known, scores.per_step, 0)
     place = known.cumsum(1)
@@ -77,7 +77,7 @@ def step_rewards(scores: Scores, rollout: Rollout) -> Tensor:
 
 def return_to_go(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
     """G_t = r_t + gamma G_t+, t+ the next trained step."""
-    return discounted(rewards, mask, decay=gamma)
+    return discount(rewards, mask, decay=gamma)
 
 
 def gae(
@@ -88,12 +88,12 @@ def gae(
     delta_t = r_t + gamma V_t+ - V_t; nothing is worth anything after the last trained step.
     Source: arXiv:1506.02438. Advantages are not whitened here.
     """
-    delta = rewards + gamma * following(values, mask) - values
-    advantages = discounted(delta, mask, decay=gamma * lam)
+    delta = rewards + gamma * shift_to_next(values, mask) - values
+    advantages = discount(delta, mask, decay=gamma * lam)
     return advantages, torch.where(mask, advantages + values, 0)
 
 
-def discounted(x: Tensor, mask: Tensor, *, decay: float) -> Tensor:
+def discount(x: Tensor, mask: Tensor, *, decay: float) -> Tensor:
     """y_t = x_t + decay y_t+, 0 outside the mask."""
     carried, result = torch.zeros_like(x[:, 0]), torch.zeros_like(x)
     for t in reversed(range(x.shape[1])):
@@ -102,7 +102,7 @@ def discounted(x: Tensor, mask: Tensor, *, decay: float) -> Tensor:
     return result
 
 
-def following(x: Tensor, mask: Tensor) -> Tensor:
+def shift_to_next(x: Tensor, mask: Tensor) -> Tensor:
     """x of the next trained step, 0 where there is none."""
     carried, result = torch.zeros_like(x[:, 0]), torch.zeros_like(x)
     for t in reversed(range(x.shape[1])):

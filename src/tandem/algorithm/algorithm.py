@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.advantages.compose import normalised
+from tandem.advantages.compose import normalise
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.decoupled import Decoupled
 from tandem.algorithm.metrics import advantage_metrics
@@ -168,15 +168,17 @@ class Algorithm:
         if self.objective == "denoising":
             rollout = judged(scores, rollout)
         scores = self.kl.charge(scores, rollout)
-        advantages = distributed.over_all(self.compare)(scores, rollout)
+        advantages = distributed.with_all_rows(self.compare)(scores, rollout)
         critic = self.critic
-        returns = None if critic is None else distributed.over_all(critic.expect)(scores, rollout)
+        returns = (
+            None if critic is None else distributed.with_all_rows(critic.expect)(scores, rollout)
+        )
         return Experience(rollout=rollout, scores=scores, advantages=advantages, returns=returns)
 
     def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.advantage(scores, rollout)
         advantages = ADVANTAGE.check(self.advantage, advantages, rollout.mask)
-        return normalised(advantages, scores, rollout) if self.normalize_advantages else advantages
+        return normalise(advantages, scores, rollout) if self.normalize_advantages else advantages
 
     # What it remembers from one iteration to the next.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.contracts import facts_of, metrics_of, summary_of, survey_of
 from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS
-from tandem.experience import Experience, rows_of
+from tandem.experience import Experience, select_rows
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
@@ -91,7 +91,7 @@ class Objective(ABC):
     def weigh(self, mask: Tensor) -> dict[str, Tensor]:
         """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it."""
         weighed = {name: partial(weigh, term.weights) for name, term in self.terms.items()}
-        return {name: distributed.over_all(call)(mask) for name, call in weighed.items()}
+        return {name: distributed.with_all_rows(call)(mask) for name, call in weighed.items()}
 
     def survey(self, policy, rows: Experience, cut: Callable[[], Sequence[Tensor]]) -> Experience:
         """Let losses look at all rows of an update, before any cut; most have no wish to.
@@ -101,21 +101,21 @@ class Objective(ABC):
         if not self.surveys:
             return rows
         parts = cut()
-        most = distributed.largest(torch.tensor(len(parts)))
+        most = distributed.all_max(torch.tensor(len(parts)))
         alone = int(most) == 1 and not self.whole_groups  # whose cut may be another one
         seen: dict[str, list[Record | Summary]] = {name: [] for name in self.surveys}
         # A rank of fewer parts asks the last one again: ranks may wait for one another's weights.
         for number in range(int(most)):
             part = parts[min(number, len(parts) - 1)]
             with torch.set_grad_enabled(alone):
-                record = self.record(policy, rows_of(rows, part))
+                record = self.record(policy, select_rows(rows, part))
             with torch.no_grad():
                 for name, own in seen.items() if number < len(parts) else ():
                     own.append(summarised(self.terms[name].loss, self.seen(record)[name]))
         order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
         with torch.no_grad():
             found = {
-                name: distributed.over_all(survey)(take(concat(seen[name]), order))
+                name: distributed.with_all_rows(survey)(take(concat(seen[name]), order))
                 for name, survey in self.surveys.items()
             }
         surveyed = {name: pad_steps(x, width) for name, x in found.items()}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import between, positive, register_dynamics
-from tandem.dynamics.path import beside, wide
+from tandem.dynamics.path import align_level, widen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def next_state(step: Step, noise: Tensor, *, storage: torch.dtype = torch.float3
     Rounded before anybody reads it: its log-probability and the next step must be those of the
     value that training will find, or the first ratio is not 1.
     """
-    drawn = step.mean + beside(step.std, step.mean) * wide(noise)
+    drawn = step.mean + align_level(step.std, step.mean) * widen(noise)
     return drawn.detach().to(storage).to(drawn.dtype)
 
 
@@ -116,7 +116,7 @@ def sde_step(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, s: 
 
 
 def linear_step(x: Tensor, velocity: Tensor, state_gain: Tensor, gain: Tensor, std: Tensor) -> Step:
-    x, velocity = wide(x), wide(velocity)
+    x, velocity = widen(x), widen(velocity)
     state_gain, gain, std = (number.to(x.dtype) for number in (state_gain, gain, std))
-    mean = beside(state_gain, x) * x + beside(gain, x) * velocity
+    mean = align_level(state_gain, x) * x + align_level(gain, x) * velocity
     return Step(mean=mean, std=std, velocity_gain=gain)

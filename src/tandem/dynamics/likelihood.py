@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tandem.contracts import register_likelihood
 from tandem.dynamics.kernels import Step
-from tandem.dynamics.path import mean_square, wide
+from tandem.dynamics.path import mean_square, widen
 
 LogProbability = Callable[[Tensor, Step], Tensor]
 
@@ -43,7 +43,7 @@ def unscaled_logp(next_x: Tensor, step: Step) -> Tensor:
 def gaussian_kl(step: Step, other_mean: Tensor) -> Tensor:
     """(mean - mean')^2 / (2 std^2): exact, of two policies that take the same step."""
     _must_be_noisy(step)
-    return mean_square(step.mean - wide(other_mean), step.std) / (2 * step.std.square())
+    return mean_square(step.mean - widen(other_mean), step.std) / (2 * step.std.square())
 
 
 def step_log_ratio(next_x: Tensor, step: Step, other: Step) -> Tensor:
@@ -68,12 +68,12 @@ def velocity_distance(kl: Tensor, std: Tensor, velocity_gain: Tensor) -> Tensor:
 
 def timeless_kl(kl: Tensor, sigma: Tensor, next_sigma: Tensor) -> Tensor:
     """(mean - mean')^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's published code. SDEs only."""
-    return kl * (wide(sigma) - wide(next_sigma))
+    return kl * (widen(sigma) - widen(next_sigma))
 
 
 def _error(next_x: Tensor, step: Step) -> Tensor:
     _must_be_noisy(step)
-    return mean_square(wide(next_x).detach() - step.mean, step.std)
+    return mean_square(widen(next_x).detach() - step.mean, step.std)
 
 
 def _must_be_noisy(step: Step) -> None:

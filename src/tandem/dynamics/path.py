@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 
-def wide(x: Tensor) -> Tensor:
+def widen(x: Tensor) -> Tensor:
     """In float32, or as it is if it is wider."""
     return x.to(_wider(x.dtype))
 
 
-def beside(level: Tensor, x: Tensor) -> Tensor:
+def align_level(level: Tensor, x: Tensor) -> Tensor:
     """One number per row, shaped to stand beside the latents of that row: [B] -> [B, 1, ...]."""
     rows = tuple(x.shape[: level.ndim])
     if level.ndim == 0 or tuple(level.shape) != rows or x.ndim == level.ndim:
@@ -30,29 +30,29 @@ def beside(level: Tensor, x: Tensor) -> Tensor:
 
 def mean_square(x: Tensor, level: Tensor) -> Tensor:
     """The mean of x^2 over latent dimensions, [B]: a sum would grow with the size of a picture."""
-    beside(level, x)
-    return wide(x).square().flatten(level.ndim).mean(-1)
+    align_level(level, x)
+    return widen(x).square().flatten(level.ndim).mean(-1)
 
 
 def interpolate(x0: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
     """x_sigma."""
-    level = beside(sigma, x0)
-    return (1 - level) * wide(x0) + level * wide(noise)
+    level = align_level(sigma, x0)
+    return (1 - level) * widen(x0) + level * widen(noise)
 
 
 def velocity_between(x0: Tensor, noise: Tensor) -> Tensor:
     """noise - x0: what a flow model is trained to predict at every sigma."""
-    return wide(noise) - wide(x0)
+    return widen(noise) - widen(x0)
 
 
 def x0_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
     """x - sigma velocity."""
-    return wide(x) - beside(sigma, x) * wide(velocity)
+    return widen(x) - align_level(sigma, x) * widen(velocity)
 
 
 def noise_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
     """x + (1 - sigma) velocity."""
-    return wide(x) + (1 - beside(sigma, x)) * wide(velocity)
+    return widen(x) + (1 - align_level(sigma, x)) * widen(velocity)
 
 
 def score_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
@@ -62,17 +62,17 @@ def score_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
 
 def velocity_from_x0(x: Tensor, x0: Tensor, sigma: Tensor) -> Tensor:
     """(x - x0) / sigma; raises at sigma = 0, where x is x0 whatever the velocity."""
-    return (wide(x) - wide(x0)) / _not(0, sigma, x)
+    return (widen(x) - widen(x0)) / _not(0, sigma, x)
 
 
 def velocity_from_noise(x: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
     """(noise - x) / (1 - sigma); raises at sigma = 1, where x is the noise."""
-    return (wide(noise) - wide(x)) / (1 - _not(1, sigma, x))
+    return (widen(noise) - widen(x)) / (1 - _not(1, sigma, x))
 
 
 def velocity_from_score(x: Tensor, score: Tensor, sigma: Tensor) -> Tensor:
     """-(sigma score + x) / (1 - sigma); raises at sigma = 1, where the score is -x."""
-    return velocity_from_noise(x, -beside(sigma, x) * wide(score), sigma)
+    return velocity_from_noise(x, -align_level(sigma, x) * widen(score), sigma)
 
 
 def _wider(dtype: torch.dtype) -> torch.dtype:
@@ -82,4 +82,4 @@ def _wider(dtype: torch.dtype) -> torch.dtype:
 def _not(end: int, sigma: Tensor, x: Tensor) -> Tensor:
     if (sigma == end).any():
         raise ValueError(f"a row is at sigma = {end}, where this conversion divides by 0")
-    return beside(sigma, x)
+    return align_level(sigma, x)

@@ -23,7 +23,7 @@ def linear_shift(
     shift: Annotated[float, positive] = 3.0,  # above 1 moves the levels toward noise, 1 leaves them
 ) -> Tensor:
     """Levels at equal distances, shifted once: DanceGRPO, MixGRPO, Flow-Factory."""
-    return _shifted([1 - step / steps for step in range(steps)], shift)
+    return _shift([1 - step / steps for step in range(steps)], shift)
 
 
 # What diffusers does on Stable Diffusion 3, Flow-GRPO too: shifted twice, a tiny last step
@@ -49,7 +49,7 @@ def diffusers_default(
     times = [train_steps + step * spacing for step in range(steps)]
     if steps > 1:
         times[-1] = train_steps * lowest
-    return _shifted([time / train_steps for time in times], shift)
+    return _shift([time / train_steps for time in times], shift)
 
 
 # Shifted by the size of the picture: e^mu, as Flux and its kin do
@@ -70,9 +70,9 @@ def exponential_dynamic_shift(
     What Flux and its kin do: the larger the picture, the more noise it takes to hide it.
     `terminal`: the level that the last step starts from, all others being stretched with it.
     """
-    mu = _on_line(tokens, base_tokens, base_shift, max_tokens, max_shift)
+    mu = _interpolate(tokens, base_tokens, base_shift, max_tokens, max_shift)
     levels = linear_shift(steps, tokens, shift=math.exp(mu))
-    return levels if terminal is None else _stretched(levels, terminal)
+    return levels if terminal is None else _stretch(levels, terminal)
 
 
 # Shifted by the size of the picture: mu itself, diffusers' time_shift_type=linear
@@ -87,15 +87,15 @@ def linear_dynamic_shift(
     max_shift: float = 1.15,
 ) -> Tensor:
     """linear_shift by mu itself: diffusers' time_shift_type="linear"."""
-    mu = _on_line(tokens, base_tokens, base_shift, max_tokens, max_shift)
+    mu = _interpolate(tokens, base_tokens, base_shift, max_tokens, max_shift)
     return linear_shift(steps, tokens, shift=mu)
 
 
-def _on_line(x: float, x1: float, y1: float, x2: float, y2: float) -> float:
+def _interpolate(x: float, x1: float, y1: float, x2: float, y2: float) -> float:
     return y1 + (y2 - y1) / (x2 - x1) * (x - x1)
 
 
-def _stretched(levels: Tensor, terminal: float) -> Tensor:
+def _stretch(levels: Tensor, terminal: float) -> Tensor:
     """1 and 0 stay where they are, and the distances from 1 of all between grow alike."""
     if not 0 < terminal < 1 or len(levels) < 3:
         raise ValueError(
@@ -106,7 +106,7 @@ def _stretched(levels: Tensor, terminal: float) -> Tensor:
     return torch.cat([between, levels.new_zeros(1).double()]).float()
 
 
-def _shifted(levels: list[float], shift: float) -> Tensor:
+def _shift(levels: list[float], shift: float) -> Tensor:
     """shift u / (1 + (shift - 1) u) of each level, and 0 at the end."""
     if not levels or shift <= 0:
         raise ValueError(

@@ -107,15 +107,15 @@ def evaluate(
             )
             table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
         # Ranks meet here and not before: one that stops must not leave the others waiting.
-        if distributed.largest(torch.tensor(float(stop()))) > 0:
+        if distributed.all_max(torch.tensor(float(stop()))) > 0:
             return None
     metrics: dict[str, float] = {}
     of_prompts: dict[str, list[float]] = {}
-    for one, summed in zip(passes, distributed.total(counts), strict=True):
+    for one, summed in zip(passes, distributed.all_sum(counts), strict=True):
         sums = columns.named(summed)
         metrics |= metrics_of(sums, columns.parts, prompts, one)
         of_prompts |= of_each_prompt(sums, one)
-    rows = [row for *_, row in sorted(distributed.listed(table), key=itemgetter(0, 1))]
+    rows = [row for *_, row in sorted(distributed.all_gather_object(table), key=itemgetter(0, 1))]
     return Evaluated(metrics=metrics, prompts=of_prompts, rows=rows, faults=rewards.pop_faults())
 
 

@@ -62,7 +62,7 @@ def compare_pairs(
             margin = of_chosen - of_rejected
             ahead = (margin > 0).double() + 0.5 * (margin == 0)
             sums += torch.stack([ahead.sum(), margin.sum(), torch.ones_like(margin).sum()]).cpu()
-    ahead, margin, count = distributed.total(sums).tolist()
+    ahead, margin, count = distributed.all_sum(sums).tolist()
     return {"eval/pair_accuracy": ahead / count, "eval/pair_margin": margin / count}
 
 

@@ -33,7 +33,7 @@ def old_deviation(batch: DecoupledBatch) -> Metric:
     return masked_mean(energy(batch.error - batch.old_error), batch.mask)
 
 
-def noticing(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Metric]:
+def nft_metrics(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Metric]:
     """How good the pictures are taken to be, and how far the policy is from the old one."""
     wanted = optimality(batch.advantages, advantage_clip=advantage_clip)
     return {
@@ -48,7 +48,7 @@ def noticing(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Metri
     reads={"old_error"},
     on_errors=True,
     units={"beta": "none", "advantage_clip": "none"},
-    metrics=noticing,
+    metrics=nft_metrics,
 )
 def nft(
     batch: DecoupledBatch,
@@ -98,14 +98,14 @@ def group_score(rows: Summary, *, beta: float) -> Tensor:
     return beta * group_mean(rows.advantages * rows.value, rows.group, rows.mask)
 
 
-def gone_far(batch: DecoupledBatch, *, clip_low: float, clip_high: float) -> Tensor:
+def has_gone_far(batch: DecoupledBatch, *, clip_low: float, clip_high: float) -> Tensor:
     """[B, T] bool, True where rho = exp(<e_fast^2> - <e^2>) left its band the way A pulls."""
     rho = ratio_of(-energy(batch.error), -energy(batch.fast_error))
     good = batch.advantages > 0
     return torch.where(good, rho > 1 + clip_high, rho < 1 - clip_low)
 
 
-def comparing(
+def dgpo_metrics(
     batch: DecoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
     """What groups say, the objective that the paper writes, and the part that a clip silenced."""
@@ -113,7 +113,7 @@ def comparing(
         "group_score": surveyed,
         "group_weight": surveyed.sigmoid(),
         "group_loss": softplus(surveyed),
-        "clip_frac": gone_far(batch, clip_low=clip_low, clip_high=clip_high),
+        "clip_frac": has_gone_far(batch, clip_low=clip_low, clip_high=clip_high),
     }
     return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
@@ -126,7 +126,7 @@ def comparing(
     zero_at_zero_advantage=True,
     survey=group_score,
     summary=beyond_reference,
-    metrics=comparing,
+    metrics=dgpo_metrics,
 )
 def dgpo(
     batch: DecoupledBatch,
@@ -147,7 +147,7 @@ def dgpo(
     average. The rows of a group must share their noise levels, else S compares one with another.
     """
     own = energy(batch.error)
-    silent = gone_far(batch, clip_low=clip_low, clip_high=clip_high)
+    silent = has_gone_far(batch, clip_low=clip_low, clip_high=clip_high)
     return surveyed.sigmoid() * batch.advantages * torch.where(silent, own.detach(), own)
 
 
@@ -159,7 +159,7 @@ def dgpo(
     zero_at_zero_advantage=True,
     survey=group_score,
     summary=beyond_average,
-    metrics=comparing,
+    metrics=dgpo_metrics,
 )
 def dgpo_fast(
     batch: DecoupledBatch,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tandem.advantages.group import from_the_top, group_mean
+from tandem.advantages.group import exp_below_largest, group_mean
 from tandem.contracts import (
     positive,
     register_centre,
@@ -97,12 +97,12 @@ def centres(rows: Summary, *, advantage_clip: float, centre: Pool, tilt: Tilt) -
     given, pool = optimality(rows.advantages, advantage_clip=advantage_clip), centre(rows)
     by_weight = [
         [group_mean(x, pool, weight) for x in (rows.value, given)]
-        for weight in (from_the_top(logits, pool, rows.mask) for logits in tilt(given))
+        for weight in (exp_below_largest(logits, pool, rows.mask) for logits in tilt(given))
     ]
     return torch.stack([torch.stack(pair, -1) for pair in by_weight], -2)
 
 
-def fitting(
+def crd_metrics(
     batch: DecoupledBatch, surveyed: Tensor, *, advantage_clip: float, adaptive: bool
 ) -> dict[str, Metric]:
     """How implicit and given rewards go together, both less the mean of their centres: their
@@ -128,7 +128,7 @@ def fitting(
     units={"beta": "none", "advantage_clip": "none"},
     survey=centres,
     summary=implicit_reward,
-    metrics=fitting,
+    metrics=crd_metrics,
 )
 def crd(
     batch: DecoupledBatch,

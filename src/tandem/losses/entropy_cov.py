@@ -15,7 +15,7 @@ from torch import Tensor
 from tandem import rng
 from tandem.contracts import Facts, at_least, fraction, register_policy_loss, rising
 from tandem.contracts import between as within
-from tandem.losses.policy import clipping, ppo, ratio_of
+from tandem.losses.policy import clip_metrics, ppo, ratio_of
 from tandem.losses.wrappers import LossWrapper
 from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
@@ -87,7 +87,7 @@ def clip_cov_metrics(
     batch: CoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
     """PPO's own, and the fraction of steps that were drawn."""
-    clipped = clipping(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
+    clipped = clip_metrics(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
     return clipped | {"actor/clip_cov_selected": masked_mean(surveyed, batch.mask)}
 
 

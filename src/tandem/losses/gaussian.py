@@ -22,7 +22,7 @@ from tandem.contracts import (
     register_step_weight,
 )
 from tandem.dynamics.likelihood import velocity_distance
-from tandem.losses.policy import clipping, ppo, ratio_of
+from tandem.losses.policy import clip_metrics, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch, Transition
 
@@ -81,10 +81,10 @@ def _inverse(x: Tensor) -> Tensor:
     return torch.where(x == 0, 0, 1 / torch.where(x == 0, 1, x))
 
 
-def weighted_clipping(
+def weighted_ppo_metrics(
     batch: CoupledBatch, *, clip_low: float, clip_high: float, weight: StepWeight
 ) -> dict[str, Metric]:
-    clipped = clipping(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
+    clipped = clip_metrics(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
     return clipped | {"actor/step_weight": masked_mean(weight(batch.transition), batch.mask)}
 
 
@@ -94,7 +94,7 @@ def weighted_clipping(
     units={"clip_low": "clip", "clip_high": "clip"},
     zero_at_zero_advantage=True,
     refused=OF_GAUSSIAN_STEPS,
-    metrics=weighted_clipping,
+    metrics=weighted_ppo_metrics,
 )
 def weighted_ppo(
     batch: CoupledBatch,
@@ -107,7 +107,7 @@ def weighted_ppo(
     return weight(batch.transition) * ppo(batch, clip_low=clip_low, clip_high=clip_high)
 
 
-def guarded(batch: CoupledBatch) -> CoupledBatch:
+def guard_ratio(batch: CoupledBatch) -> CoupledBatch:
     """The same steps, log r replaced by std (log r + KL) = <z d>.
 
     That has mean 0 under the policy that sampled, and no scale that differs by step, so one clip is
@@ -118,12 +118,12 @@ def guarded(batch: CoupledBatch) -> CoupledBatch:
     return replace(batch, logp=log_ratio, old_logp=torch.zeros_like(log_ratio))
 
 
-def guarding(
+def grpo_guard_metrics(
     batch: CoupledBatch, *, clip_low: float, clip_high: float, weight: StepWeight | None
 ) -> dict[str, Metric]:
     """PPO's, of the guarded ratio, and the mean of its logarithm, which was to be near 0."""
-    by_hand = guarded(batch)
-    clipped = clipping(by_hand, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
+    by_hand = guard_ratio(batch)
+    clipped = clip_metrics(by_hand, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
     return clipped | {"actor/guarded_log_ratio": masked_mean(by_hand.logp, batch.mask)}
 
 
@@ -134,7 +134,7 @@ def guarding(
     units={"clip_low": "clip", "clip_high": "clip"},
     zero_at_zero_advantage=True,
     refused=OF_GAUSSIAN_STEPS,
-    metrics=guarding,
+    metrics=grpo_guard_metrics,
 )
 def grpo_guard(
     batch: CoupledBatch,
@@ -144,7 +144,7 @@ def grpo_guard(
     weight: StepWeight | None = inverse_time,
 ) -> Tensor:
     """PPO's loss of the guarded ratio, each step times a weight (GRPO-Guard, arXiv:2510.22319)."""
-    loss = ppo(guarded(batch), clip_low=clip_low, clip_high=clip_high)
+    loss = ppo(guard_ratio(batch), clip_low=clip_low, clip_high=clip_high)
     return loss if weight is None else weight(batch.transition) * loss
 
 
@@ -162,15 +162,15 @@ def velocity_moved(transition: Transition) -> Tensor:
     return velocity_distance(transition.kl_to_old, transition.std, transition.velocity_gain)
 
 
-def left_behind(batch: CoupledBatch, *, distance: Distance, most: float) -> Tensor:
+def is_too_far(batch: CoupledBatch, *, distance: Distance, most: float) -> Tensor:
     """[B, T] bool, True where the policy is too far off and the advantage pulls it further."""
     away = (batch.logp - batch.old_logp) * batch.advantages > 0
     return away & (distance(batch.transition) >= most)
 
 
-def leaving(batch: CoupledBatch, *, distance: Distance, most: float) -> dict[str, Metric]:
+def flow_dppo_metrics(batch: CoupledBatch, *, distance: Distance, most: float) -> dict[str, Metric]:
     """The fraction of steps that lost their gradient, and how far the policy moved."""
-    dropped = left_behind(batch, distance=distance, most=most)
+    dropped = is_too_far(batch, distance=distance, most=most)
     return {
         "actor/dppo_masked": masked_mean(dropped, batch.mask),
         "actor/dppo_distance": masked_mean(distance(batch.transition), batch.mask),
@@ -182,7 +182,7 @@ def leaving(batch: CoupledBatch, *, distance: Distance, most: float) -> dict[str
     units={"most": "none"},
     zero_at_zero_advantage=True,
     refused=OF_GAUSSIAN_STEPS,
-    metrics=leaving,
+    metrics=flow_dppo_metrics,
 )
 def flow_dppo(
     batch: CoupledBatch,
@@ -195,4 +195,4 @@ def flow_dppo(
     Such steps still count in the mean. Source: the Flow-DPPO recipe of UniRL.
     """
     gain = ratio_of(batch.logp, batch.old_logp) * batch.advantages
-    return torch.where(left_behind(batch, distance=distance, most=most), 0, -gain)
+    return torch.where(is_too_far(batch, distance=distance, most=most), 0, -gain)

@@ -23,7 +23,7 @@ def mismatched_kl(batch: CoupledBatch) -> Tensor:
     return (total / rows.sum().clamp(min=1)).clamp(min=0).expand_as(batch.mask)
 
 
-def judged(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[str, Metric]:
+def kto_metrics(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[str, Metric]:
     """Means over good and over bad rows, and the KL that rewards are measured against."""
     values = {
         "reward": beta * log_ratio(batch)[:, 0],
@@ -53,7 +53,7 @@ def by_reference(batch: CoupledBatch, *, beta: float) -> Tensor:
     zero_at_zero_advantage=True,
     reward=by_reference,
     survey=mismatched_kl,
-    metrics=judged,
+    metrics=kto_metrics,
 )
 def kto(
     batch: CoupledBatch,

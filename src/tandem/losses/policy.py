@@ -29,7 +29,7 @@ def clipped_surrogate(
     return torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
-def imitation(batch: CoupledBatch) -> dict[str, Metric]:
+def imitation_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     """The fraction of steps that a greedy policy would have taken too, where the policy says so."""
     if batch.likeliest is None:
         return {}
@@ -37,7 +37,7 @@ def imitation(batch: CoupledBatch) -> dict[str, Metric]:
 
 
 # -log p of demonstrations
-@register_policy_loss(reads={"likeliest"}, metrics=imitation)
+@register_policy_loss(reads={"likeliest"}, metrics=imitation_metrics)
 def nll(batch: CoupledBatch) -> Tensor:
     """-log p of the steps that were shown, each times the score its row brought."""
     return -batch.logp * batch.advantages
@@ -50,7 +50,7 @@ def reinforce(batch: CoupledBatch) -> Tensor:
     return -batch.logp * batch.advantages
 
 
-def clipping(
+def clip_metrics(
     batch: CoupledBatch, *, clip_low: float, clip_high: float, ratio_max: float | None
 ) -> dict[str, Metric]:
     """Fractions of steps: whose gradient a clip removed, and outside the band at all."""
@@ -75,7 +75,7 @@ def clipping(
     clips=1.0,
     units={"clip_low": "clip", "clip_high": "clip", "ratio_max": "ratio"},
     zero_at_zero_advantage=True,
-    metrics=clipping,
+    metrics=clip_metrics,
 )
 def ppo(
     batch: CoupledBatch,

@@ -223,7 +223,7 @@ def liked(batch: CoupledBatch) -> Tensor:
     return of_row(batch.advantages * (batch.logp - batch.ref_logp), batch)
 
 
-def ranking(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
+def ranking_metrics(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
     """S and its sigmoid, and how often a group is ranked as the advantages do, over steps."""
     values = {"score": surveyed, "weight": surveyed.sigmoid(), "accuracy": surveyed < 0}
     return {f"preference/group_{name}": masked_mean(x, batch.mask) for name, x in values.items()}
@@ -236,7 +236,7 @@ def ranking(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
     units={"beta": "preference"},
     zero_at_zero_advantage=True,
     survey=disagreement,
-    metrics=ranking,
+    metrics=ranking_metrics,
 )
 def group_preference(batch: CoupledBatch, surveyed: Tensor, *, beta: Temperature = 0.2) -> Tensor:
     """softplus(S) = -log sigmoid(-S), S of the row's group: a preference among all its samples.

@@ -54,9 +54,7 @@ def sequence_ratio(batch: CoupledBatch) -> dict[str, Metric]:
     }
 
 
-def sequence_clipping(
-    batch: CoupledBatch, *, clip_low: float, clip_high: float
-) -> dict[str, Metric]:
+def gspo_metrics(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> dict[str, Metric]:
     """Fractions of samples whose gradient the clip removed, and the ratio of samples."""
     ratio = mean_log_ratio(batch).exp()
     low = ((ratio < 1 - clip_low) & (batch.advantages < 0)).any(1)
@@ -73,7 +71,7 @@ def sequence_clipping(
     clips=1.5e-3,  # GSPO's published 3e-4 stands where PPO's 0.2 does
     units={"clip_low": "sequence", "clip_high": "sequence"},
     zero_at_zero_advantage=True,
-    metrics=sequence_clipping,
+    metrics=gspo_metrics,
 )
 def gspo(
     batch: CoupledBatch,
@@ -92,7 +90,7 @@ def gspo(
     clips=1.5e-3,
     units={"clip_low": "sequence", "clip_high": "sequence"},
     zero_at_zero_advantage=True,
-    metrics=sequence_clipping,
+    metrics=gspo_metrics,
 )
 def gspo_token(
     batch: CoupledBatch,
@@ -109,7 +107,7 @@ def gspo_token(
     return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
 
 
-def log_clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> dict[str, Metric]:
+def gmpo_metrics(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> dict[str, Metric]:
     """Fractions of steps whose gradient the clip removed, in log space; the ratio of a sample."""
     log_ratio = log_ratio_of(batch)
     low = (log_ratio < -clip_low) & (batch.advantages < 0)
@@ -126,7 +124,7 @@ def log_clipping(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> d
     clips=1.0,  # nats, which a ratio near 1 is too
     units={"clip_low": "clip", "clip_high": "clip"},
     zero_at_zero_advantage=True,
-    metrics=log_clipping,
+    metrics=gmpo_metrics,
 )
 def gmpo(
     batch: CoupledBatch,
@@ -156,7 +154,7 @@ def reshaped_ratio(
     return torch.where(batch.advantages >= 0, of_good, of_bad)
 
 
-def reshaping(
+def vespo_metrics(
     batch: CoupledBatch, *, good: tuple[float, float], bad: tuple[float, float]
 ) -> dict[str, Metric]:
     phi = reshaped_ratio(batch, good=good, bad=bad)
@@ -169,7 +167,7 @@ def reshaping(
     units={"good": "none", "bad": "none"},
     zero_at_zero_advantage=True,
     refused={"steps": NEVER_FAR, "pictures": NEVER_FAR},
-    metrics=reshaping,
+    metrics=vespo_metrics,
 )
 def vespo(
     batch: CoupledBatch,

@@ -13,14 +13,17 @@ from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch
 
 
-def capping(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:
+def cispo_metrics(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:
     above = ratio_of(batch.logp, batch.old_logp) > ratio_max
     return {"actor/ratio_capped": masked_mean(above, batch.mask)}
 
 
 # -A log p times a capped ratio: no step loses its gradient (CISPO)
 @register_policy_loss(
-    reads={"old_logp"}, units={"ratio_max": "ratio"}, zero_at_zero_advantage=True, metrics=capping
+    reads={"old_logp"},
+    units={"ratio_max": "ratio"},
+    zero_at_zero_advantage=True,
+    metrics=cispo_metrics,
 )
 def cispo(
     batch: CoupledBatch,

@@ -47,7 +47,7 @@ def binary_kl(batch: CoupledBatch, *, low: float = 0.05, high: float = 0.05) -> 
     return (good & (divergence > high)) | (bad & (divergence > low))
 
 
-def leaving(batch: CoupledBatch, *, too_far: Bound, ratio_max: float) -> dict[str, Metric]:
+def dppo_metrics(batch: CoupledBatch, *, too_far: Bound, ratio_max: float) -> dict[str, Metric]:
     """Fractions of steps: whose gradient the bound removed, and whose ratio was capped."""
     capped = ratio_of(batch.logp, batch.behaviour_logp) > ratio_max
     return {
@@ -60,7 +60,7 @@ def leaving(batch: CoupledBatch, *, too_far: Bound, ratio_max: float) -> dict[st
     reads={"behaviour_logp"},
     units={"ratio_max": "none"},
     zero_at_zero_advantage=True,
-    metrics=leaving,
+    metrics=dppo_metrics,
 )
 def dppo(
     batch: CoupledBatch,
@@ -77,7 +77,7 @@ def dppo(
     return torch.where(too_far(batch), 0, -ratio * batch.advantages * batch.logp)
 
 
-def leaving_pulled(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[str, Metric]:
+def pulled_metrics(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[str, Metric]:
     distance = (batch.logp - batch.behaviour_logp).square()
     masked = masked_mean(too_far(batch), batch.mask)
     return {
@@ -86,7 +86,7 @@ def leaving_pulled(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[
     }
 
 
-@register_policy_loss(reads={"behaviour_logp"}, units={"pull": "none"}, metrics=leaving_pulled)
+@register_policy_loss(reads={"behaviour_logp"}, units={"pull": "none"}, metrics=pulled_metrics)
 def dppo_pulled(
     batch: CoupledBatch,
     *,

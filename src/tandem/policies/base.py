@@ -92,7 +92,7 @@ class Policy(nn.Module, ABC):
         if self.sampler == UNKNOWN:
             rows = few(rollout)
             gap = logp_gap(rows, self.logp(rows))
-            largest = distributed.largest(torch.cat([gap.flatten(), gap.new_zeros(1)]).max())
+            largest = distributed.all_max(torch.cat([gap.flatten(), gap.new_zeros(1)]).max())
             agrees = self.exact and largest < self.same
             self.sampler.fill_(REUSED if agrees else DIFFERENT)
         return bool(self.sampler == REUSED)

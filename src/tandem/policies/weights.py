@@ -144,7 +144,7 @@ class Sharded(Replicated):
 
     def passes(self, wanted: int) -> int:
         """As many as the rank that has most to do, unless all is gathered."""
-        return int(distributed.largest(torch.tensor(wanted))) if self.paced else wanted
+        return int(distributed.all_max(torch.tensor(wanted))) if self.paced else wanted
 
 
 @contextmanager
@@ -185,7 +185,7 @@ def assembled(*networks: nn.Module) -> Iterator[None]:
     held = []
     for module in [module for network in networks for module in network.modules()]:
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            if not distributed.is_cut(parameter):
+            if not distributed.is_sharded(parameter):
                 continue
             if parameter not in whole:
                 whole[parameter] = _whole(parameter)
@@ -200,7 +200,7 @@ def assembled(*networks: nn.Module) -> Iterator[None]:
 
 
 def _whole(parameter: nn.Parameter) -> nn.Parameter:
-    found = distributed.on_first(parameter.detach())
+    found = distributed.gather_on_first(parameter.detach())
     if found is None:
         return parameter  # nobody writes here
     return nn.Parameter(found, requires_grad=parameter.requires_grad)

@@ -42,7 +42,7 @@ def _each_its_own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Parameters may read one tensor, such as a table of levels, and a file holds none twice."""
     seen: set[int] = set()
     for name, x in tensors.items():
-        if distributed.is_cut(x):  # whoever puts it together makes a new one
+        if distributed.is_sharded(x):  # whoever puts it together makes a new one
             continue
         pointer = x.untyped_storage().data_ptr()
         tensors[name] = x.clone() if pointer in seen else x
@@ -103,8 +103,8 @@ def _load_number(optimizer: Optimizer, key: str, value: Tensor) -> None:
 
 def _beside(parameter: Parameter, field: str, value: Tensor, optimizer: Optimizer) -> Tensor:
     """A copy aligned as the optimiser would have made it: kernels round by alignment."""
-    if distributed.is_cut(parameter) and value.shape == parameter.shape and field != "step":
-        return distributed.cut_like(parameter, value)
+    if distributed.is_sharded(parameter) and value.shape == parameter.shape and field != "step":
+        return distributed.shard_like(parameter, value)
     if value.shape == parameter.shape and field != "step":
         return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
     stays = field == "step" and not _steps_on_device(parameter, optimizer)

@@ -100,10 +100,10 @@ class Guards:
         """Those that an optimiser's step has just made, before anybody gets them."""
         # Of its own part each rank: a maximum over ranks may lose what is no number.
         own = (weight.detach() for weight in weights)
-        parts = [part.to_local() if distributed.is_cut(part) else part for part in own]
+        parts = [part.to_local() if distributed.is_sharded(part) else part for part in own]
         most = torch.nn.utils.get_total_norm(parts, norm_type=math.inf)
         broken = torch.tensor(not finite(most), dtype=torch.float32)
-        if distributed.largest(broken) > 0:
+        if distributed.all_max(broken) > 0:
             raise Stop(
                 f"iteration {iteration}: the optimizer's step made weights that are not finite, at "
                 f"a learning rate of {rate:g}; no engine, snapshot or checkpoint was given them; "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.budget import Budget
-from tandem.experience import Experience, rows_of, unmasked
+from tandem.experience import Experience, select_rows, unmask
 from tandem.types import Rollout
 
 FIRST = torch.zeros(1, dtype=torch.int64)  # the row that a rank without any takes part with
@@ -38,9 +38,9 @@ def of_groups(experience: Experience, ids: Tensor) -> Experience:
     group = experience.rollout.group
     rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
     if len(rows):
-        return rows_of(experience, rows)
-    first = rows_of(experience, FIRST)
-    return replace(first, rollout=unmasked(first.rollout))
+        return select_rows(experience, rows)
+    first = select_rows(experience, FIRST)
+    return replace(first, rollout=unmask(first.rollout))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +99,11 @@ def even_parts(
     )
     group = minibatch.rollout.group[rows]
     cut = budget.cut(cost[rows], group if whole_groups else None)
-    count = max(1, int(distributed.largest(torch.tensor(len(cut)))))
+    count = max(1, int(distributed.all_max(torch.tensor(len(cut)))))
     # A graph that several parts shared would be gone after the first backward.
     assert count == 1 or minibatch.record is None
-    parts = [rows_of(minibatch, rows[part.to(rows.device)]) for part in cut]
-    idle = parts[0] if parts else rows_of(minibatch, FIRST)
+    parts = [select_rows(minibatch, rows[part.to(rows.device)]) for part in cut]
+    idle = parts[0] if parts else select_rows(minibatch, FIRST)
     idle = replace(idle, weights={name: 0 * weight for name, weight in idle.weights.items()})
     return parts + [idle] * (count - len(parts))
 
@@ -130,4 +130,4 @@ def is_fresh(rollout: Rollout) -> bool:
     """Whether all rows of all ranks were sampled from the weights as they are."""
     gap = rollout.version_gap
     oldest = torch.zeros(()) if gap is None else gap.max().float()
-    return bool(distributed.largest(oldest) == 0)
+    return bool(distributed.all_max(oldest) == 0)

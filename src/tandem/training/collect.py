@@ -14,7 +14,7 @@ from tandem.advantages.baselines import OF_GREEDY_ROWS
 from tandem.advantages.group import group_sum
 from tandem.advantages.preference import extremes
 from tandem.contracts import at_least, positive, register_sampling_strategy
-from tandem.experience import unmasked
+from tandem.experience import unmask
 from tandem.metrics import Metric, Sum
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
@@ -128,7 +128,7 @@ def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scor
     rows = extremes(scores.total, usable, rollout.group).nonzero()[:, 0]
     pairs, groups = torch.tensor(len(rows) // 2), torch.tensor(len(prompts))
     source.note({"preference/pairs": Sum(pairs, groups)})
-    if distributed.total(pairs) == 0:
+    if distributed.all_sum(pairs) == 0:
         return rollout, scores  # no group carries a signal; the guard counts such iterations
     kept = (take(rollout, rows), take(scores, rows))
     # No rank is left without a row.
@@ -183,7 +183,7 @@ def dynamic_sampling(
     Draws again until there are enough or `max_rounds` were drawn; surplus groups are dropped.
     `metric` names the reward part that must differ, before any shaping; None is the first one.
     """
-    wanted = int(distributed.total(torch.tensor(len(prompts))))
+    wanted = int(distributed.all_sum(torch.tensor(len(prompts))))
     kept: list[tuple[Rollout, Scores]] = []
     drawn = found = 0
     while found < wanted and len(kept) < max_rounds:
@@ -204,7 +204,7 @@ def _bystander(rollout: Rollout, scores: Scores) -> tuple[Rollout, Scores]:
     """The first row, but neither trained nor in its group's statistics."""
     first = torch.zeros(1, dtype=torch.int64)
     scores = take(scores, first)
-    return unmasked(take(rollout, first)), replace(scores, scored=torch.zeros_like(scores.scored))
+    return unmask(take(rollout, first)), replace(scores, scored=torch.zeros_like(scores.scored))
 
 
 def _acceptance(found: int, drawn: int, rounds: int) -> dict[str, Metric]:
@@ -234,7 +234,7 @@ def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:
 
 
 def _groups(group: Tensor) -> int:
-    return int(distributed.total(torch.tensor(len(group.unique()))))
+    return int(distributed.all_sum(torch.tensor(len(group.unique()))))
 
 
 def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, Prompt]:

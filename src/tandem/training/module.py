@@ -15,7 +15,7 @@ from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.metrics import response_metrics, reward_metrics
 from tandem.algorithm.objective import Objective, Outcome
 from tandem.experience import Experience
-from tandem.metrics import Metric, Sum, merge, settle
+from tandem.metrics import Metric, Sum, merge_metrics, reduce_metrics
 from tandem.rewards.images import variety
 from tandem.rewards.result import failures
 from tandem.settings.guards import STALE, Guards, finite, save_failure
@@ -135,7 +135,7 @@ class PostTraining(LightningHooks):
             self.manual_backward(loss)
         for name, share in outcome.parts.items():
             self.losses[name] = self.losses.get(name, 0) + share
-        merge(self.of_update, outcome.metrics)
+        merge_metrics(self.of_update, outcome.metrics)
 
     def moved_too_far(self) -> bool:
         """Whether the drift from the old policy ends the updates of this iteration, on all ranks.
@@ -145,7 +145,7 @@ class PostTraining(LightningHooks):
         target = self.algorithm.target_kl
         if target is None or not self.updates_done:
             return False
-        drift = settle(self.of_update).get("actor/approx_kl_k3", 0.0)
+        drift = reduce_metrics(self.of_update).get("actor/approx_kl_k3", 0.0)
         too_far = drift > PATIENCE * target  # no number is left to `update`, which judges it
         if too_far:
             self.optimizers().zero_grad()
@@ -153,21 +153,21 @@ class PostTraining(LightningHooks):
 
     def update(self, minibatch: Experience) -> None:
         """Clip and step, unless something is not finite."""
-        merge(self.metrics, self.of_update)
+        merge_metrics(self.metrics, self.of_update)
         self.of_update = {}
         if self.fresh and not self.updates_done:
-            self.guards.check_first_update(settle(self.metrics), self.policy)
+            self.guards.check_first_update(reduce_metrics(self.metrics), self.policy)
         optimizer = self.optimizers()
         if self.algorithm.warms_up(self.iteration):
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = distributed.whole(
+        norm = distributed.full_tensor(
             torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
         )
         # One verdict for all ranks: losses are each rank's own until they are logged.
         broken = torch.tensor(not finite(norm, *self.losses.values()), dtype=torch.float32)
-        if distributed.largest(broken) == 0:
+        if distributed.all_max(broken) == 0:
             optimizer.step()
             rate = optimizer.param_groups[0]["lr"]
             self.guards.check_weights(parameters, self.iteration, rate)
@@ -178,7 +178,7 @@ class PostTraining(LightningHooks):
         optimizer.zero_grad()
         one, share = torch.ones_like(norm), torch.full_like(norm, 1 / distributed.world_size())
         per_update = {f"loss/{name}": Sum(loss, share) for name, loss in self.losses.items()}
-        merge(self.metrics, per_update | {"optim/grad_norm": Sum(norm, one)})
+        merge_metrics(self.metrics, per_update | {"optim/grad_norm": Sum(norm, one)})
         self.losses, self.updates_done = {}, self.updates_done + 1
 
     def skip(self, minibatch: Experience, norm: Tensor) -> None:
@@ -208,10 +208,10 @@ class PostTraining(LightningHooks):
         self.rollout, self.scores = self.source.all_taken()
         rollout, scores = distributed.gather(self.rollout), distributed.gather(self.scores)
         taken = torch.tensor([self.source.samples, self.source.steps])
-        samples, steps = distributed.total(taken).tolist()
+        samples, steps = distributed.all_sum(taken).tolist()
         self.samples_seen, self.steps_seen = self.samples_seen + samples, self.steps_seen + steps
         measured = self.metrics | self.source.metrics | variety(self.rollout)
-        self.report = settle(measured) | response_metrics(rollout)
+        self.report = reduce_metrics(measured) | response_metrics(rollout)
         self.report |= self.algorithm.report(experience)
         self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
@@ -229,7 +229,7 @@ class PostTraining(LightningHooks):
         faults = self.rewards.pop_faults()
         if metrics["reward/missing"] > 0:  # of all ranks, so that each takes part in the sum
             failed = torch.tensor(sum(failures(faults).values()))
-            self.report["reward/faults"] = distributed.total(failed).item()
+            self.report["reward/faults"] = distributed.all_sum(failed).item()
         self.guards.check_missing(metrics["reward/missing"], faults)
         flat = metrics.get("reward/frac_zero_std", 0.0) == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0

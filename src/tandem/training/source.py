@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from tandem import rng
-from tandem.metrics import Metric, merge
+from tandem.metrics import Metric, merge_metrics
 from tandem.policies.language.sampling import Sampling
 from tandem.rewards import Rewards
 from tandem.training.batches import BatchPlan
@@ -114,7 +114,7 @@ class LiveSource:
         return slots_of_this_rank(prompts, first=round * count)
 
     def note(self, metrics: Mapping[str, Metric]) -> None:
-        merge(self.metrics, metrics)
+        merge_metrics(self.metrics, metrics)
 
     def all_taken(self) -> tuple[Rollout, Scores]:
         """All rows of the iteration, also those that a filter left out, but not those that others

@@ -95,7 +95,7 @@ class EngineMixin(Policy):
             return super().suspicion()
         # The rows of the first rank speak for all, which come here together.
         own = diagnose(testimony(self, self.suspect)) if distributed.is_first() else ""
-        return distributed.listed([own])[0]
+        return distributed.all_gather_object([own])[0]
 
     def state(self) -> dict[str, Tensor]:
         """What the policy remembers beside its weights."""
@@ -108,5 +108,5 @@ class EngineMixin(Policy):
 def mean_gap(rows: Rollout, logp: Tensor) -> float:
     """Mean |difference| over the masked steps of the rows of all ranks, nats."""
     sums = torch.stack([logp_gap(rows, logp).sum(), rows.mask.sum()]).double()
-    total, count = distributed.total(sums).tolist()
+    total, count = distributed.all_sum(sums).tolist()
     return total / max(count, 1)

@@ -43,7 +43,7 @@ class WeightSync:
             return
         if not self.run:
             # Two runs, or a run and its successor, must not take each other's weights for theirs.
-            self.run = distributed.listed([secrets.token_hex(4)])[0]
+            self.run = distributed.all_gather_object([secrets.token_hex(4)])[0]
         fault = ""
         if distributed.is_first():
             try:
@@ -60,7 +60,7 @@ class WeightSync:
         """Sampling is over for now, and the memory is wanted for training."""
         if not self.sleeps or self.asleep:
             return
-        distributed.total(torch.zeros(()))  # everybody has its answers
+        distributed.all_sum(torch.zeros(()))  # everybody has its answers
         fault = ""
         if distributed.is_first():
             try:
@@ -102,6 +102,6 @@ class WeightSync:
             self.engine.wake("kv_cache")
 
     def _agree(self, fault: str) -> None:
-        faults = [said for said in distributed.listed([fault]) if said]
+        faults = [said for said in distributed.all_gather_object([fault]) if said]
         if faults:
             raise EngineUnavailable(faults[0])

@@ -221,7 +221,7 @@ class Snapshots:
         for name, kept in self.weights.items():
             for key in kept:
                 value = state[f"{name}/{key}"].to(self.live[key].device).clone()
-                kept[key] = distributed.cut_like(self.live[key], value)
+                kept[key] = distributed.shard_like(self.live[key], value)
 
 
 def prepare(network: nn.Module, *, recompute: bool) -> nn.Module:

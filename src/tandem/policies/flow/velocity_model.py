@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tandem.dynamics.guidance import guided, guides
+from tandem.dynamics.guidance import guide, needs_unprompted
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
@@ -34,8 +34,8 @@ class VelocityModel:
     ) -> Tensor:
         """[N, ...] float32, guided by classifier-free guidance if scale is above 1. sigma: [N]"""
         prompted, unprompted = conditioning.prompted, conditioning.unprompted
-        if unprompted is None or not guides(scale):
-            return guided(self.predict(x, sigma, prompted), None, scale=scale)
+        if unprompted is None or not needs_unprompted(scale):
+            return guide(self.predict(x, sigma, prompted), None, scale=scale)
         both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
         return self.adapter.guide(*velocity.chunk(2), scale=scale)

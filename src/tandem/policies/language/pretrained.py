@@ -165,7 +165,7 @@ def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
                 f"weight {name} is {tuple(weights[name].shape)}, "
                 f"but the model's is {tuple(tensor.shape)}"
             )
-        tensor.copy_(distributed.cut_like(tensor, weights[name]))
+        tensor.copy_(distributed.shard_like(tensor, weights[name]))
 
 
 def _dtype(numerics: Numerics) -> torch.dtype | str:

@@ -70,7 +70,7 @@ class Checkpoints(Callback):
 
 def assembled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """On the first rank all of every tensor; elsewhere nothing."""
-    found = {name: distributed.on_first(tensor) for name, tensor in tensors.items()}
+    found = {name: distributed.gather_on_first(tensor) for name, tensor in tensors.items()}
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 

@@ -82,7 +82,7 @@ class Recording(Callback):
         """What all starts of the run took so far, on all ranks, which meet here."""
         seconds = time.perf_counter() - self.began
         own = torch.tensor(time.process_time() - self.began_processor, dtype=torch.float64)
-        everywhere = distributed.total(own).item()
+        everywhere = distributed.all_sum(own).item()
         spent = accumulated(self.before, seconds=seconds, processor=everywhere, gpus=self.gpus)
         return {**spent, "perf/peak_memory_gib": peak_memory() / 2**30}
 

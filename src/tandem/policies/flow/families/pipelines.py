@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from tandem.dynamics.guidance import guided
+from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.embeddings import fingerprint_of
 from tandem.policies.flow.families.folders import (
@@ -150,7 +150,7 @@ class Pipeline(ABC):
         return pipeline
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
-        return guided(prompted, unprompted, scale=scale)
+        return guide(prompted, unprompted, scale=scale)
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         return network.norm_out, network.inner_dim

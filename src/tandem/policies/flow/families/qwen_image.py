@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from tandem.dynamics.guidance import guided, with_length_of
+from tandem.dynamics.guidance import guide, rescale
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
 from tandem.policies.flow.records import Condition
@@ -72,8 +72,8 @@ class QwenImage(Pipeline):
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
         """Each patch goes as far as for the prompt alone, into another direction."""
-        way = guided(prompted, unprompted, scale=scale)
-        return unpacked(with_length_of(packed(prompted), packed(way)), *way.shape[2:])
+        way = guide(prompted, unprompted, scale=scale)
+        return unpacked(rescale(packed(prompted), packed(way)), *way.shape[2:])
 
     def decoded(self, latents: Tensor) -> Tensor:
         mean, std = self._statistics(latents)

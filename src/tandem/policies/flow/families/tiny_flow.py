@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.dynamics.guidance import guided
+from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.families.folders import loaded
 from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
@@ -93,7 +93,7 @@ class TinyFlow:
         return velocity(network, x, sigma, condition)
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
-        return guided(prompted, unprompted, scale=scale)
+        return guide(prompted, unprompted, scale=scale)
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         return network.norm_out, network.inner_dim
