@@ -8,13 +8,7 @@ import torch
 from records import coupled, rollout, scores
 from torch.testing import assert_close
 
-from tandem.algorithm.metrics import (
-    advantage_metrics,
-    mismatch_metrics,
-    policy_metrics,
-    reference_metrics,
-    reward_metrics,
-)
+from tandem.algorithm.coupled import mismatch_metrics, policy_metrics, reference_metrics
 from tandem.contracts import declare, survey_of
 from tandem.losses import importance
 from tandem.losses.policy import ppo, reinforce
@@ -22,11 +16,13 @@ from tandem.metrics import (
     Max,
     Min,
     Sum,
+    advantage_metrics,
     correlation,
     masked_mean,
     merge_metrics,
     own_metrics,
     reduce_metrics,
+    reward_metrics,
 )
 from tandem.types import take
 

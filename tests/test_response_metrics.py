@@ -4,7 +4,7 @@ import pytest
 import torch
 from records import rollout
 
-from tandem.algorithm.metrics import response_metrics
+from tandem.metrics import response_metrics
 
 TAKEN = torch.tensor([[True, True, False], [True, False, False]])
 

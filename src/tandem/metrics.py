@@ -1,4 +1,4 @@
-"""Metrics as sums, maxima and minima: any cut of the batch gives the same values."""
+"""Metrics: sums, maxima and minima, alike for any cut of a batch, and numbers of an iteration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem import distributed
 from tandem.contracts import metrics_of
-from tandem.types import CoupledBatch
+from tandem.types import CoupledBatch, Rollout, Scores
 
 ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
 
@@ -143,3 +143,81 @@ def own_metrics(loss: Callable, batch: CoupledBatch, *surveyed: Tensor) -> dict[
     """The metrics that a loss declared, under the numbers bound to the loss."""
     metrics = metrics_of(loss)
     return {} if metrics is None else metrics(batch, *surveyed)
+
+
+def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
+    """Over the steps of the mask; the standard deviation is the population's."""
+    kept = advantages[mask].double()
+    if not len(kept):
+        return {}
+    return {"actor/adv_mean": kept.mean().item(), "actor/adv_std": kept.std(correction=0).item()}
+
+
+def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
+    """Over all that was sampled, before any filter: [B] rows of all ranks."""
+    metrics = {"reward/missing": 1 - scores.scored.double().mean().item()}
+    for name, part in {"": scores.total, **scores.parts}.items():
+        known = part[scores.scored & part.isfinite()].double()
+        if len(known):
+            prefix = f"reward/{name}/" if name else "reward/"
+            metrics[f"{prefix}mean"] = known.mean().item()
+            metrics[f"{prefix}std"] = known.std(correction=0).item()
+    group = rollout.group
+    spreads = [scores.total[(group == g) & scores.scored] for g in group.unique()]
+    if any(len(spread) > 1 for spread in spreads):
+        flat = [not len(x) or (x.max() - x.min()).item() < 1e-6 for x in spreads]
+        metrics["reward/frac_zero_std"] = sum(flat) / len(flat)
+    return metrics | _right_metrics(scores, rollout)
+
+
+def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
+    """By the first reward, of which 1 or more is right and 0 or less wrong.
+
+    Shares of the groups with a score: all samples right, all wrong, one right (pass@k of the k
+    samples of a group). And mean lengths in steps of right and of wrong samples.
+    """
+    first = next(iter(scores.parts.values()))
+    known = scores.scored & first.isfinite()
+    right, wrong = known & (first >= 1), known & (first <= 0)
+    if not (right | wrong).any():
+        return {}  # a score that knows nothing but degrees
+    lengths = {"right": rollout.length[right], "wrong": rollout.length[wrong]}
+    metrics = {
+        f"response/length_{name}": length.double().mean().item()
+        for name, length in lengths.items()
+        if len(length)
+    }
+    ids, group = rollout.group.unique(return_inverse=True)
+    samples, of_right, of_wrong = (
+        torch.bincount(group[rows], minlength=len(ids)) for rows in (known, right, wrong)
+    )
+    size, heard = int(group.bincount().max()), samples > 0
+    if size < 2 or not heard.any():
+        return metrics
+    shares = {
+        "frac_all_right": of_right == samples,
+        "frac_all_wrong": of_wrong == samples,
+        f"pass@{size}": of_right > 0,
+    }
+    return metrics | {f"reward/{n}": x[heard].double().mean().item() for n, x in shares.items()}
+
+
+def response_metrics(rollout: Rollout) -> dict[str, float]:
+    """Lengths in steps, entropy in nats per step of the distribution that was sampled from."""
+    length, truncated = rollout.length.double(), rollout.truncated
+    metrics = {
+        "response/length_mean": length.mean().item(),
+        "response/length_min": length.min().item(),
+        "response/length_max": length.max().item(),
+        "response/truncated": truncated.double().mean().item(),
+    }
+    if not truncated.all():
+        metrics["response/length_finished"] = length[~truncated].mean().item()
+    if rollout.entropy is not None:
+        metrics["actor/entropy"] = rollout.entropy[rollout.mask].double().mean().item()
+    if rollout.version_gap is not None:
+        # Iterations from the weights of a sample's oldest step to those it is trained on.
+        gap = torch.where(rollout.mask, rollout.version_gap, 0).amax(1).double()
+        metrics["staleness/gap_mean"] = gap.mean().item()
+        metrics["staleness/gap_max"] = gap.max().item()
+    return metrics

@@ -96,8 +96,9 @@ def test_a_sample_without_a_score_pays_nothing():
 
 
 def test_a_kl_is_paid_in_one_place():
-    charged = KLInLoss(coef=0.2, loss=k3_unbiased).charge(scores(torch.ones(2)), sampled())
-    assert charged.per_step is None
+    in_loss = KLInLoss(coef=0.2, loss=k3_unbiased)
+    assert in_loss.reads_before == frozenset()  # so the rewards are not charged
+    assert in_loss.term_beside(reduction.token_mean).coef == 0.2
     assert KLInReward(coef=0.2).term_beside(reduction.token_mean) is None
     assert KLInReward(coef=0.0).reads_before == frozenset()
     assert KLInReward(coef=0.1).reads_before == {"old_kl_to_ref"}

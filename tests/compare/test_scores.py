@@ -4,10 +4,10 @@ import pytest
 import torch
 from records import rollout, scores
 
-from tandem.algorithm.metrics import response_metrics, reward_metrics
 from tandem.compare.scores import is_score, is_share
 from tandem.evaluation.prompt_metrics import PromptMetrics, metrics_of
 from tandem.evaluation.settings import Answers, Pictures
+from tandem.metrics import response_metrics, reward_metrics
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.sampling import Sampling
 from tandem.types import Prompt

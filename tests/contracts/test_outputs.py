@@ -8,7 +8,7 @@ import torch
 from loop import PLAN, Loop
 from records import GRPO
 
-from tandem.advantages.group import batch_relative
+from tandem.advantages.group import batch_relative, group_sum
 from tandem.contracts import declare
 from tandem.contracts.outputs import WrongOutput
 from tandem.losses import importance
@@ -106,3 +106,80 @@ def test_what_is_right_passes_and_a_correction_may_be_of_whole_samples(tmp_path,
     own = declare(reads={"old_logp", "behaviour_logp"})(by_sample)
     report = plugged(tmp_path, loss=loss, importance_sampling=own).go().report
     assert report["optim/grad_norm"] > 0
+
+
+def hidden_mean(batch):
+    return -batch.logp * (batch.advantages - batch.advantages.mean())
+
+
+def group_mean(batch):
+    gain = batch.advantages - group_sum(batch.advantages.sum(1), batch.group)[:, None] / 4
+    return -batch.logp * gain
+
+
+@declare(whole_groups=True)
+def declared_group_mean(batch):
+    return group_mean(batch)
+
+
+def unannounced(batch):
+    return -batch.logp * batch.ref_logp
+
+
+def unannounced_below(batch):
+    penalty = batch.logp.exp()
+    return penalty + batch.entropy.exp()
+
+
+def undeclared_weight(batch):
+    return batch.entropy * batch.mask
+
+
+def test_a_loss_with_a_hidden_mean_over_rows_is_refused_in_the_first_update(tmp_path):
+    line = hidden_mean.__code__.co_firstlineno
+    with pytest.raises(
+        WrongOutput, match=rf"hidden_mean at \S*test_outputs.py:{line} .*batch_stat"
+    ):
+        plugged(tmp_path, loss=hidden_mean).go(1)
+
+
+def test_a_mean_over_a_group_passes_where_it_is_declared_and_not_elsewhere(tmp_path):
+    plugged(tmp_path, loss=declared_group_mean).go(1)
+    with pytest.raises(WrongOutput, match="gives rows other values"):
+        plugged(tmp_path, loss=group_mean).go(1)
+
+
+def test_a_loss_is_asked_about_two_halves_once_in_a_run(tmp_path):
+    seen = []
+
+    def counting(batch):
+        seen.append(len(batch.mask))
+        return reinforce(batch)
+
+    plugged(tmp_path, loss=counting).go(3)
+    rows = max(seen)
+    assert sorted(seen) == [rows // 2, rows - rows // 2, *[rows] * (len(seen) - 2)]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ({"loss": unannounced}, "ref_logp"),
+        ({"loss": unannounced_below}, "entropy"),
+        ({"importance_sampling": undeclared_weight}, "entropy"),
+    ],
+)
+def test_a_field_that_was_not_declared_is_one_line_with_its_place(tmp_path, part, name):
+    (function,) = part.values()
+    line = function.__code__.co_firstlineno + (2 if function is unannounced_below else 1)
+    said = rf'{function.__name__} at \S*test_outputs.py:{line} reads {name}, .*reads={{"{name}"}}'
+    with pytest.raises(WrongOutput, match=said):
+        plugged(tmp_path, **part).go(1)
+
+
+def test_any_other_error_of_a_part_stays_what_it_is(tmp_path):
+    def broken(batch):
+        return batch.logp + "text"
+
+    with pytest.raises(TypeError, match="str"):
+        plugged(tmp_path, loss=broken).go(1)

@@ -13,7 +13,6 @@ from tandem import distributed
 from tandem.advantages.compose import normalise
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.decoupled import Decoupled
-from tandem.algorithm.metrics import advantage_metrics
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.contracts import at_least, facts_of, positive, unbound
@@ -25,6 +24,7 @@ from tandem.experience import Experience
 from tandem.losses import importance
 from tandem.losses.critic import explained_variance
 from tandem.losses.reduction import token_mean
+from tandem.metrics import advantage_metrics
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.teachers import TeacherConfig
 from tandem.policies.language.sampling import Sampling
@@ -59,7 +59,7 @@ class Critic:
 
     def expect(self, scores: Scores, rollout: Rollout) -> Tensor:
         """What the values should be, [B, T]."""
-        return RETURNS.check(self.returns, self.returns(scores, rollout), rollout.mask)
+        return RETURNS.ask(self.returns, scores, rollout, mask=rollout.mask)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +101,12 @@ class Algorithm:
     )
     # Of the states that the policy comes to; for algorithm=diffusion_opd.
     teachers: TeacherConfig | None = None
+
+    shapes_scores: bool = field(init=False)  # whether truncation is treated as anything
+
+    def __post_init__(self) -> None:
+        neutral = facts_of(self.truncation_handling).neutral
+        object.__setattr__(self, "shapes_scores", not neutral)
 
     @cached_property
     def training_objective(self) -> Objective:
@@ -164,10 +170,14 @@ class Algorithm:
 
     def experience(self, scores: Scores, rollout: Rollout) -> Experience:
         """Shape the scores, then compare them over the rows of all ranks."""
-        scores, rollout = self.truncation_handling(scores, rollout)
+        if self.shapes_scores:
+            scores, rollout = self.truncation_handling(scores, rollout)
         if self.objective == "denoising":
-            rollout = judged(scores, rollout)
-        scores = self.kl.charge(scores, rollout)
+            # The advantage 0 is that of an average picture, to which losses on errors hold as they
+            # do to any other: one without a score must go.
+            rollout = replace(rollout, mask=rollout.mask & scores.scored[:, None])
+        if self.kl.reads_before:  # it is taken from the reward
+            scores = self.kl.charge(scores, rollout)
         advantages = distributed.with_all_rows(self.compare)(scores, rollout)
         critic = self.critic
         returns = (
@@ -176,8 +186,8 @@ class Algorithm:
         return Experience(rollout=rollout, scores=scores, advantages=advantages, returns=returns)
 
     def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
-        advantages = self.advantage(scores, rollout)
-        advantages = ADVANTAGE.check(self.advantage, advantages, rollout.mask)
+        """Advantages of these rows, [B, T]."""
+        advantages = ADVANTAGE.ask(self.advantage, scores, rollout, mask=rollout.mask)
         return normalise(advantages, scores, rollout) if self.normalize_advantages else advantages
 
     # What it remembers from one iteration to the next.
@@ -212,12 +222,6 @@ class Algorithm:
             ):  # a module from elsewhere has state and no metrics
                 metrics |= part.report()
         return metrics
-
-
-def judged(scores: Scores, rollout: Rollout) -> Rollout:
-    """Without the pictures that have no score: the advantage 0 is that of an average one, to which
-    losses on errors hold as they do to any other."""
-    return replace(rollout, mask=rollout.mask & scores.scored[:, None])
 
 
 def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:

@@ -1,4 +1,4 @@
-"""Train on the very steps that were sampled, by how likely they are."""
+"""The objective of steps that were sampled, by how likely they are, and its metrics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.metrics import mismatch_metrics, policy_metrics, reference_metrics
 from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
 from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience
 from tandem.losses import importance
-from tandem.metrics import Metric, masked_mean
+from tandem.losses.kl import k2_of, k3_of
+from tandem.metrics import Max, Metric, masked_mean
 from tandem.types import CoupledBatch, Evidence, Rollout, each
 
 
@@ -48,6 +48,7 @@ class Coupled(Objective):
     ) -> None:
         super().__init__(terms)
         self.old_policy = old_policy
+        self.recomputes = facts_of(old_policy).old_policy == "recompute"
         read = frozenset().union(*(term.needs for term in self.terms.values()))
         # Every record has an old policy, but only those who read it pay a forward pass for it.
         unread = frozenset() if "old_logp" in read else {"old_logp"}
@@ -62,7 +63,7 @@ class Coupled(Objective):
             "old_logp": rollout.old_logp,
             "behaviour_logp": rollout.behaviour_logp,
             "ref_logp": rollout.ref_logp,
-            "version_gap": _gap(rollout) if "version_gap" in self.needs else None,
+            "version_gap": gap_of(rollout) if "version_gap" in self.needs else None,
             "entropy": evidence.entropy,
             "likeliest": evidence.likeliest,
             "values": evidence.values,
@@ -81,7 +82,7 @@ class Coupled(Objective):
             baseline=rollout.baseline,
             **inside,
         )
-        old_logp = OLD_POLICY.check(self.old_policy, self.old_policy(batch), batch.mask)
+        old_logp = OLD_POLICY.ask(self.old_policy, batch, mask=batch.mask)
         return replace(batch, old_logp=torch.where(batch.mask, old_logp, 0))
 
     def measure(self, batch: CoupledBatch, rows: Experience) -> dict[str, Metric]:
@@ -95,27 +96,77 @@ class Coupled(Objective):
         if KL in self.terms:
             penalty = self.terms[KL].loss(batch, *found(rows, KL))
             metrics["actor/kl_penalty"] = masked_mean(penalty, batch.mask)
-        if POLICY in self.terms and facts_of(self.terms[POLICY].loss).zero_at_zero_advantage:
+        if POLICY in self.terms and self.facts[POLICY].zero_at_zero_advantage:
             signal = batch.advantages.ne(0).any(1, keepdim=True)
             batch = replace(batch, mask=batch.mask & signal)
         metrics = {"actor/nll": masked_mean(-batch.logp, batch.mask)} | metrics
         if batch.behaviour_logp is not None:
             metrics = policy_metrics(batch) | metrics
-            own = facts_of(self.old_policy).old_policy == "recompute"
-            trainer = batch.old_logp if own else batch.logp
+            trainer = batch.old_logp if self.recomputes else batch.logp
             metrics |= mismatch_metrics(replace(batch, old_logp=trainer))
         for name, term in self.terms.items():
             if self.metrics[name] is not None:
                 metrics |= self.metrics[name](batch, *found(rows, name))
-            if term.corrects:
+            if name in self.corrected:
                 metrics |= importance.effect(batch, term.correction(batch))
                 own = self.metrics_of_corrections[name]
                 metrics |= {} if own is None else own(batch)
         return metrics
 
 
-def _gap(rollout: Rollout) -> Tensor:
-    """Fresh rows are of the current version."""
+def gap_of(rollout: Rollout) -> Tensor:
+    """Versions between the weights of each step and the current ones, [B, T]; of fresh rows 0."""
     if rollout.version_gap is None:
         return torch.zeros_like(rollout.mask, dtype=torch.float32)
     return rollout.version_gap.float()
+
+
+def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
+    """How far the policy has moved from the sampling weights, over the steps that were trained."""
+    log_ratio = batch.logp - batch.old_logp
+    means = {
+        "actor/nll": -batch.logp,
+        "actor/ratio_mean": log_ratio.exp(),
+        "actor/approx_kl_k1": -log_ratio,
+        "actor/approx_kl_k2": k2_of(batch.logp, batch.old_logp),
+        "actor/approx_kl_k3": k3_of(batch.old_logp, batch.logp),
+    }
+    # Without a reference, the drift of this update; with one, the KL to it takes this name.
+    means["actor/grpo_kl"] = means["actor/approx_kl_k3"]
+    metrics = {name: masked_mean(x, batch.mask) for name, x in means.items()}
+    metrics["actor/ratio_max"] = Max(torch.where(batch.mask, log_ratio.exp(), -torch.inf).max())
+    metrics["actor/log_ratio_max"] = Max(torch.where(batch.mask, log_ratio.abs(), 0).max())
+    return metrics
+
+
+def reference_metrics(
+    batch: CoupledBatch, old_kl_to_ref: Tensor | None = None
+) -> dict[str, Metric]:
+    """The KL to the frozen reference, in nats as logp is, whatever distance a penalty takes.
+
+    Of Gaussian steps it is exact, of tokens k3; where the reward alone is charged it is what that
+    pays, in nats of whole steps. Nothing where nobody asked for a reference. What the coefficient
+    multiplies is actor/kl_penalty, and the two differ where the penalty is not this KL.
+    """
+    if batch.transition is not None and batch.transition.kl_to_ref is not None:
+        kl = batch.transition.kl_to_ref
+    elif batch.ref_logp is not None:
+        kl = k3_of(batch.logp, batch.ref_logp)
+    elif old_kl_to_ref is not None:
+        kl = old_kl_to_ref
+    else:
+        return {}
+    mean = masked_mean(kl, batch.mask)
+    return {"actor/grpo_kl": mean, "actor/ref_kl": mean}
+
+
+def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
+    """How far the sampler's log-probabilities are from the trainer's for the same weights."""
+    gap = torch.where(batch.mask, batch.old_logp - batch.behaviour_logp, 0)
+    return {
+        "rollout_corr/abs_logp_diff": masked_mean(gap.abs(), batch.mask),
+        "rollout_corr/k1": masked_mean(-gap, batch.mask),
+        "rollout_corr/k3": masked_mean(k3_of(batch.behaviour_logp, batch.old_logp), batch.mask),
+        "rollout_corr/chi2_token": masked_mean((2 * gap).exp() - 1, batch.mask),
+        "rollout_corr/chi2_seq": masked_mean((2 * gap.sum(1)).exp() - 1, batch.mask.any(1)),
+    }

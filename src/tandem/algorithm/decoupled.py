@@ -1,4 +1,4 @@
-"""Train on finished pictures, by how well their velocity is known at noise of our own choice."""
+"""The objective of velocity errors: of finished pictures at fresh noise, or against a teacher."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.metrics import policy_metrics
+from tandem.algorithm.coupled import policy_metrics
 from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
-from tandem.contracts import facts_of
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean
@@ -48,9 +47,9 @@ class Decoupled(Objective):
         return DecoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
 
     def seen(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
-        on_errors = {name for name, term in self.terms.items() if facts_of(term.loss).on_errors}
-        likely = None if on_errors == set(self.terms) else likelihoods(record, self.weighting)
-        return {name: record if name in on_errors else likely for name in self.terms}
+        of_errors = {name for name, own in self.facts.items() if own.on_errors}
+        likely = None if of_errors == set(self.terms) else likelihoods(record, self.weighting)
+        return {name: record if name in of_errors else likely for name in self.terms}
 
     def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
         """As of log-probabilities: rows without advantage are left out of all but the KL, whether
@@ -63,12 +62,12 @@ class Decoupled(Objective):
         if KL in self.terms:
             penalty = self.terms[KL].loss(seen[KL], *found(rows, KL))
             metrics["actor/kl_penalty"] = masked_mean(penalty, record.mask)
-        if facts_of(self.terms[POLICY].loss).zero_at_zero_advantage:
+        if self.facts[POLICY].zero_at_zero_advantage:
             signal = record.advantages.ne(0).any(1, keepdim=True)
             record = replace(record, mask=record.mask & signal)
             seen = {name: replace(own, mask=record.mask) for name, own in seen.items()}
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
-        if not facts_of(self.terms[POLICY].loss).on_errors:
+        if not self.facts[POLICY].on_errors:
             metrics |= policy_metrics(seen[POLICY])
         for name, own in self.metrics.items():
             if own is not None:

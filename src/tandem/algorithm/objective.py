@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.contracts import facts_of, metrics_of, summary_of, survey_of
-from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS
+from tandem.contracts import facts_of, metrics_of, summary_of, survey_of, unbound
+from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, WrongOutput, named, place_of
 from tandem.experience import Experience, select_rows
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
@@ -25,6 +25,7 @@ from tandem.types import CoupledBatch, DecoupledBatch, Summary, concat, pad_step
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
 Record = CoupledBatch | DecoupledBatch
 POLICY = "policy"  # the term that a correction multiplies
+CLOSE = 1e-4  # of the largest value of a loss, below which two of them are rounded alike
 KL = "kl"  # the term whose mean is logged as it is
 
 
@@ -41,11 +42,6 @@ class Term:
     @property
     def exists(self) -> bool:
         return isinstance(self.coef, nn.Module) or self.coef != 0
-
-    @property
-    def corrects(self) -> bool:
-        """Whether rows that other weights sampled are weighed."""
-        return not facts_of(self.correction).neutral
 
     @property
     def needs(self) -> frozenset[str]:
@@ -68,13 +64,18 @@ class Objective(ABC):
 
     def __init__(self, terms: Mapping[str, Term]) -> None:
         self.terms = {name: term for name, term in terms.items() if term.exists}
-        facts = [facts_of(term.loss) for term in self.terms.values()]
-        self.zero_at_zero_advantage = all(own.zero_at_zero_advantage for own in facts)
-        self.whole_groups = any(own.whole_groups for own in facts)
+        self.facts = {name: facts_of(term.loss) for name, term in self.terms.items()}
+        self.zero_at_zero_advantage = all(x.zero_at_zero_advantage for x in self.facts.values())
+        self.whole_groups = any(own.whole_groups for own in self.facts.values())
+        # Terms in which rows that other weights sampled are weighed.
+        self.corrected = {n for n, t in self.terms.items() if not facts_of(t.correction).neutral}
         self.metrics = {name: metrics_of(term.loss) for name, term in self.terms.items()}
         self.metrics_of_corrections = {n: metrics_of(t.correction) for n, t in self.terms.items()}
         surveys = {name: survey_of(term.loss) for name, term in self.terms.items()}
         self.surveys = {name: survey for name, survey in surveys.items() if survey is not None}
+        self.unchecked = {
+            name for name, term in self.terms.items() if may_hide_statistics(term.loss)
+        }
 
     @abstractmethod
     def record(self, policy, rows: Experience) -> Record:
@@ -90,7 +91,7 @@ class Objective(ABC):
 
     def weigh(self, mask: Tensor) -> dict[str, Tensor]:
         """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it."""
-        weighed = {name: partial(weigh, term.weights) for name, term in self.terms.items()}
+        weighed = {n: partial(WEIGHTS.ask, term.weights) for n, term in self.terms.items()}
         return {name: distributed.with_all_rows(call)(mask) for name, call in weighed.items()}
 
     def survey(self, policy, rows: Experience, cut: Callable[[], Sequence[Tensor]]) -> Experience:
@@ -136,20 +137,55 @@ class Objective(ABC):
         """One term, of a record as it sees it: sum of coef * loss * correction * weight."""
         term = self.terms[name]
         learns = batch.evidence.requires_grad and not term.may_be_constant
-        loss = term.loss(batch, *found(rows, name))
-        loss = LOSS.check(term.loss, loss, batch.mask, learns=learns)
+        statistics = found(rows, name)
+        loss = LOSS.ask(term.loss, batch, *statistics, mask=batch.mask, learns=learns)
+        if name in self.unchecked and loss.any():
+            self.unchecked.remove(name)
+            refuse_statistics(term.loss, batch, loss.detach())
         weight = rows.weights[name]
-        if facts_of(term.loss).averages:
+        if self.facts[name].averages:
             refuse_part(term.loss, weight)
-        if term.corrects:
-            correction = term.correction(batch)
-            weight = weight * CORRECTION.check(term.correction, correction, batch.mask)
+        if name in self.corrected:
+            weight = weight * CORRECTION.ask(term.correction, batch, mask=batch.mask)
         return float(term.coef) * (loss * weight).sum()
 
 
-def weigh(weights: Weigh, mask: Tensor) -> Tensor:
-    """How much each step of an update counts, [B, T]; the rows of all ranks."""
-    return WEIGHTS.check(weights, weights(mask), mask)
+def may_hide_statistics(loss: Callable) -> bool:
+    """Whether a loss says that it judges each row, or each group, by itself: others declare what
+    they find in all rows, and one with a state must not be asked twice."""
+    own = facts_of(loss)
+    return own.survey is None and not own.averages and not isinstance(unbound(loss)[0], nn.Module)
+
+
+@torch.no_grad()
+def refuse_statistics(loss: Callable, batch: Record, whole: Tensor) -> None:
+    """Raise for a loss that gives rows other values when they are cut in two.
+
+    whole: [B, T], what it gave of all these rows. The cut is by size of the loss, low rows here and
+    high ones there, so that a mean over the rows of either is another one; groups stay whole where
+    the loss declares that it compares their rows.
+    """
+    size = whole.sum(1)
+    if facts_of(loss).whole_groups:
+        group = batch.group.unique(return_inverse=True)[1]
+        total = size.new_zeros(int(group.max()) + 1).index_add_(0, group, size)
+        rank = total.argsort(stable=True).argsort()[group]
+        low = rank < len(total) // 2
+    else:
+        low = size.argsort(stable=True).argsort() < len(size) // 2
+    if low.all() or not low.any():
+        return  # a single row, or group
+    halves = [half.nonzero()[:, 0] for half in (low, ~low)]
+    again, order = torch.cat([loss(take(batch, rows)) for rows in halves]), torch.cat(halves)
+    gap = torch.where(batch.mask[order], again - whole[order], 0).abs()
+    if gap.max() > CLOSE * whole.abs().max():
+        raise WrongOutput(
+            f"loss {named(loss)} at {place_of(loss)} gives rows other values when an update is "
+            f"cut in two, by up to {gap.max():.2g}: it takes a statistic of the rows beside them, "
+            "which depends on max_tokens_per_microbatch; take it in a function that is declared as "
+            "batch_statistics=, which sees all rows of an update, or declare whole_groups=True if "
+            "it is one of a group"
+        )
 
 
 def summarised(loss: Callable, batch: Record) -> Record | Summary:

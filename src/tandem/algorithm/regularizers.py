@@ -61,9 +61,6 @@ class KLInLoss(KL):
         """The term beside a policy loss of these weights."""
         return Term(loss=self.loss, coef=self.coefficient, weights=self.weights or weights)
 
-    def charge(self, scores: Scores, rollout: Rollout) -> Scores:
-        return scores
-
 
 @register_kl(
     "in_reward",
@@ -92,8 +89,7 @@ class KLInReward(KL):
         return frozenset({"old_kl_to_ref"} if self.coef else ())
 
     def charge(self, scores: Scores, rollout: Rollout) -> Scores:
-        if not self.coef:
-            return scores
+        """The scores less what the KL of each step costs."""
         kl = torch.where(rollout.trained, rollout.old_kl_to_ref, 0)
         cost = float(self.coefficient) * kl * scores.scored[:, None]
         per_step = step_rewards(scores, rollout) - cost

@@ -1,13 +1,20 @@
 """Outputs of components: shape, dtype, gradient and finite values, plugins and built-ins alike.
 
+A component that reads a field which it did not declare is answered in one line as well.
+
 A number for a whole micro-batch would broadcast over its steps, and what is learnt would then
 depend on how an update is cut for memory. All but `finite` costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import inspect
+import linecache
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from traceback import walk_tb
 
 import torch
 from torch import Tensor
@@ -31,14 +38,24 @@ class Output:
     learns: bool = False  # with a gradient, if there is one to be had; else without
     finite: bool = False
 
-    def check(self, part: Callable, value: Tensor, mask: Tensor, *, learns: bool = False) -> Tensor:
-        """The value, if it may be used. mask: [B, T]; `learns`: there is a gradient to be had."""
-        fault = self._of_shape(part, value, mask) or self._of_values(value, mask, learns)
-        if fault:
-            owner = unbound(part)[0]
-            raise WrongOutput(
-                f"{self.kind} {getattr(owner, '__name__', type(owner).__name__)} {fault}"
-            )
+    def ask(
+        self, part: Callable, *records: object, mask: Tensor | None = None, learns: bool = False
+    ) -> Tensor:
+        """What the part makes of these records, if it may be used.
+
+        mask: [B, T], None: the first record is it. `learns`: there is a gradient to be had.
+        """
+        try:
+            value = part(*records)
+        except (TypeError, AttributeError) as error:
+            refuse_undeclared(self.kind, part, records, error)
+            raise
+        mask = records[0] if mask is None else mask
+        fault = None
+        if not isinstance(value, Tensor) or value.shape != mask.shape:
+            fault = self._of_shape(part, value, mask)
+        if fault := fault or self._of_values(value, mask, learns):
+            raise WrongOutput(f"{self.kind} {named(part)} {fault}")
         return value
 
     def _of_shape(self, part: Callable, value: Tensor, mask: Tensor) -> str | None:
@@ -75,6 +92,52 @@ class Output:
             return "has a gradient, which it must not have; add .detach()"
         broken = int((mask & ~value.isfinite()).sum()) if self.finite else 0
         return f"returned {broken} values that are not finite" if broken else None
+
+
+def refuse_undeclared(
+    kind: str, part: Callable, records: Sequence[object], error: TypeError | AttributeError
+) -> None:
+    """Raise for a part that calculated with a field that nobody asked for, which is None."""
+    absent = {
+        field.name
+        for record in records
+        if is_dataclass(record)
+        for field in fields(record)
+        if getattr(record, field.name) is None
+    }
+    if "NoneType" not in str(error) or not absent:
+        return
+    for frame, line in reversed(list(walk_tb(error.__traceback__))[1:]):
+        text = linecache.getline(frame.f_code.co_filename, line)
+        # A name of the line, or, where it holds none, of the function that the line stands in.
+        for words in (re.findall(r"\w+", text), frame.f_code.co_names):
+            if read := sorted(absent.intersection(words)):
+                listed = ", ".join(f'"{name}"' for name in read)
+                raise WrongOutput(
+                    f"{kind} {named(part)} at {shown(frame.f_code.co_filename)}:{line} reads "
+                    f"{', '.join(read)}, which nobody asked the policy for; declare "
+                    f"reads={{{listed}}} in its decorator"
+                ) from error
+
+
+def named(part: Callable) -> str:
+    owner = unbound(part)[0]
+    return getattr(owner, "__name__", type(owner).__name__)
+
+
+def place_of(part: Callable) -> str:
+    """FILE:LINE where the component is written; its name where there is no file."""
+    owner = inspect.unwrap(unbound(part)[0])
+    try:
+        return f"{shown(inspect.getsourcefile(owner))}:{inspect.getsourcelines(owner)[1]}"
+    except (TypeError, OSError):
+        return named(part)
+
+
+def shown(file: str) -> str:
+    """A path as seen from the working directory."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 LOSS = Output(kind="loss", learns=True)

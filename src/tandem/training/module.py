@@ -12,10 +12,16 @@ from torch import Tensor
 
 from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
-from tandem.algorithm.metrics import response_metrics, reward_metrics
 from tandem.algorithm.objective import Objective, Outcome
 from tandem.experience import Experience
-from tandem.metrics import Metric, Sum, merge_metrics, reduce_metrics
+from tandem.metrics import (
+    Metric,
+    Sum,
+    merge_metrics,
+    reduce_metrics,
+    response_metrics,
+    reward_metrics,
+)
 from tandem.rewards.images import variety
 from tandem.rewards.result import failures
 from tandem.settings.guards import STALE, Guards, finite, save_failure
