@@ -40,7 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def usage() -> str:
     rows = [f"  {word:<9} {says}" for word, (_, _, says) in COMMANDS.items()]
     return "\n".join(
-        ["usage: tandem COMMAND ...", "", *rows, "", "tandem COMMAND --help says the rest."]
+        [
+            "usage: tandem COMMAND ...",
+            "",
+            *rows,
+            "",
+            "tandem COMMAND --help says the rest: tandem train --help algorithm.loss the options",
+            "and keys of a group, tandem train --help KEY what one key takes.",
+        ]
     )
 
 

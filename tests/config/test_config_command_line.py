@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose, loading
 from tandem.config.composition import conf_folder
-from tandem.config.help import page
+from tandem.config.help import everything, page
 from tandem.config.refusals import refusals
-from tandem.launch.command_line import preflight
+from tandem.launch.command_line import help_of, preflight
 from tandem.sweep.swept_values import TRIES, partners
 from tandem.sweep.words import Sweep, sweep_of
 
@@ -168,8 +169,37 @@ def test_a_resumed_run_prints_its_own_configuration(run_dir, capsys):
     assert yaml.safe_load(capsys.readouterr().out)["choices"]["algorithm"] == "rloo"
 
 
+def test_help_is_a_page_of_forty_lines():
+    lines = page(conf_folder(), {}).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    groups = {path.name for path in conf_folder().iterdir() if path.is_dir()} - {"hydra", "recipe"}
+    assert groups <= {line.split("=")[0].strip() for line in lines}
+
+
+def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
+    text = help_of(["algorithm.loss", "algorithm=dapo"])
+    assert "\n *ppo " in text and "\n  gspo_token " in text
+    row = next(row for row in text.splitlines() if "loss.clip_low=" in row)
+    assert " ".join(row.split()) == "algorithm.loss.clip_low=0.2 float, must lie in 0 ... 1"
+    assert text == help_of(["algorithm=dapo", "algorithm/loss"])
+    (own,) = (row for row in help_of(["guards"]).splitlines() if ".no_signal=" in row)
+    assert own.split(maxsplit=1)[1] == "int; iterations in a row in which every group ties"
+
+
+def test_help_of_what_does_not_exist_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"did you mean 'algorithm\.loss\.clip_high'"):
+        help_of(["algorithm.loss.clip_hihg"])
+
+
+def test_version_is_that_of_tandem(capsys):
+    with pytest.raises(SystemExit):
+        preflight(["train.py", "--version"])
+    assert capsys.readouterr().out == f"Tandem {metadata.version('tandem')}\n"
+
+
 def test_help_names_every_option_and_every_key():
-    text = page(conf_folder(), {})
+    text = everything(conf_folder(), {})
     for path in conf_folder().rglob("*.yaml"):
         hidden = path.name.startswith("_") or path.name == "config.yaml"
         assert hidden or f"{path.stem} " in text, path

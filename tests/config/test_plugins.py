@@ -7,6 +7,7 @@ import pytest
 from tandem.config import ConfigError, compose
 from tandem.config.composition import plugin_folders
 from tandem.config.help import brought_by
+from tandem.launch.command_line import help_of
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -73,6 +74,28 @@ def test_the_page_lists_what_plugins_register_and_what_their_files_offer(written
     written("# A schedule of mine\nlr: 1\n", "own_plugin/conf/schedule/mine.yaml")
     found = brought_by(plugin_folders(["plugins=[own_plugin]"]))
     assert found == {"reward": {"calm": "How calm."}, "schedule": {"mine": "A schedule of mine"}}
+
+
+LOSS = """
+from typing import Annotated
+from tandem import register_policy_loss
+from tandem.contracts import positive
+
+@register_policy_loss("fade")
+def fading(batch, *, most: Annotated[float, positive] = 5.0):
+    \"\"\"Fades out.\"\"\"
+    return batch.logp
+"""
+
+
+def test_help_shows_what_a_plugin_brings_as_what_is_built_in(written):
+    written(LOSS)
+    beside = ["plugins=[own_plugin]", "algorithm/loss=fade"]
+    text = help_of([*beside, "algorithm.loss"])
+    assert "\n *fade " in text and " Fades out." in text
+    assert "algorithm.loss.most=5.0  float, must be positive" in text
+    assert "fade" not in help_of(["algorithm.kl"])
+    assert "  algorithm=" in help_of(beside[:1])
 
 
 def test_a_file_beside_a_plugin_is_enough_to_offer_a_way_to_sample(written):

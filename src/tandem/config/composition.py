@@ -115,6 +115,13 @@ def option_file(group: str, option: str, overrides: Sequence[str]) -> DictConfig
     return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
 
 
+def chosen_options(overrides: Sequence[str]) -> Mapping[str, str | None]:
+    """group, as a/b -> its option. `choices` of the configuration has those of the top alone."""
+    source, given = loader(plugin_folders(overrides)), parse(overrides)
+    choices = [part.input_line for part in given if is_choice(part, menu(source))]
+    return source.compose(choices).choices
+
+
 def plugin_folders(overrides: Sequence[str]) -> list[Path]:
     """Import the plugins of a command; the `conf` folders beside them."""
     return load_plugins(_plugins(parse(overrides)))

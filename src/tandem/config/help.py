@@ -1,4 +1,4 @@
-"""The page that `python train.py --help` prints, made from conf/ itself."""
+"""Pages of `python train.py --help`, made from conf/ itself: the short one, and all of it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,22 @@ EXAMPLES = """\
   python train.py -m algorithm=grpo,dapo,rloo sweep=[seeds]
   python train.py resume=runs/2026-01-31/12-00-00-tiny_lm-grpo-seed0-4711"""
 
+Described = Mapping[
+    str, Mapping[str, str]
+]  # group -> its options, each with what it says of itself
+
+WIDTH = 100
+MORE = """\
+  --help GROUP         its options, and its keys: --help algorithm, --help algorithm.loss
+  --help KEY           value, type, bound, meaning: --help algorithm.loss.clip_high, --help guards
+  --help all           every option and every key; plugins=[...] beside any of these adds theirs
+  --cfg job --resolve  the configuration that a command line makes"""
+
+SHORT_NOTES = """\
+  group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv]), key=value sets
+  (algorithm.loss.clip_high=0.28), ~recipe leaves the tuned numbers out; the command line beats all.
+  -m or sweep= runs a sweep, dry_run=true checks all and loads nothing, resume=RUN goes on."""
+
 NOTES = """\
   group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe); a group
   that stands under another name is written with it, as below (group@name=option);
@@ -30,11 +46,50 @@ NOTES = """\
   (docs/sweeps.md), dry_run=true stops before any weight is loaded."""
 
 
-def page(conf: Path, plugins: Mapping[str, Mapping[str, str]]) -> str:
-    """Five examples, the groups with their options, and the keys of the top level.
+def page(conf: Path, plugins: Described) -> str:
+    """Five examples, a line for each group, and how to ask for more: at most 40 lines."""
+    parts = {
+        "Examples": EXAMPLES,
+        "How to write it": SHORT_NOTES,
+        "Groups (the default; how many there are)": "\n".join(_lines_of_groups(conf, plugins)),
+        "More": MORE,
+    }
+    return _titled(parts)
 
-    `plugins`: group -> the options that they bring, each with what it says of itself.
-    """
+
+def _lines_of_groups(conf: Path, plugins: Described) -> Iterator[str]:
+    defaults = _defaults(conf)
+    for group, described in sorted(groups_of(conf, plugins).items()):
+        if "/" in group or group == "hydra":
+            continue
+        chosen, own = defaults.get(group, "-"), sorted(plugins.get(group, ()))
+        others = ", ".join(
+            [*own, *(name for name in sorted(described) if name not in {chosen, *own})]
+        )
+        row = f"  {group + '=' + chosen:<28} {len(described):>3}  {others}"
+        yield row if len(row) <= WIDTH else f"{row[: WIDTH - 5].rpartition(',')[0]}, ..."
+
+
+def _defaults(conf: Path) -> dict[str, str]:
+    """group -> the option that stands in config.yaml."""
+    return dict(re.findall(r"^  - (\w+): (\w+)", (conf / "config.yaml").read_text(), re.M))
+
+
+def groups_of(conf: Path, plugins: Described) -> dict[str, dict[str, str]]:
+    """group -> its options with what they are, those of plugins among them."""
+    found = _options(conf)
+    for group, described in plugins.items():
+        found.setdefault(group, {}).update(described)
+    return found
+
+
+def _titled(parts: Mapping[str, str]) -> str:
+    body = "\n\n".join(f"{title}:\n{text}" for title, text in parts.items())
+    return f"Train a policy: python train.py [group=option] [key=value] ...\n\n{body}\n"
+
+
+def everything(conf: Path, plugins: Described) -> str:
+    """Five examples, the groups with their options, and the keys of the top level."""
     brought = [line for group in sorted(plugins) for line in _listed(group, plugins[group])]
     parts = {
         "Examples": EXAMPLES,
@@ -43,12 +98,11 @@ def page(conf: Path, plugins: Mapping[str, Mapping[str, str]]) -> str:
         "Groups (* is the default)": "\n".join(_groups(conf)),
         "Keys": "\n".join(_keys(conf / "config.yaml")),
     }
-    body = "\n\n".join(f"{title}:\n{text}" for title, text in parts.items())
-    return f"Train a policy: python train.py [group=option] [key=value] ...\n\n{body}\n"
+    return _titled(parts)
 
 
 def _groups(conf: Path) -> Iterator[str]:
-    defaults = dict(re.findall(r"^  - (\w+): (\w+)$", (conf / "config.yaml").read_text(), re.M))
+    defaults = _defaults(conf)
     elsewhere = places(conf)
     for group, described in sorted(_options(conf).items()):
         yield from (f"  {spelling}" for spelling in elsewhere.get(group, [group]))

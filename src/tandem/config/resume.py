@@ -19,6 +19,7 @@ from tandem.config.plain import FILLED_IN, leaves, plain
 from tandem.config.plugins import digests, load_plugins
 from tandem.config.values import dotted
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, read_config, reason_of
+from tandem.record.latest import followed
 from tandem.record.secrets import REDACTED
 from tandem.settings.renamed import present_config
 
@@ -44,7 +45,7 @@ def configuration(overrides: Sequence[str]) -> DictConfig:
 def resumes(overrides: Sequence[str]) -> Path | None:
     """The run directory that `resume=` names."""
     named = [part.value() for part in parse(overrides) if part.key_or_group == "resume"]
-    return Path(str(named[-1])) if named and named[-1] is not None else None
+    return followed(Path(str(named[-1]))) if named and named[-1] is not None else None
 
 
 def resumed(folder: Path, overrides: Sequence[str]) -> DictConfig:

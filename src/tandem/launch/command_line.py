@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,13 +19,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import check
 from tandem.config.composition import (
+    chosen_options,
     conf_folder,
     loader,
     plugin_folders,
     with_hydra,
     without_hydra,
 )
-from tandem.config.help import brought_by, page
+from tandem.config.help import brought_by, everything, page
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse, quoted
 from tandem.config.resume import configuration, resumes
@@ -65,7 +67,7 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
     """
     words = _read(argv[1:])
     if words.help:
-        print(page(conf_folder(), brought_by(plugin_folders(words.overrides))), end="")
+        print(help_of(words.overrides), end="")
         sys.exit(0)
     if words.hydra_help or words.info or words.shell_completion:
         return list(argv)
@@ -77,7 +79,25 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
     return run if sweep is None else sweep
 
 
+def help_of(words: Sequence[str]) -> str:
+    """The page of all, of everything, or of the groups and keys that are named among overrides."""
+    topics = [word for word in words if "=" not in word and word[0] != "~"]
+    overrides = [word for word in words if word not in topics]
+    conf, brought = conf_folder(), brought_by(plugin_folders(overrides))
+    if not topics:
+        return page(conf, brought)
+    if topics == ["all"]:
+        return everything(conf, brought)
+    from tandem.config.help_topics import topic  # imports torch
+
+    cfg, chosen = configuration(overrides), chosen_options(overrides)
+    return "\n".join(topic(name, cfg, chosen, conf, brought) for name in topics)
+
+
 def _read(words: Sequence[str]) -> argparse.Namespace:
+    if "--version" in words:
+        print(f"Tandem {metadata.version('tandem')}")
+        sys.exit(0)
     parser = get_args_parser()
     parser.error = _refuse
     read, unread = parser.parse_known_intermixed_args(words)

@@ -30,6 +30,7 @@ from tandem.launch.ranks import join_ranks
 from tandem.legality import units
 from tandem.record import galleries, terminal
 from tandem.record.evaluation_record import EvaluationRecord
+from tandem.record.latest import followed
 from tandem.record.mirrors import Job
 from tandem.record.next_commands import next_commands
 from tandem.record.plots import curves, heatmap
@@ -76,6 +77,8 @@ def run(
     are those of `cfg` where it was checked before.
     """
     cfg.run_dir = str(run_dir)
+    if cfg.continue_from is not None:
+        cfg.continue_from = str(followed(Path(cfg.continue_from)))
     if cfg.resume is None:
         cfg.overrides = list(overrides)
     settings = check(cfg) if settings is None else settings

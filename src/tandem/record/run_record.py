@@ -20,6 +20,7 @@ from pathlib import Path
 import yaml
 
 from tandem.record import durable, galleries, jsonl
+from tandem.record.latest import home_of_runs, point_latest
 from tandem.record.manifest import new_manifest, start
 from tandem.record.mirrors import Job, Mirror, Mirrors, Run
 from tandem.record.secrets import scrub_config
@@ -58,6 +59,8 @@ class RunRecord:
         manifest = self._manifest() or new_manifest(seed)
         manifest["starts"].append(start(command))
         durable.replace(self.folder / MANIFEST, json.dumps(manifest, indent=2).encode())
+        if self.job == "train" and (home := home_of_runs(self.folder)) is not None:
+            point_latest(self.folder, home)
 
     @property
     def id(self) -> str:

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.names import ConfigError
 from tandem.record import durable
+from tandem.record.latest import point_latest
 from tandem.record.secrets import scrub_words
 from tandem.stop import INTERRUPTED
 from tandem.sweep import status
@@ -57,6 +58,8 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
     plan = status.write_plan(
         sweep.folder, shlex.join(scrub_words(["python", *argv], os.environ)), jobs
     )
+    if (parent := sweep.folder.parent).name == "sweeps":
+        point_latest(sweep.folder, parent)
     print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")
     with told_to_stop(order):
         broken = _handed_to_hydra(sweep, order)
