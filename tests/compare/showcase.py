@@ -1,6 +1,6 @@
 """Run directories that look like real ones: what the page is looked at with, and tested with.
 
-`PYTHONPATH=tests/compare:src python -m showcase FOLDER` writes both kinds to look at.
+`PYTHONPATH=tests/compare:src python -m showcase FOLDER` writes all kinds to look at.
 """
 
 import sys
@@ -121,8 +121,32 @@ def newcomers(folder: Path) -> Path:
     return folder
 
 
+def many(folder: Path, seeds: int = 5) -> Path:
+    """Twenty variants: five algorithms at four rates, one of which warms up longer."""
+    random = np.random.default_rng(0)
+    x = np.arange(0, ITERATIONS + 1, 3 * EVERY)
+    for place, algorithm in enumerate(("grpo", "rloo", "dapo", "gspo", "cispo")):
+        for rate in (1e-4, 2e-4, 4e-4, 8e-4):
+            for seed in range(seeds):
+                end = 0.5 + 0.05 * place + 60 * rate + 0.03 * random.normal()
+                y = end - (end - 0.1) * 2 ** (-x / 12) + 0.01 * random.normal(size=len(x))
+                typed = [f"algorithm={algorithm}", f"optimizer.lr={rate}", f"seed={seed}"]
+                write_run(
+                    folder / f"{algorithm}-{rate}-{seed}",
+                    np.clip(y, 0, 1).tolist(),
+                    seed=seed,
+                    algorithm=algorithm,
+                    every=3 * EVERY,
+                    optimizer={"lr": rate},
+                    schedule={"warmup": 20 if algorithm == "gspo" else 5},
+                    overrides=typed,
+                )
+    return folder
+
+
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     language(target / "language")
     flows(target / "flows")
     newcomers(target / "newcomers")
+    many(target / "many")

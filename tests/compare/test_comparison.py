@@ -49,8 +49,8 @@ def test_a_difference_that_is_not_comes_with_a_range_of_seeds(tmp_path):
     few, many = (find_seeds_needed(gaps.mean(), edge, paired=True) for edge in edges)
     size = f"{gaps.mean():.3f}"
     assert pair.verdict == (
-        f"not distinguishable at n = 6; a true difference of {size} takes n = {few} to {many} "
-        "(80 % power)"
+        f"not distinguishable at n = 6; 80 % power at a true difference of {size} takes "
+        f"n = {few} to {many}"
     )
 
 

@@ -54,11 +54,13 @@ def pages(tmp_path_factory):
     kept = grouped([read(path) for path in find([folder / "language"])])
     expected_bands.save(folder / "kept", kept, "eval/accuracy")
     showcase.newcomers(folder / "newcomers")
+    showcase.many(folder / "many")
     asked = {"experiment": expected_bands.load(folder / "kept")}
     return {
         "language": page(folder, "language"),
         "flows": page(folder, "flows"),
         "tasks": page(folder, "tasks"),
+        "many": page(folder, "many"),
         "newcomers": page(folder, "newcomers", **asked),
     }
 
@@ -87,7 +89,7 @@ def opened(browser, url):
     browser.open(url)
 
 
-@pytest.mark.parametrize("name", ["language", "flows", "newcomers", "tasks"])
+@pytest.mark.parametrize("name", ["language", "flows", "newcomers", "tasks", "many"])
 def test_it_looks_right_light_and_dark_wide_and_narrow(browser, pages, name):
     """Nothing reaches over the edge, no chart has a number that is none, nothing is asked for."""
     opened(browser, pages[name])
@@ -159,6 +161,71 @@ def test_curves_are_read_by_arrow_keys_with_n_beside_them(browser, pages):
     assert said.index("dapo") < said.index("grpo") < said.index("reinforce")
     browser.key("Escape")
     assert browser.run("document.querySelector('#curve .tip').hidden")
+
+
+def count(browser, selector):
+    return browser.run(f"document.querySelectorAll('{selector}').length")
+
+
+def texts(browser, selector):
+    return browser.run(f"[...document.querySelectorAll('{selector}')].map((t) => t.textContent)")
+
+
+def test_a_claim_is_drawn_clear_of_0_and_what_is_open_across_it(browser, pages):
+    """By the thick interval, of all pairs at once; each row has the thin one too, and one axis."""
+    opened(browser, pages["language"])
+    assert count(browser, ".pairs li.claim, .pairs li.open") == 6
+    assert count(browser, ".difference .together") == 6
+    assert count(browser, ".difference line.alone") == 3 * 6  # with both ends
+    left = "parseFloat(row.querySelector('.together').getAttribute('x1'))"
+    zero = "parseFloat(row.querySelector('.zero').getAttribute('x1'))"
+    clear = f"rows.map((row) => [row.className === 'claim', {left} > {zero}])"
+    rows = "((rows) => " + clear + ")([...document.querySelectorAll('.pairs li:not(.scale)')])"
+    found = browser.run(rows)
+    assert {True, False} == {claim for claim, _ in found}
+    assert all(claim == is_clear for claim, is_clear in found)
+    assert "0" in texts(browser, ".axis span") and len(texts(browser, ".axis span")) >= 3
+
+
+def test_the_dots_of_a_seed_are_joined_where_the_design_pairs_them(browser, pages):
+    opened(browser, pages["language"])
+    assert count(browser, "#finals line.pair") == 3 * 10  # between four rows
+    opened(browser, pages["tasks"])
+    assert count(browser, "#finals line.pair") == 4 * 5  # within a task, never between two
+
+
+def test_from_five_seeds_on_the_lines_of_seeds_are_drawn_on_demand(browser, pages):
+    opened(browser, pages["flows"])  # two seeds
+    assert count(browser, "#curve path.seed") == 4
+    opened(browser, pages["language"])  # ten
+    assert count(browser, "#curve path.seed") == 0
+    browser.run("document.querySelector('[data-switch=seeds]').click()")
+    assert count(browser, "#curve path.seed") == 40
+
+
+def test_variants_stand_by_rank_everywhere(browser, pages):
+    opened(browser, pages["language"])
+    ranked = browser.run("data.variants.map((v) => v.name)")
+    means = browser.run("data.variants.map((v) => v.mean)")
+    assert means == sorted(means, reverse=True)
+    assert texts(browser, "#legend .chip") == texts(browser, "#finals text.name") == ranked
+
+
+def test_of_twenty_variants_the_best_is_laid_beside_each_and_eight_curves_are_drawn(browser, pages):
+    opened(browser, pages["many"])
+    assert count(browser, ".pairs li.claim, .pairs li.open") == 19
+    assert count(browser, "#curve path.mean") == 8
+    browser.run("document.querySelector('#legend button:last-child').click()")
+    assert count(browser, "#curve path.mean") == 20
+    browser.run("document.querySelector('#claims > button').click()")
+    assert count(browser, ".pairs li.claim, .pairs li.open") == 190
+
+
+def test_what_to_run_next_and_what_else_differs_stand_on_top(browser, pages):
+    opened(browser, pages["many"])
+    said = browser.run("document.getElementById('advice').innerText")
+    assert "Beside what is compared these differ: warm-up" in said
+    assert "Next: " in said
 
 
 TEXT = "document.querySelector('#shown pre').textContent"

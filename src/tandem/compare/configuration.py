@@ -25,14 +25,19 @@ def table_differences(variants: Sequence[Scored]) -> Table:
     parts = [key.removesuffix(f".{TARGET}") for key in apart if key.endswith(f".{TARGET}")]
     folded = [part for part in parts if not any(is_below(part, other) for other in parts)]
     rows = [key for key in apart if not any(is_below(key, part) for part in folded)]
-    rows = sorted({*rows, *folded})
+    keys = sorted({*rows, *folded})
+    names = [shorten(key, keys) for key in keys]
+    cells = [[describe(fact, key, apart) for fact in facts] for key in keys]
+    own = [one.name for one in variants]
+    if len(own) > len(keys):  # the longer side goes down
+        head, cells, names, own = "variant", list(zip(*cells, strict=True)), own, names
+    else:
+        head = "key"
     return Table(
         name="configuration",
         title="What the variants differ in",
-        columns=("key", *(one.name for one in variants)),
-        rows=[
-            (shorten(key, rows), *(describe(fact, key, apart) for fact in facts)) for key in rows
-        ],
+        columns=(head, *own),
+        rows=[(name, *line) for name, line in zip(names, cells, strict=True)],
     )
 
 
@@ -112,10 +117,10 @@ def find_confounds(variants: Sequence[Scored]) -> list[str]:
     facts = [facts_of(run) for run in runs]
     names = [one.variant.everywhere or one.name for one in variants]
     words = [word.partition("=")[0] for name in names for word in name.split(", ")]
-    compared, said = {word.rpartition(".")[2] for word in words}, []
+    compared, said = {*words}, []
     for label, (keys, read) in BESIDE.items():
         values = [shown(read(fact)) for fact in facts]
-        if not compared & {shorten(key, []) for key in keys} and len(set(values)) > 1:
+        if not compared & {*keys, *(shorten(key, []) for key in keys)} and len(set(values)) > 1:
             said.append(f"{label} ({list_values(names, values)})")
     sentences = [f"Beside what is compared these differ: {', '.join(said)}."] if said else []
     return [*sentences, *compare_recipes(runs, names)]

@@ -114,24 +114,28 @@ def _suggest(found: Comparison) -> Iterator[str]:
 
 def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
     """More seeds of those that few more would tell apart; for the others, the size that is left."""
-    needed = {pair.other.name: pair.seeds_needed for pair in left_open}
-    worth = [
-        pair
-        for pair in left_open
-        if (n := needed[pair.other.name]) and n.high is not None and n.high <= MANY_SEEDS
-    ]
-    if not worth:
-        most = max((edges[1] for pair in left_open if (edges := pair.simultaneous)), default=None)
-        if most is not None:
-            yield (
-                f"What is open is {format_number(most)} at most (95 %): is that worth more than "
-                f"{MANY_SEEDS} seeds of each? If not, choose by cost."
-            )
-        return
-    most = max(needed[pair.other.name].high for pair in worth)
-    names = list_names([*map(name_other, worth)], len(left_open))
-    yield f"Run {most} seeds of each to tell {best.name} from {names}, if they differ as is seen."
-    yield from write_command([best, *(pair.other for pair in worth)], most)
+    likely = [(pair, needed.likely) for pair in left_open if (needed := pair.seeds_needed)]
+    worth = [(pair, n) for pair, n in likely if n is not None and n <= MANY_SEEDS]
+    told = [pair for pair, _ in worth]
+    rest = [pair for pair in left_open if pair not in told and pair.simultaneous]
+    said = []
+    if worth:
+        most = max(n for _, n in worth)
+        names = list_names([*map(name_other, told)], len(left_open))
+        said.append(
+            f"Run {most} seeds of each to tell {best.name} from {names}, if they differ as seen."
+        )
+    if rest:
+        size = format_number(max(pair.simultaneous[1] for pair in rest))
+        names = list_names([*map(name_other, rest)], len(left_open))
+        said.append(
+            f"It is at most {size} above {names} (95 %), and more than {MANY_SEEDS} seeds are "
+            "likely to be needed to tell: choose by cost."
+        )
+    if said:
+        yield " ".join(said)
+    if worth:
+        yield from write_command([best, *(pair.other for pair in told)], most)
 
 
 def write_command(variants: Sequence[Scored], seeds: int) -> Iterator[str]:

@@ -41,6 +41,7 @@ class SeedsNeeded:
 
     effect: float  # the true difference that they would find
     low: int | None  # None: more than a thousand
+    likely: int | None  # were the spread the one that is seen
     high: int | None
 
     def __str__(self) -> str:
@@ -107,16 +108,13 @@ class Pair:
         if self.fewest < fewest or not found.spread:
             return None
         effect = abs(found.mean) if self.power_for is None else self.power_for
-        low, high = (
-            find_seeds_needed(
-                effect,
-                spread,
-                paired=found.pairs is not None,
-                level=1 - ALPHA / self.among,
-            )
-            for spread in bound_spread(found.spread, found.spread_df)
+        low, high = bound_spread(found.spread, found.spread_df)
+        paired, level = found.pairs is not None, 1 - ALPHA / self.among
+        few, likely, many = (
+            find_seeds_needed(effect, spread, paired=paired, level=level)
+            for spread in (low, found.spread, high)
         )
-        return SeedsNeeded(effect=effect, low=low, high=high)
+        return SeedsNeeded(effect=effect, low=few, likely=likely, high=many)
 
     @property
     def verdict(self) -> str:
@@ -139,7 +137,7 @@ class Pair:
         if needed is None:
             return f"run {FEWEST_FOR_POWER} seeds to learn how many it takes"
         size = format_number(needed.effect)
-        return f"a true difference of {size} takes n = {needed} (80 % power)"
+        return f"80 % power at a true difference of {size} takes n = {needed}"
 
 
 def compare_all(

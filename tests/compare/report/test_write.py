@@ -189,3 +189,18 @@ def test_out_writes_everything_with_where_it_comes_from(sweep, tmp_path):
     for name in written - {"curves.pdf", "scores.pdf"}:
         assert "6 runs, seeds 0, 1, 2" in (tmp_path / name).read_text()
     assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_first_sample_is_one_on_which_the_variants_differ(tmp_path):
+    """By reward, then by what was said; the others follow."""
+    prompts = ("same", "said otherwise", "scored otherwise")
+    for name in ("grpo", "rloo"):
+        place = write_run(tmp_path / name, [0.0, 0.2], algorithm=name)
+        rows = [
+            {"kind": "eval", "prompt": prompt, "output": "x", "reward": 0.5} for prompt in prompts
+        ]
+        rows[1]["output"] = name
+        rows[2]["reward"] = 1.0 if name == "rloo" else 0.0
+        RunRecord(place).samples(0, rows)
+    found = data_of(page_of(tmp_path))["gallery"]
+    assert found["prompts"] == ["scored otherwise", "said otherwise", "same"]

@@ -132,11 +132,11 @@ def test_another_seed_or_start_makes_none(tmp_path, apart):
     assert pair_of(tmp_path, **apart) == []
 
 
-def test_a_key_is_named_by_the_shortest_end_that_no_other_has():
+def test_a_key_is_named_without_its_group_where_that_is_one_key():
     assert shorten("optimizer.lr", ["optimizer.lr", "seed"]) == "lr"
     assert shorten("critic.lr", ["optimizer.lr", "critic.lr"]) == "critic.lr"
     assert shorten("algorithm/loss", ["algorithm/loss"]) == "loss"
-    assert shorten("lr", ["lr", "optimizer.lr"]) == "lr"
+    assert shorten("algorithm.kl.coef", ["algorithm.ema_kl.coef"]) == "kl.coef"
 
 
 def test_a_recipe_that_was_left_out_names_the_variant(tmp_path):

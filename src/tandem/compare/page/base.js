@@ -1,15 +1,24 @@
 "use strict";
 // What is looked at, and how: kept over a refresh, so everything is named by text and not by place.
 let data = JSON.parse(document.getElementById("data").textContent);
+const COLOURS = 8, DASHES = ["", "7 4", "2 3"]; // the colours are in the style sheet, for light and dark
+const SHOWN = 8; // curves that are drawn at first: as many as there are colours
+const MANY_SEEDS = 5; // from which on the line of every seed is drawn on demand
 const state = {
-  metric: data.metric, axis: data.axis, hidden: new Set(), seeds: true, intervals: true, allPairs: false,
-  prompt: null, iteration: null, timeline: false, sorted: {}, folded: {},
+  metric: data.metric, axis: data.axis, hidden: new Set(data.variants.slice(SHOWN).map((variant) => variant.name)),
+  seeds: data.variants.every((variant) => variant.scores.length < MANY_SEEDS), intervals: true, allPairs: false,
+  prompt: null, iteration: null, timeline: false, sorted: {}, folded: {}, slots: new Map(),
 };
 
-const COLOURS = 8, DASHES = ["", "7 4", "2 3"]; // the colours are in the style sheet, for light and dark
 const colour = (i) => `var(--c${i % COLOURS})`;
 const dash = (i) => DASHES[Math.floor(i / COLOURS) % DASHES.length];
-const placeOf = (name) => data.variants.findIndex((variant) => variant.name === name);
+// Variants come by rank, and keep the colour that they were first seen with.
+function placeOf(name) {
+  if (!state.slots.has(name)) state.slots.set(name, state.slots.size);
+  return state.slots.get(name);
+}
+data.variants.forEach((variant) => placeOf(variant.name));
+const isVariant = (name) => data.variants.some((variant) => variant.name === name);
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -48,8 +57,9 @@ function short(value) {
 }
 
 // As the tables say it.
-const exact = (value) => (value !== 0 && (Math.abs(value) < 0.001 || Math.abs(value) >= 1000) ? value.toPrecision(3) : value.toFixed(3));
+const exact = (value) => (value !== 0 && (Math.abs(value) < 0.001 || Math.abs(value) >= 1000) ? String(+value.toPrecision(3)) : value.toFixed(3));
 const interval = (low, high) => (low === null ? "" : ` [${exact(low)}, ${exact(high)}]`);
+const edges = (both) => (both ? interval(...both) : "");
 const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // The least and the most. Math.min(...values) breaks where there are a hundred thousand.

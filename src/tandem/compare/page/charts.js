@@ -1,7 +1,7 @@
 // The curves that are shown on this axis: x, mean, low, high and seeds of each variant. A seed
 // without an x of its own is where the mean is.
 function seenCurves() {
-  return data.variants.map((variant, i) => ({ name: variant.name, i, ...variant.curves[state.metric], x: variant.curves[state.metric]?.x[state.axis] }))
+  return data.variants.map((variant) => ({ name: variant.name, i: placeOf(variant.name), ...variant.curves[state.metric], x: variant.curves[state.metric]?.x[state.axis] }))
     .filter((variant) => variant.x && !state.hidden.has(variant.name))
     .map((variant) => ({ ...variant, seeds: variant.seeds.map((seed) => ({ ...seed, x: seed.x[state.axis] ?? variant.x })) }));
 }
@@ -85,51 +85,76 @@ function reader(place, f, shown) {
   place.append(tip);
 }
 
-// One dot for each seed, the mean and its interval: a row for each variant, the highest first.
+// One dot for each seed, the mean and its interval: a row for each variant, by rank. A line joins the
+// dots of a seed that are pairs by design.
 function finals(place) {
-  const rows = data.variants.map((v, i) => ({ ...v, i })).sort((a, b) => b.mean - a.mean);
-  const width = Math.max(place.clientWidth, 260), step = 46, pad = 12, height = rows.length * step + 24;
+  const rows = data.variants.map((v) => ({ ...v, i: placeOf(v.name) }));
+  const width = Math.max(place.clientWidth, 260), step = 46, pad = 12, height = rows.length * step + 44;
   const inside = rows.flatMap((v) => v.scores.map((s) => s.score));
   const [least, most] = extent(inside), room = (most - least || Math.abs(most) || 1) * 0.12;
   const [low, high] = [least - room, most + room];
   const x = (value) => pad + ((Math.max(low, Math.min(high, value)) - low) / (high - low)) * (width - 2 * pad);
+  const y = (row) => row * step + 33;
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `last ${data.metric} of every seed` });
   for (const at of ticks(low, high, width < 500 ? 4 : 8)) {
-    svg.append(drawn("line", { class: "grid", x1: x(at), x2: x(at), y1: 4, y2: height - 20 }));
-    svg.append(drawn("text", { x: x(at), y: height - 4, "text-anchor": "middle" }, short(at)));
+    svg.append(drawn("line", { class: "grid", x1: x(at), x2: x(at), y1: 4, y2: height - 40 }));
+    svg.append(drawn("text", { x: x(at), y: height - 24, "text-anchor": "middle" }, short(at)));
   }
+  svg.append(drawn("text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, data.metric));
+  const ofSeed = rows.map((v) => new Map(v.scores.map((s) => [s.seed, s.score])));
+  data.joined.forEach((seeds, row) => seeds.filter((seed) => ofSeed[row].has(seed) && ofSeed[row + 1].has(seed)).forEach((seed) => {
+    svg.append(drawn("line", { class: "pair", x1: x(ofSeed[row].get(seed)), x2: x(ofSeed[row + 1].get(seed)), y1: y(row), y2: y(row + 1) }));
+  }));
   rows.forEach((v, row) => {
-    const y = row * step + 33, said = `${exact(v.mean)}${interval(v.low, v.high)}, n = ${v.scores.length}`;
+    const said = `${exact(v.mean)}${interval(v.low, v.high)}, n = ${v.scores.length}`;
     const name = clipped(v.name, Math.floor((width - 2 * pad) / 6.6 - said.length - 2));
-    svg.append(drawn("text", { class: "name", x: pad, y: y - 15 }, name));
-    svg.append(drawn("text", { x: width - pad, y: y - 15, "text-anchor": "end" }, said));
-    if (v.low !== null) svg.append(drawn("line", { class: "reach", x1: x(v.low), x2: x(v.high), y1: y, y2: y, style: `stroke:${colour(v.i)}` }));
+    svg.append(drawn("text", { class: "name halo", x: pad, y: y(row) - 15 }, name));
+    svg.append(drawn("text", { class: "halo", x: width - pad, y: y(row) - 15, "text-anchor": "end" }, said));
+    if (v.low !== null) svg.append(drawn("line", { class: "reach", x1: x(v.low), x2: x(v.high), y1: y(row), y2: y(row), style: `stroke:${colour(v.i)}` }));
     for (const s of v.scores) {
-      const dot = drawn("circle", { class: s.finished ? "dot" : "dot open", cx: x(s.score), cy: y, r: 4, style: `--own:${colour(v.i)}` });
+      const dot = drawn("circle", { class: s.finished ? "dot" : "dot open", cx: x(s.score), cy: y(row), r: 4, style: `--own:${colour(v.i)}` });
       dot.append(drawn("title", {}, `seed ${s.seed}: ${exact(s.score)}${s.died ? ", died" : s.goes_on ? ", goes on" : s.finished ? "" : ", not finished"}`));
       svg.append(dot);
     }
-    svg.append(drawn("line", { class: "middle", x1: x(v.mean), x2: x(v.mean), y1: y - 9, y2: y + 9 }));
+    svg.append(drawn("line", { class: "middle", x1: x(v.mean), x2: x(v.mean), y1: y(row) - 9, y2: y(row) + 9 }));
   });
   place.replaceChildren(svg);
 }
 
-// The difference of a pair and its interval, on a scale that all pairs share; the thin line is 0.
-function difference(pair, [least, most]) {
-  const said = `difference ${exact(pair.mean)}${interval(pair.low, pair.high)}`;
-  const svg = drawn("svg", { class: "difference", viewBox: "0 0 200 40", preserveAspectRatio: "none", role: "img", "aria-label": said });
-  const x = (value) => 4 + ((Math.max(least, Math.min(most, value)) - least) / (most - least)) * 192;
-  svg.append(drawn("line", { class: "zero", x1: x(0), x2: x(0), y1: 0, y2: 40 }));
-  if (pair.low !== null) svg.append(drawn("line", { class: "reach", x1: x(pair.low), x2: x(pair.high), y1: 20, y2: 20 }));
-  svg.append(drawn("line", { class: "middle", x1: x(pair.mean), x2: x(pair.mean), y1: 8, y2: 32 }));
+// A row of the forest: the difference of a pair, its interval alone (thin) and the one that holds
+// together with those of all pairs (thick), on a scale that all rows share, in per cent of its width.
+const forestX = ([least, most]) => (value) => `${(2 + ((Math.max(least, Math.min(most, value)) - least) / (most - least)) * 96).toFixed(2)}%`;
+
+function difference(pair, range) {
+  const said = `difference ${exact(pair.mean)}${edges(pair.together)}`, x = forestX(range);
+  const svg = drawn("svg", { class: "difference", role: "img", "aria-label": said });
+  for (const at of ticks(...range, 4)) svg.append(drawn("line", { class: at ? "grid" : "zero", x1: x(at), x2: x(at), y1: "0%", y2: "100%" }));
+  const marks = drawn("svg", { y: "50%", overflow: "visible" });
+  const mark = (name, from, to, y1, y2) => marks.append(drawn("line", { class: name, x1: x(from), x2: x(to), y1, y2 }));
+  if (pair.together) mark("together", ...pair.together, 0, 0);
+  if (pair.alone) {
+    mark("alone", ...pair.alone, 0, 0);
+    for (const end of pair.alone) mark("alone", end, end, -4, 4);
+  }
+  mark("middle", pair.mean, pair.mean, -10, 10);
+  svg.append(marks);
   return svg;
 }
 
-// From the lowest end of an interval to the highest; that of two seeds, which may be far wider
-// than any difference, is cut.
-function reachOfPairs() {
-  const [, most] = extent([...data.pairs.map((pair) => pair.mean), 1e-12]);
-  const [low, high] = extent([0, most, ...data.pairs.flatMap((pair) => [pair.low ?? 0, pair.high ?? 0])]);
+// What the rows are read by, below the last one.
+function forestAxis(range) {
+  const x = forestX(range), marks = ticks(...range, 4).map((at) => {
+    const share = parseFloat(x(at)), place = share < 8 ? "0" : share > 92 ? "-100%" : "-50%";
+    return element("span", { style: `left:${share}%;transform:translateX(${place})` }, short(at));
+  });
+  return element("div", { class: "axis", "aria-hidden": "true" }, ...marks);
+}
+
+// From the lowest end of an interval to the highest; one far wider than any difference is cut.
+function rangeOfPairs(pairs) {
+  const [, most] = extent([...pairs.map((pair) => pair.mean), 1e-12]);
+  const ends = pairs.flatMap((pair) => [...(pair.together ?? []), ...(pair.alone ?? [])]);
+  const [low, high] = extent([0, most, ...ends]);
   return [Math.max(low, -2 * most), Math.min(high, 3 * most)];
 }
 

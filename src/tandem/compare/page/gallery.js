@@ -56,6 +56,7 @@ function gallery() {
   show();
   return [
     element("div", { class: "controls" }, button("‹", { "aria-label": "previous prompt" }, () => step(-1)), select, button("›", { "aria-label": "next prompt" }, () => step(1)), whole),
-    element("div", { class: "controls" }, slider, said), full, shown, ...notes,
+    element("div", { class: "controls" }, slider, said), full, shown,
+    element("p", { class: "note" }, "Prompts on which the variants differ most come first; they are no fair sample of all."), ...notes,
   ];
 }

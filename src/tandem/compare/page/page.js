@@ -34,7 +34,7 @@ function table(of) {
     const order = state.sorted[of.name];
     heads.forEach((head, i) => head.setAttribute("aria-sort", order?.column !== i ? "none" : order.down ? "descending" : "ascending"));
     body.replaceChildren(...(order ? ordered(of.rows, order) : of.rows).map((row) => element("tr", {}, ...row.map((cell, i) => {
-      const mark = i === 0 && placeOf(cell) >= 0 ? [swatch(placeOf(cell))] : [];
+      const mark = i === 0 && isVariant(cell) ? [swatch(placeOf(cell))] : [];
       return element("td", cell.length > 40 ? { class: "long" } : {}, ...mark, cell);
     }))));
   };
@@ -52,22 +52,48 @@ function folded(of, open) {
 
 const FEW = 10;
 
+// All pairs where they are few; else the best variant against each of the others, by rank.
+function chosenPairs() {
+  if (data.pairs.length <= FEW || state.allPairs) return data.pairs;
+  const ranks = new Map(data.variants.map((variant, i) => [variant.name, i]));
+  return data.pairs.filter((pair) => pair.of_best).sort((a, b) => ranks.get(a.other) - ranks.get(b.other));
+}
+
+// As "n = 10, paired t", where that is so of all pairs; else "".
+function sharedDesign() {
+  const all = new Set(data.pairs.map(design));
+  return all.size === 1 ? [...all][0] : "";
+}
+
+const design = (pair) => `n = ${[...new Set(pair.n)].join(" and ")}, ${pair.test}`;
+
+// Beside the name of the best variant, the other's alone.
+function claim(pair, range, ofBest) {
+  const text = !ofBest ? pair.text : pair.claim ? `${pair.verb} ${pair.other}` : pair.text.replace(`${pair.better} and `, "");
+  const p = pair.p === null ? "" : pair.p < 0.001 ? ", p < 0.001" : `, p = ${pair.p.toFixed(3)}`;
+  const numbers = `${exact(pair.mean)}${edges(pair.together)}${p}${sharedDesign() ? "" : `, ${design(pair)}`}`;
+  const said = element("div", {}, element("div", { class: "said" }, text), element("p", { class: "note" }, numbers));
+  if (pair.advice) said.append(element("p", { class: "note" }, pair.advice));
+  return element("li", { class: pair.claim ? "claim" : "open" }, said, element("div", { class: "plot" }, difference(pair, range)));
+}
+
 function claims() {
-  const reach = reachOfPairs();
   const list = element("ul", { class: "pairs" });
-  const fill = () => list.replaceChildren(...data.pairs.slice(0, state.allPairs ? undefined : FEW).map((pair) => {
-    const p = pair.p === null ? "no p" : pair.p < 0.001 ? "p < .001" : `p = ${+pair.p.toFixed(3)}`.replace("0.", ".");
-    const numbers = `${exact(pair.mean)}${interval(pair.low, pair.high)}, ${p}, n = ${[...new Set(pair.n)].join(" and ")}, ${pair.test}`;
-    const said = element("div", {}, element("div", { class: "said" }, pair.text), element("p", { class: "note" }, numbers));
-    return element("li", { class: pair.claim ? "claim" : "open" }, said, difference(pair, reach));
-  }));
+  const fill = () => {
+    const pairs = chosenPairs(), range = rangeOfPairs(pairs), best = data.variants[0].name;
+    const ofBest = pairs.length < data.pairs.length && pairs.every((pair) => pair.better === best);
+    const head = ofBest ? [element("li", { class: "scale" }, element("h3", {}, swatch(placeOf(best)), best))] : [];
+    const axis = element("li", { class: "scale" }, element("p", { class: "note" }, `difference in ${data.metric}`), forestAxis(range));
+    list.replaceChildren(...head, ...pairs.map((pair) => claim(pair, range, ofBest)), axis);
+  };
   fill();
   const more = data.pairs.length > FEW ? [button(`all ${data.pairs.length} pairs`, { "aria-pressed": state.allPairs }, (pressed) => {
     state.allPairs = !state.allPairs;
     pressed.setAttribute("aria-pressed", state.allPairs);
     fill();
   })] : [];
-  return [list, ...more, ...(data.caveat ? [element("p", { class: "note caveat" }, data.caveat)] : [])];
+  const key = element("p", { class: "note" }, `${sharedDesign() ? `${sharedDesign()}. ` : ""}95 % intervals. Thick: holds together with those of all pairs; a claim stands where it leaves out 0. Thin: of this pair alone.`);
+  return [list, key, ...more, ...(data.caveat ? [element("p", { class: "note caveat" }, data.caveat)] : [])];
 }
 
 function bands() {
@@ -106,9 +132,9 @@ function switches(draw) {
 
 function legend(draw) {
   const made = element("div", { class: "controls", id: "legend" });
-  const say = () => [...made.children].forEach((chip, i) => chip.setAttribute("aria-pressed", !state.hidden.has(data.variants[i].name)));
-  data.variants.forEach(({ name }, i) => {
-    const chip = button([swatch(i), name], { class: "chip", title: "click: show or hide; double click: this one alone" }, () => {
+  const say = () => [...made.querySelectorAll(".chip")].forEach((chip, i) => chip.setAttribute("aria-pressed", !state.hidden.has(data.variants[i].name)));
+  data.variants.forEach(({ name }) => {
+    const chip = button([swatch(placeOf(name)), name], { class: "chip", title: "click: show or hide; double click: this one alone" }, () => {
       if (!state.hidden.delete(name)) state.hidden.add(name);
       say(); draw();
     });
@@ -119,6 +145,12 @@ function legend(draw) {
     });
     made.append(chip);
   });
+  if (data.variants.length > SHOWN) {
+    made.append(button("all", { title: "show all curves, or the highest ones alone" }, () => {
+      state.hidden = new Set(state.hidden.size ? [] : data.variants.slice(SHOWN).map((variant) => variant.name));
+      say(); draw();
+    }));
+  }
   say();
   return made;
 }
@@ -136,11 +168,19 @@ function learning() {
     element("p", { class: "note" }, "Mean over seeds at each iteration, drawn at the mean place of the seeds, with Student's 95 % interval. A cross is where a seed died. A seed that ends before the others counts with the last score it has.")];
 }
 
+// Below the headline: what to run next, and what differs beside what is compared.
+function advice() {
+  const [sentence, ...commands] = data.next;
+  const next = sentence ? [element("p", {}, element("b", {}, "Next: "), sentence), ...commands.map((one) => element("pre", { class: "command" }, one))] : [];
+  return [...data.warnings.map((one) => element("p", { class: "warning" }, one)), ...next];
+}
+
 function render() {
   later = [];
   main.replaceChildren();
   document.querySelector("nav").replaceChildren();
   document.getElementById("headline").textContent = data.headline;
+  document.getElementById("advice").replaceChildren(...advice());
   document.getElementById("meta").textContent = data.meta;
   document.getElementById("provenance").textContent = data.provenance;
   if (data.bands) section("bands", "Band", `Beside ${data.bands.name}`, ...bands());

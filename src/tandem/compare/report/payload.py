@@ -17,7 +17,6 @@ from tandem.compare.multitask import TaskAggregate
 from tandem.compare.pairs import CAVEAT, SMALL, Pair, choose_pairs, order_by_claim
 from tandem.compare.report.gallery import make_gallery
 from tandem.compare.scores import Scored, rank
-from tandem.compare.tables import format_wins
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, Run
 
@@ -42,7 +41,10 @@ def make_payload(found: Comparison) -> dict[str, object]:
         "provenance": provenance(found.runs),
         "variants": [describe_variant(one, metrics, axes) for one in ranked],
         "joined": join_seeds(ranked),
-        "pairs": [describe_pair(pair) for pair in order_by_claim(found.pairs)],
+        "pairs": [
+            describe_pair(pair, of_best=is_of_best(pair, ranked))
+            for pair in order_by_claim(found.pairs)
+        ],
         "caveat": CAVEAT if any(len(one.scores) <= SMALL for one in found.variants) else None,
         "bands": describe_bands(found),
         "profiles": [describe_profile(one) for one in found.over_tasks],
@@ -154,18 +156,29 @@ def join_seeds(ranked: Sequence[Scored]) -> list[list[int]]:
     ]
 
 
-def describe_pair(pair: Pair) -> dict[str, object]:
+def is_of_best(pair: Pair, ranked: Sequence[Scored]) -> bool:
+    """Whether one of the two has the highest mean of its task."""
+    best = next(one for one in ranked if one.variant.task == pair.better.variant.task)
+    return best in (pair.better, pair.other)
+
+
+def describe_pair(pair: Pair, *, of_best: bool) -> dict[str, object]:
     names = f"{pair.better.name} and {pair.other.name}"
+    text = pair.verdict if pair.distinct or pair.going else "not distinguishable"
     return {
-        "text": pair.verdict if pair.distinct else f"{names}: {pair.verdict}",
+        "text": text if pair.distinct else f"{names}: {text}",
+        "advice": "" if pair.distinct or pair.going else pair.advice,
         "claim": pair.distinct,
+        "of_best": of_best,
+        "better": pair.better.name,
+        "verb": pair.better_is,
+        "other": pair.other.name,
         "mean": pair.difference.mean,
         "alone": pair.difference.interval(),
         "together": pair.simultaneous,
         "p": pair.adjusted,
         "n": list(pair.seeds),
         "test": pair.test,
-        "wins": format_wins(pair),
     }
 
 

@@ -102,12 +102,13 @@ def named(fact: Mapping[str, object], keys: Sequence[str]) -> str:
 
 
 def shorten(key: str, among: Sequence[str]) -> str:
-    """The shortest end of a dotted key that is the end of no other one."""
-    parts = re.split(r"[./]", key)
-    others = [re.split(r"[./]", other) for other in among if other != key]
-    ends = (parts[-count:] for count in range(1, len(parts)))
-    own = (end for end in ends if not any(other[-len(end) :] == end for other in others))
-    return ".".join(next(own, parts))
+    """A key without its group, as in kl.coef, where no other one is then called the same."""
+    short = _without_group(key)
+    return key if any(_without_group(other) == short for other in among if other != key) else short
+
+
+def _without_group(key: str) -> str:
+    return re.split(r"[./]", key, maxsplit=1)[-1].replace("/", ".")
 
 
 def naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:

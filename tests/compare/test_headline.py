@@ -1,0 +1,165 @@
+"""What stands on top of a comparison: the same on the page and on a terminal, and what to run."""
+
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from written_runs import write_run, write_sweep
+
+from tandem.compare.comparison import Request, compare
+from tandem.compare.headline import write_headline, write_next, write_warnings
+from tandem.compare.report.payload import make_payload
+from tandem.compare.table import Table
+from tandem.compare.terminal import fit_table, show_comparison
+from tandem.record.reading.runs import find, read
+
+
+def compared(folder, **asked):
+    return compare([read(path) for path in find([folder])], Request(**asked))
+
+
+def scatter(n, gap, noise, seed=0):
+    random = np.random.default_rng(seed)
+    rloo = random.normal(0.6, 0.05, n)
+    return {"rloo": rloo.tolist(), "grpo": (rloo + gap + random.normal(0, noise, n)).tolist()}
+
+
+def test_the_terminal_says_what_the_page_says(tmp_path):
+    found = compared(write_sweep(tmp_path, scatter(5, 0.1, 0.01)))
+    printed = " ".join(show_comparison(found).split())
+    data = make_payload(found)
+    for sentence in (data["headline"], *data["warnings"], *data["next"], data["meta"]):
+        assert sentence in printed
+
+
+def test_a_claim_of_the_headline_comes_with_its_size(tmp_path):
+    found = compared(write_sweep(tmp_path, scatter(5, 0.1, 0.01)))
+    (pair,) = found.pairs
+    low, high = pair.simultaneous
+    size = f"It beats rloo by {pair.difference.mean:.3f} [{low:.3f}, {high:.3f}]."
+    assert write_headline(found).endswith(size)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_no_line_of_a_table_is_wider_than_the_terminal(tmp_path, monkeypatch, columns):
+    """Nor is a number broken, or a cell lost."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert shutil.get_terminal_size().columns == columns
+    finals = {name: [0.5 + i / 50, 0.6, 0.55] for i, name in enumerate(("grpo", "rloo", "dapo"))}
+    found = compared(write_sweep(tmp_path, finals))
+    for table in found.tables:
+        said = fit_table(table, columns)
+        assert max(map(len, said.splitlines())) <= columns
+        words = said.split()
+        for row in table.rows:
+            assert all(word in words for cell in row for word in cell.split() if len(word) < 12)
+
+
+def test_columns_that_do_not_fit_go_below_beside_the_first():
+    table = Table(
+        name="t", title="T", columns=("name", "one", "two"), rows=[("a", "1" * 12, "2" * 12)]
+    )
+    assert fit_table(table, 20).split("\n\n")[1:] == [
+        "name  one\n----  ------------\na     111111111111",
+        "name  two\n----  ------------\na     222222222222",
+    ]
+
+
+def test_a_name_gives_a_terminal_no_command():
+    table = Table(name="t", title="T", columns=("a", "b"), rows=[("\x1b[31mred", "1")])
+    assert "\x1b" not in fit_table(table, 80)
+
+
+def test_below_five_seeds_the_next_step_is_five(tmp_path):
+    sweep = write_sweep(tmp_path, scatter(3, 0.0, 0.05), sweep_dir="runs/mine")
+    sentence, command = write_next(compared(sweep))
+    assert sentence.startswith("Run 5 seeds of each")
+    assert command == (
+        "python train.py -m algorithm=grpo,rloo 'seed=range(0,5)' sweep_dir=runs/mine"
+        if compared(sweep).variants[0].name == "grpo"
+        else "python train.py -m algorithm=rloo,grpo 'seed=range(0,5)' sweep_dir=runs/mine"
+    )
+
+
+def test_from_five_on_it_is_the_seeds_that_would_tell_the_best_from_the_others(tmp_path):
+    found = compared(write_sweep(tmp_path, scatter(8, 0.02, 0.04, seed=4)))
+    (pair,) = found.pairs
+    sentence, command = write_next(found)
+    likely = pair.seeds_needed.likely
+    assert not pair.distinct and likely <= 30
+    assert sentence.startswith(f"Run {likely} seeds of each to tell {pair.better.name} from")
+    assert f"seed=range(0,{likely})" in command
+
+
+def test_a_small_difference_is_named_instead_of_hundreds_of_seeds(tmp_path):
+    found = compared(write_sweep(tmp_path, scatter(8, 0.0005, 0.04, seed=1)))
+    (sentence,) = write_next(found)
+    most = found.pairs[0].simultaneous[1]
+    assert f"at most {most:.3f} above" in sentence and "choose by cost" in sentence
+
+
+def test_nothing_is_left_to_run_where_all_is_told_apart(tmp_path):
+    found = compared(write_sweep(tmp_path, scatter(5, 0.2, 0.01)))
+    (sentence,) = write_next(found)
+    assert sentence.startswith("grpo is known to be the best of these")
+
+
+def two(folder, **changes):
+    """Two algorithms, the second with changes of its own."""
+    for seed in range(3):
+        write_run(folder / f"grpo{seed}", [0.1], seed=seed, schedule={"warmup": 5}, group_size=8)
+        own = {"schedule": {"warmup": 5}, "group_size": 8} | changes
+        write_run(folder / f"rloo{seed}", [0.2], seed=seed, algorithm="rloo", **own)
+    return compared(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"optimizer": {"lr": 3e-4}}, ["learning rate (grpo 0.0001, rloo 0.0003)"]),
+        ({"group_size": 4}, ["group size (grpo 8, rloo 4)"]),
+        ({"schedule": {"warmup": 0}}, ["warm-up (grpo 5, rloo 0)"]),
+        ({"num_minibatches": 2, "epochs": 2}, ["updates per iteration (grpo 1, rloo 4)"]),
+    ],
+)
+def test_one_line_names_what_differs_beside_what_is_compared(tmp_path, changes, said):
+    lines = write_warnings(two(tmp_path, **changes))
+    wanted = [f"Beside what is compared these differ: {one}." for one in said]
+    assert lines == wanted
+
+
+def test_what_is_compared_is_no_warning(tmp_path):
+    for rate in (1e-4, 3e-4):
+        typed = ["algorithm=grpo", f"optimizer.lr={rate}"]
+        write_run(tmp_path / str(rate), [0.1], optimizer={"lr": rate}, overrides=typed)
+    assert write_warnings(compared(tmp_path)) == []
+
+
+def test_an_algorithm_without_a_recipe_beside_one_with_is_said_so(tmp_path):
+    bare = {"algorithm": "rloo", "data": "letters", "recipe": None}
+    (line,) = write_warnings(two(tmp_path, choices=bare))
+    assert line.startswith(
+        "rloo has no recipe and ran on defaults; the others ran on numbers tuned"
+    )
+
+
+def test_differences_are_short_and_leave_out_what_has_no_effect(tmp_path):
+    def part(name, **numbers):
+        return {"_target_": f"tandem.losses.policy.{name}", "_partial_": True, **numbers}
+
+    common = {"group_size": 8, "schedule": {"warmup": 5}}
+    for name, loss, kl, proposed in (
+        ("grpo", part("ppo", clip_low=0.2), {"coef": 0.0, "kind": "k1"}, 4),
+        ("rloo", part("reinforce"), {"coef": 0.0, "kind": "k3"}, 16),
+    ):
+        own = {"loss": loss, "kl": kl, "group_size": proposed}
+        write_run(tmp_path / name, [0.1], algorithm=name, **common)
+        config = tmp_path / name / "config.yaml"
+        config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"algorithm": own}))
+    table = next(t for t in compared(tmp_path).tables if t.name == "configuration")
+    assert table.rows == [
+        ("algorithm", "grpo", "rloo"),
+        ("loss", "ppo(clip_low=0.2)", "reinforce"),
+    ]
