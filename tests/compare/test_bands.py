@@ -173,3 +173,10 @@ def test_another_metric_than_the_band_is_refused(tmp_path, kept, capsys):
 def test_a_cache_elsewhere_is_no_other_configuration(tmp_path, kept):
     model = {"path": "tiny", "seed": 99, "cache_dir": str(tmp_path)}
     assert not judged(tmp_path, kept, curve(99), model=model).unknown
+
+
+def test_a_function_that_moved_to_another_module_is_the_same_configuration():
+    old = {"loss": "tandem.losses.policy.ppo", "lr": 0.1}
+    assert bands.compare_facts(old, {"loss": "tandem.losses.clipped.ppo", "lr": 0.1}) == ({}, [])
+    other = {"loss": "tandem.losses.policy.gspo", "lr": 0.2}
+    assert bands.compare_facts(old, other)[0] == {"loss": ("ppo", "gspo"), "lr": ("0.1", "0.2")}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.compare.configuration import show_value
 from tandem.compare.expected_bands import AXIS, Expected, Experiment, Facts, as_json
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import facts_of
@@ -54,6 +55,8 @@ def judge(run: Run, experiment: Experiment) -> Judged:
 
 
 def compare_facts(facts: Facts, other: Facts) -> tuple[dict[str, tuple[object, object]], list[str]]:
-    both = facts.keys() & other.keys()
-    against = {key: (facts[key], other[key]) for key in sorted(both) if facts[key] != other[key]}
+    """A function of Tandem's is the same one in whatever module it lies."""
+    apart = [key for key in sorted(facts.keys() & other.keys()) if facts[key] != other[key]]
+    shown = {key: (show_value(facts[key]), show_value(other[key])) for key in apart}
+    against = {key: (own, its) for key, (own, its) in shown.items() if own != its}
     return against, sorted(facts.keys() ^ other.keys())

@@ -70,17 +70,19 @@ def is_below(key: str, part: str) -> bool:
 def describe(facts: Facts, key: str, apart: Sequence[str]) -> str:
     """A value; or a part by its function's name, and those of its numbers that differ."""
     if key in facts:
-        return shown(facts[key])
+        return show_value(facts[key])
     if f"{key}.{TARGET}" not in facts:
         return "-"
-    name = shown(facts[f"{key}.{TARGET}"])
+    name = show_value(facts[f"{key}.{TARGET}"])
     inside = [own for own in apart if is_below(own, key) and own in facts]
     names = {own: own.removeprefix(f"{key}.").removesuffix(f".{TARGET}") for own in inside}
-    numbers = [f"{names[own]}={shown(facts[own])}" for own in inside if own != f"{key}.{TARGET}"]
+    numbers = [
+        f"{names[own]}={show_value(facts[own])}" for own in inside if own != f"{key}.{TARGET}"
+    ]
     return f"{name}({', '.join(numbers)})" if numbers else name
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """A function by its name, without the modules that it lies in."""
     text = str(value)
     return text.rpartition(".")[2] if text.startswith("tandem.") else text
@@ -119,7 +121,7 @@ def find_confounds(variants: Sequence[Scored]) -> list[str]:
     words = [word.partition("=")[0] for name in names for word in name.split(", ")]
     compared, said = {*words}, []
     for label, (keys, read) in BESIDE.items():
-        values = [shown(read(fact)) for fact in facts]
+        values = [show_value(read(fact)) for fact in facts]
         if not compared & {*keys, *(shorten(key, []) for key in keys)} and len(set(values)) > 1:
             said.append(f"{label} ({list_values(names, values)})")
     sentences = [f"Beside what is compared these differ: {', '.join(said)}."] if said else []
