@@ -18,8 +18,11 @@ test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the lo
 rounding: $(VENV)/ready ## the tests of forward passes, as on a CPU that rounds few rows otherwise
 	PYTHONPATH=tests $(RUN) -m pytest -p row_rounding tests/policies tests/test_decoupled_loop.py
 
-exhaustive: $(VENV)/bench ## all that is too long for the gate, into docs/status.md; ARGS="kills parity" for some
+exhaustive: $(VENV)/bench build/vllm/ready ## all that is too long for the gate, into docs/status.md; ARGS="kills parity" for some
 	$(RUN) benchmarks/exhaustive.py $(ARGS)
+
+engines: $(VENV)/ready build/vllm/ready ## train on the samples of a real vLLM (for the CPU), alone and on two ranks
+	$(RUN) benchmarks/exhaustive.py engines
 
 status: $(VENV)/ready ## write docs/status.md anew: which results are older than the code
 	$(RUN) benchmarks/exhaustive.py --page
@@ -44,6 +47,11 @@ faults: $(VENV)/ready ## write the table of docs/rewards.md: what comes of a rew
 
 kills: $(VENV)/ready ## kill 20 runs of tokens and 20 of pictures at random, and say how many went on bit for bit
 	PYTHONPATH=tests nice -n 19 $(RUN) -m kills $(ARGS)
+
+build/vllm/ready: tests/policies/engines/real_vllm.py
+	rm -rf build/vllm
+	PYTHONPATH=tests/policies/engines $(PYTHON) -m real_vllm build/vllm
+	touch $@
 
 constraints: $(NEWEST) ## write constraints.txt: the newest versions that pyproject.toml admits
 	PYTHONPATH=tests $(NEWEST)/bin/python -m constraints
@@ -75,4 +83,4 @@ $(VENV)/bench: $(VENV)/ready
 	  --constraint constraints.txt --editable ".[dev,bench]"
 	touch $@
 
-.PHONY: constraints stale train test rounding exhaustive status laws legality matrix forwards faults kills parts
+.PHONY: constraints stale train test rounding exhaustive status laws legality matrix forwards faults kills parts engines

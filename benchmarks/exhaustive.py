@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results" / "status.json"
+VLLM = ROOT / "build" / "vllm"  # as `make engines` installs it
 PAGE = ROOT / "docs" / "status.md"
 CODE = ("src", "conf")
 PYTEST_SAYS = r"^=* ?(\d+ (?:passed|failed|skipped|error).*?) in [\d.]+s.*$"
@@ -71,6 +72,10 @@ FILES = {  # of long tests that have a row of their own
         "DDP and FSDP2 on two processes",
         ("tests/test_sharding.py", "tests/test_sharded_runs.py"),
     ),
+    "engines": (
+        "a real vLLM samples, for one rank and for two",
+        ("tests/policies/engines/test_real_vllm.py",),
+    ),
     "sweeps": ("sweeps of real training that is killed", ("tests/sweep",)),
 }
 ELSEWHERE = [f"--ignore={path}" for _, paths in FILES.values() for path in paths]
@@ -121,6 +126,7 @@ def run(part: Part) -> Outcome:
     before, lines = os.times(), []
     line = [sys.executable, *part.command]
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+    environment.setdefault("VLLM_HOME", str(VLLM))
     print(f"== {part.says}: {' '.join(part.command)}", flush=True)
     with subprocess.Popen(
         line, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

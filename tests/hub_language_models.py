@@ -53,7 +53,7 @@ def byte_pieces(special: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def write_qwen3(folder: Path, *, tied: bool = True) -> Path:
+def write_qwen3(folder: Path, *, tied: bool = True, head_dim: int = SIZE["head_dim"]) -> Path:
     """Ends in two ways, pads with one of them, samples by numbers of its own unless told."""
     from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
     from transformers import Qwen3ForCausalLM as Model
@@ -69,7 +69,11 @@ def write_qwen3(folder: Path, *, tied: bool = True) -> Path:
     ids = pieces.token_to_id
     ends = [ids("<|im_end|>"), ids("<|endoftext|>")]
     config = Qwen3Config(
-        **SIZE, vocab_size=272, tie_word_embeddings=tied, eos_token_id=ends[0], bos_token_id=ends[1]
+        **(SIZE | {"head_dim": head_dim}),
+        vocab_size=272,
+        tie_word_embeddings=tied,
+        eos_token_id=ends[0],
+        bos_token_id=ends[1],
     )
     own = GenerationConfig(
         eos_token_id=ends, pad_token_id=ends[1], do_sample=True, temperature=0.6, top_k=20

@@ -1,0 +1,125 @@
+"""Whole runs whose samples come from a real vLLM on the CPU: `make engines` installs and runs it.
+
+Untied embeddings: vLLM packs a tied head for the CPU and leaves it as it was at a reload.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from hub_language_models import write_qwen3
+from real_vllm import serving
+
+ROOT = Path(__file__).parents[3]
+HOME = Path(os.environ.get("VLLM_HOME", ROOT / "build/vllm"))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HOME.is_dir(), reason="no build/vllm: `make engines` installs it"),
+]
+EXACT, BFLOAT16 = 1e-5, 1e-2  # nats between engine and trainer
+QUICK = (
+    "model=hf", "data=sort_letters", "rollout=vllm_server", "rollout.max_new_tokens=6",
+    "rollout.max_prompt_tokens=20", "iterations=3", "prompts_per_step=4", "group_size=4",
+    "num_minibatches=2", "evaluation.prompts=4", "evaluation.samples=2", "evaluation.pass_at=[1]",
+    "evaluation.every=1", "guards.no_signal=9", "optimizer.lr=1e-2", "checkpoints.every=1",
+    "algorithm.kl.coef=0", "reward=target_length", "reward.target_length.function.target=5",
+    "trainer.accelerator=cpu",
+)  # fmt: skip
+LORA = "model.lora={r: 4, alpha: 8, target_modules: all-linear}"
+RANKS = ("trainer=ddp", "trainer.devices=2")
+RUNS = {
+    "an adapter": (LORA,),
+    "an adapter, two ranks": (LORA, *RANKS),
+    "an adapter, bfloat16": (LORA, "model.dtype=bfloat16"),
+    "whole weights": (),
+    "whole weights, two ranks": RANKS,
+    "whole weights, stop strings": ("rollout.stop=[a,b]",),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_qwen3(tmp_path_factory.mktemp("qwen3"), tied=False, head_dim=32)
+
+
+@pytest.fixture(scope="module")
+def server(folder, tmp_path_factory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    with serving(HOME, folder, log, "--enable-lora", "--max-lora-rank", "8") as url:
+        yield url
+
+
+def train(folder: Path, url: str, run_dir: Path, *options: str) -> list[dict]:
+    """The lines of the iterations; a process of its own, as ranks are started by the command."""
+    places = (f"model.path={folder}", f"rollout.engine.url={url}", f"run_dir={run_dir}")
+    subprocess.run(
+        [sys.executable, ROOT / "train.py", *QUICK, *places, *options], check=True, timeout=600
+    )
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()][:-1]
+
+
+def post(url: str, path: str, **payload: object) -> httpx.Response:
+    return httpx.post(url + path, json=payload, timeout=120)
+
+
+def test_every_endpoint_answers_as_the_client_reads_it(server):
+    """First of the file: after it the server has an adapter less and the weights that it had."""
+    assert httpx.get(f"{server}/health").status_code == 200
+    (card,) = httpx.get(f"{server}/v1/models").json()["data"]
+    assert card["max_model_len"] == 256
+    info = httpx.get(f"{server}/server_info?config_format=json", timeout=120).json()["vllm_config"]
+    assert info["model_config"]["logprobs_mode"] == "processed_logprobs"
+    assert info["lora_config"]["max_lora_rank"] == 8
+    assert httpx.get(f"{server}/weight_info").json()["weight_version"] == "default"
+    assert post(server, "/update_weight_version", new_version="a-1").status_code == 200
+    assert httpx.get(f"{server}/weight_info").json()["weight_version"] == "a-1"
+    assert post(server, "/reset_prefix_cache").json()["success"] is True
+    reply = post(
+        server, "/v1/completions", model=card["id"], prompt=[1, 2, 3], max_tokens=4, seed=2**63 - 1,
+        logprobs=0, top_k=0, return_token_ids=True, return_tokens_as_token_ids=True,
+        add_special_tokens=False,
+    )  # fmt: skip
+    (choice,) = reply.json()["choices"]
+    assert choice["prompt_token_ids"] == [1, 2, 3]
+    named = [f"token_id:{token}" for token in choice["token_ids"]]
+    assert choice["logprobs"]["tokens"] == named
+    assert len(choice["logprobs"]["token_logprobs"]) == len(named) == 4
+    unknown = post(server, "/v1/completions", model="nobody", prompt=[1], max_tokens=1)
+    assert unknown.status_code == 404
+    assert post(server, "/v1/unload_lora_adapter", lora_name="nobody").status_code == 404
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_run_trains_on_the_samples_of_a_real_vllm(server, folder, tmp_path, kind):
+    iterations = train(folder, server, tmp_path / "run", *RUNS[kind])
+    apart = [line["rollout_corr/abs_logp_diff"] for line in iterations]
+    print(f"{kind}: |dlogp| " + " ".join(f"{value:.1e}" for value in apart))
+    assert len(apart) == 3
+    assert max(apart) < (BFLOAT16 if "bfloat16" in kind else EXACT)
+
+
+def test_an_adapter_on_the_weights_of_another_run_is_refused(server, folder, tmp_path):
+    """Last of the file: the server has the whole weights of the run before."""
+    with pytest.raises(subprocess.CalledProcessError):
+        train(folder, server, tmp_path / "run", LORA)
+
+
+def test_a_run_goes_on_with_a_server_that_was_started_again(folder, tmp_path):
+    run_dir = tmp_path / "run"
+    with serving(HOME, folder, tmp_path / "first") as url:
+        train(folder, url, run_dir, "iterations=1")
+    with serving(HOME, folder, tmp_path / "second") as url:
+        subprocess.run(
+            [sys.executable, ROOT / "train.py", f"resume={run_dir}", "iterations=3",
+             f"rollout.engine.url={url}"], check=True, timeout=600,
+        )  # fmt: skip
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [0, 1, 2, 3]
+    assert all(row["rollout_corr/abs_logp_diff"] < EXACT for row in rows[:3])
