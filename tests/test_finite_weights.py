@@ -1,5 +1,7 @@
 """Weights that are cut over ranks: one verdict for all."""
 
+import math
+
 import pytest
 import torch
 from two_ranks import on_both
@@ -35,3 +37,10 @@ def test_a_rank_whose_part_is_broken_stops_all():
         assert after.startswith(
             "iteration 3: the optimizer's step made weights that are not finite"
         )
+
+
+def test_a_rank_without_a_part_of_a_small_weight_judges_the_others():
+    Guards().check_weights([torch.zeros(0, 3), torch.ones(2)], 3, 0.1)
+    Guards().check_weights([torch.zeros(0)], 3, 0.1)
+    with pytest.raises(Stop, match="not finite"):
+        Guards().check_weights([torch.zeros(0), torch.tensor([1.0, math.nan])], 3, 0.1)

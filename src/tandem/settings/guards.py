@@ -101,7 +101,8 @@ class Guards:
         # Of its own part each rank: a maximum over ranks may lose what is no number.
         own = (weight.detach() for weight in weights)
         parts = [part.to_local() if distributed.is_sharded(part) else part for part in own]
-        most = torch.nn.utils.get_total_norm(parts, norm_type=math.inf)
+        held = [part for part in parts if part.numel()]  # small weights have no part on some ranks
+        most = torch.nn.utils.get_total_norm(held, norm_type=math.inf)
         broken = torch.tensor(not finite(most), dtype=torch.float32)
         if distributed.all_max(broken) > 0:
             raise Stop(
