@@ -23,6 +23,14 @@ from tandem.training.callbacks.interrupt import SIGNALS
 FORK = multiprocessing.get_context("fork")
 
 
+@pytest.fixture(autouse=True)
+def a_hangup_is_heard():
+    """Also where the tests themselves were started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """A run that nobody disturbs."""
