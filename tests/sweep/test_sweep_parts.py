@@ -7,16 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from compare.written_runs import write_run
+from compare.written_runs import write_run, write_sweep
 from omegaconf import OmegaConf
 
+from tandem.compare.comparison import Request, compare
+from tandem.compare.headline import write_headline, write_next
+from tandem.compare.table import Table
 from tandem.config import ConfigError, configuration
+from tandem.record.reading.runs import find, read
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.job import Launch, Task, told
 from tandem.sweep.launch import concluded, environment, launch
 from tandem.sweep.launch import configuration as told_of
-from tandem.sweep.table import page
+from tandem.sweep.table import SweepSummary, summarise, write_headlines
 from tandem.sweep.words import job_name, sweep_of
 
 
@@ -144,7 +148,7 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
     line = {"iteration": 3, "eval/accuracy": 0.5, "eval/reward": 0.25}
     (tmp_path / "done" / "metrics.jsonl").write_text(json.dumps(line) + '\n{"iteration": 4')
     with status.locked(tmp_path / "busy"):
-        text = page(tmp_path, plan, "a")
+        text = summarise(tmp_path, plan, "a").markdown()
     rows = [row for row in text.splitlines() if row.startswith("| ")][2:]
     assert rows == [
         "| done | finished | 61 | 0.500 |  |",
@@ -173,7 +177,7 @@ def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_pla
     whole = status.read_plan(tmp_path)
     assert whole.jobs == {"a": ["x=1"], "b": ["x=2"], "c": ["x=4"]}
     assert whole.commands == {"mine": ["a", "b"], "yours": ["b", "c"]}
-    text = page(tmp_path, whole)
+    text = summarise(tmp_path, whole).markdown()
     assert "2 finished, 1 failed, of 3 runs" in text
     assert "\n    mine" in text and "yours" not in text  # which has nothing left to run
 
@@ -200,7 +204,9 @@ def test_each_metric_has_a_column_of_its_own(tmp_path):
         start(tmp_path / name, code=0)
         line = json.dumps({"iteration": 1, metric: 12.5})
         (tmp_path / name / "metrics.jsonl").write_text(f"{line}\n")
-    assert [row for row in page(tmp_path, plan).splitlines() if row.startswith("| ")] == [
+    assert [
+        row for row in summarise(tmp_path, plan).markdown().splitlines() if row.startswith("| ")
+    ] == [
         "| run | state | seconds | eval/accuracy | eval/reward | why |",
         "| --- | --- | --- | --- | --- | --- |",
         "| words | finished | 61 | 12.500 |  |  |",
@@ -277,3 +283,21 @@ def test_the_last_line_of_a_log_shows_no_secret(tmp_path, monkeypatch):
     assert "sk-123456789abcdef" not in last_line(tmp_path / "log")
     (tmp_path / "empty").touch()
     assert last_line(tmp_path / "empty") is None
+
+
+def test_a_sweep_ends_with_the_headline_of_its_comparison(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.80, 0.82, 0.81], "rloo": [0.50, 0.53, 0.51]})
+    said = write_headlines(tmp_path)
+    found = compare([read(path) for path in find([tmp_path])], Request())
+    assert said == [write_headline(found), f"Next: {write_next(found)[0]}"]
+    assert said[0].startswith("grpo has the highest eval/accuracy: 0.810")
+    summary = SweepSummary(table=Table(name="t", title="T", columns=["a"], rows=[]), notes=said)
+    assert max(map(len, summary.text(50).splitlines())) <= 50
+
+
+def test_runs_without_a_metric_in_common_have_no_headline_and_a_reason(tmp_path):
+    write_sweep(tmp_path, {"grpo": [0.8]})
+    path = tmp_path / "grpo-0" / "metrics.jsonl"
+    path.write_text(path.read_text().replace("eval/accuracy", "loss"))
+    (said,) = write_headlines(tmp_path)
+    assert said.startswith("No comparison: the runs share neither of eval/accuracy and eval/reward")

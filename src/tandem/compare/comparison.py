@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from tandem.compare import (
@@ -24,7 +24,7 @@ from tandem.compare.pairs import Pair
 from tandem.compare.scores import Scored, score_variant
 from tandem.compare.table import Table
 from tandem.record.reading.runs import AXES, Run
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.variants import Variant, grouped
 
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
 
@@ -57,7 +57,8 @@ class Comparison:
     axis: str  # that the curves are first seen on
     variants: Sequence[Scored]
     pairs: Sequence[Pair]
-    tables: Sequence[Table]
+    silent: Sequence[Variant] = ()  # of which no run came to a score
+    tables: Sequence[Table] = ()
     over_tasks: Sequence[TaskAggregate] = ()  # variants over many tasks
     experiment: Experiment | None = None
     judged: Sequence[Judged] = ()  # every run, beside what the experiment expects
@@ -69,18 +70,17 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], request: Request) -> Comparison:
-    metric = choose_metric(runs, request.metric)
-    every = grouped(runs, request.by, request.task)
-    silent = [one for one in every if all(run.score(metric) is None for run in one.runs)]
-    variants = [score_variant(one, metric) for one in every if one not in silent]
-    found = pairs.compare_all(variants, metric, request.power_for)
-    made = [tables.table_scores(variants, metric, silent)]
-    if found:
-        made += [tables.table_pairs(found, metric), configuration.table_differences(variants)]
+    """Scores, pairs and all tables."""
+    found = compare_scores(runs, request)
+    variants, metric = found.variants, found.metric
+    made = [tables.table_scores(variants, metric, found.silent)]
+    if found.pairs:
+        made += [tables.table_pairs(found.pairs, metric)]
+        made += [configuration.table_differences(variants)]
     beside = [
         curve_tables.table_curves(variants, metric, request.axis, request.threshold),
         curve_tables.table_tries(variants),
-        noise_table.table_noises(variants, found, metric),
+        noise_table.table_noises(variants, found.pairs, metric),
     ]
     many = multitask.aggregate_tasks(variants, metric)
     if many is not None:
@@ -90,15 +90,23 @@ def compare(runs: Sequence[Run], request: Request) -> Comparison:
     if request.experiment is not None:
         judged = [bands.judge(run, request.experiment) for run in runs]
         made.insert(0, band_table.table_judged(judged, request.experiment))
+    over_tasks = [] if many is None else many.variants
+    return replace(found, tables=made, over_tasks=over_tasks, judged=judged)
+
+
+def compare_scores(runs: Sequence[Run], request: Request) -> Comparison:
+    """Scores and pairs alone: what a headline is made of."""
+    metric = choose_metric(runs, request.metric)
+    every = grouped(runs, request.by, request.task)
+    silent = [one for one in every if all(run.score(metric) is None for run in one.runs)]
+    variants = [score_variant(one, metric) for one in every if one not in silent]
     return Comparison(
         metric=metric,
         axis=request.axis,
         variants=variants,
-        pairs=found,
-        tables=made,
-        over_tasks=[] if many is None else many.variants,
+        silent=silent,
+        pairs=pairs.compare_all(variants, metric, request.power_for),
         experiment=request.experiment,
-        judged=judged,
     )
 
 

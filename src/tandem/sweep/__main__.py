@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.sweep.status import read_plan
-from tandem.sweep.table import page
+from tandem.sweep.table import summarise
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -16,7 +17,8 @@ def main(arguments: Sequence[str]) -> None:
         return
     try:
         folder = Path(arguments[0])
-        print(page(folder, read_plan(folder)))
+        summary = summarise(folder, read_plan(folder))
+        print(summary.text(shutil.get_terminal_size().columns))
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from tandem.sweep import status
 from tandem.sweep.dry_run import rehearse
 from tandem.sweep.job import LAUNCH, Launch, job, this_process
 from tandem.sweep.status import SweepPlan
-from tandem.sweep.table import page
+from tandem.sweep.table import summarise
 from tandem.sweep.words import Sweep
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -83,9 +84,9 @@ def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
 
 def concluded(folder: Path, plan: SweepPlan, launch: str) -> int:
     """Print the table of what was asked for and keep it, whoever else works in the folder."""
-    table = page(folder, plan, launch)
-    durable.replace(folder / TABLE, f"{table}\n".encode())
-    print(f"\n{table}", flush=True)
+    summary = summarise(folder, plan, launch)
+    durable.replace(folder / TABLE, f"{summary.markdown()}\n".encode())
+    print(f"\n{summary.text(shutil.get_terminal_size().columns)}", flush=True)
     states = {one.state for one in status.jobs_of(folder, plan)}
     if states & {"failed", "taken"}:
         return FAILED

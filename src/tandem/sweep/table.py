@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from tandem.compare.comparison import Request, compare_scores
+from tandem.compare.headline import write_headline, write_next, write_warnings
 from tandem.compare.table import Table
+from tandem.compare.terminal import fill, fit_table
+from tandem.record.reading.runs import find, read_all
 from tandem.sweep.status import Job, SweepPlan, jobs_of
 
 SAID = {
@@ -21,8 +26,26 @@ SAID = {
 OPEN = ("failed", "stopped", "waiting")  # what the same command runs
 
 
-def page(folder: Path, plan: SweepPlan, launch: str | None = None) -> str:
-    """Markdown. `launch`: by which one to tell what ran from what was there already."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSummary:
+    """What became of the runs, which of them is better, and what to type next."""
+
+    table: Table
+    notes: Sequence[str]
+
+    def markdown(self) -> str:
+        # Commands stand in blocks of their own, which a note of a table cannot hold.
+        return "\n\n".join([self.table.markdown(), *self.notes])
+
+    def text(self, width: int) -> str:
+        """For a terminal of so many columns; a command is not broken."""
+        lines = [line for note in self.notes for line in note.split("\n\n")]
+        said = [line if line.startswith(" ") else fill(line, width) for line in lines]
+        return "\n\n".join([fit_table(self.table, width), *said])
+
+
+def summarise(folder: Path, plan: SweepPlan, launch: str | None = None) -> SweepSummary:
+    """`launch`: by which one to tell what ran from what was there already."""
     jobs = jobs_of(folder, plan)
     words = [_word(job, launch) for job in jobs]
     counts = Counter(words)
@@ -34,8 +57,7 @@ def page(folder: Path, plan: SweepPlan, launch: str | None = None) -> str:
         columns=("run", "state", "seconds", *metrics, "why"),
         rows=[_row(job, SAID[word], metrics) for job, word in zip(jobs, words, strict=True)],
     )
-    # Commands stand in blocks of their own, which a note of a table cannot hold.
-    return "\n\n".join([table.markdown(), *_notes(folder, plan, jobs)])
+    return SweepSummary(table=table, notes=_notes(folder, plan, jobs))
 
 
 def _word(job: Job, launch: str | None) -> str:
@@ -58,5 +80,19 @@ def _notes(folder: Path, plan: SweepPlan, jobs: Sequence[Job]) -> list[str]:
             runs = f"The same command runs what is missing ({len(missing)})"
             notes.append(f"{runs}:\n\n    {command}")
     if any(job.score is not None for job in jobs):
-        notes.append(f"Which is better:\n\n    python -m tandem.compare {folder}")
+        notes += write_headlines(folder)
+        notes.append(f"All of it:\n\n    python -m tandem.compare {folder} out=report")
     return notes
+
+
+def write_headlines(folder: Path) -> list[str]:
+    """What a comparison of the runs says on top of its page."""
+    try:
+        runs, _ = read_all(find([folder]))
+        found = compare_scores(runs, Request())
+    except ValueError as error:  # runs without a metric in common, say: there is no headline
+        return [f"No comparison: {error}"]
+    sentence, *commands = write_next(found) or [""]
+    following = [f"Next: {sentence}"] if sentence else []
+    said = [write_headline(found), *write_warnings(found), *following]
+    return [*said, *(f"    {command}" for command in commands)]
