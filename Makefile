@@ -30,9 +30,6 @@ status: $(VENV)/ready ## write docs/status.md anew: which results are older than
 laws: $(VENV)/ready ## write docs/laws.md: what holds of which algorithm
 	PYTHONPATH=tests $(RUN) -m laws
 
-parts: $(VENV)/ready ## write docs/bring_your_own.md: a part of each kind from outside the package
-	PYTHONPATH=tests $(RUN) -m bring_your_own
-
 legality: $(VENV)/ready ## write docs/legality.md: which functions make sense of tokens, steps, pictures
 	PYTHONPATH=tests $(RUN) -m legality
 
@@ -53,6 +50,15 @@ build/vllm/ready: tests/policies/engines/real_vllm.py
 	PYTHONPATH=tests/policies/engines $(PYTHON) -m real_vllm build/vllm
 	touch $@
 
+docs: $(VENV)/docs ## build the documentation site into build/site, warnings are errors
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs $(RUN) -m mkdocs build --quiet --strict
+
+serve_docs: $(VENV)/docs ## show the site at 127.0.0.1:8000 and build it anew as its pages change
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs $(RUN) -m mkdocs serve
+
+picture: $(VENV)/ready ## draw docs/assets/both_learn.svg from benchmarks/results/algorithms.json
+	PYTHONPATH=docs $(RUN) -m generate.both_learn
+
 constraints: $(NEWEST) ## write constraints.txt: the newest versions that pyproject.toml admits
 	PYTHONPATH=tests $(NEWEST)/bin/python -m constraints
 
@@ -62,7 +68,7 @@ stale: $(NEWEST) ## what constraints.txt has that a fresh install would not take
 .PHONY: $(NEWEST)
 $(NEWEST):
 	$(PYTHON) -m venv --clear $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs]"
 
 # What tests need holds what training needs: either of the two may come first. Python compiles what
 # it imports and nothing else.
@@ -83,4 +89,9 @@ $(VENV)/bench: $(VENV)/ready
 	  --constraint constraints.txt --editable ".[dev,bench]"
 	touch $@
 
-.PHONY: constraints stale train test rounding exhaustive status laws legality matrix forwards faults kills parts engines
+$(VENV)/docs: $(VENV)/ready
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	  --constraint constraints.txt --editable ".[dev,docs]"
+	touch $@
+
+.PHONY: engines docs serve_docs picture constraints stale train test rounding exhaustive status laws legality matrix forwards faults kills

@@ -27,6 +27,7 @@ HEAD = """\
 """
 LOOSE = {"torch": "2.13.*"}  # each machine has a build of its own, for its GPU or for none
 EXTRA = "dev"
+INSTALLED = (EXTRA, "docs")  # the extras that `make` installs from constraints.txt
 
 
 def project() -> dict:
@@ -53,19 +54,19 @@ def pinned() -> dict[str, SpecifierSet]:
     return {canonicalize_name(one.name): one.specifier for one in found}
 
 
-def needed() -> dict[str, str]:
-    """Name -> installed version, of the direct requirements and of what they need."""
+def needed(*extras: str) -> dict[str, str]:
+    """Name -> installed version, of the direct requirements of extras and of what they need."""
     found: dict[str, str] = {}
-    left = [(one, frozenset({""})) for one in named()]
+    left = [(one, frozenset({""})) for extra in extras for one in named(extra)]
     while left:
         requirement, asked = left.pop()
         if not _applies(requirement, asked):
             continue
-        name, extras = canonicalize_name(requirement.name), frozenset({"", *requirement.extras})
-        if name in found and extras == {""}:
+        name, own = canonicalize_name(requirement.name), frozenset({"", *requirement.extras})
+        if name in found and own == {""}:
             continue
         found[name] = metadata.version(name)
-        left += [(Requirement(text), extras) for text in metadata.requires(name) or ()]
+        left += [(Requirement(text), own) for text in metadata.requires(name) or ()]
     return found
 
 
@@ -97,7 +98,7 @@ def contradictions() -> list[str]:
     """Direct requirements that no version admitted by constraints.txt fulfils, a line each."""
     admitted = pinned()
     found = []
-    for one in named():
+    for one in (one for extra in INSTALLED for one in named(extra)):
         pin = admitted.get(canonicalize_name(one.name))
         if pin is None:
             found.append(f"{one.name} of pyproject.toml is not in {FILE.name}")
@@ -110,10 +111,10 @@ def contradictions() -> list[str]:
 
 def main(arguments: list[str]) -> None:
     if arguments == ["--stale"]:
-        lines = [*contradictions(), *stale(needed())]
+        lines = [*contradictions(), *stale(needed(*INSTALLED))]
         print("\n".join(lines) or f"{FILE.name} is what a fresh install takes")
         sys.exit(bool(lines))
-    FILE.write_text(text_of(needed()))
+    FILE.write_text(text_of(needed(*INSTALLED)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from bring_your_own import FOLDER, PAGE, PARTS, chosen, page
+from bring_your_own import FOLDER, PARTS, chosen, page
 
 import tandem
 from tandem.config import ConfigError, check, compose
@@ -32,8 +32,11 @@ def test_every_kind_of_part_has_a_folder_that_shows_it():
     assert kinds == PARTS.keys() == folders
 
 
-def test_the_page_shows_what_is_trained():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `make parts`"
+@pytest.mark.parametrize("part", PARTS)
+def test_a_page_shows_the_file_that_is_trained_and_the_command_that_trains_it(part):
+    shown = f"<!-- code: experiments/bring_your_own/{part}/__init__.py -->"
+    assert shown in page(part)
+    assert f"    python train.py {' '.join(chosen(part))}\n" in page(part)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -48,7 +51,7 @@ def test_a_part_from_outside_is_trained_for_two_iterations(part, tmp_path):
     assert len(lines) == 2 and all(line["optim/grad_norm"] > 0 for line in lines)
 
 
-@pytest.mark.parametrize("part", [part for part in PARTS if "." in PARTS[part][0][-1]])
+@pytest.mark.parametrize("part", [part for part in PARTS if "." in PARTS[part][1][-1]])
 def test_a_misspelt_number_of_a_part_is_refused(part):
     *words, last = chosen(part)
     key, _, value = last.partition("=")

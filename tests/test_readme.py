@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
-    *(DOCS / f"{name}.md" for name in ("running", "algorithms", "pictures", "your_algorithm")),
+    *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "experiments").glob("*/README.md")),
 ]
 # They name a run that must be there; other tests type them.
@@ -57,15 +57,16 @@ def test_every_algorithm_is_in_the_table():
 def test_the_algorithm_of_your_own_is_the_one_in_experiments():
     text, study = (ROOT / "README.md").read_text(), ROOT / "experiments" / "my_idea"
     source = (study / "__init__.py").read_text().partition('"""\n\n')[2]
-    preset = (study / "conf" / "algorithm" / "my_idea.yaml").read_text()
     assert f"```python\n{source}```" in text
-    assert f"```yaml\n{preset}```" in text
+    for file in ("__init__.py", "conf/algorithm/my_idea.yaml"):
+        shown = f"<!-- code: {(study / file).relative_to(ROOT)} -->"
+        assert shown in (DOCS / "howto" / "algorithm.md").read_text()
 
 
 def test_every_link_of_the_pages_leads_somewhere():
     broken = {
         f"{page.relative_to(ROOT)}: {target}"
-        for page in [ROOT / "README.md", *DOCS.glob("*.md"), *ROOT.glob("[A-Z]*.md")]
+        for page in [*DOCS.rglob("*.md"), *ROOT.glob("[A-Z]*.md")]
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
         if not (page.parent / target).exists()
     }

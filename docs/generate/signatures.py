@@ -1,0 +1,144 @@
+"""Parameters of functions and classes, read from their source: type, default, bound, comment."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import tokenize
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from generate.repository import ROOT
+
+PACKAGE = ROOT / "src"
+REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    type: str = ""
+    default: str = REQUIRED
+    bound: str = ""
+    meaning: str = ""
+
+
+@functools.cache
+def parameters(target: str) -> Mapping[str, Parameter]:
+    """Keywords of what a dotted path names; none where it is no code of this repository."""
+    found = _definition(target)
+    if found is None:
+        return {}
+    node, lines = found
+    return {one.name: one for one in _of(node, lines)}
+
+
+@functools.cache
+def docstring(target: str) -> str:
+    """The first paragraph of what a dotted path names."""
+    found = _definition(target)
+    said = (ast.get_docstring(found[0]) or "") if found else ""
+    return " ".join(said.partition("\n\n")[0].split())
+
+
+def _definition(target: str) -> tuple[ast.AST, dict[int, tuple[str, bool]]] | None:
+    module, _, name = target.rpartition(".")
+    path = PACKAGE / (module.replace(".", "/") + ".py")
+    if not path.exists():
+        path = PACKAGE / module.replace(".", "/") / "__init__.py"
+    if not module.startswith("tandem") or not path.exists():
+        return None
+    tree, comments = _parsed(path)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return node, comments
+        if isinstance(node, ast.ImportFrom) and any(
+            (x.asname or x.name) == name for x in node.names
+        ):
+            return _definition(f"{node.module}.{name}")
+    return None
+
+
+@functools.cache
+def _parsed(path: Path) -> tuple[ast.Module, dict[int, tuple[str, bool]]]:
+    """The tree, and line -> (comment, whether it has the line to itself)."""
+    text = path.read_text(encoding="utf-8")
+    comments = {
+        token.start[0]: (token.string.lstrip("# "), not token.line[: token.start[1]].strip())
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+    }
+    return ast.parse(text), comments
+
+
+def _of(node: ast.AST, comments: Mapping[int, tuple[str, bool]]) -> Iterator[Parameter]:
+    if isinstance(node, ast.ClassDef):
+        init = next(
+            (x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"), None
+        )
+        if init is None:
+            fields = [x for x in node.body if isinstance(x, ast.AnnAssign)]
+            yield from _described(
+                [(x.target.id, x.annotation, x.value, x.lineno) for x in fields],
+                fields[-1].end_lineno if fields else 0,
+                comments,
+            )
+            return
+        node = init
+    pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    named = [(x.arg, x.annotation, value, x.lineno) for x, value in pairs]
+    yield from _described(named, node.body[0].lineno - 1, comments)
+
+
+def _described(
+    named: list[tuple[str, ast.expr | None, ast.expr | None, int]],
+    end: int,
+    comments: Mapping[int, tuple[str, bool]],
+) -> Iterator[Parameter]:
+    starts = [line for *_, line in named] + [end + 1]
+    for number, (name, annotation, value, line) in enumerate(named):
+        kind, bound = _typed(annotation)
+        yield Parameter(
+            name=name,
+            type=kind,
+            default=_default(value),
+            bound=bound,
+            meaning=" ".join(_said(line, starts[number + 1], comments)),
+        )
+
+
+def _said(line: int, until: int, comments: Mapping[int, tuple[str, bool]]) -> Iterator[str]:
+    """The comment lines right above a parameter, and those behind its code."""
+    above = line - 1
+    while above in comments and comments[above][1]:
+        above -= 1
+    for at in range(above + 1, line):
+        yield comments[at][0]
+    for at in range(line, until):
+        if at in comments and not comments[at][1]:
+            yield comments[at][0]
+
+
+def _typed(annotation: ast.expr | None) -> tuple[str, str]:
+    """The type and the bound that an annotation says."""
+    if annotation is None:
+        return "", ""
+    if "Size" in (words := ast.unparse(annotation)):
+        return words.replace("Size", "int"), "positive"
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
+            kind, *limits = node.slice.elts
+            whole = ast.unparse(annotation).replace(ast.unparse(node), ast.unparse(kind))
+            return whole, ", ".join(map(ast.unparse, limits))
+    return ast.unparse(annotation), ""
+
+
+def _default(value: ast.expr | None) -> str:
+    if value is None:
+        return REQUIRED
+    text = ast.unparse(value)
+    if text == "None":
+        return "null"
+    return "…" if text.startswith("field(") else text.strip("'\"")

@@ -1,0 +1,152 @@
+"""Pages of the site: what they tell people to type is accepted, what is made for them is right."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from generate import algorithms, both_learn, curves, formula, repository, tables
+from generate.signatures import parameters
+
+from tandem.config import build, check, compose
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PPO, FLOW = ("algorithm=ppo",), ("model=tiny_flow", "algorithm=flow_grpo")
+WITH_DATA = ("model=hf", "model.path=M", "data=jsonl", "data.path=D")
+# Page -> what stands on the command line before an override of it, the first that it fits.
+BEFORE = {
+    "debugging": [(), PPO, FLOW],
+    "deep/ppo": [PPO],
+    "deep/grpo": [()],
+    "coming_from/trl": [(), ("data=jsonl", "data.path=D")],
+    "coming_from/verl": [(), ("data.path=D",)],
+    "coming_from/diffusers": [FLOW],
+    "coming_from/lightning_hydra_template": [()],
+}
+OURS = ("Tandem", "key", "then set", "else")  # columns with what is typed here
+
+
+def cells(text: str) -> set[str]:
+    """The cells of tables below a heading that is ours."""
+    found = set()
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        head, _, *rows = [line.strip("| ").split("|") for line in table.splitlines()]
+        ours = [at for at, name in enumerate(head) if name.strip() in OURS]
+        found |= {row[at] for row in rows for at in ours if at < len(row)}
+    return found
+
+
+def typed(page: str) -> list[str]:
+    """The overrides that a page tells people to type, each as it is typed."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    prose = re.sub(r"^\|.*$", "", text, flags=re.M) if page in ("debugging",) else ""
+    spans = re.findall(r"`([^`]+)`", " ".join(cells(text)) + prose)
+    words = [span for span in spans if re.match(r"['\"]?[a-z_/.]+=", span)]
+    return sorted(word for word in words if not re.search(r"=RUN|=f\b", word))
+
+
+@pytest.mark.parametrize(
+    ("page", "override"), [(page, one) for page in BEFORE for one in typed(page)]
+)
+def test_an_override_of_a_page_composes_and_binds(page, override):
+    refused = []
+    for before in BEFORE[page]:
+        try:
+            check(compose([*before, *shlex.split(override)]))
+            return
+        except ValueError as error:
+            refused.append(str(error))
+    raise AssertionError(f"{page}: {override}: {refused}")
+
+
+def test_a_page_names_metrics_that_are_recorded():
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    said = set()
+    for page in BEFORE:
+        text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+        text = " ".join(cells(text)) if page == "coming_from/trl" else text
+        said |= set(re.findall(r"`(?:actor|reward|critic|response|rollout_corr)/(\w+)`", text))
+    assert {name for name in said if not re.search(rf'[/"]{name}"', source)} == set()
+    assert len(said) > 12
+
+
+def test_every_part_of_a_preset_has_a_formula_and_no_formula_is_left_over():
+    shown = "".join(algorithms.pages().values())
+    of_parts = re.findall(
+        r"^\*\*(?:Loss|Advantage|Weights|KL.*?)\*\* `(\w+)`.*\n\n(.*)", shown, re.M
+    )
+    assert {name for name, below in of_parts if below != "$$"} == set()
+    known = {
+        name for group in ("loss", "advantage", "weights") for name in algorithms.FORMULAS[group]
+    }
+    assert known <= {name for name, _ in of_parts}
+
+
+@pytest.mark.parametrize("group", algorithms.FORMULAS)
+def test_every_formula_is_drawn(group):
+    for latex in algorithms.FORMULAS[group].values():
+        assert formula.svg(latex).count("<path") == 1
+
+
+def test_a_preset_has_a_page_with_its_paper_its_numbers_and_its_file():
+    page = algorithms.page("dapo")
+    assert "[arXiv:2503.14476]" in page
+    assert "| `algorithm.loss.clip_high` | `0.28` |" in page
+    assert "override sampling_strategy" in page
+
+
+def test_a_link_into_the_repository_leads_to_its_page():
+    text = "[a](../../conf/algorithm/grpo.yaml) [b](../../src/tandem/rng.py#L3) [c](index.md)"
+    led = repository.relinked(text, "docs/howto/loss.md", "howto/loss.md")
+    assert led == "[a](../algorithms/grpo.md) [b](../source/src/tandem/rng.py.md#L3) [c](index.md)"
+
+
+def test_a_link_in_a_block_of_code_is_code():
+    text = "```python\nx = [a](b.md)\n```\n"
+    assert repository.relinked(text, "docs/x.md", "x.md") == text
+
+
+def test_the_curve_of_most_seeds_says_how_many_samples_it_takes():
+    three = [{0: 0.1, 10: 0.5, 20: 0.9}, {0: 0.1, 10: 0.2, 20: 0.6}, {0: 0.1, 10: 0.2, 20: 0.3}]
+    runs = curves.Measured("letters", "x", three, 1.0, "c", "d", ())
+    assert runs.samples_to(0.5) == 20
+    assert runs.samples_to(0.9) is None
+    assert runs.first == pytest.approx(0.1)
+    assert runs.last == [0.9, 0.6, 0.3]
+
+
+def test_a_parameter_is_read_with_its_type_bound_and_comment():
+    clip, ratio = (parameters("tandem.losses.policy.ppo")[n] for n in ("clip_low", "ratio_max"))
+    assert (clip.type, clip.default, clip.bound) == ("float", "0.2", "between(0, 1)")
+    assert ratio.meaning.startswith("Caps the ratio of bad steps")
+
+
+def test_a_page_gets_the_table_that_it_asks_for():
+    filled = tables.filled("before\n<!-- table: fields Scores -->\nafter")
+    assert "| `scored` | [B] bool |" in filled
+
+
+def test_the_picture_of_the_readme_is_drawn_from_the_measured_runs():
+    assert both_learn.PICTURE.read_text(encoding="utf-8") == both_learn.picture(), "make picture"
+
+
+def test_the_reward_of_the_page_on_data_reads_the_fields_of_its_rows(tmp_path, monkeypatch):
+    text = (DOCS / "howto" / "data.md").read_text(encoding="utf-8")
+    rows, code = (re.search(rf"```{name}\n(.*?)```", text, re.S)[1] for name in ("json", "python"))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    (tmp_path / "reward_of_the_page.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = (
+        "plugins=[reward_of_the_page]",
+        "reward=allowed",
+        "data=jsonl",
+        "data.path=rows.jsonl",
+    )
+    cfg = compose([*chosen, "reward.allowed.function.bonus=0.2", "data.held_out=0"])
+    check(cfg)
+    (prompt, _), reward = build(cfg.data).train, build(cfg.reward.allowed).function
+    scores = {answer: reward(answer, prompt) for answer in prompt.fields["allowed"]}
+    assert [*scores.values()] == [1 + 0.2 * prompt.fields["difficulty"]] * 2
+    assert reward("bac", prompt) == 0
