@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 
 import pytest
 
@@ -136,3 +137,43 @@ def test_a_preference_column_that_is_not_there_names_its_flag(tmp_path):
     columns = Columns(prompt="question", chosen="better", rejected="answer")
     with pytest.raises(ValueError, match=r"^data\.columns\.chosen=better: .* has no such column"):
         hub(name=name, split=Split(), columns=columns, seed=0)
+
+
+def as_dapo(question, answer, index):
+    """The layout of DAPO-Math-17k."""
+    return {
+        "data_source": "math_dapo",
+        "prompt": [{"role": "user", "content": f"Solve it. {question}"}],
+        "ability": "MATH",
+        "reward_model": {"ground_truth": answer, "style": "rule-lighteval/MATH_v2"},
+        "extra_info": {"index": index},
+    }
+
+
+DAPO = Columns(prompt="prompt", answer="reward_model.ground_truth")
+
+
+def test_a_part_of_a_column_and_questions_that_are_repeated(tmp_path):
+    path = tmp_path / "dapo"
+    path.mkdir()
+    rows = [as_dapo(f"{i % 7} + 1?", str(i % 7 + 1), f"row {i}") for i in range(40)]
+    datasets.Dataset.from_list(rows).to_parquet(path / "train.parquet")
+    load = partial(hub, name=str(path), split=Split(held_out=0.0), columns=DAPO, seed=0)
+    assert len(load().train) == 40
+    data = load(unique=True)
+    assert [prompt.answer for prompt in data.train] == [str(i + 1) for i in range(7)]
+    assert data.train[0].messages == ({"role": "user", "content": "Solve it. 0 + 1?"},)
+    assert data.train[0].fields["reward_model"]["style"] == "rule-lighteval/MATH_v2"
+    assert [(row.line, row.reason) for row in data.quarantine] == [
+        (8, "repeats a question, as 33 rows do (data.unique)")
+    ]
+
+
+@pytest.mark.parametrize("answer", ["reward_model.truth", "data_source.truth", "reward.truth"])
+def test_a_part_that_no_column_has_is_named_with_those_that_there_are(tmp_path, answer):
+    path = tmp_path / "dapo"
+    path.mkdir()
+    datasets.Dataset.from_list([as_dapo("1?", "1", "a")]).to_parquet(path / "train.parquet")
+    columns = Columns(prompt="prompt", answer=answer)
+    with pytest.raises(ValueError, match=rf"^data.columns.answer={answer}: .* has no such column"):
+        hub(name=str(path), split=Split(held_out=0.0), columns=columns, seed=0)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING
 
 from tandem.contracts import register_dataset
 from tandem.data.checks import OWN_KEYS
-from tandem.data.records import AS_CHAT, Data, StreamMaker, Wording
+from tandem.data.records import AS_CHAT, Data, InvalidRow, StreamMaker, Wording, prompt_id
 from tandem.data.rows import Rows, assemble, check_rows
 from tandem.data.stream import PromptStream
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +32,8 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where question and answer stand. All other columns but `id` and `source` become fields."""
+    """Where question and answer stand; `reward_model.ground_truth` is a part of a column. All other
+    columns but `id` and `source` become fields."""
 
     prompt: str  # text, or a list of messages
     answer: str | None = None
@@ -42,14 +49,18 @@ def hub(
     split: Split,
     columns: Columns,
     wording: Wording = AS_CHAT,
+    unique: bool = False,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Rows are checked, split and limited as those of `jsonl` are."""
+    """Rows are checked, split and limited as those of `jsonl` are.
+
+    unique: of rows that ask the same question, whatever their other columns say, the first counts.
+    """
+    load = partial(load_rows, name, split.subset, columns=columns, wording=wording, unique=unique)
     loaded = [
-        None if part is None else load_rows(name, split.subset, part, columns, wording)
-        for part in (split.train, split.eval, split.test)
+        None if part is None else load(part) for part in (split.train, split.eval, split.test)
     ]
     return assemble(
         *loaded, held_out=split.held_out, max_size=max_size, curriculum=curriculum, seed=seed
@@ -57,7 +68,13 @@ def hub(
 
 
 def load_rows(
-    name: str, subset: str | None, split: str, columns: Columns, wording: Wording
+    name: str,
+    subset: str | None,
+    split: str,
+    *,
+    columns: Columns,
+    wording: Wording,
+    unique: bool = False,
 ) -> Rows:
     try:
         import datasets
@@ -70,24 +87,53 @@ def load_rows(
         raise ValueError(
             f"data.name={name} (data.split: subset {subset}, split {split}): {reason}"
         ) from None
-    _check_columns(name, columns, table.column_names)
+    _check_columns(name, columns, table.features)
+    kept = _distinct(table, columns.prompt) if unique else range(len(table))
+    file = f"{name}:{split}"
     rows = check_rows(
-        enumerate(table, start=1),
+        zip((place + 1 for place in kept), table.select(kept), strict=True),
         lambda row: _as_row(row, columns),
-        file=f"{name}:{split}",
+        file=file,
         source=name.rstrip("/").split("/")[-1],
     )
     if not rows.prompts:
         raise ValueError(f"data.name={name}: no usable row among {len(rows.bad)} of {split}")
-    return replace(rows, prompts=tuple(wording.put(prompt) for prompt in rows.prompts))
+    prompts = tuple(wording.put(prompt) for prompt in rows.prompts)
+    return replace(rows, prompts=prompts, bad=(*rows.bad, *_repeats(kept, len(table), file)))
 
 
-def _check_columns(name: str, columns: Columns, given: Iterable[str]) -> None:
+def _distinct(table: datasets.Dataset, column: str) -> list[int]:
+    """The places of the rows that ask a question first; only its column is read."""
+    places: dict[int, int] = {}
+    for place, row in enumerate(table.select_columns([column.partition(".")[0]])):
+        places.setdefault(prompt_id(json.dumps(_part(row, column))), place)
+    return [*places.values()]
+
+
+def _repeats(kept: Sequence[int], there: int, file: str) -> tuple[InvalidRow, ...]:
+    """All rows that were left out for their question, as one: they may be a hundred to each."""
+    if len(kept) == there:
+        return ()
+    first = next(place for place, number in enumerate([*kept, there]) if place != number)
+    reason = f"repeats a question, as {there - len(kept)} rows do (data.unique)"
+    return (InvalidRow(file=file, line=first + 1, reason=reason),)
+
+
+def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
     for option, column in _named(columns).items():
-        if column not in given:
-            raise ValueError(
-                f"data.columns.{option}={column}: {name} has no such column, only {sorted(given)}"
-            )
+        within = features
+        for part in column.split("."):
+            if not isinstance(within, Mapping) or part not in within:
+                there = sorted(within) if isinstance(within, Mapping) else "no parts"
+                raise ValueError(
+                    f"data.columns.{option}={column}: {name} has no such column, only {there}"
+                )
+            within = within[part]
+
+
+def _part(row: Mapping, column: str) -> object:
+    """Of a row, or of a part of it that is missing where it is null."""
+    return reduce(lambda within, name: within and within[name], column.split("."), row)
 
 
 def _named(columns: Columns) -> dict[str, str]:
@@ -102,12 +148,14 @@ def _named(columns: Columns) -> dict[str, str]:
 
 
 def _as_row(row: dict, columns: Columns) -> dict:
-    question, named = row[columns.prompt], _named(columns)
-    used = (*OWN_KEYS, *named.values())
-    pair = {side: _last_turn(row[named[side]]) for side in ("chosen", "rejected") if side in named}
+    named = _named(columns)
+    read = {name: _part(row, column) for name, column in named.items()}
+    question = read["prompt"]
+    used = (*OWN_KEYS, *named.values())  # a column of which a part was read stays, as a field
+    pair = {side: _last_turn(read[side]) for side in ("chosen", "rejected") if side in named}
     return {
         "messages" if isinstance(question, list) else "prompt": question,
-        "answer": None if columns.answer is None else _answer(row[columns.answer], columns),
+        "answer": _answer(read.get("answer"), columns),
         **pair,
         **{key: value for key, value in row.items() if key not in used},
     }
