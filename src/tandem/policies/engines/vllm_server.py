@@ -27,7 +27,7 @@ class VllmServer(EngineOption):
     folder: str  # weights are handed over in it: the server sees it under the same path
     api_key_env: str | None = None  # name of the environment variable with the server's --api-key
     model: str | None = None  # name that the weights are served under; None: the server's first
-    concurrency: int = 64  # rows that are asked for at once
+    concurrency: int = 256  # rows in flight: an H100 holds about so many of 8B
     timeout: float = 300.0  # seconds of one attempt at a row, or at a handover
     patience: float = 900.0  # seconds of all attempts, so long a server may be away
     max_reply_bytes: int = 2**24
