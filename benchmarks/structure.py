@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -179,18 +180,18 @@ def of_command() -> dict[str, object]:
     """How often one command composes, and what a composed run of tokens shows its user."""
     import runpy
 
-    from tandem.config import compose, loading
-    from tandem.config.plain import user_keys
+    from tandem.config import compose, loading, plain
 
+    user_keys = first_of(plain, "list_user_keys", "user_keys")
     keys = user_keys(compose(["model=tiny_lm", "algorithm=grpo"]))
     flow = user_keys(compose(["model=tiny_flow"]))
-    made, plain = [], loading.merged
+    made, merge = [], first_of(loading, "merge_files", "merged")
 
     def counted(*given):
         made.append(1)
-        return plain(*given)
+        return merge(*given)
 
-    loading.merged = counted
+    setattr(loading, merge.__name__, counted)
     with tempfile.TemporaryDirectory() as folder:
         sys.argv = ["train.py", "dry_run=true", f"run_dir={folder}/run"]
         runpy.run_path("train.py", run_name="__main__")
@@ -201,13 +202,17 @@ def of_command() -> dict[str, object]:
     }
 
 
+def first_of(module: ModuleType, *names: str) -> Callable:
+    """A function by the first of its names that a checkout has: older ones had others."""
+    return next(getattr(module, name) for name in names if hasattr(module, name))
+
+
 def of_swaps() -> dict[str, object]:
     """Losses in the place of a preset's own, as anybody would type it."""
-    from tandem.config import ConfigError, check, compose
-    from tandem.config.composition import loader
-    from tandem.config.overrides import menu
+    from tandem.config import ConfigError, check, compose, composition, overrides
 
-    losses = menu(loader())["algorithm/loss"]
+    list_options = first_of(overrides, "list_options", "menu")
+    losses = list_options(first_of(composition, "make_loader", "loader")())["algorithm/loss"]
     failed, refused, tried = [], 0, 0
     for preset in LANGUAGE_PRESETS:
         for loss in losses:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hydra.core.config_store import ConfigStore
 
-from tandem.config.registered import own_options
+from tandem.config.registered import list_own_options
 from tandem.contracts import REGISTERED
 
 pytest_plugins = ["reference_values", "durations"]
@@ -41,17 +41,17 @@ def free_port() -> int:
 @pytest.fixture
 def unpainted(monkeypatch):
     """The pictures of a run are drawn up, but not painted, which takes longer than a short run."""
-    monkeypatch.setattr("tandem.record.plots._saved", lambda figure, path, title: path)
+    monkeypatch.setattr("tandem.record.plots._save", lambda figure, path, title: path)
 
 
 @pytest.fixture
 def unregistered(monkeypatch):
     """Functions that were registered before are unknown to the test, and its own to later ones."""
-    before = dict(own_options())
+    before = dict(list_own_options())
     for key in before:
         del REGISTERED[key]
     yield
-    for group, name in [*own_options()]:
+    for group, name in [*list_own_options()]:
         del REGISTERED[group, name]
         folder = ConfigStore.instance().repo
         for part in group.split("/"):

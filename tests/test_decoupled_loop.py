@@ -20,7 +20,7 @@ from tandem.algorithm.decoupled import likelihoods
 from tandem.dynamics.kernels import ode
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan, Budget
-from tandem.types import DecoupledBatch, Summary, each, take
+from tandem.types import DecoupledBatch, Summary, map_fields, take
 
 PRESETS = ("nft", "awm", "dgpo", "crd")
 SURVEYED = ("dgpo", "crd")
@@ -73,17 +73,17 @@ def test_what_a_survey_gathers_of_all_rows_is_small(name, monkeypatch):
     def spied(function):
         return lambda *records: gathered.extend(records) or over_all(function)(*records)
 
-    monkeypatch.setattr(distributed, "over_all", spied)
+    monkeypatch.setattr(distributed, "with_all_rows", spied)
     bench = run(few(name), budget=Budget(rows=5))
     seen = [record for record in gathered if isinstance(record, Summary | DecoupledBatch)]
     assert len(seen) == bench.plan.updates
-    each(seen[0], lambda x: assert_close(x.ndim, min(x.ndim, 2)))
+    map_fields(seen[0], lambda x: assert_close(x.ndim, min(x.ndim, 2)))
 
 
 @pytest.mark.parametrize("name", SURVEYED)
 def test_no_graph_waits_for_a_rank_that_must_cut(name, monkeypatch):
     assert Bench(few(name)).first_rows().record.error.requires_grad
-    monkeypatch.setattr(distributed, "largest", lambda parts: parts + 1)
+    monkeypatch.setattr(distributed, "all_max", lambda parts: parts + 1)
     assert Bench(few(name)).first_rows().record is None
 
 

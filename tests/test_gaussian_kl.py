@@ -13,7 +13,7 @@ from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.regularizers import KLInLoss, KLInReward
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
-from tandem.contracts import unbound
+from tandem.contracts import unwrap_partial
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, step_log_ratio
 from tandem.experience import Experience
@@ -157,7 +157,7 @@ def test_the_kl_of_every_preset_is_the_closed_form(preset, size):
     rows = policy.rows()
     rows = replace(rows, weights=algorithm.training_objective.weigh(MASK))
     algorithm.training_objective(policy, rows).loss.backward()
-    loss = unbound(penalty.loss)[0]
+    loss = unwrap_partial(penalty.loss)[0]
     assert_close(
         policy.own.grad,
         gradient_by_hand(policy, loss, penalty.coef, algorithm.weights(MASK)),

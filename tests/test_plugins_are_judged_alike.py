@@ -11,7 +11,7 @@ from legality import GROUPS as OF_PAGE
 
 from tandem.advantages.group import unbiased_std
 from tandem.config import ConfigError, build, check, compose
-from tandem.config.checks import case_of
+from tandem.config.checks import make_case
 from tandem.contracts import REGISTERED, Facts, Registrar, facts_of, options_of
 from tandem.legality import check as complaints
 from tandem.legality.units import warning
@@ -88,7 +88,7 @@ def first(case):
 
 @pytest.fixture(scope="module")
 def cases():
-    return {line: case_of(compose([*shlex.split(line), "~recipe"])) for line in COMPOSITIONS}
+    return {line: make_case(compose([*shlex.split(line), "~recipe"])) for line in COMPOSITIONS}
 
 
 def outcomes(group, cases, put):
@@ -230,7 +230,7 @@ def test_a_plugin_s_numbers_come_in_the_units_of_the_dynamics(plugin):
 
 def test_a_number_without_a_unit_is_named_where_a_flow_is_trained(plugin):
     def said(*words):
-        case = case_of(compose([plugin, *words, "~recipe"]))
+        case = make_case(compose([plugin, *words, "~recipe"]))
         return warning(case.algorithm, case.plan)
 
     own = ("algorithm=grpo", "algorithm/loss=silent")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tandem.config import check, compose
-from tandem.sweep.swept_values import one_that_runs
-from tandem.sweep.words import sweep_of
+from tandem.sweep.swept_values import find_one_that_runs
+from tandem.sweep.words import parse_sweep
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,8 +34,8 @@ def commands() -> list[str]:
 def test_a_command_of_the_documents_composes_and_binds(command):
     words = shlex.split(command, comments=True)[1:]
     overrides = [word for word in words if "=" in word or word.startswith("~")]
-    if (sweep := sweep_of(overrides, multirun="-m" in words)) is not None:
-        one_that_runs(sweep, check)
+    if (sweep := parse_sweep(overrides, multirun="-m" in words)) is not None:
+        find_one_that_runs(sweep, check)
     else:
         check(compose(overrides))
 

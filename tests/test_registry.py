@@ -13,7 +13,7 @@ import tandem
 from tandem import register_adv_estimator, register_policy_loss, register_reward, register_weights
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
-from tandem.config.registered import own_options, store_options
+from tandem.config.registered import list_own_options, store_options
 from tandem.rewards import Rewards, batched
 from tandem.types import Prompt
 
@@ -258,7 +258,7 @@ def test_another_signature_of_a_loss_is_refused_with_both_that_fit(function):
     assert "(batch, *, numbers) -> the loss of each step [B, T]" in said
     assert "(old_logp, logp, advantages, mask, *, numbers) -> (loss, metrics)" in said
     assert "\n" not in said
-    assert own_options() == {}
+    assert list_own_options() == {}
 
 
 @pytest.mark.parametrize("function", [wrong_number, wrong_keyword, wrong_order])

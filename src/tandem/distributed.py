@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from tandem.types import Record, Rollout, Scores, each, pad_steps
+from tandem.types import Record, Rollout, Scores, map_fields, pad_steps
 
 # Of a process among those of its run: all three are 0 for the first one alone. torchrun tells RANK,
 # Lightning the other two.
@@ -56,7 +56,9 @@ def gather(record: Record) -> Record:
     """The rows of all ranks in rank order. Shorter T are padded with 0 on the right."""
     if world_size() == 1:
         return record
-    return each(_numbers(record), lambda value: () if isinstance(value, tuple) else _gather(value))
+    return map_fields(
+        _numbers(record), lambda value: () if isinstance(value, tuple) else _gather(value)
+    )
 
 
 def all_gather_object(own: list) -> list:

@@ -15,7 +15,7 @@ from tandem.types import (
     Rollout,
     Scores,
     check_shapes,
-    each,
+    map_fields,
     take,
 )
 
@@ -62,7 +62,7 @@ def select_rows(experience: Experience, rows: Tensor) -> Experience:
         returns=None if returns is None else returns[:, :steps],
         weights={name: weight[:, :steps] for name, weight in chosen.weights.items()},
         surveyed={name: found[:, :steps] for name, found in chosen.surveyed.items()},
-        record=each(chosen.record, lambda x: x if x.ndim == 1 else x[:, :steps]),
+        record=map_fields(chosen.record, lambda x: x if x.ndim == 1 else x[:, :steps]),
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 
-def located(path: str, *, key: str) -> str:
+def locate(path: str, *, key: str) -> str:
     """The path of a folder, or the name of a hub repository that is cached or can be reached.
 
     `key` is the setting that a complaint names.
@@ -40,7 +40,8 @@ def check_hub(name: str, key: str) -> None:
         HfApi().model_info(name, timeout=10)
     except Exception as error:  # no network, no such name, no access: the reason is in the text
         raise ValueError(
-            f"{key}={name} is no folder, and the hub did not give it ({one_line(error)}); {advice}"
+            f"{key}={name} is no folder, and the hub did not give it ({shorten_error(error)}); "
+            f"{advice}"
         ) from None
 
 
@@ -76,7 +77,7 @@ def _shards(index: Path) -> list[str]:
     return [str(name) for name in json.loads(index.read_bytes()).get("weight_map", {}).values()]
 
 
-def without_bars() -> None:
+def hide_bars() -> None:
     """A line of our own says what is loaded; of bars a terminal sees those of downloads."""
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils import logging
@@ -92,5 +93,5 @@ def align(network: nn.Module) -> None:
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
 
-def one_line(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

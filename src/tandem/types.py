@@ -102,7 +102,7 @@ class Rollout:
     @property
     def trained(self) -> Tensor:
         """[B, T] bool: the mask, without the rows that others are only compared with."""
-        return without(self.baseline, self.mask)
+        return mask_without(self.baseline, self.mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class CoupledBatch:
     @property
     def trained(self) -> Tensor:
         """[B, T] bool: the mask, without the rows that others are only compared with."""
-        return without(self.baseline, self.mask)
+        return mask_without(self.baseline, self.mask)
 
 
 OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast"}  # errors of older weights, by their name
@@ -237,7 +237,7 @@ class Summary:
     group: Tensor  # [B] int64
 
 
-def without(rows: Tensor | None, mask: Tensor) -> Tensor:
+def mask_without(rows: Tensor | None, mask: Tensor) -> Tensor:
     """[B, T] bool: the mask, but False on the chosen rows. rows: [B] bool; None: there are none."""
     return mask if rows is None else mask & ~rows[:, None]
 
@@ -250,7 +250,7 @@ def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[i
 
 def take(record: Record, rows: Tensor) -> Record:
     """The chosen rows of every tensor and tuple of a record. rows: [N] int64 -> B becomes N."""
-    return each(
+    return map_fields(
         record,
         lambda value: (
             value[rows.to(value.device)]
@@ -265,7 +265,7 @@ def concat(records: Sequence[Record]) -> Record:
     if len(records) == 1:
         return records[0]
     first = records[0]
-    return each(first, lambda *values: _join(values), *records[1:])
+    return map_fields(first, lambda *values: _join(values), *records[1:])
 
 
 def _join(values: tuple) -> Tensor | tuple:
@@ -283,7 +283,7 @@ def pad_steps(value: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(value, (*behind, 0, width - value.shape[1]))
 
 
-def each(record: Record, change: Callable, *others: Record) -> Record:
+def map_fields(record: Record, change: Callable, *others: Record) -> Record:
     """Rebuild a record (nested ones too) with `change` applied to each tensor and tuple in it."""
     if record is None:
         return None
@@ -291,12 +291,13 @@ def each(record: Record, change: Callable, *others: Record) -> Record:
         return change(record, *others)
     if isinstance(record, Mapping):
         return {
-            key: each(value, change, *(o[key] for o in others)) for key, value in record.items()
+            key: map_fields(value, change, *(o[key] for o in others))
+            for key, value in record.items()
         }
     if not is_dataclass(record):
         raise TypeError(f"a record holds tensors, tuples and records, not {type(record).__name__}")
     parts = {
-        f.name: each(getattr(record, f.name), change, *(getattr(o, f.name) for o in others))
+        f.name: map_fields(getattr(record, f.name), change, *(getattr(o, f.name) for o in others))
         for f in fields(record)
     }
     return type(record)(**parts)

@@ -9,7 +9,7 @@ from hanging import hangs_at, in_c, in_c_with_the_lock, in_python, said_by, star
 from toy_run import run
 
 from tandem.record import jsonl
-from tandem.record.checkpoint import newest_whole
+from tandem.record.checkpoint import find_newest_whole
 from tandem.settings.guards import Guards
 from tandem.stop import STALLED
 from tandem.training.callbacks import INTERRUPTED
@@ -33,7 +33,7 @@ def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, ho
     assert child.exitcode == INTERRUPTED
     said = said_by(folder).read_text()
     assert f"{number.name} again: ended at once; checkpoint 2 is there; go on with: " in said
-    assert newest_whole(folder / "checkpoints").step == 2
+    assert find_newest_whole(folder / "checkpoints").step == 2
     run(folder, resume=True)
     assert [line["iteration"] for line in jsonl.read(folder / "metrics.jsonl")] == [*range(7)]
 
@@ -48,7 +48,7 @@ def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own
     assert f"in {how.__name__}\n" in said  # the stack of the thread that hangs
     assert "in _watch\n" in said  # and of the others
     assert "stalled: no progress in 0.5 s in iteration 3 on rank 0 (guards.stalled_after=" in said
-    assert newest_whole(folder / "checkpoints").step == 2
+    assert find_newest_whole(folder / "checkpoints").step == 2
 
 
 def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp_path):

@@ -16,7 +16,7 @@ from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_t
 from tandem import distributed
 from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
-from tandem.record.checkpoint import newest_whole
+from tandem.record.checkpoint import find_newest_whole
 from tandem.training.callbacks import INTERRUPTED, Interrupted
 from tandem.training.callbacks.interrupt import SIGNALS
 
@@ -160,7 +160,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path, straight, number, call,
         run(tmp_path, reward=signals_at(call, number))
     assert ended.value.code == INTERRUPTED == 75
     assert [signal.getsignal(n) for n in SIGNALS] == before
-    assert newest_whole(tmp_path / "checkpoints").step == finished
+    assert find_newest_whole(tmp_path / "checkpoints").step == finished
     assert [line["iteration"] for line in metrics(tmp_path)] == [*range(finished)]
     run(tmp_path, resume=True)
     assert_same_run(tmp_path, straight)
@@ -238,7 +238,7 @@ def test_two_ranks_write_one_record_and_end_together(tmp_path):
     run(straight, devices=2)
     with pytest.raises(ProcessExitedException, match="exit code 75"):
         run(stopped, devices=2, reward=signals_second_rank)
-    assert newest_whole(stopped / "checkpoints").step in (1, 2)
+    assert find_newest_whole(stopped / "checkpoints").step in (1, 2)
     run(stopped, devices=2, resume=True)
     assert [line["iteration"] for line in metrics(straight)] == [*range(ITERATIONS + 1)]
     assert_same_run(stopped, straight)

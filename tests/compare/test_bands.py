@@ -12,7 +12,7 @@ from tandem.compare import bands, expected_bands
 from tandem.compare.__main__ import main
 from tandem.compare.band_table import describe_judged, table_judged
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.variants import group_runs
 
 METRIC = "eval/accuracy"
 SPREAD = 0.03
@@ -31,7 +31,7 @@ def experiment(folder, seeds=10, algorithms=("grpo", "rloo")):
         for seed in range(seeds):
             place = folder / "runs" / f"{algorithm}-{seed}"
             write_run(place, curve(seed), seed=seed, algorithm=algorithm, every=10)
-    variants = grouped([read(path) for path in find([folder / "runs"])])
+    variants = group_runs([read(path) for path in find([folder / "runs"])])
     expected_bands.save(folder / "kept", variants, METRIC)
     return expected_bands.load(folder / "kept")
 
@@ -114,7 +114,7 @@ def test_a_share_ends_at_one_and_a_reward_does_not():
 def test_a_long_curve_is_judged_at_few_points(tmp_path):
     """Each more would widen the band for all of them."""
     write_run(tmp_path, np.linspace(0, 1, 101).tolist())
-    (variant,) = grouped([read(tmp_path)])
+    (variant,) = group_runs([read(tmp_path)])
     kept = expected_bands.describe_variant(variant, METRIC)["x"]
     assert len(kept) == 20 and (kept[0], kept[-1]) == (0, 100)
 
@@ -124,7 +124,7 @@ def test_of_a_run_that_goes_on_no_band_is_kept(tmp_path):
     for seed in range(3):
         own = curve(seed)[: 6 - (seed == 2)]
         write_run(tmp_path / str(seed), own, seed=seed, iterations=5, going=True)
-    variants = grouped([read(path) for path in find([tmp_path])])
+    variants = group_runs([read(path) for path in find([tmp_path])])
     with pytest.raises(ValueError, match="1 of 3 runs goes on, such as 2; keep a band of runs"):
         expected_bands.save(tmp_path / "kept", variants, METRIC)
     assert not (tmp_path / "kept").exists()

@@ -15,7 +15,7 @@ from tandem.compare.pairs import compare_all
 from tandem.compare.scores import score_variant
 from tandem.compare.statistics.intervals import find_seeds_needed, paired, welch
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.variants import group_runs
 
 METRIC = "eval/accuracy"
 FAR = {"grpo": [0.80, 0.82, 0.81, 0.79], "rloo": [0.50, 0.53, 0.51, 0.49]}
@@ -24,7 +24,7 @@ NEAR = {"grpo": [0.80, 0.60, 0.70, 0.75], "rloo": [0.71, 0.66, 0.72, 0.61]}
 
 def table(tmp_path, finals, **common):
     runs = [read(path) for path in find([write_sweep(tmp_path, finals, **common)])]
-    return [score_variant(one, "eval/accuracy") for one in grouped(runs)]
+    return [score_variant(one, "eval/accuracy") for one in group_runs(runs)]
 
 
 def test_a_difference_that_is_there_is_claimed(tmp_path):
@@ -144,7 +144,7 @@ def test_a_partner_that_died_without_a_score_leaves_no_pairs(tmp_path):
     (tmp_path / "rloo-3" / "metrics.jsonl").unlink()
     die(tmp_path / "rloo-3")
     runs = [read(path) for path in find([tmp_path])]
-    (pair,) = compare_all([score_variant(one, METRIC) for one in grouped(runs)], METRIC)
+    (pair,) = compare_all([score_variant(one, METRIC) for one in group_runs(runs)], METRIC)
     assert pair.difference == welch(NEAR["grpo"], NEAR["rloo"][:3])
 
 
@@ -161,7 +161,7 @@ def test_a_run_that_died_counts_with_the_score_it_had(tmp_path):
     write_run(tmp_path / "dead", [0.1], seed=0, iterations=9)
     write_run(tmp_path / "whole", [0.0, 0.9], seed=1, every=9)
     found = score_variant(
-        grouped([read(p) for p in find([tmp_path])], ["algorithm"])[0], "eval/accuracy"
+        group_runs([read(p) for p in find([tmp_path])], ["algorithm"])[0], "eval/accuracy"
     )
     assert found.estimate.mean == pytest.approx(0.5)
     assert (found.seeds_that("died"), found.without, found.worst) == ([0], [], (0, 0.1))

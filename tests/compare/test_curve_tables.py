@@ -8,13 +8,15 @@ from tandem.compare.curve_summaries import choose_threshold
 from tandem.compare.curve_tables import table_curves, table_tries
 from tandem.compare.scores import score_variant
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.variants import group_runs
 
 METRIC = "eval/accuracy"
 
 
 def variants_of(folder, metric=METRIC):
-    return [score_variant(one, metric) for one in grouped([read(path) for path in find([folder])])]
+    return [
+        score_variant(one, metric) for one in group_runs([read(path) for path in find([folder])])
+    ]
 
 
 def cells(table, row=0):

@@ -62,7 +62,7 @@ def test_new_lines_and_new_runs_appear(tmp_path):
 def test_a_run_goes_on_until_its_lock_is_free_though_it_writes_nothing(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]}, iterations=9)
     found, run = watched(tmp_path), tmp_path / "grpo-0"
-    with outcome.locked(run):
+    with outcome.lock_folder(run):
         (score,) = seen(found)["variants"][0]["scores"]
         assert (score["goes_on"], score["died"]) == (True, False)
     (score,) = seen(found)["variants"][0]["scores"]

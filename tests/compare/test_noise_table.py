@@ -10,7 +10,7 @@ from tandem.compare.scores import score_variant
 from tandem.compare.statistics.variance_components import own, shared
 from tandem.record.reading.evaluations import last_evaluation
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.variants import group_runs
 
 METRIC = "eval/accuracy"
 
@@ -25,7 +25,7 @@ def written(folder, algorithm, answers, *, ids=None, sources=None, **common):
 
 
 def table_of(folder):
-    variants = [score_variant(one, METRIC) for one in grouped([read(p) for p in find([folder])])]
+    variants = [score_variant(one, METRIC) for one in group_runs([read(p) for p in find([folder])])]
     return table_noises(variants, compare_all(variants, METRIC), METRIC)
 
 

@@ -17,7 +17,7 @@ from tandem.compare.comparison import Request, compare
 from tandem.compare.report import live
 from tandem.compare.report.write import write_report
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.variants import group_runs
 from tandem.record.run_record import RunRecord
 
 pytestmark = [
@@ -51,7 +51,7 @@ def pages(tmp_path_factory):
             for j, name in enumerate(("grpo", "rloo"))
         }
         write_task(folder / "tasks", f"task{i}", finals)
-    kept = grouped([read(path) for path in find([folder / "language"])])
+    kept = group_runs([read(path) for path in find([folder / "language"])])
     expected_bands.save(folder / "kept", kept, "eval/accuracy")
     showcase.newcomers(folder / "newcomers")
     showcase.many(folder / "many")

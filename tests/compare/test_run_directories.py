@@ -8,7 +8,7 @@ import pytest
 from written_runs import write_run
 
 from tandem.compare.__main__ import main
-from tandem.record.reading.planned import unrecorded
+from tandem.record.reading.planned import list_unrecorded
 from tandem.record.reading.provenance import code_of
 from tandem.record.reading.runs import find, read
 from tandem.sweep import status
@@ -42,7 +42,7 @@ def states(folder):
 
 def test_a_run_goes_on_as_long_as_its_lock_is_held_and_died_when_it_is_free(tmp_path):
     folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
-    with status.locked(folder):
+    with status.lock_folder(folder):
         assert states(folder) == ("goes on", "goes on")
     assert read(folder).state == "died"
 
@@ -93,11 +93,11 @@ def test_a_run_that_a_sweep_planned_and_that_left_no_record_is_missed(tmp_path, 
     for seed in (0, 1):
         write_run(sweep / f"seed={seed}", [0.0, 0.5 + seed / 10], seed=seed)
     status.write_plan(sweep, "train.py -m seed=0,1", {name: jobs[name] for name in list(jobs)[:2]})
-    assert unrecorded([sweep]) == []
+    assert list_unrecorded([sweep]) == []
     (sweep / "seed=2").mkdir()
     status.write_plan(sweep, "train.py -m seed=0,1,2,3", jobs)
     said = "sweep planned 4 runs; 2 have no record: seed=2, seed=3"
-    assert unrecorded([tmp_path, sweep]) == [said]
+    assert list_unrecorded([tmp_path, sweep]) == [said]
     main([str(sweep), f"out={tmp_path / 'out'}"])
     assert said in capsys.readouterr().out
     of_page = json.dumps(f"n = 2 seeds each · {said}").strip('"')

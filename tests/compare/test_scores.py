@@ -5,7 +5,7 @@ import torch
 from records import rollout, scores
 
 from tandem.compare.scores import is_score, is_share
-from tandem.evaluation.prompt_metrics import PromptMetrics, metrics_of
+from tandem.evaluation.prompt_metrics import PromptMetrics, compute_metrics
 from tandem.evaluation.settings import Answers, Pictures
 from tandem.metrics import response_metrics, reward_metrics
 from tandem.policies.flow.records import FlowSampling
@@ -23,7 +23,7 @@ def evaluated(settings, own, parts):
     prompts = [Prompt(id=i, source=source, text="?") for i, source in enumerate(("std", "a/b"))]
     sums = {name: torch.ones(2, dtype=torch.float64) for name in PromptMetrics(parts).names}
     passes = settings.passes(own, full=True)
-    return {name for one in passes for name in metrics_of(sums, parts, prompts, one)}
+    return {name for one in passes for name in compute_metrics(sums, parts, prompts, one)}
 
 
 def trained():

@@ -9,9 +9,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, build, check, compose
-from tandem.config.arguments import defaulted, filled, left_out_keys
+from tandem.config.arguments import fill_defaults, list_defaulted, list_left_out_keys
 from tandem.config.composition import conf_folder
-from tandem.config.plain import user_keys
+from tandem.config.plain import list_user_keys
 
 TARGETS = sorted(
     {
@@ -30,11 +30,11 @@ def of_inspect(target: str) -> set[str]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_source_says_what_the_imported_function_does(target):
-    assert {*defaulted(target)} == of_inspect(target)
+    assert {*list_defaulted(target)} == of_inspect(target)
 
 
 def test_a_library_s_function_is_not_read():
-    assert defaulted("torch.optim.AdamW") == ()
+    assert list_defaulted("torch.optim.AdamW") == ()
 
 
 SET = {
@@ -80,14 +80,14 @@ def test_a_value_that_does_not_fit_is_refused_under_its_key():
 
 
 def test_a_run_of_tokens_shows_no_more_than_its_user_chooses_among():
-    shown = user_keys(compose(["model=tiny_lm", "algorithm=grpo"]))
+    shown = list_user_keys(compose(["model=tiny_lm", "algorithm=grpo"]))
     assert len(shown) <= 90
-    assert not {*shown} & {*left_out_keys(compose([]))}
+    assert not {*shown} & {*list_left_out_keys(compose([]))}
 
 
 def test_a_record_names_the_defaults_that_files_leave_out():
     config = OmegaConf.to_container(compose([]), resolve=True)
-    kept = filled(config)
+    kept = fill_defaults(config)
     assert "top_p" not in config["rollout"] and kept["rollout"]["top_p"] == 1.0
     assert {name: kept[name] for name in ("seed", "iterations")} == {
         name: config[name] for name in ("seed", "iterations")

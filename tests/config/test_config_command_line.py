@@ -15,8 +15,8 @@ from tandem.config.composition import conf_folder
 from tandem.config.help import everything, page
 from tandem.config.refusals import refusals
 from tandem.launch.command_line import help_of, preflight
-from tandem.sweep.swept_values import TRIES, partners
-from tandem.sweep.words import Sweep, sweep_of
+from tandem.sweep.swept_values import TRIES, combine
+from tandem.sweep.words import Sweep, parse_sweep
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,17 +24,17 @@ ROOT = Path(__file__).parents[2]
 def test_a_value_is_tried_beside_each_partner_once_before_any_of_them_twice():
     swept = {"a": ["1", "2"], "b": ["3", "4", "5"], "seed": ["0", "1"]}
     first = [["a=2", f"b={b}", "seed=0"] for b in (3, 4, 5)]
-    assert partners(swept, "a=2") == [tuple(row) for row in first]
-    assert partners(swept, "seed=1")[:3] == [
+    assert combine(swept, "a=2") == [tuple(row) for row in first]
+    assert combine(swept, "seed=1")[:3] == [
         ("a=1", "b=3", "seed=1"), ("a=2", "b=4", "seed=1"), ("a=1", "b=5", "seed=1"),
     ]  # fmt: skip
     many = {key: [str(x) for x in range(20)] for key in "abc"}
-    assert len({*partners(many, "a=7")}) == TRIES
+    assert len({*combine(many, "a=7")}) == TRIES
 
 
 def test_a_sweep_over_a_pattern_names_the_options():
     def values(words):
-        return sweep_of([words], multirun=True).swept["optimizer"]
+        return parse_sweep([words], multirun=True).swept["optimizer"]
 
     assert values("optimizer=glob(s*)") == ["sgd"]
     assert values("optimizer=glob(a*)") == ["adam", "adamw", "adamw_8bit"]
@@ -111,8 +111,8 @@ def test_a_refusal_is_one_line_and_exit_code_2(capsys):
 
 
 def test_a_run_is_composed_once_and_keeps_the_words_that_began_it(monkeypatch):
-    composed, create = [], loading.merged
-    monkeypatch.setattr(loading, "merged", lambda *given: composed.append(1) or create(*given))
+    composed, create = [], loading.merge_files
+    monkeypatch.setattr(loading, "merge_files", lambda *given: composed.append(1) or create(*given))
     run = preflight(["train.py", "iterations=2", "hydra.verbose=false", "algorithm=rloo"])
     assert len(composed) == 1
     assert run.overrides == run.cfg.overrides == ["iterations=2", "algorithm=rloo"]

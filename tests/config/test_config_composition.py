@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tandem.config import ConfigError, build, check, compose
-from tandem.config.composition import conf_folder, loader
+from tandem.config.composition import conf_folder, make_loader
 from tandem.config.help import places
-from tandem.config.overrides import menu
-from tandem.config.plain import plain
+from tandem.config.overrides import list_options
+from tandem.config.plain import to_plain
 from tandem.config.plugins import ADMITTED
 from tandem.settings.settings import COMPONENTS, Settings
 
@@ -107,7 +107,7 @@ FITTING = {  # of all options of a group
     "dynamics/stochastic": RANDOM,
     "dynamics/stochastic/stay": [*RANDOM, "dynamics/stochastic=sliding_window"],
 }
-MENU = menu(loader())
+MENU = list_options(make_loader())
 PLACES = places(conf_folder())  # as --help has them
 OPTIONS = [
     f"{spelling.partition(' ')[0]}={option}"
@@ -198,7 +198,7 @@ def test_the_choice_of_dynamics_is_the_one_that_was_made():
 
 
 def test_runs_are_named_by_what_they_are():
-    folder = plain(compose(["algorithm=rloo", "seed=7"]))["run_dir"]
+    folder = to_plain(compose(["algorithm=rloo", "seed=7"]))["run_dir"]
     date, name = Path(folder).parts[1:]
     assert Path(folder).parts[0] == "runs"
     assert date.count("-") == 2

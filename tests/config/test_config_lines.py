@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tandem.config import ConfigError, check, compose, configuration
-from tandem.config.arguments import left_out_keys
+from tandem.config.arguments import list_left_out_keys
 from tandem.config.names import ALIASES, unknown
-from tandem.config.values import dotted
+from tandem.config.values import list_keys
 
 ROOT = Path(__file__).parents[2]
 
@@ -417,7 +417,7 @@ def leads(text: str) -> list[str]:
 def keys_beside(*choices: str) -> list[str]:
     cfg = compose([*choices, "~recipe"])
     check(cfg)
-    return [*dotted(cfg), *left_out_keys(cfg)]
+    return [*list_keys(cfg), *list_left_out_keys(cfg)]
 
 
 def test_what_other_libraries_call_it_leads_to_something_that_composes():

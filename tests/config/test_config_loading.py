@@ -9,7 +9,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose, files, loading
-from tandem.config.composition import conf_folder, loader
+from tandem.config.composition import conf_folder, make_loader
 from tandem.config.loading import merge
 
 LINES = (
@@ -23,7 +23,7 @@ LINES = (
 @pytest.mark.parametrize("choices", LINES, ids=" ".join)
 def test_choices_compose_to_what_hydra_composes(choices, monkeypatch):
     """The oracle is Hydra's own loader, with its own reading, merging and list."""
-    ours = loader().compose(choices)
+    ours = make_loader().compose(choices)
     monkeypatch.setattr(loading.hydras_list, "_create_interpolation_map", loading._choices)
     path = create_config_search_path(str(conf_folder()))
     theirs = ConfigLoaderImpl(path).load_configuration("config", choices, run_mode=RunMode.RUN)

@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, check, compose, configuration, resumed
+from tandem.config import ConfigError, check, compose, configuration, resume_config
 from tandem.record.secrets import scrub_config
 
 
@@ -21,7 +21,7 @@ def run_dir(tmp_path, recorded):
 
 
 def test_a_run_goes_on_as_it_was(run_dir):
-    before, after = OmegaConf.load(run_dir / "config.yaml"), resumed(run_dir, [])
+    before, after = OmegaConf.load(run_dir / "config.yaml"), resume_config(run_dir, [])
     assert after.resume == after.run_dir == str(run_dir)
     after.resume, after.run_dir = before.resume, before.run_dir
     assert after == before
@@ -29,7 +29,7 @@ def test_a_run_goes_on_as_it_was(run_dir):
 
 def test_what_may_change_changes(run_dir):
     overrides = ["iterations=7", "checkpoints.keep=9", "++evaluation.samples=2", "evaluate=true"]
-    settings = check(resumed(run_dir, [*overrides, "trainer=cpu", "logger=[wandb]"]))
+    settings = check(resume_config(run_dir, [*overrides, "trainer=cpu", "logger=[wandb]"]))
     assert (settings.iterations, settings.checkpoints.keep, settings.evaluate) == (7, 9, True)
     assert settings.evaluation.samples == 2
     assert settings.trainer.accelerator == "cpu"
@@ -37,7 +37,7 @@ def test_what_may_change_changes(run_dir):
 
 
 def test_a_choice_of_mirrors_takes_the_place_of_the_old_one(run_dir):
-    cfg = resumed(run_dir, ["logger=wandb", "logger.wandb.mode=offline"])
+    cfg = resume_config(run_dir, ["logger=wandb", "logger.wandb.mode=offline"])
     assert list(cfg.logger) == ["wandb"]
     assert cfg.logger.wandb.mode == "offline"
 
@@ -60,7 +60,7 @@ def test_a_choice_of_mirrors_takes_the_place_of_the_old_one(run_dir):
 )
 def test_what_would_make_it_another_run_is_refused(run_dir, override):
     with pytest.raises(ConfigError) as refused:
-        resumed(run_dir, [override])
+        resume_config(run_dir, [override])
     assert str(refused.value).startswith(f"{override}: a run that is resumed keeps it; only iter")
 
 
@@ -75,7 +75,7 @@ def test_what_would_make_it_another_run_is_refused(run_dir, override):
 )
 def test_a_misspelt_change_is_named(run_dir, override, answer):
     with pytest.raises(ConfigError) as refused:
-        resumed(run_dir, [override])
+        resume_config(run_dir, [override])
     assert str(refused.value).startswith(answer)
 
 
@@ -85,11 +85,11 @@ def test_a_configuration_that_was_tampered_with_is_checked_like_any_other(run_di
     cfg.data = {"_target_": "os.system", "command": "true"}
     path.write_text(OmegaConf.to_yaml(cfg))
     with pytest.raises(ConfigError, match=r"^data: os\.system is not among"):
-        check(resumed(run_dir, []))
+        check(resume_config(run_dir, []))
     cfg.plugins = ["torch"]
     path.write_text(OmegaConf.to_yaml(cfg))
     with pytest.raises(ConfigError, match=r"^plugins: torch is a library"):
-        resumed(run_dir, [])
+        resume_config(run_dir, [])
 
 
 def test_the_command_line_decides_which_it_is(run_dir):
@@ -102,10 +102,10 @@ def test_a_server_may_have_moved(tmp_path):
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
     changed = {"url": "http://here:2", "limits.timeout": 9, "retries.count": 0}
     words = [f"reward.http.function.{key}={value}" for key, value in changed.items()]
-    function = resumed(tmp_path, words).reward.http.function
+    function = resume_config(tmp_path, words).reward.http.function
     assert changed == {key: OmegaConf.select(function, key) for key in changed}
     with pytest.raises(ConfigError, match=r"a run that is resumed keeps it.* where a server is"):
-        resumed(tmp_path, ["reward.http.weight=2"])
+        resume_config(tmp_path, ["reward.http.weight=2"])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_run_of_an_older_version_is_refused_in_one_line(run_dir, change, sign)
         del cfg["replaced"]
     OmegaConf.save(cfg, path)
     with pytest.raises(ConfigError, match=rf"^resume=.*an older version .*{sign}; .*manifest"):
-        resumed(run_dir, [])
+        resume_config(run_dir, [])
 
 
 @pytest.fixture
@@ -142,14 +142,14 @@ def test_a_value_that_the_record_hides_is_asked_for_and_never_made_up(hiding):
     for count in range(3):
         asked = " ".join(f"{key}=..." for key in keys[count:])
         with pytest.raises(ConfigError, match=rf"^resume=.*; give {asked} on the command line$"):
-            resumed(hiding, given[:count])
-    own = resumed(hiding, given).reward.own
+            resume_config(hiding, given[:count])
+    own = resume_config(hiding, given).reward.own
     assert own == {"token": "a", "note": "ask by", "words": ["password=b", "c"]}
 
 
 def test_what_the_record_hides_may_be_given_and_nothing_else_of_its_part(hiding):
     with pytest.raises(ConfigError, match=r"^group_size=2: a run that is resumed keeps it"):
-        resumed(hiding, ["reward.own.token=a", "group_size=2"])
+        resume_config(hiding, ["reward.own.token=a", "group_size=2"])
 
 
 def test_a_number_whose_name_only_begins_like_a_secret_goes_on_as_it_was(run_dir):
@@ -157,7 +157,7 @@ def test_a_number_whose_name_only_begins_like_a_secret_goes_on_as_it_was(run_dir
     path = run_dir / "config.yaml"
     cfg = OmegaConf.merge(OmegaConf.load(path), {"reward": {"own": own}})
     path.write_text(scrub_config(OmegaConf.to_yaml(cfg), {}))
-    assert resumed(run_dir, []).reward.own == own
+    assert resume_config(run_dir, []).reward.own == own
 
 
 def test_a_key_of_a_part_that_is_no_more_is_answered_with_its_new_name():

@@ -14,7 +14,7 @@ from tandem.config import ConfigError, check, compose
 from tandem.config.loading import Loader
 from tandem.config.plugins import ADMITTED
 from tandem.launch.command_line import preflight
-from tandem.sweep.words import sweep_of
+from tandem.sweep.words import parse_sweep
 
 ROOT = Path(__file__).parents[2]
 GLOBAL = "# @package _global_\n"
@@ -165,7 +165,7 @@ def test_a_configuration_does_not_read_the_environment(text):
 def test_a_file_says_what_is_swept_and_chooses_what_is_ours(study):
     text = "hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1', optimizer.lr: '1e-3,1e-4'}}}"
     write(study, f"{GLOBAL}defaults:\n  - override /algorithm: rloo\n{text}\n")
-    assert len(sweep_of(CHOSEN, multirun=False).jobs) == 4
+    assert len(parse_sweep(CHOSEN, multirun=False).jobs) == 4
 
 
 @pytest.mark.system

@@ -17,7 +17,7 @@ from tandem.registry import declared
 from tandem.reward_server import serve
 
 PUBLISH = "tandem.policies.engines.weight_store.publish"
-SERVED = "tandem.reward_server.serve.rewards_of"
+SERVED = "tandem.reward_server.serve.build_rewards"
 DANGEROUS = [
     PUBLISH,
     SERVED,
@@ -106,9 +106,9 @@ def test_what_a_server_is_built_of_says_nothing_for_the_user(monkeypatch):
     monkeypatch.setattr(trust, "SAID_HOSTS", set())
     url = "reward.http.function.url=https://evil.example"
     cfg = compose(["reward=http", url], recorded=True)
-    serve.rewards_of(cfg.reward)
+    serve.build_rewards(cfg.reward)
     assert not trust.SAID_HOSTS
-    serve.composed(["reward=http", url])
+    serve.compose_rewards(["reward=http", url])
     assert "evil.example" in trust.SAID_HOSTS
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tandem.config import ConfigError, compose
-from tandem.config.composition import plugin_folders
+from tandem.config.composition import import_plugins
 from tandem.config.help import brought_by
 from tandem.launch.command_line import help_of
 
@@ -72,7 +72,7 @@ def test_the_page_lists_what_plugins_register_and_what_their_files_offer(written
         "own_plugin/__init__.py",
     )
     written("# A schedule of mine\nlr: 1\n", "own_plugin/conf/schedule/mine.yaml")
-    found = brought_by(plugin_folders(["plugins=[own_plugin]"]))
+    found = brought_by(import_plugins(["plugins=[own_plugin]"]))
     assert found == {"reward": {"calm": "How calm."}, "schedule": {"mine": "A schedule of mine"}}
 
 

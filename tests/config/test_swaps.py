@@ -6,9 +6,9 @@ import re
 import pytest
 
 from tandem.config import ConfigError, check, compose
-from tandem.config.composition import conf_folder, loader
-from tandem.config.overrides import menu
-from tandem.config.swaps import Numbers, Swap, fitted
+from tandem.config.composition import conf_folder, make_loader
+from tandem.config.overrides import list_options
+from tandem.config.swaps import Numbers, Swap, fit_numbers
 
 PPO = {"_target_": "ppo", "clip_low": 0.2, "clip_high": 0.2, "coef": 0.0, "ratio_max": None}
 CISPO = {"_target_": "cispo", "ratio_max": 5.0, "coef": 0.0}
@@ -17,7 +17,7 @@ CISPO = {"_target_": "cispo", "ratio_max": 5.0, "coef": 0.0}
 def what_stays(said, before, after):
     numbers = Numbers()
     swap = Swap("algorithm/loss", "algorithm.loss", before, after)
-    content = fitted({"algorithm": {"loss": said}, "seed": 1}, swap, numbers)
+    content = fit_numbers({"algorithm": {"loss": said}, "seed": 1}, swap, numbers)
     assert content["seed"] == 1
     return content["algorithm"]["loss"], numbers
 
@@ -67,7 +67,9 @@ def test_what_a_plain_mapping_holds_stays():
 def test_the_null_of_a_part_that_is_left_out_stays_and_a_part_in_its_place_does_not():
     assert what_stays(None, PPO, None)[0] is None
     content = {"algorithm": {"loss": PPO}}
-    assert fitted(content, Swap("x", "algorithm.loss", PPO, None), Numbers()) == {"algorithm": {}}
+    assert fit_numbers(content, Swap("x", "algorithm.loss", PPO, None), Numbers()) == {
+        "algorithm": {}
+    }
 
 
 FLOW = "model=tiny_flow"
@@ -117,7 +119,7 @@ def test_what_is_typed_for_a_part_that_has_no_such_number_is_an_error():
 
 @functools.cache
 def option_groups() -> dict[str, list[str]]:
-    found = menu(loader())
+    found = list_options(make_loader())
     parts = (
         "loss",
         "advantage",

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tandem.config import ConfigError, check, compose
-from tandem.sweep.swept_values import one_that_runs
-from tandem.sweep.words import sweep_of
+from tandem.sweep.swept_values import find_one_that_runs
+from tandem.sweep.words import parse_sweep
 
 CONF = Path(__file__).parents[2] / "conf" / "sweep"
 RUNS = {  # command line -> what sets its runs apart, as their folders are named
@@ -54,11 +54,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", RUNS)
 def test_the_runs_of_a_sweep_are_named_by_their_numbers(words):
-    assert list(sweep_of(words.split(), multirun=True).jobs) == RUNS[words]
+    assert list(parse_sweep(words.split(), multirun=True).jobs) == RUNS[words]
 
 
 def check_each(words):
-    return one_that_runs(sweep_of(words.split(), multirun=True), check)
+    return find_one_that_runs(parse_sweep(words.split(), multirun=True), check)
 
 
 @pytest.mark.parametrize("words", TRAINED)
@@ -68,7 +68,7 @@ def test_every_value_of_a_sweep_can_run_on_the_models_that_it_is_for(words):
 
 def test_a_number_is_what_the_run_alone_would_find_whatever_was_run_before_it():
     def names(line):
-        return list(sweep_of(line.split(), multirun=True).jobs)
+        return list(parse_sweep(line.split(), multirun=True).jobs)
 
     assert names("seed=1,2 data.seed=${seed},7") == [
         "data.seed=1,seed=1", "data.seed=7,seed=1", "data.seed=2,seed=2", "data.seed=7,seed=2",
@@ -80,7 +80,7 @@ def test_a_number_is_what_the_run_alone_would_find_whatever_was_run_before_it():
 
 
 def test_words_that_make_no_number_beside_one_value_end_the_runs_of_this_value_alone():
-    sweep = sweep_of(["sweep=[clip_ratio,algorithms]", "algorithm=rloo,grpo"], multirun=True)
+    sweep = parse_sweep(["sweep=[clip_ratio,algorithms]", "algorithm=rloo,grpo"], multirun=True)
     refused = [job for job in sweep.jobs.values() if any("low=$" in line for line in job)]
     assert len(sweep.jobs) == 6 and len(refused) == 3
     for job in refused:
@@ -96,7 +96,7 @@ def test_a_sweep_that_makes_no_sense_is_refused_before_anything_runs(words, said
 
 
 def test_a_clip_is_the_same_on_both_sides_whatever_a_recipe_says():
-    (job, *_) = sweep_of(["sweep=clip_ratio"], multirun=True).jobs.values()
+    (job, *_) = parse_sweep(["sweep=clip_ratio"], multirun=True).jobs.values()
     loss = compose(job).algorithm.loss
     assert (loss.clip_low, loss.clip_high) == (0.1, 0.1)
 

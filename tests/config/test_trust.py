@@ -7,9 +7,9 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, check, compose, configuration, resumed, trust
-from tandem.config.plugins import ADMITTED, digests, load_plugins
-from tandem.config.resume import confirmed, remember
+from tandem.config import ConfigError, check, compose, configuration, resume_config, trust
+from tandem.config.plugins import ADMITTED, hash_modules, load_plugins
+from tandem.config.resume import list_confirmed, remember
 from tandem.config.targets import resolve
 from tandem.launch import sample
 from tandem.launch.initial_weights import warm_configuration
@@ -164,7 +164,7 @@ def test_no_file_beside_a_plugin_stands_in_for_a_library(tmp_path, recorded):
     (tmp_path / "tabnanny.py").write_text(LOUD)
     sys.modules.pop("tabnanny", None)
     if recorded:
-        trust.remember({}, digests(["loud"]))
+        trust.remember({}, hash_modules(["loud"]))
     load_plugins(["loud"], recorded=recorded)
     assert not (tmp_path / "canary").exists()
     assert sys.path[-1] == str(tmp_path)
@@ -235,10 +235,10 @@ def test_what_a_run_sent_it_sends_when_it_goes_on_and_to_nobody_else(tmp_path, m
     remember(cfg)
     trust.SAID_HOSTS.clear()
     run = run_of(tmp_path / "run", JUDGED)
-    check(resumed(run, []))
+    check(resume_config(run, []))
     text = JUDGED.replace("evil.example", "other.example")
     with pytest.raises(ConfigError, match=r"would be sent to other\.example"):
-        check(resumed(run_of(tmp_path / "run", text), []))
+        check(resume_config(run_of(tmp_path / "run", text), []))
 
 
 def test_a_recipe_sends_no_variable_either(tmp_path, monkeypatch):
@@ -258,7 +258,7 @@ def test_a_recipe_sends_no_variable_either(tmp_path, monkeypatch):
 def test_this_machine_is_nowhere_else(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-12345678")
     text = JUDGED.replace("https://evil.example", "http://127.0.0.1:8000")
-    check(resumed(run_of(tmp_path / "run", text), []))
+    check(resume_config(run_of(tmp_path / "run", text), []))
 
 
 def test_what_is_kept_is_for_the_user_alone_to_read_and_mend(tmp_path):
@@ -268,7 +268,7 @@ def test_what_is_kept_is_for_the_user_alone_to_read_and_mend(tmp_path):
     assert trust.place().parent.stat().st_mode & 0o077 == 0
     trust.place().write_text("[")
     with pytest.raises(ConfigError, match=r"trusted\.json cannot be read .*: remove it$"):
-        trust.trusted()
+        trust.read_trusted()
 
 
 @pytest.mark.parametrize("word", ["optimizer=glob(a*)", "optimizer.lr=interval(1,2)"])
@@ -279,4 +279,4 @@ def test_what_is_swept_is_still_refused_in_one_line(word):
 
 def test_a_job_of_a_sweep_that_goes_on_says_what_its_command_line_said():
     words = ["plugins=[mine]", "seed=3", "reward=judge", f"{URL}=http://x", f"{KEY}=NAME"]
-    assert confirmed(words) == [words[0], *words[3:]]
+    assert list_confirmed(words) == [words[0], *words[3:]]

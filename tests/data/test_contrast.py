@@ -3,7 +3,7 @@
 import torch
 
 from tandem import rng
-from tandem.data.contrast import contrasted
+from tandem.data.contrast import add_rejected
 from tandem.policies.language.sampling import Sampling
 from tandem.types import Prompt, Rollout
 
@@ -34,7 +34,7 @@ class Speaker:
 
 
 def test_the_first_whole_wrong_answer_is_rejected():
-    pairs, silent = contrasted(Speaker(), PROMPTS, tries=16, seed=0)
+    pairs, silent = add_rejected(Speaker(), PROMPTS, tries=16, seed=0)
     assert [p.id for p in silent] == [7]
     assert [p.id for p in pairs] == [p.id for p in PROMPTS if p.id != 7]
     assert {p.chosen for p in pairs} == {"right"}
@@ -43,21 +43,21 @@ def test_the_first_whole_wrong_answer_is_rejected():
 
 def test_only_those_that_were_right_are_asked_again():
     speaker = Speaker()
-    contrasted(speaker, PROMPTS, tries=3, seed=0)
+    add_rejected(speaker, PROMPTS, tries=3, seed=0)
     assert speaker.asked[:3] == [16, 16, 8]
     assert sum(speaker.asked) < 2.5 * len(PROMPTS)
 
 
 def test_a_wrong_answer_depends_on_the_seed_and_on_no_other_prompt():
-    pairs, _ = contrasted(Speaker(), PROMPTS, tries=16, seed=0)
-    alone, _ = contrasted(Speaker(), PROMPTS[5:6], tries=16, seed=0)
+    pairs, _ = add_rejected(Speaker(), PROMPTS, tries=16, seed=0)
+    alone, _ = add_rejected(Speaker(), PROMPTS[5:6], tries=16, seed=0)
     assert alone == [p for p in pairs if p.id == 5]
-    other, _ = contrasted(Speaker(), PROMPTS, tries=16, seed=1)
+    other, _ = add_rejected(Speaker(), PROMPTS, tries=16, seed=1)
     assert [p.rejected for p in other] != [p.rejected for p in pairs]
 
 
 def test_what_is_right_in_every_try_gives_no_pair():
-    pairs, silent = contrasted(Speaker(), PROMPTS, tries=1, seed=0)
+    pairs, silent = add_rejected(Speaker(), PROMPTS, tries=1, seed=0)
     assert 0 < len(pairs) < len(PROMPTS) - 1
     assert {p.id for p in pairs} | {p.id for p in silent} == {p.id for p in PROMPTS}
     assert all(p.chosen is None for p in silent)

@@ -10,7 +10,7 @@ import torch
 from tandem.config import build, compose
 from tandem.data import Curriculum, Data, PromptStream
 from tandem.data.mixture import Dataset, mixture
-from tandem.data.records import reported_with
+from tandem.data.records import groups_to_report
 from tandem.data.shapes import Pictures, shapes
 from tandem.data.shapes_pairs import shapes_pairs
 from tandem.types import Prompt
@@ -112,11 +112,11 @@ def test_what_a_prompt_is_reported_with_is_read_the_same_however_a_row_says_it()
     said = {"hard": ("hard",), ("hard", "long"): ("hard", "long"), (): ()}
     for given, read in said.items():
         (prompt,) = rows("a", 1, reported_with=given)
-        assert reported_with(prompt) == read
+        assert groups_to_report(prompt) == read
         (mixed,) = mixture(of={"a": Dataset(data=Data(train=(prompt,), eval=()))}, seed=0).train
-        assert reported_with(mixed) == ("a", *(f"a/{heading}" for heading in read))
-    assert reported_with(rows("a", 1)[0]) == ()
-    assert {reported_with(p) for p in shapes(demonstrations=Pictures(count=1), seed=0).eval} == {
+        assert groups_to_report(mixed) == ("a", *(f"a/{heading}" for heading in read))
+    assert groups_to_report(rows("a", 1)[0]) == ()
+    assert {groups_to_report(p) for p in shapes(demonstrations=Pictures(count=1), seed=0).eval} == {
         ("shown",)
     }
 

@@ -8,7 +8,7 @@ import torch
 from tandem.config import build, compose
 from tandem.data.shapes import PAIRS, Pictures, shapes
 from tandem.data.shapes_drawn import renderings
-from tandem.data.shapes_pairs import shapes_pairs, unlike
+from tandem.data.shapes_pairs import list_unlike, shapes_pairs
 
 NEVER = ("blue circle", "green square", "yellow triangle")
 
@@ -80,8 +80,8 @@ def test_a_seed_says_what_is_rejected_and_ids_name_one_pair():
 
 def test_a_pair_without_a_near_one_is_compared_with_any_other():
     few = [("red", "circle"), ("blue", "square")]
-    assert unlike(few[0], few) == [few[1]]
-    assert unlike(few[0], [*few, ("red", "square")]) == [("red", "square")]
+    assert list_unlike(few[0], few) == [few[1]]
+    assert list_unlike(few[0], [*few, ("red", "square")]) == [("red", "square")]
 
 
 def test_worlds_without_a_wrong_picture_are_refused():

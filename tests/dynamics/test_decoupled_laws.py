@@ -14,7 +14,7 @@ from tandem.losses.decoupled import dgpo, dgpo_fast, nft
 from tandem.losses.decoupled_centred import crd, cross_entropy, of_update, two_sided
 from tandem.losses.distillation import distillation, velocity, x0, xt
 from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
-from tandem.types import each, pad_steps, take
+from tandem.types import map_fields, pad_steps, take
 
 POLICY = {
     "nft": nft,
@@ -84,7 +84,7 @@ def test_levels_outside_the_mask_give_and_get_nothing(loss):
     batch = random_errors()
     assert not gradient_of(loss, batch)[~batch.mask].any()
     assert not loss(batch, *found(loss, batch))[~batch.mask].any()
-    wider = each(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 5))
+    wider = map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 5))
     assert_close(mean_loss(loss, wider), mean_loss(loss, batch), atol=1e-15, rtol=1e-12)
     padded = torch.autograd.grad(mean_loss(loss, wider), batch.error)[0]
     assert_close(padded, gradient_of(loss, batch), atol=1e-15, rtol=1e-12)
@@ -123,7 +123,7 @@ def test_a_loss_reads_what_it_declares_and_nothing_else(loss):
 @every_loss
 def test_single_precision_is_enough(loss):
     batch = random_errors()
-    single = each(batch, lambda x: x.float() if x.is_floating_point() else x)
+    single = map_fields(batch, lambda x: x.float() if x.is_floating_point() else x)
     single = replace(single, error=single.error.detach().requires_grad_())
     want = gradient_of(loss, batch)
     got = gradient_of(loss, single).double()

@@ -29,7 +29,7 @@ from tandem.losses.gaussian import (
     noise,
 )
 from tandem.metrics import own_metrics, reduce_metrics
-from tandem.types import CoupledBatch, Transition, each, pad_steps
+from tandem.types import CoupledBatch, Transition, map_fields, pad_steps
 
 EACH_NOISY = pytest.mark.parametrize("name", NOISY)
 
@@ -170,6 +170,6 @@ def test_flash_grpos_step_weight_is_std_over_gain(name):
 @pytest.mark.parametrize("weigh", [inverse_time, inverse_gain, noise, equal_steps])
 def test_a_step_that_is_not_trained_weighs_nothing_and_moves_no_other(weigh):
     steps = course("Flow-SDE")
-    wider = each(steps, lambda fact: pad_steps(fact, 15).flip(1))
+    wider = map_fields(steps, lambda fact: pad_steps(fact, 15).flip(1))
     assert_close(weigh(wider)[:, 3:], weigh(steps).flip(1))
     assert not weigh(wider)[:, :3].any()

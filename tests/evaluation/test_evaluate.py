@@ -9,7 +9,7 @@ from torch import distributed as dist
 from torch import multiprocessing
 
 from tandem import rng
-from tandem.evaluation.evaluate import evaluate, held_out
+from tandem.evaluation.evaluate import choose_held_out, evaluate
 from tandem.evaluation.prompt_metrics import pass_at
 from tandem.evaluation.settings import Answers
 from tandem.policies.language.sampling import Sampling
@@ -200,11 +200,11 @@ def test_it_stops_between_batches_when_told_to():
 
 
 def test_a_choice_of_prompts_is_the_same_every_time_and_mixed():
-    chosen = held_out(prompts(), 8)
-    assert chosen == held_out(prompts(), 8)
+    chosen = choose_held_out(prompts(), 8)
+    assert chosen == choose_held_out(prompts(), 8)
     assert len({p.id for p in chosen}) == 8
     assert {p.source for p in chosen} == {"easy", "hard"}
-    assert held_out(prompts(), None) == held_out(prompts(), 99) == prompts()
+    assert choose_held_out(prompts(), None) == choose_held_out(prompts(), 99) == prompts()
 
 
 @pytest.mark.parametrize("temperatures", [(), (1.0, 0.0)])

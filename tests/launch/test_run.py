@@ -399,5 +399,5 @@ def test_the_room_that_is_asked_for_is_what_a_checkpoint_takes(straight, tmp_pat
     asked = []
     monkeypatch.setattr("tandem.launch.run.check_room", lambda place, **how: asked.append(how))
     train(tmp_path / "run", "iterations=1")
-    (taken,) = {room.size_of(path) for path in (straight / "checkpoints").glob("step_000002")}
+    (taken,) = {room.measure_size(path) for path in (straight / "checkpoints").glob("step_000002")}
     assert asked[0]["size"] == pytest.approx(taken, rel=0.05)

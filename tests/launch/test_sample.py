@@ -9,7 +9,7 @@ from tandem import rng
 from tandem.config import compose
 from tandem.dynamics.kernels import ode
 from tandem.launch import sample
-from tandem.record.pictures import grid, load
+from tandem.record.pictures import lay_out_grid, load
 from tandem.types import Prompt
 
 
@@ -94,7 +94,7 @@ def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, caps
     want = policy.sample([Prompt(id=0, source="you", text="red circle")], 2, key=key, slots=[0],
                          sampling=by).outputs  # fmt: skip
     said(capsys, tmp_path, "red circle", "--n", 2, "--out", tmp_path / "two.png")
-    assert torch.equal(load(tmp_path / "two.png"), grid(want, 2))
+    assert torch.equal(load(tmp_path / "two.png"), lay_out_grid(want, 2))
 
 
 def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):

@@ -28,7 +28,7 @@ from tandem.advantages.passk import pass_at_k
 from tandem.algorithm.algorithm import Algorithm
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
-from tandem.contracts import declare, facts_of, unbound
+from tandem.contracts import declare, facts_of, unwrap_partial
 from tandem.experience import Experience
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan, Budget
@@ -155,7 +155,7 @@ class Bench(Alone):
         policy = (setting.policy or partial(policy_of, algorithm, setting.dtype))()
         small = isinstance(policy, TablePolicy | GaussianPolicy)
         dtype = setting.dtype if small else torch.float32
-        binary = unbound(algorithm.advantage)[0] is pass_at_k
+        binary = unwrap_partial(algorithm.advantage)[0] is pass_at_k
         super().__init__(
             policy=policy,
             algorithm=changed(algorithm, setting.change),

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from tandem.advantages.temporal import return_to_go
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import KLInReward
-from tandem.contracts import facts_of, unbound
+from tandem.contracts import facts_of, unwrap_partial
 from tandem.experience import Experience
 from tandem.losses import kl
 from tandem.losses.entropy_cov import clip_cov
@@ -82,7 +82,7 @@ def logp_of(bench: Bench, rows: Experience) -> Tensor:
 
 def weight_of_steps(bench: Bench, rows: Experience) -> Tensor | float:
     """What a loss multiplies each step by, from its noise and its time alone."""
-    loss, numbers = kind(bench.algorithm.loss), unbound(bench.algorithm.loss)[1]
+    loss, numbers = kind(bench.algorithm.loss), unwrap_partial(bench.algorithm.loss)[1]
     if loss not in (weighted_ppo, grpo_guard):
         return 1.0
     evidence = bench.policy.evidence(rows.rollout, frozenset({"transition"}))
@@ -213,7 +213,7 @@ def regressed_kl_gradient(algorithm: Algorithm) -> None:
     own, other = (policy.velocity_at(rows.rollout, x) for x in (policy.table, policy.reference))
     distance = (own - other).square().mean(-1)
     if kind(algorithm.kl.loss) is kl.reward_adaptive:  # least for what is worst
-        least, most = (unbound(algorithm.kl.loss)[1][x] for x in ("least", "advantage_clip"))
+        least, most = (unwrap_partial(algorithm.kl.loss)[1][x] for x in ("least", "advantage_clip"))
         good = (rows.advantages / most).clamp(-1, 1) / 2 + 0.5
         distance = distance * (least + (1 - least) * good)
     truth = (distance * rows.weights["kl"]).sum()

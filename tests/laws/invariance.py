@@ -20,11 +20,11 @@ from tandem.advantages import baselines, group, passk, temporal
 from tandem.advantages.clipped import Clipped
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import KLInLoss, KLInReward
-from tandem.contracts import unbound
+from tandem.contracts import unwrap_partial
 from tandem.losses import kl
 from tandem.losses.distillation import distillation
 from tandem.training.batches import Budget
-from tandem.types import Rollout, Scores, each, take
+from tandem.types import Rollout, Scores, map_fields, take
 
 CUTS = (Budget(rows=5), Budget(rows=1), Budget(max_tokens=17))
 FLOAT32 = {"rtol": 1e-4, "atol": 1e-5}  # a gradient of length 0.1, or a metric near 1
@@ -38,7 +38,7 @@ def always(algorithm: Algorithm) -> None:
 
 def kind(component: Callable) -> Callable | type:
     """The function of a component, or the class of one with a memory."""
-    function = unbound(component)[0]
+    function = unwrap_partial(component)[0]
     return function if hasattr(function, "__name__") else type(function)
 
 
@@ -105,8 +105,8 @@ def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[
         mask = wide.mask.view(*wide.mask.shape, *(1,) * (value.ndim - 2))
         return torch.where(mask, value, torch.nan)
 
-    wide = each(rollout, wider)
-    return scores, replace(each(wide, poisoned), length=rollout.length + left)
+    wide = map_fields(rollout, wider)
+    return scores, replace(map_fields(wide, poisoned), length=rollout.length + left)
 
 
 def no_padding(algorithm: Algorithm) -> str | None:
@@ -149,7 +149,7 @@ def no_group(algorithm: Algorithm) -> str | None:
         return None
     advantage = algorithm.advantage
     estimator = advantage.of if isinstance(advantage, Clipped) else advantage
-    if unbound(unbound(estimator)[1].get("scale"))[0] in OF_ALL:
+    if unwrap_partial(unwrap_partial(estimator)[1].get("scale"))[0] in OF_ALL:
         return "divided by the std of all samples, which such a bonus moves"
     return SHIFTED.get(kind(estimator))
 

@@ -16,7 +16,7 @@ from tandem.losses.entropy_cov import TopEntropy, clip_cov, covariance, kl_cov, 
 from tandem.losses.policy import ppo
 from tandem.losses.trust_region import OffPolicyMask
 from tandem.metrics import own_metrics, reduce_metrics
-from tandem.types import each, pad_steps, take
+from tandem.types import map_fields, pad_steps, take
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 wide = partial(clip_cov, part=0.2, between=(0.15, 5.0))
@@ -115,7 +115,7 @@ def test_the_order_of_rows_does_not_matter(loss, seed):
 @every_loss
 def test_longer_padding_changes_nothing(loss):
     batch = random_update()
-    longer = each(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 11))
+    longer = map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 11))
     assert torch.equal(chosen(loss, longer)[:, :6], chosen(loss, batch))
     assert not chosen(loss, longer)[:, 6:].any()
 

@@ -14,7 +14,7 @@ from tandem.losses import reduction
 from tandem.losses.policy import clipped_surrogate, ppo
 from tandem.losses.sequence import gspo, gspo_token
 from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
-from tandem.types import each, pad_steps, take
+from tandem.types import map_fields, pad_steps, take
 
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 CUTS = [[[3, 1], [5], [0, 2, 4]], [[0], [5, 4, 3, 2, 1]]]
@@ -46,7 +46,7 @@ def test_metrics_are_the_same_however_the_rows_are_cut(vectors, loss, cut):
 @every_loss
 def test_longer_padding_changes_neither_value_nor_gradient_nor_metric(vectors, loss):
     batch = coupled(vectors)
-    longer = each(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 9))
+    longer = map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 9))
     assert_close(loss(longer)[:, :5], loss(batch), atol=1e-15, rtol=0)
     assert_close(gradient_of(loss, longer)[:, :5], gradient_of(loss, batch), atol=1e-15, rtol=0)
     assert reduce_metrics(own_metrics(loss, longer)) == pytest.approx(

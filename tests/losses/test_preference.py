@@ -27,7 +27,7 @@ from tandem.losses.preference import (
     sppo_hard,
 )
 from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
-from tandem.types import each, pad_steps, take
+from tandem.types import map_fields, pad_steps, take
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 by_mean_step = partial(dpo, length_norm=True)
@@ -247,9 +247,9 @@ def test_whole_pairs_may_be_cut_from_one_another(loss):
 @every_loss
 def test_padding_and_rows_without_a_step_change_nothing(loss):
     batch = random_pairs()
-    longer = each(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 9))
-    empty = each(take(longer, torch.zeros(1, dtype=torch.int64)), torch.zeros_like)
-    joined = each(longer, lambda x, y: torch.cat([x, y]), empty)
+    longer = map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 9))
+    empty = map_fields(take(longer, torch.zeros(1, dtype=torch.int64)), torch.zeros_like)
+    joined = map_fields(longer, lambda x, y: torch.cat([x, y]), empty)
     assert_close(loss(joined)[:-1, :6], loss(batch))
     got = gradient_of(loss, joined)
     assert got.isfinite().all()
@@ -282,7 +282,7 @@ def test_a_row_that_has_not_one_partner_is_refused(rows):
 
 def test_a_row_that_cannot_count_needs_no_partner():
     batch = take(reference_pairs(), torch.tensor([0]))
-    idle = each(batch, torch.zeros_like)
+    idle = map_fields(batch, torch.zeros_like)
     assert not dpo(replace(idle, logp=idle.logp.requires_grad_())).any()
     assert reduce_metrics(own_metrics(dpo, idle)) == {}
 
@@ -303,11 +303,11 @@ def test_evaluation_reads_the_reward_that_a_loss_trains():
 def with_mismatched(logp):
     """The reference pairs and a mismatched row of each group, of that log ratio."""
     batch = reference_pairs()
-    odd = each(take(batch, torch.tensor([0, 2, 4])), torch.clone)
+    odd = map_fields(take(batch, torch.tensor([0, 2, 4])), torch.clone)
     steps = odd.mask.sum(1, keepdim=True)
     ratio = torch.tensor(logp, dtype=torch.float64)[:, None] / steps
     odd = replace(odd, advantages=0 * odd.advantages, logp=(odd.ref_logp + ratio) * odd.mask)
-    joined = each(batch, lambda x, y: torch.cat([x, y]), odd)
+    joined = map_fields(batch, lambda x, y: torch.cat([x, y]), odd)
     return replace(joined, baseline=torch.tensor([False] * 6 + [True] * 3))
 
 

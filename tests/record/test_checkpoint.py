@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tandem.record import checkpoint
-from tandem.record.checkpoint import CheckpointError, newest_whole, publish, read
+from tandem.record.checkpoint import CheckpointError, find_newest_whole, publish, read
 
 FORK = multiprocessing.get_context("fork")
 
@@ -48,20 +48,20 @@ def names(folder: Path) -> list[str]:
 
 def test_what_was_published_is_read_back(tmp_path):
     save(tmp_path, 40)
-    found = newest_whole(tmp_path)
+    found = find_newest_whole(tmp_path)
     assert (found.step, found.skipped) == (40, ())
     assert_holds(found.path, 40)
 
 
 def test_no_folder_holds_no_checkpoint(tmp_path):
-    found = newest_whole(tmp_path / "absent")
+    found = find_newest_whole(tmp_path / "absent")
     assert (found.path, found.step, found.skipped) == (None, 0, ())
 
 
 def test_steps_are_ordered_as_numbers(tmp_path):
     for step in (999_999, 1_000_000):
         save(tmp_path, step)
-    assert newest_whole(tmp_path).step == 1_000_000
+    assert find_newest_whole(tmp_path).step == 1_000_000
 
 
 def test_only_the_newest_are_kept(tmp_path):
@@ -99,7 +99,7 @@ def test_a_flipped_bit_anywhere_sends_resume_to_the_checkpoint_before(tmp_path, 
         torn.write_bytes(flipped)
         assert_falls_back(tmp_path, name)
     torn.write_bytes(whole)
-    assert newest_whole(tmp_path).step == 20
+    assert find_newest_whole(tmp_path).step == 20
 
 
 @pytest.mark.parametrize("name", every_file())
@@ -121,10 +121,10 @@ def test_weights_that_are_not_finite_are_not_published(tmp_path, value):
 def test_a_whole_checkpoint_of_weights_that_are_not_finite_is_passed_over(tmp_path, monkeypatch):
     """As versions before this one have published them."""
     save(tmp_path, 40)
-    monkeypatch.setattr(checkpoint, "not_finite", lambda weights: [])
+    monkeypatch.setattr(checkpoint, "list_not_finite", lambda weights: [])
     publish(tmp_path, 80, {"policy": {"layer": torch.tensor(torch.inf)}}, {}, keep=2)
     monkeypatch.undo()
-    found = newest_whole(tmp_path)
+    found = find_newest_whole(tmp_path)
     assert found.step == 40
     assert "1 weights are not finite, layer for one" in found.skipped[0]
 
@@ -136,7 +136,7 @@ def test_a_manifest_of_another_checkpoint_does_not_pass(tmp_path):
 
 
 def assert_falls_back(folder: Path, name: str) -> None:
-    found = newest_whole(folder)
+    found = find_newest_whole(folder)
     assert found.step == 10
     assert len(found.skipped) == 1
     assert found.skipped[0].startswith("skipped torn checkpoint step_000020:")
@@ -146,7 +146,7 @@ def assert_falls_back(folder: Path, name: str) -> None:
 def test_a_torn_checkpoint_is_replaced_when_its_step_comes_again(tmp_path):
     (save(tmp_path, 20) / "state.json").write_text("{}")
     save(tmp_path, 20)
-    assert_holds(newest_whole(tmp_path).path, 20)
+    assert_holds(find_newest_whole(tmp_path).path, 20)
     assert names(tmp_path) == ["step_000020"]
 
 
@@ -159,7 +159,7 @@ def test_a_whole_checkpoint_of_the_same_step_is_left_alone(tmp_path):
 def test_a_torn_checkpoint_of_the_future_does_not_cost_the_present_one(tmp_path):
     (save(tmp_path, 45) / "state.json").write_text("{}")
     save(tmp_path, 44, keep=1)
-    assert newest_whole(tmp_path).step == 44
+    assert find_newest_whole(tmp_path).step == 44
 
 
 def test_leftovers_of_dead_writers_go_and_those_of_others_stay(tmp_path):
@@ -192,7 +192,7 @@ def test_a_save_that_does_not_fit_is_not_begun(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="and 100 are free; those before it are untouched"):
         save(tmp_path, 20, keep=1)
     assert names(tmp_path) == ["step_000010"]
-    assert_holds(newest_whole(tmp_path).path, 10)
+    assert_holds(find_newest_whole(tmp_path).path, 10)
 
 
 @pytest.mark.parametrize("call", range(6))
@@ -210,7 +210,7 @@ def test_a_disk_that_fills_during_a_save_costs_nothing(tmp_path, monkeypatch, ca
     with pytest.raises(CheckpointError, match="No space left on device"):
         save(tmp_path, 20, keep=1)
     monkeypatch.undo()
-    found = newest_whole(tmp_path)
+    found = find_newest_whole(tmp_path)
     assert found.skipped == ()
     assert_holds(found.path, found.step)
     # The last flush is of the parent: by then the new one is in place, and the old one still there.
@@ -234,7 +234,7 @@ def test_a_write_that_the_kernel_refuses_costs_nothing(tmp_path):
     assert reader.poll()
     assert "was not written" in reader.recv()
     assert names(tmp_path) == ["step_000010"]
-    assert_holds(newest_whole(tmp_path).path, 10)
+    assert_holds(find_newest_whole(tmp_path).path, 10)
 
 
 @pytest.mark.system
@@ -249,7 +249,7 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path):
             finished.value = step
 
     for _ in range(20):
-        child = FORK.Process(target=write_for_ever, args=(newest_whole(tmp_path).step,))
+        child = FORK.Process(target=write_for_ever, args=(find_newest_whole(tmp_path).step,))
         before = finished.value
         child.start()
         while finished.value == before:
@@ -257,10 +257,10 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path):
         time.sleep(moments.uniform(0, 0.03))
         os.kill(child.pid, signal.SIGKILL)
         child.join()
-        found = newest_whole(tmp_path)
+        found = find_newest_whole(tmp_path)
         assert found.skipped == ()
         assert found.step >= finished.value
         if found.path is not None:
             assert_holds(found.path, found.step)
-    save(tmp_path, newest_whole(tmp_path).step + 1, keep=1)
+    save(tmp_path, find_newest_whole(tmp_path).step + 1, keep=1)
     assert len(names(tmp_path)) == 1  # the leftovers of the twenty are gone

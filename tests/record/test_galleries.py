@@ -37,7 +37,7 @@ def record(tmp_path) -> RunRecord:
 def found(folder, row: dict) -> torch.Tensor:
     where = row["output"]
     sheet = pictures.load(folder / where["file"])
-    return pictures.tiles(sheet, tuple(where["size"]))[where["place"]]
+    return pictures.cut_tiles(sheet, tuple(where["size"]))[where["place"]]
 
 
 def test_a_row_says_where_the_very_pixels_of_its_picture_are(record):
@@ -63,7 +63,7 @@ def test_grids_to_look_at_have_a_row_for_each_prompt_and_a_column_for_each_sampl
         Image.open(record.folder / "samples" / f"iteration_000003{end}.png").size
         for end in ("", "_sampled")
     ]
-    times = pictures.times_of((5, 5))
+    times = pictures.count_enlargement((5, 5))
     assert sizes[1] == (times * (5 + 2 * pictures.GAP), times * (2 * 5 + 3 * pictures.GAP))
     two_columns = times * (2 * 5 + 3 * pictures.GAP)
     assert two_columns < sizes[0][0] < 2.5 * two_columns  # titles stand at the left
@@ -88,28 +88,28 @@ def test_a_strip_follows_the_first_picture_of_each_prompt(record, monkeypatch):
     )
     for iteration in (20, 0, 5):
         record.samples(iteration, seen(100 + iteration))
-    galleries.progress(record.folder)
+    galleries.draw_progress(record.folder)
     assert strips["columns"] == ["0", "5", "20"]
     assert strips["rows"] == ["red", "blue"]
-    levels = [t[0, 0, 0].item() for t in pictures.tiles(strips["sheet"], (5, 5))]
+    levels = [t[0, 0, 0].item() for t in pictures.cut_tiles(strips["sheet"], (5, 5))]
     assert levels == [100, 105, 120] * 2
 
 
 def test_a_run_of_texts_has_no_strip(record):
     record.samples(0, [row("eval", "red", "a text")])
-    assert galleries.progress(record.folder) is None
+    assert galleries.draw_progress(record.folder) is None
     assert not (record.folder / "samples" / "pixels").exists()
-    assert galleries.progress(record.folder / "nowhere") is None
+    assert galleries.draw_progress(record.folder / "nowhere") is None
 
 
 def test_large_pictures_are_reduced_by_means_and_small_ones_stay():
     large = torch.zeros(2 * pictures.ENOUGH, 2 * pictures.ENOUGH, 3, dtype=torch.uint8)
     large[::2] = 200
-    small = pictures.reduced(large)
+    small = pictures.shrink(large)
     assert small.shape == (pictures.ENOUGH, pictures.ENOUGH, 3)
     assert small.eq(100).all()
     kept = picture(3)
-    assert torch.equal(pictures.reduced(kept), kept)
+    assert torch.equal(pictures.shrink(kept), kept)
 
 
 def test_the_distance_is_to_the_pictures_of_the_first_evaluation_and_survives_a_cut(record):

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from tandem.record.pictures import enlarged, grid, load, save, save_titled, strip, tiles
+from tandem.record.pictures import (
+    cut_tiles,
+    draw_strip,
+    enlarge,
+    lay_out_grid,
+    load,
+    save,
+    save_titled,
+)
 
 
 def level(value, height=4, width=6):
@@ -15,7 +23,7 @@ def levels(pictures):
 
 
 def test_a_grid_goes_row_by_row_with_paper_between_and_in_the_places_left_over():
-    sheet = grid([level(value) for value in (10, 20, 30, 40, 50)], 3)
+    sheet = lay_out_grid([level(value) for value in (10, 20, 30, 40, 50)], 3)
     assert (sheet.shape, sheet.dtype) == ((11, 22, 3), torch.uint8)
     assert sheet[1:5, 1:7].eq(10).all() and sheet[1:5, 15:21].eq(30).all()
     assert sheet[6:10, 1:7].eq(40).all() and sheet[6:10, 8:14].eq(50).all()
@@ -26,7 +34,7 @@ def test_a_grid_goes_row_by_row_with_paper_between_and_in_the_places_left_over()
 @pytest.mark.parametrize(("count", "columns"), [(1, 1), (1, 4), (6, 3), (7, 3), (5, 1)])
 def test_tiles_take_a_grid_apart(count, columns):
     pictures = [torch.randint(0, 256, (5, 3, 3), dtype=torch.uint8) for _ in range(count)]
-    places = tiles(grid(pictures, columns), (5, 3))
+    places = cut_tiles(lay_out_grid(pictures, columns), (5, 3))
     assert all(torch.equal(a, b) for a, b in zip(places, pictures, strict=False))
     assert len(places) == -(-count // columns) * columns
 
@@ -36,21 +44,21 @@ def test_tiles_take_a_grid_apart(count, columns):
 )
 def test_what_makes_no_grid_is_refused(pictures, columns):
     with pytest.raises(ValueError, match="pictures of one size and a column at least"):
-        grid(pictures, columns)
+        lay_out_grid(pictures, columns)
 
 
 def test_a_strip_has_a_sample_a_row_and_an_iteration_a_column():
     frames = {20: [level(3), level(4)], 0: [level(1), level(2)]}
-    shown, sheet = strip(frames)
+    shown, sheet = draw_strip(frames)
     assert shown == [0, 20]
-    assert levels(tiles(sheet, (4, 6))) == [1, 3, 2, 4]
+    assert levels(cut_tiles(sheet, (4, 6))) == [1, 3, 2, 4]
 
 
 def test_a_long_strip_keeps_both_ends_and_spreads_what_it_keeps():
-    shown, sheet = strip({10 * i: [level(i)] for i in range(25)}, most=4)
+    shown, sheet = draw_strip({10 * i: [level(i)] for i in range(25)}, most=4)
     assert shown == [0, 80, 160, 240]
-    assert levels(tiles(sheet, (4, 6))) == [0, 8, 16, 24]
-    assert strip({7: [level(1)]}, most=4)[0] == [7]
+    assert levels(cut_tiles(sheet, (4, 6))) == [0, 8, 16, 24]
+    assert draw_strip({7: [level(1)]}, most=4)[0] == [7]
 
 
 def test_a_file_keeps_the_very_pixels_and_replaces_the_one_before(tmp_path):
@@ -64,7 +72,7 @@ def test_a_file_keeps_the_very_pixels_and_replaces_the_one_before(tmp_path):
 
 def test_enlarging_repeats_pixels():
     small = torch.tensor([[[1, 2, 3], [4, 5, 6]]], dtype=torch.uint8)
-    large = enlarged(small, 2)
+    large = enlarge(small, 2)
     assert large.shape == (2, 4, 3)
     assert torch.equal(large[::2, ::2], small) and torch.equal(large[1::2, 1::2], small)
 
@@ -72,7 +80,7 @@ def test_enlarging_repeats_pixels():
 def test_titles_stand_outside_a_grid_that_is_enlarged_pixel_by_pixel(tmp_path):
     red, blue = (torch.zeros(16, 16, 3, dtype=torch.uint8) for _ in range(2))
     red[..., 0], blue[..., 2] = 200, 200
-    sheet = grid([red, blue, blue, red], 2)
+    sheet = lay_out_grid([red, blue, blue, red], 2)
     plain = load(save_titled(sheet, tmp_path / "plain.png", size=(16, 16)))
     titled = load(
         save_titled(

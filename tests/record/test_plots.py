@@ -3,7 +3,7 @@ from matplotlib.image import imread
 
 from tandem.record import jsonl
 from tandem.record.panels import panels_of
-from tandem.record.plots import curves, frontier, heatmap, smoothed
+from tandem.record.plots import draw_curves, draw_heatmap, find_frontier, smooth
 
 
 def recorded(folder, lines) -> None:
@@ -19,7 +19,7 @@ def test_panels_appear_for_what_there_is_data_of(tmp_path):
     full = {"reward/mean": 0.1, "eval/accuracy": 0.5, "eval/pass@1": 0.5, "eval/pass@8": 0.9}
     more = {"actor/entropy": 1.0, "actor/clip_frac": None, "optim/grad_norm": 1.0}
     recorded(many, [full | more, full | more])
-    small, large = imread(curves(few)), imread(curves(many))
+    small, large = imread(draw_curves(few)), imread(draw_curves(many))
     assert large.shape[0] > 1.8 * small.shape[0]  # two rows: the clip fraction is not known
     assert large.shape[1] > 2.5 * small.shape[1]
 
@@ -47,19 +47,19 @@ def test_texts_and_pictures_have_panels_of_their_own():
 
 
 def test_a_record_of_nothing_is_no_error(tmp_path):
-    assert curves(tmp_path).exists()
-    assert heatmap(tmp_path) is None
+    assert draw_curves(tmp_path).exists()
+    assert draw_heatmap(tmp_path) is None
 
 
 def test_one_source_needs_no_map(tmp_path):
     recorded(tmp_path, [{"eval/accuracy": 0.5, "eval/accuracy/sort": 0.5}])
-    assert heatmap(tmp_path) is None
+    assert draw_heatmap(tmp_path) is None
 
 
 def test_the_map_is_dark_where_accuracy_is_high(tmp_path):
     easy, hard = {"eval/accuracy/length_9": 1.0}, {"eval/accuracy/length_10": 0.0}
     recorded(tmp_path, [{"eval/accuracy": 0.5, **easy, **hard}] * 8)
-    picture = imread(heatmap(tmp_path))[:, :, :3].mean(-1)
+    picture = imread(draw_heatmap(tmp_path))[:, :, :3].mean(-1)
     height, width = picture.shape
     column = picture[:, width // 2]
     assert column[int(0.30 * height)] > 0.8  # length 10, above
@@ -77,12 +77,12 @@ def test_the_map_is_dark_where_accuracy_is_high(tmp_path):
     ],
 )
 def test_the_frontier_is_where_accuracy_falls_through_a_half(column, height):
-    assert frontier(column) == pytest.approx(height)
+    assert find_frontier(column) == pytest.approx(height)
 
 
 def test_smoothing_keeps_a_line_and_halves_an_outlier():
-    assert smoothed([3.0] * 50) == pytest.approx([3.0] * 50)
+    assert smooth([3.0] * 50) == pytest.approx([3.0] * 50)
     middle = [0.0] * 25 + [1.0] + [0.0] * 25
-    got = smoothed(middle)
+    got = smooth(middle)
     assert max(got) == got[25] < 0.5
     assert sum(got) == pytest.approx(1.0, abs=1e-9)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tandem.record import jsonl
-from tandem.record.checkpoint import newest_whole, publish
+from tandem.record.checkpoint import find_newest_whole, publish
 from tandem.record.resumable import check_resumable
 
 
@@ -42,7 +42,7 @@ def test_a_renamed_checkpoint_is_refused_and_never_used(tmp_path):
     (folder / "step_000040").rename(folder / "step_000060")
     with pytest.raises(ValueError, match=r"step_000060 is refused: it holds step 40; give it back"):
         check_resumable(tmp_path, every=20)
-    found = newest_whole(folder)
+    found = find_newest_whole(folder)
     assert (found.step, len(found.skipped)) == (20, 1)
 
 
@@ -52,14 +52,14 @@ def test_a_linked_checkpoint_is_refused_and_never_used(tmp_path):
     (folder / "step_000040").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=r"step_000040 is refused: it is a link to .*/elsewhere"):
         check_resumable(tmp_path, every=20)
-    assert newest_whole(folder).step == 20
+    assert find_newest_whole(folder).step == 20
 
 
 def test_a_torn_checkpoint_is_left_to_those_who_look_for_a_whole_one(tmp_path):
     folder = written(tmp_path, lines=25, steps=(20,)) / "checkpoints"
     (folder / "step_000020" / "manifest.json").write_text("{")
     check_resumable(tmp_path, every=20)
-    assert newest_whole(folder).path is None
+    assert find_newest_whole(folder).path is None
 
 
 @pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl", "evaluations.jsonl"])

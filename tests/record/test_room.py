@@ -10,7 +10,7 @@ import pytest
 from safetensors import SafetensorError
 
 from tandem.record import room
-from tandem.record.room import check_place, check_room, size_of, stopping_where_full
+from tandem.record.room import check_place, check_room, measure_size, stop_where_full
 from tandem.stop import Stop
 
 GIB = 2**30
@@ -53,13 +53,13 @@ def test_a_folder_weighs_what_its_files_do(tmp_path):
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "a").write_bytes(b"x" * 100)
     (tmp_path / "b").write_bytes(b"x" * 11)
-    assert size_of(tmp_path) == 111
-    assert size_of(tmp_path / "nowhere") == 0
+    assert measure_size(tmp_path) == 111
+    assert measure_size(tmp_path / "nowhere") == 0
 
 
 def test_a_full_disk_is_one_line_with_the_file_and_how_to_go_on(tmp_path):
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "metrics.jsonl"))
-    with pytest.raises(Stop) as stopped, stopping_where_full(tmp_path):
+    with pytest.raises(Stop) as stopped, stop_where_full(tmp_path):
         raise error
     said = str(stopped.value)
     assert said.startswith(f"{tmp_path}/metrics.jsonl: No space left on device; free some space")
@@ -68,12 +68,12 @@ def test_a_full_disk_is_one_line_with_the_file_and_how_to_go_on(tmp_path):
 
 def test_weights_that_are_not_written_are_one_line_too(tmp_path):
     said = pytest.raises(Stop, match="weights was not written: no space")
-    with said, stopping_where_full(tmp_path):
+    with said, stop_where_full(tmp_path):
         raise SafetensorError("no space")
 
 
 def test_other_errors_of_the_system_are_what_they_were(tmp_path):
-    with pytest.raises(FileNotFoundError), stopping_where_full(tmp_path):
+    with pytest.raises(FileNotFoundError), stop_where_full(tmp_path):
         (tmp_path / "nothing").read_bytes()
 
 
@@ -81,7 +81,7 @@ def test_a_limit_of_the_kernel_on_files_stops_as_a_full_disk_does(tmp_path):
     def fill() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
         try:
-            with stopping_where_full(tmp_path):
+            with stop_where_full(tmp_path):
                 (tmp_path / "file").write_bytes(b"x" * 200)
         except Stop:
             os._exit(7)

@@ -1,7 +1,7 @@
 import pytest
 
 from tandem.record import jsonl
-from tandem.record.summary import amount, clock, summary
+from tandem.record.summary import format_count, format_seconds, summarise
 
 LINES = [
     {"iteration": 0, "samples": 0, "tokens": 0, "eval/accuracy": 0.25, "eval/pass@8": None},
@@ -32,13 +32,13 @@ def test_the_table_compares_the_first_evaluation_with_the_last(tmp_path):
     for line, by_source in zip(LINES, SOURCES, strict=True):
         jsonl.append(tmp_path / "metrics.jsonl", line | by_source)
     jsonl.append(tmp_path / "timing.jsonl", {"iteration": 2, "time/total": 75.0, "time/cpu": 7.25})
-    assert summary(tmp_path) == f"{TABLE}{tmp_path}"
+    assert summarise(tmp_path) == f"{TABLE}{tmp_path}"
 
 
 def test_a_run_without_sources_has_one_table(tmp_path):
     for line in LINES:
         jsonl.append(tmp_path / "metrics.jsonl", line)
-    got = summary(tmp_path).splitlines()
+    got = summarise(tmp_path).splitlines()
     assert got[:-1] == TABLE.splitlines()[:5]
 
 
@@ -49,14 +49,14 @@ def test_a_warning_about_the_ends_of_the_run_stands_below_the_table(tmp_path):
     def warn(first, last):
         return f"{first['eval/accuracy']} became {last['eval/accuracy']}"
 
-    got = summary(tmp_path, warn=warn).splitlines()
+    got = summarise(tmp_path, warn=warn).splitlines()
     assert got[:-2] == TABLE.splitlines()[:5]
     assert got[-2] == "warning: 0.25 became 0.75"
-    assert summary(tmp_path, warn=lambda first, last: None) == summary(tmp_path)
+    assert summarise(tmp_path, warn=lambda first, last: None) == summarise(tmp_path)
 
 
 def test_a_run_that_was_never_evaluated_has_no_table(tmp_path):
-    assert summary(tmp_path) == f"run directory: {tmp_path}"
+    assert summarise(tmp_path) == f"run directory: {tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_a_run_that_was_never_evaluated_has_no_table(tmp_path):
     [(5.31, "5.3 s"), (75, "1 min 15 s"), (119.7, "2 min 00 s"), (7500, "2 h 05 min")],
 )
 def test_durations_are_read_at_a_glance(seconds, text):
-    assert clock(seconds) == text
+    assert format_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(950, "950"), (12_345, "12.3k"), (4.5e6, "4.5M"), (2e9, "2G")]
 )
 def test_amounts_are_read_at_a_glance(number, text):
-    assert amount(number) == text
+    assert format_count(number) == text

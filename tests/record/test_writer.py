@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose
 from tandem.launch.run import train
-from tandem.record.writer import LOCK, beginning_of, only_writer
+from tandem.record.writer import LOCK, claim_folder, read_start_ticks
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from tandem.record.writer import only_writer
-with only_writer(Path(sys.argv[1])):
+from tandem.record.writer import claim_folder
+with claim_folder(Path(sys.argv[1])):
     child = os.fork()  # as workers are, and this one outlives its parent
     if child:
         print(child, flush=True)
@@ -49,12 +49,12 @@ def left_behind(folder, **changed):
 
 def test_a_second_writer_is_refused_and_the_next_one_after_kill_9_is_not(tmp_path, holder, caplog):
     refused = pytest.raises(ValueError, match=rf"^{tmp_path} is written by process {holder.pid} on")
-    with refused, only_writer(tmp_path):
+    with refused, claim_folder(tmp_path):
         pass
     assert json.loads((tmp_path / LOCK).read_text())["pid"] == holder.pid
     holder.kill()
     holder.wait()
-    with caplog.at_level(logging.WARNING), only_writer(tmp_path):
+    with caplog.at_level(logging.WARNING), claim_folder(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
     assert f"process {holder.pid} on" in caplog.text and "is dead; its lock is" in caplog.text
 
@@ -74,14 +74,14 @@ def test_a_run_that_goes_on_is_refused_where_another_writes(tmp_path, holder):
 
 def test_a_used_process_id_is_no_sign_of_life(tmp_path):
     left_behind(tmp_path)
-    with only_writer(tmp_path):
+    with claim_folder(tmp_path):
         pass
 
 
 def test_a_process_that_is_there_counts_where_files_have_no_locks(tmp_path):
-    left_behind(tmp_path, began=beginning_of(os.getpid()))
+    left_behind(tmp_path, began=read_start_ticks(os.getpid()))
     refused = pytest.raises(ValueError, match="one run directory has one writer")
-    with refused, only_writer(tmp_path):
+    with refused, claim_folder(tmp_path):
         pass
 
 
@@ -93,10 +93,10 @@ def test_a_copy_of_a_directory_where_another_writes_is_free_and_the_directory_is
     while not (tmp_path / LOCK).read_text():
         time.sleep(0.01)
     shutil.copy(tmp_path / LOCK, copy / LOCK)
-    with caplog.at_level(logging.WARNING), only_writer(copy):
+    with caplog.at_level(logging.WARNING), claim_folder(copy):
         assert json.loads((copy / LOCK).read_text())["pid"] == os.getpid()
         refused = pytest.raises(ValueError, match="one run directory has one writer")
-        with refused, only_writer(tmp_path):
+        with refused, claim_folder(tmp_path):
             pass
     assert f"its lock is a copy, that of process {holder.pid} on" in caplog.text
 
@@ -104,32 +104,32 @@ def test_a_copy_of_a_directory_where_another_writes_is_free_and_the_directory_is
 def test_of_another_machine_the_file_to_delete_is_named(tmp_path):
     left_behind(tmp_path, host="elsewhere")
     refused = pytest.raises(ValueError, match=rf"^{tmp_path} is or was written by process \d+ on")
-    with refused, only_writer(tmp_path):
+    with refused, claim_folder(tmp_path):
         pass
     (tmp_path / LOCK).unlink()
-    with only_writer(tmp_path):
+    with claim_folder(tmp_path):
         pass
 
 
 def test_the_lock_is_gone_however_the_run_ends(tmp_path):
-    with pytest.raises(KeyboardInterrupt), only_writer(tmp_path / "run"):
+    with pytest.raises(KeyboardInterrupt), claim_folder(tmp_path / "run"):
         raise KeyboardInterrupt
     assert not (tmp_path / "run").exists()  # nothing came of it
-    with only_writer(tmp_path):
+    with claim_folder(tmp_path):
         (tmp_path / "kept").touch()
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_a_torn_lock_of_a_dead_process_is_nobody_s(tmp_path):
     (tmp_path / LOCK).write_text('{"host": "el')
-    with only_writer(tmp_path):
+    with claim_folder(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
 def enter(folder, count):
     for _ in range(40):
         try:
-            with only_writer(folder):
+            with claim_folder(folder):
                 (folder / "inside").touch(exist_ok=False)
                 time.sleep(0.001)
                 (folder / "inside").unlink()

@@ -20,7 +20,7 @@ import torch
 
 from tandem.remote import Limits, Retries
 from tandem.reward_server import serve as door
-from tandem.reward_server.scoring import scorer
+from tandem.reward_server.scoring import make_scorer
 from tandem.reward_server.server import Capacity, ScoreServer
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.http import HttpReward
@@ -85,7 +85,7 @@ def pictures(seed):
 def test_what_comes_back_is_what_the_run_would_have_said_itself(seed, parts, case):
     outputs, prompts = case(seed)
     own = Rewards(parts)(outputs, prompts)
-    with serving(scorer(Rewards(parts))) as server:
+    with serving(make_scorer(Rewards(parts))) as server:
         for batch_size in (None, 5):
             got = asked(server, batch_size=batch_size)(outputs, prompts)
             assert torch.equal(got.total, own.total)
@@ -101,7 +101,7 @@ def test_a_reward_that_fails_says_so_of_its_rows_and_no_more():
 
     rewards = Rewards({"moody": Reward(moody), "exact_match": Reward(exact_match)})
     prompts = [Prompt(id=i, source="t", text="?", answer="ok") for i in range(3)]
-    with serving(scorer(rewards)) as server:
+    with serving(make_scorer(rewards)) as server:
         ask = asked(server)
         scores = ask(["bad", "ok", "worse"], prompts)
     assert scores.scored.tolist() == [False, True, False]
@@ -114,7 +114,7 @@ def test_a_reward_that_fails_says_so_of_its_rows_and_no_more():
 
 
 def test_no_opinion_stays_no_opinion():
-    with serving(scorer(Rewards({"exact_match": Reward(exact_match)}))) as server:
+    with serving(make_scorer(Rewards({"exact_match": Reward(exact_match)}))) as server:
         ask = asked(server)
         ask(["a"], [Prompt(id=0, source="t", text="?")])
     assert ask.pop_faults() == {"http: gave none": 1}
@@ -124,7 +124,7 @@ def test_no_opinion_stays_no_opinion():
 def closed():
     """A server with a token and little room."""
     rewards = Rewards({"exact_match": Reward(exact_match)})
-    with serving(scorer(rewards), token=TOKEN, max_request_bytes=4096) as server:
+    with serving(make_scorer(rewards), token=TOKEN, max_request_bytes=4096) as server:
         yield server
 
 
@@ -433,6 +433,6 @@ def test_a_client_with_the_wrong_token_is_told_what_to_set(closed, monkeypatch):
 def test_the_example_of_the_document_is_answered_as_it_says():
     text = (ROOT / "docs" / "remote_rewards.md").read_text()
     asked, said = re.search(r"^ +curl .* -d '(.*)'\n\n +(\{.*\})$", text, re.M).groups()
-    with serving(scorer(Rewards({"exact_match": Reward(exact_match)}))) as server:
+    with serving(make_scorer(Rewards({"exact_match": Reward(exact_match)}))) as server:
         reply = httpx.post(f"{server.url}/score", headers=JSON, content=asked)
     assert reply.json() == json.loads(said)

@@ -14,7 +14,7 @@ from faulty_server import drips, half_json, hangs_up, huge, says, serving, slow
 
 import tandem
 from tandem.launch.run import STOPPED, stops
-from tandem.reward_server.scoring import scorer
+from tandem.reward_server.scoring import make_scorer
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.serialization import decode, encode_numbers
 from tandem.rewards.text import target_length
@@ -31,7 +31,7 @@ RUN = (
     "reward.http.function.limits.max_reply_bytes=65536", "reward.http.function.retries.count=0",
     "reward.http.function.breaker.failures=99",
 )  # fmt: skip
-OWN = scorer(Rewards({"target_length": Reward(partial(target_length, target=5))}))
+OWN = make_scorer(Rewards({"target_length": Reward(partial(target_length, target=5))}))
 
 
 def right(handler, body):

@@ -18,7 +18,7 @@ from PIL import Image
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.remote import Limits, Retries
-from tandem.reward_server.scoring import scorer
+from tandem.reward_server.scoring import make_scorer
 from tandem.rewards import Reward, Rewards, template
 from tandem.rewards.chat import Chat
 from tandem.rewards.judge import (
@@ -283,7 +283,7 @@ def test_the_keys_in_a_reason_are_those_of_the_reward(server):
     said = "the judge was cut off; raise reward.strict.function.chat.body.max_tokens"
     rewards(["a"], prompts(1))
     assert rewards.pop_faults() == {f"strict: {said}": 1}
-    [served] = scorer(rewards)([row_of(0, "a", *prompts(1))])
+    [served] = make_scorer(rewards)([row_of(0, "a", *prompts(1))])
     assert str(served) == said
 
 

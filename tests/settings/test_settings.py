@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, resumed
+from tandem.config import ConfigError, resume_config
 from tandem.launch.initial_weights import shared
 from tandem.record import labels
 from tandem.record.reading.variants import facts_of
@@ -37,11 +37,11 @@ def test_one_fact_reaches_every_reader(tmp_path, monkeypatch):
     OmegaConf.save(config, tmp_path / "config.yaml")
     run = type("Run", (), {"config": config, "seed": 0})
     with pytest.raises(ConfigError, match=r"^group_size=2: a run that is resumed keeps it"):
-        resumed(tmp_path, ["group_size=2"])
+        resume_config(tmp_path, ["group_size=2"])
     assert "group_size" in facts_of(run) and "group_size=4" in labels.group(config)
     other = Key(resumable=True, shared=True, compared=False, mirrored=False)
     monkeypatch.setitem(KEYS, "group_size", other)
-    assert resumed(tmp_path, ["group_size=2"]).group_size == 2
+    assert resume_config(tmp_path, ["group_size=2"]).group_size == 2
     assert "group_size" not in facts_of(run) and "group_size" not in labels.group(config)
     assert "group_size" not in labels.settings(config)
     assert shared(["group_size=2", "iterations=3"]) == ["group_size=2"]

@@ -7,7 +7,7 @@ from tandem.launch.select import select
 from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
 from tandem.sweep import status
-from tandem.sweep.best import choose, whole
+from tandem.sweep.best import choose, list_whole_runs
 
 COMMAND = "python train.py -m algorithm=grpo,rloo seed=0,1"
 JOBS = {
@@ -40,7 +40,7 @@ def end(folder, name, code, score=None):
 
 def chosen(folder):
     found = [runs.read(place) for place in runs.find([folder])]
-    return choose(folder, whole(folder), found, "eval/accuracy")
+    return choose(folder, list_whole_runs(folder), found, "eval/accuracy")
 
 
 def test_of_a_sweep_with_runs_to_come_nothing_is_chosen(tmp_path):
@@ -63,7 +63,7 @@ def test_the_command_is_that_of_what_is_to_come(tmp_path):
     status.write_plan(sweep, "search it", None)
     end(sweep, RLOO[0], INTERRUPTED, 0.6)
     with pytest.raises(ValueError, match=r"1 of 2 runs .*\(1 stopped\).*: search it"):
-        whole(sweep)
+        list_whole_runs(sweep)
 
 
 def test_what_was_refused_before_it_had_a_record_was_tried_too(tmp_path):
@@ -87,5 +87,5 @@ def test_a_configuration_of_which_one_run_began_counts_once(tmp_path):
 
 def test_runs_that_nobody_planned_are_chosen_from_as_they_are(tmp_path):
     write_run(tmp_path / "a", [0.0, 0.5], overrides=["algorithm=grpo"])
-    assert whole(tmp_path) == []
+    assert list_whole_runs(tmp_path) == []
     assert chosen(tmp_path).count == 1

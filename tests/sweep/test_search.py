@@ -27,11 +27,15 @@ DISTRIBUTIONS = {
 @pytest.mark.parametrize(("written", "meant"), DISTRIBUTIONS.items())
 def test_hydras_grammar_is_the_space(written, meant):
     part = OverridesParser.create().parse_override(f"x={written}")
-    assert space.distribution(part) == meant
+    assert space.make_distribution(part) == meant
 
 
 def test_a_number_is_written_so_that_a_folder_can_be_named_by_it():
-    assert space.lines({"++a": 1 / 3, "++b": 8, "++c": "x"}) == ["++a=0.333333", "++b=8", "++c=x"]
+    assert space.make_overrides({"++a": 1 / 3, "++b": 8, "++c": "x"}) == [
+        "++a=0.333333",
+        "++b=8",
+        "++c=x",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_hydra_hands_a_sweep_to_the_search_and_the_next_launch_tries_again_what_
 
 def test_a_search_that_cannot_be_is_refused_before_anything_runs(tmp_path):
     from tandem.sweep.launch import launch
-    from tandem.sweep.words import sweep_of
+    from tandem.sweep.words import parse_sweep
 
     refused = {
         ("optimizer.lr=interval(0,1)",): "only hydra/sweeper=search takes interval()",
@@ -146,7 +150,7 @@ def test_a_search_that_cannot_be_is_refused_before_anything_runs(tmp_path):
         ),
     }
     for words, said in refused.items():
-        sweep = sweep_of([*words, f"sweep_dir={tmp_path}/sweep"], multirun=True)
+        sweep = parse_sweep([*words, f"sweep_dir={tmp_path}/sweep"], multirun=True)
         with pytest.raises(ConfigError) as error:
             launch(sweep, ["train.py", "-m", *words])
         assert said in str(error.value)

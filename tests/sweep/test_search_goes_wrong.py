@@ -15,7 +15,7 @@ from sweep.written_trials import Runs, go, near_1e_4
 
 from tandem.config import ConfigError
 from tandem.sweep import status
-from tandem.sweep.job import task_of
+from tandem.sweep.job import make_task
 from tandem.sweep.search import JOURNAL, LOCK
 from tandem.sweep.trials import Asked, next_step
 
@@ -26,7 +26,7 @@ class Recorded(Runs):
     def __call__(self, rows, first):
         super().__call__(rows, first)
         for row in rows:
-            folder = task_of(row, 0, self.launch).folder
+            folder = make_task(row, 0, self.launch).folder
             (folder / "config.yaml").write_text(yaml.safe_dump({"seed": 0, "iterations": 1}))
             (folder / "manifest.json").write_text(json.dumps({"starts": []}))
 
@@ -57,7 +57,7 @@ def test_a_trial_whose_run_outlived_its_launch_stays_open_until_that_has_ended(t
         def __call__(self, rows, first):
             super().__call__(rows, first)
             if first == 0:
-                self.lock = status.locked(task_of(rows[0], 0, self.launch).folder)
+                self.lock = status.lock_folder(make_task(rows[0], 0, self.launch).folder)
                 assert self.lock.__enter__() is not None
 
     before = Outlived(tmp_path, near_1e_4)
@@ -126,7 +126,7 @@ def test_the_next_step_chooses_what_was_found_or_says_that_it_does_not(metric, d
 def test_what_a_search_refuses_is_one_line(tmp_path):
     (tmp_path / "sweep").mkdir()
     with (tmp_path / "sweep" / LOCK).open("a") as file:
-        assert status.taken(file)
+        assert status.try_lock(file)
         done = subprocess.run(
             [sys.executable, str(TOY), "sweep", "crash,guard", "hydra/sweeper=search"],
             cwd=tmp_path, text=True, capture_output=True, timeout=120,

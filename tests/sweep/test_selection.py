@@ -13,8 +13,8 @@ from tandem.compare.selection import Candidate, Fresh, Selection
 from tandem.launch.select import exit_code, main, select
 from tandem.record.reading import runs
 from tandem.sweep import status
-from tandem.sweep.best import shared
-from tandem.sweep.selection import fresh_seeds, place_of, unread
+from tandem.sweep.best import list_shared
+from tandem.sweep.selection import choose_folder, choose_seeds, count_unread
 
 PROGRAM = Path(__file__).with_name("toy_selected.py")
 TINY = (
@@ -55,16 +55,16 @@ def test_a_run_gives_its_command_line_without_what_is_its_own(tmp_path):
         "epochs=2",
     ]
     run = runs.read(write_run(tmp_path / "run", [0.1, 0.2], overrides=typed))
-    assert shared(run) == ["algorithm=grpo", "epochs=2"]
+    assert list_shared(run) == ["algorithm=grpo", "epochs=2"]
 
 
 def test_seeds_are_fresh_and_stay_the_same(tmp_path):
     place = sweep(tmp_path, {"grpo": [0.1, 0.2, 0.3]})
-    assert fresh_seeds(place, 3, []) == [3, 4, 5]
-    assert fresh_seeds(place, 4, [3, 4]) == [3, 4, 5, 6]
-    assert fresh_seeds(place, 1, [3, 4]) == [3, 4]
+    assert choose_seeds(place, 3, []) == [3, 4, 5]
+    assert choose_seeds(place, 4, [3, 4]) == [3, 4, 5, 6]
+    assert choose_seeds(place, 1, [3, 4]) == [3, 4]
     with pytest.raises(ValueError, match="seed 2 was fresh"):
-        fresh_seeds(place, 2, [2])
+        choose_seeds(place, 2, [2])
 
 
 def test_the_winners_curse_stands_in_the_table():
@@ -96,17 +96,17 @@ def test_the_winners_curse_stands_in_the_table():
 
 
 def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
-    said = unread(TINY, 5, [0, 1])  # of 6561 strings each seed draws twenty for eval and test
+    said = count_unread(TINY, 5, [0, 1])  # of 6561 strings each seed draws twenty for eval and test
     assert said is None or "are eval prompts of seeds that were chosen by" in said
-    assert unread([*TINY, "data.seed=0"], 5, [0, 1]) is None
-    assert "the world has no others" in unread(["model=tiny_flow"], 5, [])
+    assert count_unread([*TINY, "data.seed=0"], 5, [0, 1]) is None
+    assert "the world has no others" in count_unread(["model=tiny_flow"], 5, [])
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps({"prompt": f"p{i}", "answer": "a"}) for i in range(40)))
     of_rows = ["algorithm=grpo", "data=jsonl", f"data.path={rows}"]
     with pytest.raises(ValueError, match="data=jsonl has no test prompts to report on: set data"):
-        unread(of_rows, 5, [])
+        count_unread(of_rows, 5, [])
     with pytest.raises(ValueError, match="40 of 40 test prompts are trained on or evaluated"):
-        unread([*of_rows, f"data.test_path={rows}"], 5, [])
+        count_unread([*of_rows, f"data.test_path={rows}"], 5, [])
 
 
 def test_fresh_runs_are_trained_asked_once_and_what_failed_is_done_again(tmp_path, capsys):
@@ -117,7 +117,7 @@ def test_fresh_runs_are_trained_asked_once_and_what_failed_is_done_again(tmp_pat
     assert [(run.seed, run.state, run.eval, run.test) for run in found.fresh] == [
         (2, "finished", 0.5, 0.4), (3, "failed", None, None),
     ]  # fmt: skip
-    fresh = place_of(place, found.overrides)
+    fresh = choose_folder(place, found.overrides)
     (fresh / "mended").touch()
     found = select(place, None, 2, program=PROGRAM)
     assert [run.test for run in found.fresh] == [0.4, 0.4]
@@ -154,7 +154,7 @@ def test_another_choice_trains_runs_of_its_own_and_leaves_those_of_the_first(tmp
 def test_numbers_of_another_run_and_of_one_that_goes_on_are_not_those_of_the_choice(tmp_path):
     place = tmp_path / "sweep"
     of_algorithm(place, "grpo", (0.9,))
-    fresh = place_of(place, shared(runs.read(place / "grpo-0")))
+    fresh = choose_folder(place, list_shared(runs.read(place / "grpo-0")))
     for seed, typed in ((1, ["algorithm=rloo"]), (2, ["algorithm=grpo", *TINY[1:], "seed=2"])):
         folder = write_run(fresh / f"seed={seed}", [0.0, 0.8], seed=seed)
         (folder / "evaluation_test.json").write_text('{"eval/accuracy": 0.8}')
@@ -163,7 +163,7 @@ def test_numbers_of_another_run_and_of_one_that_goes_on_are_not_those_of_the_cho
             reason=None,
         )  # fmt: skip
         status.write_start(folder, start)
-    with status.locked(fresh / "seed=2") as lock:
+    with status.lock_folder(fresh / "seed=2") as lock:
         assert lock is not None
         found = select(place, None, 2, program=PROGRAM)
     assert [(run.state, run.eval, run.test) for run in found.fresh] == [
@@ -176,7 +176,7 @@ def test_numbers_of_another_run_and_of_one_that_goes_on_are_not_those_of_the_cho
 def test_a_run_that_does_not_answer_is_named_and_the_exit_code_says_so(tmp_path):
     place = tmp_path / "sweep"
     of_algorithm(place, "grpo", (0.9,))
-    mute = place_of(place, shared(runs.read(place / "grpo-0"))) / "mute"
+    mute = choose_folder(place, list_shared(runs.read(place / "grpo-0"))) / "mute"
     mute.parent.mkdir()
     mute.touch()
     found = select(place, None, 1, program=PROGRAM)

@@ -18,20 +18,20 @@ from tandem.record.reading.runs import find, read
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.job import Launch, Task, told
-from tandem.sweep.launch import concluded, environment, launch
+from tandem.sweep.launch import conclude, launch, make_environment
 from tandem.sweep.launch import configuration as told_of
 from tandem.sweep.table import SweepSummary, summarise, write_headlines
-from tandem.sweep.words import job_name, sweep_of
+from tandem.sweep.words import name_job, parse_sweep
 
 
 def test_a_sweep_option_says_what_is_swept_and_the_command_line_beats_it():
-    sweep = sweep_of(["sweep=[seeds,group_size]", "seed=7,8", "iterations=3"], multirun=False)
+    sweep = parse_sweep(["sweep=[seeds,group_size]", "seed=7,8", "iterations=3"], multirun=False)
     assert sweep.swept == {"group_size": ["4", "8", "16"], "seed": ["7", "8"]}
     assert sweep.shared == ["iterations=3"]
     names = [f"group_size={size},seed={seed}" for size in (4, 8, 16) for seed in (7, 8)]
     assert list(sweep.jobs) == names
     assert sweep.jobs[names[0]] == ["iterations=3", "group_size=4", "seed=7"]
-    assert sweep_of(["sweep=[seeds]", "seed=3"], multirun=True).jobs == {"run": ["seed=3"]}
+    assert parse_sweep(["sweep=[seeds]", "seed=3"], multirun=True).jobs == {"run": ["seed=3"]}
 
 
 def test_the_folder_is_a_function_of_the_command_and_of_nothing_else(monkeypatch):
@@ -44,17 +44,17 @@ def test_the_folder_is_a_function_of_the_command_and_of_nothing_else(monkeypatch
         ["iterations=3", "seed=0,1,2"],
         ["iterations=3", "seed=0,1,2", "sweep_dir=mine"],
     )
-    folders = [sweep_of(command, multirun=True).folder for command in commands]
+    folders = [parse_sweep(command, multirun=True).folder for command in commands]
     assert folders[0] == folders[1] == folders[2] and len({*folders}) == 4
     assert folders[0].parent == Path("/runs/sweeps") and folders[0].name.startswith("seed-")
     assert folders[-1] == Path("/mine")
 
 
 def test_a_run_is_named_by_what_is_swept_and_two_never_share_a_name():
-    assert job_name(["seed=1", "algorithm=grpo"]) == "algorithm=grpo,seed=1"
-    assert job_name(["+rollout.top=2"]) == "rollout.top=2"
+    assert name_job(["seed=1", "algorithm=grpo"]) == "algorithm=grpo,seed=1"
+    assert name_job(["+rollout.top=2"]) == "rollout.top=2"
     odd = ["reward=[a,b]", "reward=[a b]", "reward={a:b}", f"x={'y' * 200}", f"x={'y' * 201}"]
-    names = {job_name([line]) for line in odd}
+    names = {name_job([line]) for line in odd}
     assert len(names) == len(odd)
     assert all(len(name) <= 100 and "/" not in name and "'" not in name for name in names)
 
@@ -76,11 +76,11 @@ def test_an_experiment_sweeps_by_itself_but_a_run_of_it_does_not(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     command = ["plugins=[study]", "experiment=two_by_two"]
-    sweep = sweep_of(command, multirun=False)
+    sweep = parse_sweep(command, multirun=False)
     assert list(sweep.jobs) == [f"algorithm={a},seed={s}" for a in ("grpo", "rloo") for s in (0, 1)]
     (job, *_) = sweep.jobs.values()
     assert job == [*command, "algorithm=grpo", "seed=0"]
-    assert sweep_of([*job, "hydra.mode=RUN"], multirun=False) is None  # else it would never end
+    assert parse_sweep([*job, "hydra.mode=RUN"], multirun=False) is None  # else it would never end
     assert configuration([*job, "hydra.mode=RUN"]).iterations == 3
 
 
@@ -99,7 +99,7 @@ def test_an_option_of_sweep_says_what_is_swept_and_no_more(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=f"^sweep=wide: it may set .*, and {answer}; what runs"):
-        sweep_of([f"plugins=[{package}]", "sweep=wide"], multirun=False)
+        parse_sweep([f"plugins=[{package}]", "sweep=wide"], multirun=False)
 
 
 def test_one_run_cannot_be_what_is_many():
@@ -110,7 +110,7 @@ def test_one_run_cannot_be_what_is_many():
 def test_a_rank_does_not_start_the_sweep(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(ConfigError, match="LOCAL_RANK is set: each rank would start the whole"):
-        sweep_of(["seed=0,1"], multirun=True)
+        parse_sweep(["seed=0,1"], multirun=True)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
     start(tmp_path / "broke", code=1, reason="ValueError: it | broke")
     line = {"iteration": 3, "eval/accuracy": 0.5, "eval/reward": 0.25}
     (tmp_path / "done" / "metrics.jsonl").write_text(json.dumps(line) + '\n{"iteration": 4')
-    with status.locked(tmp_path / "busy"):
+    with status.lock_folder(tmp_path / "busy"):
         text = summarise(tmp_path, plan, "a").markdown()
     rows = [row for row in text.splitlines() if row.startswith("| ")][2:]
     assert rows == [
@@ -169,10 +169,10 @@ def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_pla
     start(tmp_path / "b", overrides=["x=2"], code=0)
     other = status.write_plan(tmp_path, "yours", {"b": ["x=3"], "c": ["x=4"]})
     start(tmp_path / "c", overrides=["x=4"], code=0)
-    assert concluded(tmp_path, own, "a") == 1
+    assert conclude(tmp_path, own, "a") == 1
     said = capsys.readouterr().out
     assert "1 finished, 1 failed, of 2 runs" in said and "\n    mine\n" in said
-    assert concluded(tmp_path, other, "a") == 1
+    assert conclude(tmp_path, other, "a") == 1
     assert "1 finished, 1 left out, of 2 runs" in capsys.readouterr().out
     whole = status.read_plan(tmp_path)
     assert whole.jobs == {"a": ["x=1"], "b": ["x=2"], "c": ["x=4"]}
@@ -185,9 +185,9 @@ def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_pla
 def test_what_hydra_writes_of_a_sweep_holds_no_secret(tmp_path, monkeypatch):
     monkeypatch.setenv("COPIED_TOKEN", "copied-secret")
     words = ["seed=0,1", "hydra.job.env_copy=[COPIED_TOKEN]", "+hydra.job.env_set.KEY=set-secret"]
-    sweep = sweep_of([*words, f"sweep_dir={tmp_path}"], multirun=True)
+    sweep = parse_sweep([*words, f"sweep_dir={tmp_path}"], multirun=True)
     shared = ["rollout.api_key=typed-secret", "iterations=3"]
-    told = environment(sweep)
+    told = make_environment(sweep)
     assert told == {"COPIED_TOKEN": "copied-secret", "KEY": "set-secret"}
     order = Launch(
         id="a", folder=str(tmp_path), cwd="", program="", shared=shared, spelled={}, jobs=2,
@@ -217,18 +217,18 @@ def test_each_metric_has_a_column_of_its_own(tmp_path):
 def test_a_run_that_outlived_its_killed_sweep_is_finished_once_its_record_says_so(tmp_path):
     start(tmp_path / "run")
     write_run(tmp_path / "run", [0.25, 0.5], iterations=1)
-    assert status.job_of(tmp_path / "run").state == "stopped"  # its model was not saved yet
+    assert status.read_job(tmp_path / "run").state == "stopped"  # its model was not saved yet
     (tmp_path / "run" / "model").mkdir()
-    done = status.job_of(tmp_path / "run", ["x=1"])
+    done = status.read_job(tmp_path / "run", ["x=1"])
     assert (done.state, done.reason) == ("finished", None)
     write_run(tmp_path / "short", [0.25, 0.5], iterations=2)
     start(tmp_path / "short")
-    assert status.job_of(tmp_path / "short").reason == "the sweep was killed while it ran"
+    assert status.read_job(tmp_path / "short").reason == "the sweep was killed while it ran"
 
 
 def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys):
     command = ["num_minibatches=1,64", "prompts_per_step=64,4", "dry_run=true"]
-    sweep = sweep_of([*command, f"sweep_dir={tmp_path}"], multirun=True)
+    sweep = parse_sweep([*command, f"sweep_dir={tmp_path}"], multirun=True)
     done, begun, *_ = sweep.jobs
     start(tmp_path / done, code=0, overrides=sweep.jobs[done])
     start(tmp_path / begun, code=75, overrides=sweep.jobs[begun])
@@ -238,8 +238,10 @@ def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys)
     assert lines[1].endswith(": would go on") and lines[2].endswith(": would start")
     assert ": would be refused: num_minibatches=64 needs as many groups, but" in lines[3]
     assert {path.name for path in tmp_path.iterdir()} == {done, begun}
-    assert not sweep_of(command[:2], multirun=True).dry_run
-    assert sweep_of(command, multirun=True).folder == sweep_of(command[:2], multirun=True).folder
+    assert not parse_sweep(command[:2], multirun=True).dry_run
+    assert (
+        parse_sweep(command, multirun=True).folder == parse_sweep(command[:2], multirun=True).folder
+    )
 
 
 def test_runs_on_one_machine_take_gpus_of_their_own(monkeypatch, tmp_path):

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tandem.config.composition import with_hydra
+from tandem.config.composition import compose_with_hydra
 from tandem.sweep.launch import launch
 from tandem.sweep.words import Sweep
 
@@ -14,7 +14,7 @@ def main(folder: str, values: str, *hydra: str) -> int:
         shared=["seed=0"],
         swept={"do": values.split(",")},
         space={"do": values},
-        hydra=with_hydra(hydra).hydra,
+        hydra=compose_with_hydra(hydra).hydra,
         gpus=1,
         dry_run=False,
     )

@@ -7,7 +7,7 @@ from math import log10
 from omegaconf import OmegaConf
 
 from tandem.sweep import status
-from tandem.sweep.job import LAUNCH, Launch, task_of
+from tandem.sweep.job import LAUNCH, Launch, make_task
 from tandem.sweep.search import search
 from tandem.sweep.trials import Asked
 
@@ -35,7 +35,10 @@ class Runs:
         assert first == len(self.rows)
         for row in rows:
             self.rows.append(row)
-            task, given = task_of(row, 0, self.launch), dict(x.lstrip("+").split("=") for x in row)
+            task, given = (
+                make_task(row, 0, self.launch),
+                dict(x.lstrip("+").split("=") for x in row),
+            )
             task.folder.mkdir(exist_ok=True)
             line = {"iteration": 1, "eval/accuracy": self.score(given)}
             (task.folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")

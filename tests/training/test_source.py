@@ -20,7 +20,7 @@ from tandem.policies.request import Request
 from tandem.rewards import Reward, Rewards, batched, groupwise, waits
 from tandem.training.batches import BatchPlan, Budget
 from tandem.training.source import Clock, LiveSource
-from tandem.types import Prompt, each
+from tandem.types import Prompt, map_fields
 
 PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
 LIMIT = 10.0  # seconds, of what would otherwise hang
@@ -139,7 +139,7 @@ def same(one, other):
             assert a == b
         return a
 
-    each(one, compare, other)
+    map_fields(one, compare, other)
 
 
 @pytest.mark.parametrize("group_size", [1, 2, 3, 4])

@@ -15,7 +15,7 @@ from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.decoupled import Decoupled
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
-from tandem.contracts import at_least, facts_of, positive, unbound
+from tandem.contracts import at_least, facts_of, positive, unwrap_partial
 from tandem.contracts.outputs import ADVANTAGE, RETURNS
 from tandem.contracts.stateful import StatefulComponent
 from tandem.dynamics.decays import EmaSchedule
@@ -226,7 +226,7 @@ class Algorithm:
 
 def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
     """The modules of a component, through whatever normalises or adds them."""
-    function, numbers = unbound(part)
+    function, numbers = unwrap_partial(part)
     if isinstance(function, nn.Module):
         yield name, function
     inside = dict(function) if isinstance(function, Mapping) else numbers

@@ -16,7 +16,7 @@ from tandem.experience import Experience
 from tandem.losses import importance
 from tandem.losses.kl import k2_of, k3_of
 from tandem.metrics import Max, Metric, masked_mean
-from tandem.types import CoupledBatch, Evidence, Rollout, each
+from tandem.types import CoupledBatch, Evidence, Rollout, map_fields
 
 
 class CoupledPolicy(Protocol):
@@ -72,7 +72,7 @@ class Coupled(Objective):
             "transition": evidence.transition,
         }
         inside = {
-            name: each(known, lambda tensor: torch.where(rollout.mask, tensor, 0))
+            name: map_fields(known, lambda tensor: torch.where(rollout.mask, tensor, 0))
             for name, known in fields.items()
         }
         batch = CoupledBatch(

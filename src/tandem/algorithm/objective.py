@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.contracts import facts_of, metrics_of, summary_of, survey_of, unbound
+from tandem.contracts import facts_of, metrics_of, summary_of, survey_of, unwrap_partial
 from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, WrongOutput, named, place_of
 from tandem.experience import Experience, select_rows
 from tandem.losses import importance
@@ -154,7 +154,11 @@ def may_hide_statistics(loss: Callable) -> bool:
     """Whether a loss says that it judges each row, or each group, by itself: others declare what
     they find in all rows, and one with a state must not be asked twice."""
     own = facts_of(loss)
-    return own.survey is None and not own.averages and not isinstance(unbound(loss)[0], nn.Module)
+    return (
+        own.survey is None
+        and not own.averages
+        and not isinstance(unwrap_partial(loss)[0], nn.Module)
+    )
 
 
 @torch.no_grad()

@@ -91,7 +91,7 @@ def add_sweeps(
     found: Comparison, places: Sequence[str], left_out: Sequence[str] = ()
 ) -> Comparison:
     """With what sweeps at these places selected, and which of their runs left no record."""
-    missing = [*left_out, *planned.unrecorded(places)]
+    missing = [*left_out, *planned.list_unrecorded(places)]
     made = [
         replace(table, notes=[*table.notes, *missing]) if table.name == "scores" else table
         for table in found.tables

@@ -24,7 +24,7 @@ from tandem.compare.pairs import Pair
 from tandem.compare.scores import Scored, score_variant
 from tandem.compare.table import Table
 from tandem.record.reading.runs import AXES, Run
-from tandem.record.reading.variants import Variant, grouped
+from tandem.record.reading.variants import Variant, group_runs
 
 METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
 
@@ -97,7 +97,7 @@ def compare(runs: Sequence[Run], request: Request) -> Comparison:
 def compare_scores(runs: Sequence[Run], request: Request) -> Comparison:
     """Scores and pairs alone: what a headline is made of."""
     metric = choose_metric(runs, request.metric)
-    every = grouped(runs, request.by, request.task)
+    every = group_runs(runs, request.by, request.task)
     silent = [one for one in every if all(run.score(metric) is None for run in one.runs)]
     variants = [score_variant(one, metric) for one in every if one not in silent]
     return Comparison(

@@ -10,7 +10,7 @@ from tandem.compare.scores import Scored
 from tandem.compare.table import Table
 from tandem.compare.texts import list_names
 from tandem.record.reading.runs import Run
-from tandem.record.reading.variants import differing, facts_of, recipe_of, shorten
+from tandem.record.reading.variants import facts_of, find_differing_keys, recipe_of, shorten
 from tandem.settings.settings import Settings
 
 TARGET, PARTIAL, COEF = "_target_", "_partial_", "coef"
@@ -21,7 +21,7 @@ Facts = Mapping[str, object]
 def table_differences(variants: Sequence[Scored]) -> Table:
     """What the configurations do not agree on, a part and its numbers in one cell."""
     facts = [find_effective(facts_of(one.variant.runs[0])) for one in variants]
-    apart = differing(facts)
+    apart = find_differing_keys(facts)
     parts = [key.removesuffix(f".{TARGET}") for key in apart if key.endswith(f".{TARGET}")]
     folded = [part for part in parts if not any(is_below(part, other) for other in parts)]
     rows = [key for key in apart if not any(is_below(key, part) for part in folded)]

@@ -20,7 +20,7 @@ from tandem.compare.learning_curves import align_curves, thin
 from tandem.compare.scores import is_share
 from tandem.compare.statistics.curves import LEVEL, Band, prediction_band
 from tandem.record.reading.provenance import code_of, fingerprint, provenance
-from tandem.record.reading.states import said_of
+from tandem.record.reading.states import describe_state
 from tandem.record.reading.variants import Variant, facts_of
 from tandem.settings.renamed import present_facts
 
@@ -55,7 +55,7 @@ def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
     runs = [run for one in variants for run in one.runs]
     going = [run.folder.name for run in runs if run.state == "goes on"]
     if going:
-        many = f"{len(going)} of {len(runs)} runs {said_of('goes on', len(going))}"
+        many = f"{len(going)} of {len(runs)} runs {describe_state('goes on', len(going))}"
         raise ValueError(
             f"save_band={folder}: {many}, such as {going[0]}; keep a band of runs that have ended"
         )

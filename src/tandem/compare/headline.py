@@ -10,7 +10,7 @@ from tandem.compare.configuration import find_confounds
 from tandem.compare.pairs import FEWEST_FOR_POWER, Pair
 from tandem.compare.scores import Scored, rank
 from tandem.compare.texts import format_edges, format_interval, format_number, list_names
-from tandem.record.reading.states import counted, said_of
+from tandem.record.reading.states import count_states, describe_state
 
 MANY_SEEDS = 30  # more of them are rarely worth what they cost
 
@@ -22,7 +22,7 @@ def write_headline(found: Comparison) -> str:
     going = sum(run.state == "goes on" for run in found.runs)
     if not going:
         return said
-    return f"{said} So far: {going} of {len(found.runs)} runs {said_of('goes on', going)}."
+    return f"{said} So far: {going} of {len(found.runs)} runs {describe_state('goes on', going)}."
 
 
 def describe_task(found: Comparison) -> str:
@@ -80,7 +80,7 @@ def write_meta(found: Comparison) -> str:
     many = f"{len(found.variants)} variants" if len(found.variants) > 1 else "1 variant"
     each = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     said = [many, f"{len(found.runs)} runs", f"n = {each} seeds each"]
-    unfinished = counted([run.state for run in found.runs])
+    unfinished = count_states([run.state for run in found.runs])
     return " · ".join(filter(None, [*said, unfinished, *found.unrecorded]))
 
 

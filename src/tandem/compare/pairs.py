@@ -23,8 +23,8 @@ from tandem.compare.statistics.intervals import (
     welch,
 )
 from tandem.compare.texts import format_number
-from tandem.record.reading.states import said_of
-from tandem.record.reading.variants import shared_seeds
+from tandem.record.reading.states import describe_state
+from tandem.record.reading.variants import find_shared_seeds
 
 ALPHA = 0.05
 FEWEST_FOR_POWER = 5  # seeds: the size and the spread of fewer say too little of what more show
@@ -120,7 +120,7 @@ class Pair:
     def verdict(self) -> str:
         if self.going:
             runs = sum(len(side.variant.runs) for side in (self.better, self.other))
-            return f"not yet: {self.going} of {runs} runs {said_of('goes on', self.going)}"
+            return f"not yet: {self.going} of {runs} runs {describe_state('goes on', self.going)}"
         n = " and ".join(dict.fromkeys(map(str, self.seeds)))
         if self.distinct:
             return f"{self.better.name} {self.better_is} {self.other.name}"
@@ -175,7 +175,7 @@ def compare_two(one: Scored, other: Scored) -> Pair:
 def choose_pairs(one: Scored, other: Scored) -> list[int]:
     """The seeds that a test pairs: half of the seeds of either at least, and two of them, or all
     that there are; [] if it pairs none, as the rest would then know more."""
-    on = shared_seeds(one.variant, other.variant)
+    on = find_shared_seeds(one.variant, other.variant)
     most = max(len(one.variant.seeds), len(other.variant.seeds))
     few = 2 * len(on) < most or len(on) == 1 < most
     return [] if few or {*on} & {*one.without, *other.without} else on

@@ -13,7 +13,7 @@ from tandem.compare.table import Table
 from tandem.compare.texts import format_interval, format_number
 from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
 from tandem.record.reading.runs import Run
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.variants import group_runs
 
 FILE = "selection.json"  # in the sweep's folder
 SAID = "evaluation_test.log"  # in a run's directory: what it printed while it was asked
@@ -77,7 +77,7 @@ def ranked(runs: Sequence[Run], metric: str) -> tuple[list[Scored], list[str]]:
     """
     if not is_score(metric):
         raise ValueError(f"metric={metric}: nobody knows whether more of it is better")
-    every = grouped(runs)
+    every = group_runs(runs)
     if many := sorted({one.task for one in every if one.task}):
         raise ValueError(f"a best is of one task, and these are {' and '.join(many)}")
     silent = [one.name for one in every if all(run.score(metric) is None for run in one.runs)]

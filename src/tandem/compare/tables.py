@@ -8,7 +8,7 @@ from tandem.compare.pairs import Pair
 from tandem.compare.scores import Scored, is_score, rank
 from tandem.compare.table import Table
 from tandem.compare.texts import format_edges, format_interval, format_number, format_p
-from tandem.record.reading.states import UNFINISHED, counted, said_of
+from tandem.record.reading.states import UNFINISHED, count_states, describe_state
 from tandem.record.reading.variants import Variant
 
 
@@ -46,7 +46,9 @@ def _list_unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> l
     """What became of the runs that are not whole; [] where all are."""
     found = [said for one in variants if (said := _describe_seeds(one))]
     for one in silent:
-        found.append(f"{one.name}: no run has a score, {counted([run.state for run in one.runs])}")
+        found.append(
+            f"{one.name}: no run has a score, {count_states([run.state for run in one.runs])}"
+        )
     if not found:
         return []
     return [f"A run that is not whole counts with the last score it has. {'; '.join(found)}"]
@@ -56,7 +58,7 @@ def _describe_seeds(one: Scored) -> str:
     """As in "grpo: seed 1, 2 died, seed 3 goes on"; "" where all are whole."""
     which = {state: one.seeds_that(state) for state in UNFINISHED}
     said = [
-        f"seed {', '.join(map(str, seeds))} {said_of(state, len(seeds))}"
+        f"seed {', '.join(map(str, seeds))} {describe_state(state, len(seeds))}"
         for state, seeds in which.items()
         if seeds
     ]

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from tandem.settings.renamed import was_renamed
 
 
-def absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str | None:
+def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str | None:
     """What an error of Hydra about such a choice means; None: it is about something else.
 
     given: the choices of the command line, which need not be those that Hydra fell over.

@@ -14,27 +14,27 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.plugins import ADMITTED, files_of
+from tandem.config.plugins import ADMITTED, list_files
 from tandem.config.targets import resolve
 from tandem.registry.declared import PACKAGE, Definition, Module, init_of
 
 PLAIN = (bool, int, float, str, type(None))  # what a record can hold of a default
 
 
-def left_out(node: object) -> list[str]:
+def list_left_out(node: object) -> list[str]:
     """The arguments with a default of a node's target that the node does not name."""
     if not isinstance(node, DictConfig) or "_target_" not in node:
         return []
-    return [name for name in defaulted(str(node._get_node("_target_"))) if name not in node]
+    return [name for name in list_defaulted(str(node._get_node("_target_"))) if name not in node]
 
 
-def left_out_keys(cfg: DictConfig, key: str = "") -> Iterator[str]:
+def list_left_out_keys(cfg: DictConfig, key: str = "") -> Iterator[str]:
     """All of a configuration, as they are written on the command line."""
     node = OmegaConf.select(cfg, key) if key else cfg
-    yield from (f"{key}.{name}" for name in left_out(node))
+    yield from (f"{key}.{name}" for name in list_left_out(node))
     for name in node:
         if not OmegaConf.is_interpolation(node, name) and _is_mapping(node._get_node(name)):
-            yield from left_out_keys(cfg, f"{key}.{name}".lstrip("."))
+            yield from list_left_out_keys(cfg, f"{key}.{name}".lstrip("."))
 
 
 def _is_mapping(node: object) -> bool:
@@ -42,30 +42,30 @@ def _is_mapping(node: object) -> bool:
 
 
 @functools.cache
-def defaulted(path: str) -> tuple[str, ...]:
+def list_defaulted(path: str) -> tuple[str, ...]:
     """The arguments of a target that have a default, in the order of its source.
 
     None of a library's own, whose source is not read: `+optimizer.eps=1e-6` adds such a one.
     """
     home, _, name = path.rpartition(".")
-    module = _module(home)
+    module = _read_module(home)
     if module is None:
         return ()
     for node in module.tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return tuple(dict.fromkeys(_defaulted(node, module)))
+            return tuple(dict.fromkeys(_list_defaulted(node, module)))
     elsewhere = module.paths.get(name)  # a package gives out what a module of it defines
-    return () if elsewhere in (None, path) else defaulted(elsewhere)
+    return () if elsewhere in (None, path) else list_defaulted(elsewhere)
 
 
-def _defaulted(node: Definition, module: Module) -> Iterator[str]:
+def _list_defaulted(node: Definition, module: Module) -> Iterator[str]:
     functions = [node] if isinstance(node, ast.FunctionDef) else init_of(node)
     for function in functions:
-        yield from _of_function(function.args)
+        yield from _list_defaults(function.args)
     if not functions:  # a record: its fields, those of the records that it extends first
         for base in node.bases:
             if isinstance(base, ast.Name) and base.id in module.paths:
-                yield from defaulted(module.paths[base.id])
+                yield from list_defaulted(module.paths[base.id])
         yield from (
             field.target.id
             for field in node.body
@@ -79,7 +79,7 @@ def _is_given(field: ast.AnnAssign) -> bool:
     return bool(said) and "ClassVar" not in said and "init=False" not in said
 
 
-def _of_function(given: ast.arguments) -> Iterator[str]:
+def _list_defaults(given: ast.arguments) -> Iterator[str]:
     by_place = [*given.posonlyargs, *given.args]
     yield from (one.arg for one in by_place[len(by_place) - len(given.defaults) :])
     named = zip(given.kwonlyargs, given.kw_defaults, strict=True)
@@ -87,37 +87,37 @@ def _of_function(given: ast.arguments) -> Iterator[str]:
 
 
 @functools.cache
-def _module(name: str) -> Module | None:
+def _read_module(name: str) -> Module | None:
     """A module of Tandem's, or of a plugin, which has been imported by now."""
-    file = _file(name)
+    file = _find_file(name)
     if file is None or not file.is_file():
         return None
     text = file.read_text(encoding="utf-8")
     return Module(name, text, ast.parse(text))
 
 
-def _file(name: str) -> Path | None:
+def _find_file(name: str) -> Path | None:
     if f"{name}.".startswith("tandem."):
         place = PACKAGE.parent.joinpath(*name.split("."))
         return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     admitted = any(f"{name}.".startswith(f"{home}.") for home in ADMITTED)
-    return files_of(name)[-1] if admitted and files_of(name) else None
+    return list_files(name)[-1] if admitted and list_files(name) else None
 
 
-def filled(value: Any) -> Any:
+def fill_defaults(value: Any) -> Any:
     """A plain configuration in which nodes name the defaults of their targets too.
 
     A record that left them to the code would mean something else once a default has changed.
     """
     if isinstance(value, list):
-        return [filled(item) for item in value]
+        return [fill_defaults(item) for item in value]
     if not isinstance(value, dict):
         return value
-    named = {name: filled(item) for name, item in value.items()}
+    named = {name: fill_defaults(item) for name, item in value.items()}
     if "_target_" not in value:
         return named
     own = str(value["_target_"])
     parameters = signature(resolve(own, own)).parameters
-    missing = (name for name in defaulted(own) if name not in named)
+    missing = (name for name in list_defaulted(own) if name not in named)
     defaults = {name: parameters[name].default for name in missing}
     return named | {name: x for name, x in defaults.items() if isinstance(x, PLAIN)}

@@ -51,7 +51,7 @@ def bind_call(target: Callable, given: Mapping[str, Any], where: str, *, partial
     accepted = {p.name: p for p in parameters if p.kind in BY_NAME}
     if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters):
         _refuse_unknown(given, accepted, where, partial)
-    for name in _unfilled(accepted, given, partial):
+    for name in _list_unfilled(accepted, given, partial):
         raise ConfigError(f"{_key(where, name)} is missing: {target.__qualname__} needs it")
     arguments = {
         name: convert(
@@ -82,7 +82,7 @@ def _refuse_unknown(
             raise ConfigError(unknown("key", _key(where, name), keys))
 
 
-def _unfilled(
+def _list_unfilled(
     accepted: Mapping[str, Parameter], given: Mapping[str, Any], partial: bool
 ) -> list[str]:
     """Arguments that have no value and will get none at call time."""
@@ -104,35 +104,35 @@ def _comes_later(parameter: Parameter) -> bool:
 def convert(value: object, annotation: object, where: str) -> Any:
     """`value` as its annotation wants it, type and bounds: calls for nodes, tuples and records
     where it says so."""
-    converted = _typed(value, annotation, where)
+    converted = _convert(value, annotation, where)
     for limit in limits(annotation):
         if (said := limit.broken(converted)) is not None:
-            raise ConfigError(f"{where}={_listed(converted)}: {said}")
+            raise ConfigError(f"{where}={_as_list(converted)}: {said}")
     return converted
 
 
-def _listed(value: object) -> object:
+def _as_list(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _typed(value: object, annotation: object, where: str) -> Any:
+def _convert(value: object, annotation: object, where: str) -> Any:
     wanted = options(annotation)
     if isinstance(value, Mapping) and "_target_" in value:
         call = bind(value, where)
         fits = not wanted or any(_produces(call, option) for option in wanted)
         return call if fits else _refuse(value["_target_"], annotation, where)
     if not wanted:
-        return _untyped(value, where)
+        return _convert_untyped(value, where)
     if isinstance(value, Mapping):
-        return _mapping(value, annotation, where)
+        return _convert_mapping(value, annotation, where)
     if isinstance(value, list):
-        return _sequence(value, annotation, where)
+        return _convert_sequence(value, annotation, where)
     if any(_admits(value, option) for option in wanted):
-        return _shaped(value, wanted)
+        return _widen(value, wanted)
     return _refuse(value, annotation, where)
 
 
-def _untyped(value: object, where: str) -> Any:
+def _convert_untyped(value: object, where: str) -> Any:
     if isinstance(value, Mapping):
         return {name: convert(item, Any, _key(where, name)) for name, item in value.items()}
     if isinstance(value, list):
@@ -140,7 +140,7 @@ def _untyped(value: object, where: str) -> Any:
     return value
 
 
-def _mapping(value: Mapping[str, Any], annotation: object, where: str) -> Any:
+def _convert_mapping(value: Mapping[str, Any], annotation: object, where: str) -> Any:
     """A mapping, or the record whose fields it names."""
     for option in options(annotation):
         kind = typing.get_origin(option) or option
@@ -155,7 +155,7 @@ def _mapping(value: Mapping[str, Any], annotation: object, where: str) -> Any:
     return _refuse(dict(value), annotation, where)
 
 
-def _sequence(value: Sequence[Any], annotation: object, where: str) -> Any:
+def _convert_sequence(value: Sequence[Any], annotation: object, where: str) -> Any:
     for option in options(annotation):
         kind = typing.get_origin(option) or option
         if kind in ROWS:
@@ -206,7 +206,7 @@ def _is_protocol(kind: object) -> bool:
     return inspect.isclass(kind) and typing.Protocol in kind.__mro__
 
 
-def _shaped(value: object, wanted: Sequence[object]) -> object:
+def _widen(value: object, wanted: Sequence[object]) -> object:
     """YAML writes 1 for 1.0, and a path as text."""
     if type(value) is int and int not in wanted:
         return float(value) if float in wanted else value
@@ -216,10 +216,10 @@ def _shaped(value: object, wanted: Sequence[object]) -> object:
 def _refuse(value: object, annotation: object, where: str) -> NoReturn:
     if isinstance(value, str) and (moved := was_renamed(f"{where}={value}")) is not None:
         raise ConfigError(moved)
-    raise ConfigError(f"{where}: expected {describe(annotation)}, got {_shown(value)}")
+    raise ConfigError(f"{where}: expected {describe(annotation)}, got {_show(value)}")
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     if isinstance(value, Mapping):
         return f"a mapping of {', '.join(map(str, value)) or 'nothing'}"
     return repr(value) if isinstance(value, str) else json.dumps(value)

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from tandem.config.binding import Call, convert
-from tandem.config.plain import key_of, plain
+from tandem.config.plain import key_of, to_plain
 
 
 def build(node: DictConfig | dict[str, Any], where: str = "") -> Any:
@@ -16,7 +16,7 @@ def build(node: DictConfig | dict[str, Any], where: str = "") -> Any:
 
     `where` is the key that messages name; a part of a configuration knows its own.
     """
-    return make(convert(plain(node), Any, where or key_of(node)))
+    return make(convert(to_plain(node), Any, where or key_of(node)))
 
 
 def make(value: Any) -> Any:

@@ -14,7 +14,7 @@ from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
 from tandem.config.names import ConfigError
 from tandem.config.overrides import TOGETHER
-from tandem.config.plain import leaves, plain, reads_environment
+from tandem.config.plain import iterate_leaves, reads_environment, to_plain
 from tandem.config.remotes import remotes_can_be_asked
 from tandem.legality import Case, check
 from tandem.settings.settings import COMPONENTS, Settings
@@ -25,9 +25,9 @@ LOGGED = {"likeliest"}  # that metrics alone read, and are left out without
 OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
 
 
-def checked(cfg: DictConfig) -> Settings:
+def check_config(cfg: DictConfig) -> Settings:
     """The settings of a configuration in which every call binds and no rule is broken."""
-    case = case_of(cfg)
+    case = make_case(cfg)
     remote = remotes_can_be_asked({"reward": case.rewards, "rollout": case.rollout})
     for broken in chain(remote, check(case)):
         raise ConfigError(broken)
@@ -35,21 +35,21 @@ def checked(cfg: DictConfig) -> Settings:
     return case.plan
 
 
-def case_of(cfg: DictConfig) -> Case:
+def make_case(cfg: DictConfig) -> Case:
     """What is judged, every call bound to its signature. The algorithm is made, and what would cost
     time or memory is not."""
     _refuse_secrets(cfg)
     _refuse_foreign_steps(cfg)
-    config = plain(cfg)
+    config = to_plain(cfg)
     trust.refuse_unsaid(config, recorded=cfg.resume is not None)
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)
-    components = _components(config)
+    components = _bind_components(config)
     return Case(
         # Before the evaluation, which repeats some of its numbers.
-        sampling=_made(components["rollout"]),
-        plan=_made(bound),
-        algorithm=_made(components["algorithm"]),
+        sampling=_make(components["rollout"]),
+        plan=_make(bound),
+        algorithm=_make(components["algorithm"]),
         rollout=components["rollout"],
         model=components["model"],
         data=components["data"],
@@ -58,22 +58,22 @@ def case_of(cfg: DictConfig) -> Case:
     )
 
 
-def _made(call: Call) -> Any:
+def _make(call: Call) -> Any:
     try:
         return make(call)
     except ValueError as error:  # a record that judges its own numbers
         raise ConfigError(str(error)) from error
 
 
-def _components(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {group: _component(config, group) for group in COMPONENTS}
+def _bind_components(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {group: _bind_component(config, group) for group in COMPONENTS}
 
 
-def _component(config: Mapping[str, Any], group: str) -> Any:
+def _bind_component(config: Mapping[str, Any], group: str) -> Any:
     """The call of a group's node; of groups that merge, the calls by name."""
     node = config.get(group)
     if group in TOGETHER and isinstance(node, Mapping):
-        return {name: _bound(part, f"{group}.{name}") for name, part in node.items()}
+        return {name: _bind(part, f"{group}.{name}") for name, part in node.items()}
     if not isinstance(node, Mapping) or "_target_" not in node:
         raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
     return bind(node, group)
@@ -81,7 +81,7 @@ def _component(config: Mapping[str, Any], group: str) -> Any:
 
 def _refuse_unmet_needs(case: Case) -> None:
     """What the algorithm reads and the policy cannot say; neither has weights yet."""
-    algorithm, policy = case.algorithm, _made(case.model)
+    algorithm, policy = case.algorithm, _make(case.model)
     provided = policy.describe(algorithm.request(case.sampling)).provides
     provided -= OF_SAMPLES if case.is_offline else frozenset()
     missing = sorted(algorithm.needs - provided - OWN - LOGGED)
@@ -94,7 +94,7 @@ def _refuse_unmet_needs(case: Case) -> None:
         )
 
 
-def _bound(node: Any, where: str) -> Call:
+def _bind(node: Any, where: str) -> Call:
     if isinstance(node, Mapping) and "_target_" in node:
         return bind(node, where)
     raise ConfigError(f"{where}: expected a node with _target_, as the options of its group have")
@@ -126,6 +126,6 @@ def _refuse_foreign_steps(cfg: DictConfig) -> None:
 
 def _refuse_secrets(cfg: DictConfig) -> None:
     """A run's record holds its configuration resolved, so the environment must stay out of it."""
-    for key, value in leaves(cfg):
+    for key, value in iterate_leaves(cfg):
         if isinstance(value, str) and reads_environment(value):
             raise ConfigError(f"{key}: only PROJECT_ROOT may be read from the environment")

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config import trust
-from tandem.config.absent import absent_part
+from tandem.config.absent import explain_absent_part
 from tandem.config.clips import clip_ratio
 from tandem.config.learning_rates import learning_rate
 from tandem.config.loading import Composition, Loader
@@ -30,7 +30,7 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
     Menu,
     is_choice,
-    menu,
+    list_options,
     parse,
     refuse_wrong_choice,
 )
@@ -58,50 +58,52 @@ def compose(overrides: Sequence[str] = (), *, recorded: bool = False) -> DictCon
     """
     given = parse(overrides)
     if not any(part.key_or_group.startswith("hydra.") for part in given):
-        return _composed(given, Loader.compose, recorded=recorded)
-    return without_hydra(with_hydra(overrides, recorded=recorded))
+        return _compose(given, Loader.compose, recorded=recorded)
+    return drop_hydra(compose_with_hydra(overrides, recorded=recorded))
 
 
-def with_hydra(overrides: Sequence[str], *, recorded: bool = False) -> DictConfig:
+def compose_with_hydra(overrides: Sequence[str], *, recorded: bool = False) -> DictConfig:
     """The same, and beside it what Hydra is told of itself."""
-    return _composed(parse(overrides), _beside_hydra, recorded=recorded)
+    return _compose(parse(overrides), _add_hydra, recorded=recorded)
 
 
-def without_hydra(whole: DictConfig) -> DictConfig:
+def drop_hydra(whole: DictConfig) -> DictConfig:
     cfg = copy.deepcopy(whole)
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg
 
 
-def _composed(given: Sequence[Override], compose: Compose, *, recorded: bool) -> DictConfig:
+def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> DictConfig:
     _refuse_other_folders(given)
     if not recorded:
         trust.believe(given)
-    source = loader(load_plugins(_plugins(given), recorded=recorded))
-    options = menu(source)
+    source = make_loader(load_plugins(_list_plugins(given), recorded=recorded))
+    options = list_options(source)
     choices = [part for part in given if is_choice(part, options)]
     for choice in choices:
         refuse_wrong_choice(choice, options)
-    with _told(choices):
+    with _reword_errors(choices):
         made = compose(source, [part.input_line for part in choices])
     cfg = made.cfg
     values = [of_reward(part, cfg) for part in given if part not in choices]
     for value in values:
         refuse_deleted_key(value, cfg, made.deleted)
         refuse_unknown_key(value, cfg, options)
-    with _told():
+    with _reword_errors():
         added = [as_argument(value, cfg) for value in values]
         ConfigLoaderImpl._apply_overrides_to_config(added, cfg)
     with open_dict(cfg):
-        cfg.choices = choices_of(made.choices, options)
+        cfg.choices = list_choices(made.choices, options)
         typed = {value.key_or_group for value in values}
-        cfg.replaced = replaced_of(made.numbers, typed) | {"off": list(_off(choices, cfg))}
+        cfg.replaced = list_replaced_numbers(made.numbers, typed) | {
+            "off": list(_list_switched_off(choices, cfg))
+        }
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` has come to
     return cfg
 
 
-def _beside_hydra(source: Loader, choices: Sequence[str]) -> Composition:
+def _add_hydra(source: Loader, choices: Sequence[str]) -> Composition:
     made = source.compose(choices)
     hydras = source.load_configuration("config", list(choices), RunMode.RUN, from_shell=False)
     with open_dict(made.cfg):
@@ -109,25 +111,25 @@ def _beside_hydra(source: Loader, choices: Sequence[str]) -> Composition:
     return made
 
 
-def option_file(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
+def read_option(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
     """What the file of an option says by itself, in conf/ or beside the plugins of a command."""
-    source = loader(plugin_folders(overrides))
+    source = make_loader(import_plugins(overrides))
     return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
 
 
 def chosen_options(overrides: Sequence[str]) -> Mapping[str, str | None]:
     """group, as a/b -> its option. `choices` of the configuration has those of the top alone."""
-    source, given = loader(plugin_folders(overrides)), parse(overrides)
-    choices = [part.input_line for part in given if is_choice(part, menu(source))]
+    source, given = make_loader(import_plugins(overrides)), parse(overrides)
+    choices = [part.input_line for part in given if is_choice(part, list_options(source))]
     return source.compose(choices).choices
 
 
-def plugin_folders(overrides: Sequence[str]) -> list[Path]:
+def import_plugins(overrides: Sequence[str]) -> list[Path]:
     """Import the plugins of a command; the `conf` folders beside them."""
-    return load_plugins(_plugins(parse(overrides)))
+    return load_plugins(_list_plugins(parse(overrides)))
 
 
-def loader(plugin_folders: Sequence[Path] = ()) -> Loader:
+def make_loader(plugin_folders: Sequence[Path] = ()) -> Loader:
     """Reads conf/, what was registered, and the folders of plugins."""
     store_options(conf_folder())
     os.environ.setdefault("PROJECT_ROOT", str(conf_folder().parent))
@@ -145,24 +147,24 @@ def _refuse_other_folders(given: Sequence[Override]) -> None:
         raise ConfigError(f"{SEARCHED}: conf/ is the only source; see plugins=")
 
 
-def _plugins(given: Sequence[Override]) -> object:
+def _list_plugins(given: Sequence[Override]) -> object:
     named = [part.value() for part in given if part.key_or_group == "plugins"]
     return named[-1] if named else []
 
 
 @contextmanager
-def _told(choices: Sequence[Override] = ()) -> Iterator[None]:
+def _reword_errors(choices: Sequence[Override] = ()) -> Iterator[None]:
     """What Hydra finds wrong, in one line."""
     try:
         yield
     except MissingConfigException as error:
-        raise ConfigError(_missing_option(error)) from error
+        raise ConfigError(_explain_missing_option(error)) from error
     except (HydraException, OmegaConfBaseException) as error:
-        said = absent_part(error, choices, conf_folder()) or one_line(error)
+        said = explain_absent_part(error, choices, conf_folder()) or shorten_error(error)
         raise ConfigError(said) from error
 
 
-def _missing_option(error: MissingConfigException) -> str:
+def _explain_missing_option(error: MissingConfigException) -> str:
     """A choice made inside a YAML; those of the command line were read before."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
     if group == "hydra/launcher" and (extra := LAUNCHERS.get(option)) is not None:
@@ -171,13 +173,13 @@ def _missing_option(error: MissingConfigException) -> str:
     return f"conf/{place}.yaml: {unknown(f'option of {group}', option, error.options or ())}"
 
 
-def one_line(error: Exception) -> str:
+def shorten_error(error: Exception) -> str:
     """What an error of Hydra or OmegaConf says, without its advice for programmers."""
     said = re.sub(r"\n\s*(full_key|object_type|See|To append).*", "", str(error), flags=re.S)
     return " ".join(said.split())
 
 
-def choices_of(raw: Mapping[str, str | None], options: Menu) -> dict[str, str | None]:
+def list_choices(raw: Mapping[str, str | None], options: Menu) -> dict[str, str | None]:
     """The option of every group; the recipe is None where the pair has none.
 
     What is swept is no choice of the one run that it is swept for.
@@ -188,7 +190,7 @@ def choices_of(raw: Mapping[str, str | None], options: Menu) -> dict[str, str | 
     return chosen | {"recipe": chosen["recipe"] if found else None}
 
 
-def replaced_of(numbers: Numbers, typed: Collection[str] = ()) -> dict[str, list[str]]:
+def list_replaced_numbers(numbers: Numbers, typed: Collection[str] = ()) -> dict[str, list[str]]:
     """As they would be typed; one in units of the dynamics by its key. `typed` are not kept."""
     kept = {key: value for key, value in numbers.kept.items() if key not in typed}
     return {
@@ -197,7 +199,7 @@ def replaced_of(numbers: Numbers, typed: Collection[str] = ()) -> dict[str, list
     }
 
 
-def _off(choices: Sequence[Override], cfg: DictConfig) -> Iterator[str]:
+def _list_switched_off(choices: Sequence[Override], cfg: DictConfig) -> Iterator[str]:
     """The KL that was chosen and that a coefficient of 0 switches off."""
     kl = OmegaConf.to_container(cfg.algorithm, resolve=False).get("kl")
     if isinstance(kl, dict) and kl.get("coef") == 0:

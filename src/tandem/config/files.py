@@ -80,7 +80,7 @@ class Repository(ConfigRepository):
             return super().load_config(config_path)
         if source.scheme() == "file":
             text = (path := Path(source.path, f"{config_path}.yaml")).read_text(encoding="utf-8")
-            plain, header = parsed(text, path), ConfigSource._get_header_dict(text[:512])
+            plain, header = parse_text(text, path), ConfigSource._get_header_dict(text[:512])
         else:
             found = source.load_config(config_path)
             plain, header = OmegaConf.to_container(found.config, resolve=False), found.header
@@ -105,7 +105,7 @@ def algorithm_of(name: str, loss: Plain, ppo: Plain) -> Plain:
     return {"defaults": ["_base", *({k: v} for k, v in parts.items()), "_self_"], "loss": given}
 
 
-def parsed(text: str, path: Path) -> Plain:
+def parse_text(text: str, path: Path) -> Plain:
     try:
         content = yaml.load(text, Loader=Yaml)  # a subclass of the safe one
     except yaml.MarkedYAMLError as error:

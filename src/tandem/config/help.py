@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tandem.config.registered import own_options
+from tandem.config.registered import list_own_options
 from tandem.registry.declared import options
 from tandem.registry.nodes import OFFERED_AS
 
@@ -131,7 +131,7 @@ def _listed(group: str, options: Mapping[str, str]) -> Iterator[str]:
 def brought_by(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
     """The options that plugins registered, and those of the files in their `conf` folders."""
     found: dict[str, dict[str, str]] = {}
-    for (group, name), component in own_options().items():
+    for (group, name), component in list_own_options().items():
         said = (component.__doc__ or "").partition("\n")[0]
         found.setdefault(OFFERED_AS.get(group, group), {})[name] = said
     for folder in folders:

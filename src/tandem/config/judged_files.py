@@ -14,7 +14,7 @@ from hydra.core.default_element import GroupDefault, InputDefault
 from hydra.plugins.config_source import ConfigResult
 
 from tandem.config.names import ConfigError
-from tandem.config.plain import leaves, reads_environment
+from tandem.config.plain import iterate_leaves, reads_environment
 
 PROGRAM = ("config", "hydra/sweeper/search")  # files of conf/ that are part of the program
 SWEPT, MODE = "hydra.sweeper.params", "hydra.mode"  # what a file may tell Hydra
@@ -35,7 +35,7 @@ def judge(path: str, read: ConfigResult, content: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path}.yaml: Hydra's own groups take no options from files")
     for default in read.defaults_list or ():
         _judge_default(path, default)
-    for key, value in leaves(content):
+    for key, value in iterate_leaves(content):
         _judge_value(path, key, value)
 
 

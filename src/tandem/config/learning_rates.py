@@ -54,7 +54,7 @@ def language_rate(level: Level, *, parameters: float | None, lora: bool) -> floa
     times = ADAPTERS if lora else 1
     if parameters is not None:
         row = next(rates for below, rates in LANGUAGE.items() if parameters < below)
-        return _rounded(times * _at(row, level))
+        return _round(times * _at(row, level))
     if level != "middle":
         raise ValueError("the range depends on the size of the model: say it, as parameters=8.2e9")
     return times * UNKNOWN
@@ -62,15 +62,15 @@ def language_rate(level: Level, *, parameters: float | None, lora: bool) -> floa
 
 def flow_rate(level: Level, *, parameters: float | None, lora: bool) -> float:
     if parameters is not None and parameters < TINY:
-        return _rounded(_at(FLOW["tiny"], level))
-    return _rounded(_at(FLOW["adapters" if lora else "weights"], level))
+        return _round(_at(FLOW["tiny"], level))
+    return _round(_at(FLOW["adapters" if lora else "weights"], level))
 
 
 def _at(rates: Rates, level: Level) -> float:
     return {"low": rates.low, "middle": rates.middle, "high": rates.high}[level]
 
 
-def _rounded(rate: float) -> float:
+def _round(rate: float) -> float:
     """To three digits, so that folders and tables are named by numbers that people can read."""
     return float(f"{rate:.3g}")
 

@@ -22,8 +22,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.files import Plain, Repository, is_hydras
 from tandem.config.judged_files import judge
-from tandem.config.plain import leaves
-from tandem.config.swaps import Numbers, Swap, at, belongs, chosen_by_parts, fitted, replaced
+from tandem.config.plain import iterate_leaves
+from tandem.config.swaps import (
+    Numbers,
+    Swap,
+    belongs,
+    fit_numbers,
+    list_replaced,
+    may_replace_parts,
+    select_node,
+)
 
 DELETED = "~"
 
@@ -40,7 +48,7 @@ class Loader(ConfigLoaderImpl):
         asked = self._listed(choices)
         presets = self._presets(asked, choices)
         numbers = Numbers()
-        plain = merged(asked, self.repository, presets, numbers)
+        plain = merge_files(asked, self.repository, presets, numbers)
         plain.pop("hydra", None)
         cfg = OmegaConf.create(plain)
         OmegaConf.set_struct(cfg, True)
@@ -48,7 +56,7 @@ class Loader(ConfigLoaderImpl):
             cfg=cfg,
             choices=asked.overrides.known_choices,
             numbers=numbers,
-            deleted=dict(_deleted(asked, self.repository)),
+            deleted=dict(_find_deleted(asked, self.repository)),
         )
 
     def _listed(self, choices: Sequence[str]) -> DefaultsList:
@@ -63,7 +71,7 @@ class Loader(ConfigLoaderImpl):
 
     def _presets(self, asked: DefaultsList, choices: Sequence[str]) -> list[DefaultsList]:
         """What model and algorithm chose by themselves, and what an experiment made of that."""
-        if not chosen_by_parts(choices):
+        if not may_replace_parts(choices):
             return []
         known = asked.overrides.known_choices
         alone = [f"{group}={known[group]}" for group in ("model", "algorithm")]
@@ -95,42 +103,44 @@ class Composition:
     deleted: Mapping[str, str]  # key that a file leaves out -> the option that it is
 
 
-def merged(
+def merge_files(
     asked: DefaultsList,
     repo: IConfigRepository,
     presets: Sequence[DefaultsList],
     numbers: Numbers,
 ) -> Plain:
     """The contents of files, Hydra's own left out, each put where its package says."""
-    swaps = [list(_swaps(preset, asked, repo)) for preset in presets]
+    swaps = [list(_find_swaps(preset, asked, repo)) for preset in presets]
     whole: Plain = {}
     for default in asked.defaults:
         content = read(default, repo)
         of_study = default.config_path.startswith("experiment/")
         for swap in (swaps[-1] if of_study else swaps[0]) if swaps else ():
             if not default.primary and not swap.brings(default):
-                content = fitted(content, swap, numbers)
+                content = fit_numbers(content, swap, numbers)
         merge(whole, content)
     return whole
 
 
-def _deleted(asked: DefaultsList, repo: IConfigRepository) -> Iterator[tuple[str, str]]:
+def _find_deleted(asked: DefaultsList, repo: IConfigRepository) -> Iterator[tuple[str, str]]:
     for default in asked.defaults:
-        for key, value in leaves(read(default, repo)):
+        for key, value in iterate_leaves(read(default, repo)):
             if value == DELETED:
                 yield key, default.config_path
 
 
-def _swaps(preset: DefaultsList, asked: DefaultsList, repo: IConfigRepository) -> Iterator[Swap]:
+def _find_swaps(
+    preset: DefaultsList, asked: DefaultsList, repo: IConfigRepository
+) -> Iterator[Swap]:
     before, after = (listed.overrides.known_choices for listed in (preset, asked))
-    for group, place in replaced(before, after):
+    for group, place in list_replaced(before, after):
         nodes = []
         for listed in (preset, asked):
             alone: Plain = {}
             for default in listed.defaults:
                 if belongs(default, group, place):
                     merge(alone, read(default, repo))
-            nodes.append(at(alone, place))
+            nodes.append(select_node(alone, place))
         yield Swap(group, place, *nodes)
 
 
@@ -139,12 +149,12 @@ def read(default: ResultDefault, repo: IConfigRepository) -> Plain:
     path = default.config_path
     found = repo.load_config(path)
     package = default.package if default.package is not None else found.header["package"]
-    content = {} if is_hydras(path) else placed(found.plain, package)
+    content = {} if is_hydras(path) else place_content(found.plain, package)
     judge(path, found, content)
     return content
 
 
-def placed(content: Any, package: str | None) -> Plain:
+def place_content(content: Any, package: str | None) -> Plain:
     names = package.split(".") if package else []
     return reduce(lambda inner, name: {name: inner}, reversed(names), content)
 

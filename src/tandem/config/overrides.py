@@ -32,7 +32,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         if (new := present_override(word)) != word:
             raise ConfigError(f"{word} was renamed to {new}")
     try:
-        return [_counted(part) for part in OverridesParser.create().parse_overrides(overrides)]
+        return [_read_count(part) for part in OverridesParser.create().parse_overrides(overrides)]
     except OverrideParseException as error:
         form = (
             "write key=value, e.g. seed=3; quote values that hold spaces, commas, brackets or ~, "
@@ -41,7 +41,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
         raise ConfigError(f"cannot read {error.override!r}: {form}") from error
 
 
-def _counted(part: Override) -> Override:
+def _read_count(part: Override) -> Override:
     """1e3 is how people write 1000: what is counted takes no 1000.0."""
     whole = isinstance(part._value, float) and part._value.is_integer()
     if whole and re.fullmatch(r"\d+e\+?\d+", part.input_line.partition("=")[2], re.I):
@@ -49,7 +49,7 @@ def _counted(part: Override) -> Override:
     return part
 
 
-def menu(source: ConfigLoaderImpl) -> Menu:
+def list_options(source: ConfigLoaderImpl) -> Menu:
     """Every group of the project with its options, without those that start with `_`."""
     # Slots of config.yaml, whether or not anything stands in them.
     found: dict[str, set[str]] = {"recipe": set(), "experiment": set()}
@@ -119,6 +119,6 @@ def _below(group: str, menu: Menu) -> Iterator[tuple[str, str]]:
             yield from ((other.removeprefix(f"{group}/"), option) for option in options)
 
 
-def quoted(folder: Path) -> str:
+def quote(folder: Path) -> str:
     text = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{text}'"

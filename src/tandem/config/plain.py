@@ -20,21 +20,21 @@ RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")  # by a reso
 FILLED_IN = ("choices", "overrides", "replaced")  # by the run itself
 
 
-def plain(node: DictConfig | ListConfig | Any) -> Any:
+def to_plain(node: DictConfig | ListConfig | Any) -> Any:
     """Plain dicts, lists and scalars. Raises for what the user must still give."""
     if not OmegaConf.is_config(node):
         return node
-    if missing := _missing(node):
+    if missing := _list_missing(node):
         are = "is" if len(missing) == 1 else "are"
         flags = " ".join(f"{key}=..." for key in missing)
         raise ConfigError(f"{' and '.join(missing)} {are} not set: add {flags}")
     try:
         return OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {reason_of(error)}") from error
+        raise ConfigError(f"{error.full_key}: {shorten_reason(error)}") from error
 
 
-def reason_of(error: OmegaConfBaseException) -> str:
+def shorten_reason(error: OmegaConfBaseException) -> str:
     """Its first line; what a resolver raised, in the resolver's words."""
     said = RAISED.sub("", str(error).partition("\n")[0])
     if (resolver := re.match(r"Unsupported interpolation type (\w+)", said)) is not None:
@@ -48,15 +48,15 @@ def reads_environment(text: str) -> bool:
     return "${" in rest and READS.search(rest) is not None
 
 
-def leaves(node: DictConfig | ListConfig | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def iterate_leaves(node: DictConfig | ListConfig | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every key with its value as written: interpolations stay text."""
     raw = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node
-    yield from _leaves(raw, key_of(node))
+    yield from _iterate_leaves(raw, key_of(node))
 
 
-def user_keys(cfg: DictConfig) -> list[str]:
+def list_user_keys(cfg: DictConfig) -> list[str]:
     """The keys with a value that a user may set: no targets, none that the run fills in itself."""
-    keys = [key.split(".") for key, _ in leaves(cfg)]
+    keys = [key.split(".") for key, _ in iterate_leaves(cfg)]
     return [
         ".".join(names)
         for names in keys
@@ -69,13 +69,13 @@ def key_of(node: DictConfig | ListConfig | Any) -> str:
     return (node._get_full_key(None) or "") if OmegaConf.is_config(node) else ""
 
 
-def _leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict | list):
         yield where, value
         return
     for name, item in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from _leaves(item, f"{where}.{name}" if where else str(name))
+        yield from _iterate_leaves(item, f"{where}.{name}" if where else str(name))
 
 
-def _missing(node: DictConfig | ListConfig) -> list[str]:
-    return [key for key, value in leaves(node) if value == "???"]
+def _list_missing(node: DictConfig | ListConfig) -> list[str]:
+    return [key for key, value in iterate_leaves(node) if value == "???"]

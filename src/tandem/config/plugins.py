@@ -48,12 +48,12 @@ def _reach(name: str) -> None:
         sys.path.append(here)
 
 
-def digests(names: Sequence[str]) -> dict[str, str]:
+def hash_modules(names: Sequence[str]) -> dict[str, str]:
     """Path of each module -> sha256 of what importing it runs."""
-    return {str(files[0]): trust.digest(files) for name in names if (files := files_of(name))}
+    return {str(files[0]): trust.digest(files) for name in names if (files := list_files(name))}
 
 
-def files_of(name: str) -> list[Path]:
+def list_files(name: str) -> list[Path]:
     """What importing a module runs: its file, its package's, and those around it; [] if none.
 
     Nothing is imported to find them.
@@ -73,10 +73,10 @@ def files_of(name: str) -> list[Path]:
 
 def _refuse_unsaid(name: str, names: Sequence[str]) -> None:
     flag = f"plugins=[{','.join(names)}]"
-    files = files_of(name)
+    files = list_files(name)
     if not files:
         raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}")
-    if trust.trusted().plugins.get(str(files[0])) != trust.digest(files):
+    if trust.read_trusted().plugins.get(str(files[0])) != trust.digest(files):
         raise ConfigError(
             f"plugins: the run names {name}, and {files[0]} is not what you have run before; read "
             f"it, and give {flag} on the command line if it may run"
@@ -84,7 +84,7 @@ def _refuse_unsaid(name: str, names: Sequence[str]) -> None:
 
 
 def _refuse_of_a_run(name: str) -> None:
-    for file in files_of(name)[:1]:
+    for file in list_files(name)[:1]:
         if (run := _run_around(file.parent)) is not None:
             raise ConfigError(
                 f"plugins: {name} lies in the run directory {run}, of which nothing is imported; "
@@ -105,10 +105,10 @@ def _load(name: str) -> list[Path]:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(_fault(name, error)) from error
+            raise ConfigError(_describe_fault(name, error)) from error
         raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}") from error
     except Exception as error:  # whatever it is, the user wrote it, and wants to know where
-        raise ConfigError(_fault(name, error)) from error
+        raise ConfigError(_describe_fault(name, error)) from error
     if module.__file__ is None:
         raise ConfigError(f"plugins: {name} is a folder without an __init__.py; add one")
     ADMITTED.add(name)
@@ -116,11 +116,11 @@ def _load(name: str) -> list[Path]:
     return [folder] if folder.is_dir() else []
 
 
-def _fault(name: str, error: Exception) -> str:
+def _describe_fault(name: str, error: Exception) -> str:
     """What a module failed with, and the line of the user's own files that led there."""
     if isinstance(error, SyntaxError):
         return f"plugins: {error.filename}, line {error.lineno}: {error.msg}"
-    frames, files = traceback.extract_tb(error.__traceback__), files_of(name)
+    frames, files = traceback.extract_tb(error.__traceback__), list_files(name)
     own = [frame for frame in frames if Path(frame.filename).resolve() in files]
     last = (own or frames)[-1]
     said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
@@ -136,7 +136,7 @@ def _refuse_foreign(name: str) -> None:
         raise ConfigError(f"plugins: {name} is a library; a plugin is a module of your own")
 
 
-def sources_of(targets: Iterable[str]) -> list[Path]:
+def list_sources(targets: Iterable[str]) -> list[Path]:
     """The files and packages of the user's own that define these functions, and what they import
     of his."""
     found: dict[Path, None] = {}
@@ -150,11 +150,11 @@ def sources_of(targets: Iterable[str]) -> list[Path]:
         if place not in found:
             found[place] = None
             inside = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-            waiting += [name for path in inside for name in _imported(path, module)]
+            waiting += [name for path in inside for name in _list_imports(path, module)]
     return list(found)
 
 
-def _imported(path: Path, module: ModuleType) -> Iterator[str]:
+def _list_imports(path: Path, module: ModuleType) -> Iterator[str]:
     """Modules, and what might be one."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -20,7 +20,7 @@ from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, node_of
 NOTEBOOK = "__main__"  # or a script: what it registers is the user's own, as that of a plugin is
 
 
-def own_options() -> Mapping[tuple[str, str], Callable]:
+def list_own_options() -> Mapping[tuple[str, str], Callable]:
     """Those that did not come with the package, whose options are files or `declared`."""
     return {
         key: component
@@ -35,7 +35,7 @@ def store_options(folder: Path) -> None:
     Raises ConfigError for a name that is taken, and for a default that no YAML can hold.
     """
     _store_declared(folder)
-    for (group, name), component in own_options().items():
+    for (group, name), component in list_own_options().items():
         node = node_of(group, name, component)
         if node is None:
             continue
@@ -46,7 +46,7 @@ def store_options(folder: Path) -> None:
         if component.__module__ == NOTEBOOK:
             ADMITTED.add(NOTEBOOK)
         package = "_global_" if group in GLOBAL else None
-        held = _held(node, component)
+        held = _hold(node, component)
         ConfigStore.instance().store(group=group, name=name, node=held, package=package)
 
 
@@ -58,7 +58,7 @@ def _store_declared(folder: Path) -> None:
             ConfigStore.instance().store(group=group, name=name, node=option.node)
 
 
-def _held(node: Node, component: Callable) -> object:
+def _hold(node: Node, component: Callable) -> object:
     try:
         return OmegaConf.create(node)
     except UnsupportedValueType as error:

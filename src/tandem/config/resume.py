@@ -11,13 +11,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config import trust
-from tandem.config.arguments import left_out_keys
+from tandem.config.arguments import list_left_out_keys
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse
-from tandem.config.plain import FILLED_IN, leaves, plain
-from tandem.config.plugins import digests, load_plugins
-from tandem.config.values import dotted
+from tandem.config.plain import FILLED_IN, iterate_leaves, to_plain
+from tandem.config.plugins import hash_modules, load_plugins
+from tandem.config.values import list_keys
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, read_config, reason_of
 from tandem.record.latest import followed
 from tandem.record.secrets import REDACTED
@@ -38,27 +38,27 @@ def configuration(overrides: Sequence[str]) -> DictConfig:
         if part.key_or_group == "sweep" and not part.is_delete():
             text = part.input_line
             raise ConfigError(f"{text} means many runs; python train.py {text} starts them")
-    folder = resumes(overrides)
-    return compose(overrides) if folder is None else resumed(folder, overrides)
+    folder = find_resumed_run(overrides)
+    return compose(overrides) if folder is None else resume_config(folder, overrides)
 
 
-def resumes(overrides: Sequence[str]) -> Path | None:
+def find_resumed_run(overrides: Sequence[str]) -> Path | None:
     """The run directory that `resume=` names."""
     named = [part.value() for part in parse(overrides) if part.key_or_group == "resume"]
     return followed(Path(str(named[-1]))) if named and named[-1] is not None else None
 
 
-def resumed(folder: Path, overrides: Sequence[str]) -> DictConfig:
+def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
     """The configuration in a run directory, with the overrides that may be given beside it."""
-    cfg = _recorded(folder)
+    cfg = _read_record(folder)
     given = parse(overrides)
     trust.believe(given)
     _load_plugins(list(cfg.plugins), given)
-    redacted = _redacted(cfg)
+    redacted = _list_redacted(cfg)
     for override in given:
         _apply(cfg, override, redacted)
     cfg.resume = cfg.run_dir = str(folder)
-    if left := _redacted(cfg):
+    if left := _list_redacted(cfg):
         raise ConfigError(
             f"resume={folder}: its config.yaml holds {REDACTED} in place of a value that looked "
             f"like a secret; give {' '.join(f'{key}=...' for key in left)} on the command line"
@@ -66,7 +66,7 @@ def resumed(folder: Path, overrides: Sequence[str]) -> DictConfig:
     return cfg
 
 
-def _recorded(folder: Path) -> DictConfig:
+def _read_record(folder: Path) -> DictConfig:
     """Whoever wrote the directory, it is read within limits or refused in one line."""
     path = folder / "config.yaml"
     if not path.exists():
@@ -92,9 +92,9 @@ def _recorded(folder: Path) -> DictConfig:
     return cfg
 
 
-def _redacted(cfg: DictConfig) -> list[str]:
+def _list_redacted(cfg: DictConfig) -> list[str]:
     """The keys whose values the record hides: with the mark as a value, the run were another."""
-    hiding = [key for key, value in leaves(cfg) if REDACTED in str(value)]
+    hiding = [key for key, value in iterate_leaves(cfg) if REDACTED in str(value)]
     whole = [re.split(r"\.\d+(?:\.|$)", key)[0] for key in hiding]  # a list is given as one
     return [key for key in dict.fromkeys(whole) if key.split(".")[0] not in FILLED_IN]
 
@@ -115,16 +115,16 @@ def _load_plugins(names: list[str], given: Sequence[Override]) -> None:
     said = [part for part in given if part.key_or_group == "plugins"]
     for part in said:
         if part.is_delete() or part.value() != names:
-            raise ConfigError(_kept(part.input_line))
+            raise ConfigError(_explain_kept(part.input_line))
     load_plugins(names, recorded=not said)
 
 
 def remember(cfg: DictConfig) -> None:
     """What the user has started is his own when it goes on: see `trust`."""
-    trust.remember(plain(cfg), digests(list(cfg.plugins)))
+    trust.remember(to_plain(cfg), hash_modules(list(cfg.plugins)))
 
 
-def confirmed(overrides: Sequence[str]) -> list[str]:
+def list_confirmed(overrides: Sequence[str]) -> list[str]:
     """What of the command line of a run is to be said again when it goes on."""
     parts = [part for part in parse(overrides) if not part.is_delete()]
     return [
@@ -134,8 +134,8 @@ def confirmed(overrides: Sequence[str]) -> list[str]:
     ]
 
 
-def _kept(text: str) -> str:
-    return f"{text}: a run that is resumed keeps it; only {_listed()} may change"
+def _explain_kept(text: str) -> str:
+    return f"{text}: a run that is resumed keeps it; only {_list_resumable()} may change"
 
 
 def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None:
@@ -147,11 +147,11 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
 
     may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) or key in redacted
     if not may_change or override.is_delete() or override.is_sweep_override():
-        raise ConfigError(_kept(text))
+        raise ConfigError(_explain_kept(text))
     if key in cfg.choices and not isinstance(override.value(), dict):
         cfg[key] = compose([text])[key]
         return
-    if key not in (keys := [*dotted(cfg), *left_out_keys(cfg)]):
+    if key not in (keys := [*list_keys(cfg), *list_left_out_keys(cfg)]):
         raise ConfigError(unknown("key", key, keys))
     try:
         OmegaConf.update(cfg, key, override.value(), merge=True)
@@ -159,7 +159,7 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
         raise ConfigError(f"{text}: {str(error).splitlines()[0]}") from error
 
 
-def _listed() -> str:
+def _list_resumable() -> str:
     from tandem.settings.settings import KEYS  # imports torch
 
     may_change = [name for name, key in KEYS.items() if key.resumable and "." not in name]

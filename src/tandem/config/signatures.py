@@ -18,12 +18,12 @@ ROWS = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
 def signature(target: Callable) -> Signature:
     """As inspect's, but strings are evaluated. A name only type checkers import stands for Any."""
     found = inspect.signature(target)
-    scope = _names_in_sight(target)
+    scope = _collect_names(target)
     parameters = [
-        parameter.replace(annotation=_evaluated(parameter.annotation, scope))
+        parameter.replace(annotation=_evaluate(parameter.annotation, scope))
         for parameter in found.parameters.values()
     ]
-    answer = _evaluated(found.return_annotation, scope)
+    answer = _evaluate(found.return_annotation, scope)
     return found.replace(parameters=parameters, return_annotation=answer)
 
 
@@ -73,14 +73,14 @@ def is_callable(option: object) -> bool:
     return (typing.get_origin(option) or option) in (Callable, typing.Callable)
 
 
-def _names_in_sight(target: Callable) -> dict[str, Any]:
+def _collect_names(target: Callable) -> dict[str, Any]:
     if not inspect.isclass(target):
         return inspect.unwrap(target).__globals__
     owners = [sys.modules[owner.__module__] for owner in reversed(target.__mro__)]
     return {name: value for owner in owners for name, value in vars(owner).items()}
 
 
-def _evaluated(annotation: object, scope: Mapping[str, Any]) -> object:
+def _evaluate(annotation: object, scope: Mapping[str, Any]) -> object:
     if not isinstance(annotation, str):
         return annotation
     holder = types.SimpleNamespace(__annotations__={"it": annotation})

@@ -50,7 +50,7 @@ def belongs(default: ResultDefault, group: str, place: str) -> bool:
     return default.config_path.startswith(f"{group}/") or package.startswith(f"{place}.")
 
 
-def replaced(before: Choices, after: Choices) -> Iterator[tuple[str, str]]:
+def list_replaced(before: Choices, after: Choices) -> Iterator[tuple[str, str]]:
     """(group, place) of the parts for which another option was chosen, the outer ones first."""
     changed = [key for key in after if before.get(key) != after[key]]
     for key in sorted(changed, key=len):
@@ -59,7 +59,7 @@ def replaced(before: Choices, after: Choices) -> Iterator[tuple[str, str]]:
             yield group, (place or group.replace("/", ".")).removeprefix("_global_.")
 
 
-def fitted(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
+def fit_numbers(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
     """What a file says, without what it says of the part that was replaced and does not fit."""
     *path, last = swap.place.split(".")
     outer = content = dict(content)
@@ -71,7 +71,7 @@ def fitted(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
         return content
     if isinstance(outer[last], dict) and isinstance(swap.after, dict):
         fits = _Fit(numbers, swap.place)
-        outer[last] = fits.of(outer[last], _mapping(swap.before), swap.after, same=True)
+        outer[last] = fits.of(outer[last], _as_mapping(swap.before), swap.after, same=True)
     elif swap.before != swap.after and outer[last] != swap.after:  # the null of a part left out
         del outer[last]
     return content
@@ -98,7 +98,7 @@ class _Fit:
             inner, other = after.get(name), before.get(name)
             if isinstance(value, dict) and isinstance(inner, dict):
                 below = _Fit(self.numbers, f"{self.place}.{name}")
-                kept[name] = below.of(value, _mapping(other), inner, same=same)
+                kept[name] = below.of(value, _as_mapping(other), inner, same=same)
             elif self._stays(name, value, (other, inner), known=name in after, same=same):
                 kept[name] = value
         return kept
@@ -106,7 +106,7 @@ class _Fit:
     def _beside(self, said: Plain, after: Plain) -> Plain:
         """The numbers of a node that no part of it holds."""
         own = {name: x for name, x in said.items() if not isinstance(after.get(name), dict)}
-        return _numbers(self.place, own)
+        return _flatten(self.place, own)
 
     def _stays(
         self, name: str, value: Any, defaults: tuple[Any, Any], *, known: bool, same: bool
@@ -117,37 +117,37 @@ class _Fit:
             return True
         if name.startswith("_"):
             return False
-        stays = known and before == after and _alike(value, after)
+        stays = known and before == after and _is_alike(value, after)
         found = self.numbers.kept if stays else self.numbers.dropped
-        found.update(_numbers(f"{self.place}.{name}", value))
+        found.update(_flatten(f"{self.place}.{name}", value))
         return stays
 
 
 def _has_another_part(before: Plain, after: Plain) -> bool:
     """Whether another function stands in one of the places that both have a part in."""
     both = [(before[name], after[name]) for name in before if before[name] and after.get(name)]
-    targets = [tuple(_mapping(part).get("_target_") for part in pair) for pair in both]
+    targets = [tuple(_as_mapping(part).get("_target_") for part in pair) for pair in both]
     return any(old != new for old, new in targets)
 
 
-def _alike(value: Any, default: Any) -> bool:
+def _is_alike(value: Any, default: Any) -> bool:
     """Whether a value is of the kind of a default: a null in place of a function is none."""
     kinds = {float if type(one) is int else type(one) for one in (value, default)}
     return len(kinds) == 1
 
 
-def _mapping(node: Any) -> Plain:
+def _as_mapping(node: Any) -> Plain:
     return node if isinstance(node, dict) else {}
 
 
-def _numbers(key: str, value: Any) -> Plain:
+def _flatten(key: str, value: Any) -> Plain:
     if not isinstance(value, dict):
         return {key: value}
-    inner = (_numbers(f"{key}.{name}", item) for name, item in value.items() if name[0] != "_")
+    inner = (_flatten(f"{key}.{name}", item) for name, item in value.items() if name[0] != "_")
     return {name: item for each in inner for name, item in each.items()}
 
 
-def at(content: Plain, place: str) -> Any:
+def select_node(content: Plain, place: str) -> Any:
     """The node at a dotted place; None where there is none."""
     node: Any = content
     for name in place.split("."):
@@ -155,7 +155,7 @@ def at(content: Plain, place: str) -> Any:
     return node
 
 
-def chosen_by_parts(choices: Sequence[str]) -> bool:
+def may_replace_parts(choices: Sequence[str]) -> bool:
     """Whether a command line may replace a part: presets alone do not."""
     groups = {line.lstrip("+~").partition("=")[0].partition("@")[0] for line in choices}
     return bool(groups - {"model", "algorithm", "recipe", "sweep"})

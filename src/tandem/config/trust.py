@@ -48,7 +48,7 @@ def place() -> Path:
     return Path(home) / "tandem" / "trusted.json"
 
 
-def trusted() -> Trusted:
+def read_trusted() -> Trusted:
     path = place()
     if not path.is_file():
         return Trusted()
@@ -64,9 +64,9 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the runs of a sweep start together
-        before = trusted()
+        before = read_trusted()
         hosts = {host: list(names) for host, names in before.hosts.items()}
-        for one in _elsewhere(config):
+        for one in _list_elsewhere(config):
             names = hosts.setdefault(one.host, [])
             if one.variable is not None and one.variable not in names:
                 names.append(one.variable)
@@ -100,8 +100,8 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
 
     `recorded`: the configuration is that of a run; then it may ask no host that he has not named.
     """
-    known = trusted().hosts
-    for one in _elsewhere(config):
+    known = read_trusted().hosts
+    for one in _list_elsewhere(config):
         if one.host in SAID_HOSTS or one.variable in SAID_VARIABLES:
             continue
         if one.variable is not None and one.variable not in known.get(one.host, ()):
@@ -117,16 +117,16 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
             )
 
 
-def _elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
+def _list_elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
     """Those that are not this machine. A model's copy of its engine comes last."""
-    found = sorted(_asked(config, ""), key=lambda one: one.key.startswith("model."))
+    found = sorted(_list_asked(config, ""), key=lambda one: one.key.startswith("model."))
     return (one for one in found if one.host not in LOOPBACK)
 
 
-def _asked(node: object, where: str) -> Iterator[Asked]:
+def _list_asked(node: object, where: str) -> Iterator[Asked]:
     if isinstance(node, list):
         for place, item in enumerate(node):
-            yield from _asked(item, f"{where}{place}.")
+            yield from _list_asked(item, f"{where}{place}.")
     if not isinstance(node, Mapping):
         return
     host = _host(node.get("url"))
@@ -137,7 +137,7 @@ def _asked(node: object, where: str) -> Iterator[Asked]:
     if host and not sent:
         yield Asked(key=f"{where}url", host=host, variable=None)
     for key, item in node.items():
-        yield from _asked(item, f"{where}{key}.")
+        yield from _list_asked(item, f"{where}{key}.")
 
 
 def _host(url: object) -> str:

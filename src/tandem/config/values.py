@@ -8,7 +8,7 @@ from dataclasses import replace
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.arguments import left_out, left_out_keys
+from tandem.config.arguments import list_left_out, list_left_out_keys
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import Menu, refuse_wrong_options
 
@@ -19,7 +19,7 @@ def of_reward(override: Override, base: DictConfig) -> Override:
     node = OmegaConf.select(base, f"{group}.{name}") if group == "reward" and name else None
     if (
         not isinstance(node, DictConfig)
-        or inner[0] in ("", *node, *left_out(node))
+        or inner[0] in ("", *node, *list_left_out(node))
         or "function" not in node
     ):
         return override
@@ -44,7 +44,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     key, text = override.key_or_group, override.input_line
     if override.is_sweep_override():
         raise ConfigError(f"{text}: several values need -m (a sweep), or {key}=[a,b] (a list)")
-    keys = dotted(base)
+    keys = list_keys(base)
     if key in keys and override.is_add():
         raise ConfigError(f"{text}: {key} exists already; write {text.lstrip('+')}")
     value = None if override.is_delete() else override.value()
@@ -52,7 +52,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     for name in (key, *_names_below(key, value, base)):
         if name not in keys and not _may_be_added(override, name, base):
             _refuse_unchosen(name, menu, keys)
-            keys += left_out_keys(base)
+            keys += list_left_out_keys(base)
             _refuse_part_of_nothing(name, base, keys)
             near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
             raise ConfigError(unknown("key", name, near))
@@ -70,7 +70,7 @@ def is_left_out(key: str, base: DictConfig) -> bool:
     """Whether a key is an argument that its file leaves at the default of the function."""
     parent, _, name = key.rpartition(".")
     node = _node(base, parent) if parent else None
-    return isinstance(node, DictConfig) and name not in node and name in left_out(node)
+    return isinstance(node, DictConfig) and name not in node and name in list_left_out(node)
 
 
 def _node(base: DictConfig, key: str) -> object:
@@ -128,7 +128,7 @@ def _may_grow(base: DictConfig, key: str) -> bool:
     return key.startswith("hydra.") or (isinstance(node, DictConfig) and "_target_" in node)
 
 
-def dotted(cfg: DictConfig, prefix: str = "") -> list[str]:
+def list_keys(cfg: DictConfig, prefix: str = "") -> list[str]:
     """Every key of a configuration, groups of keys too, as it is written on the command line."""
     found = []
     for name in cfg:
@@ -138,5 +138,5 @@ def dotted(cfg: DictConfig, prefix: str = "") -> list[str]:
         if not OmegaConf.is_interpolation(cfg, name) and isinstance(
             node := cfg._get_node(name), DictConfig
         ):
-            found += dotted(node, f"{key}.") if not node._is_none() else []
+            found += list_keys(node, f"{key}.") if not node._is_none() else []
     return found

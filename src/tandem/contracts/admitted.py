@@ -36,7 +36,7 @@ def refuse_unknown(what: str, given: object, known: Collection[object]) -> None:
 
 def refuse_unlisted(record: Any) -> None:
     """Raise where a field is none of the values that a `Literal` in its annotation lists."""
-    for name, kinds in _listed(type(record)).items():
+    for name, kinds in _list_names(type(record)).items():
         value = getattr(record, name)
         of_mapping = isinstance(value, Mapping)
         for item in value.items() if of_mapping else [(value,)]:
@@ -46,7 +46,7 @@ def refuse_unlisted(record: Any) -> None:
 
 
 @functools.cache
-def _listed(record: type) -> dict[str, list[tuple[object, ...]]]:
+def _list_names(record: type) -> dict[str, list[tuple[object, ...]]]:
     """Field -> the values listed of it, of a mapping those of keys and of values; () for any."""
     found = {}
     for name, hint in get_type_hints(record, localns={"Bound": object}).items():

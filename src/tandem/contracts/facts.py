@@ -161,52 +161,52 @@ def declare(**facts: Any) -> Callable:
 
 def facts_of(component: Callable | None) -> Facts:
     """What a component declared, through any number of `functools.partial`s."""
-    owner, _ = unbound(component)
+    owner, _ = unwrap_partial(component)
     declared = getattr(owner, "facts", NOTHING)
     return owner.own_facts(declared) if isinstance(owner, Wrapper) else declared
 
 
 def name_of(component: Callable) -> str:
     """The option that chooses it, else the name of the function or class."""
-    owner, _ = unbound(component)
+    owner, _ = unwrap_partial(component)
     return facts_of(component).option or getattr(owner, "__name__", type(owner).__name__)
 
 
-def innermost(component: Callable, where: str) -> Iterator[tuple[str, Callable]]:
+def iterate_innermost(component: Callable, where: str) -> Iterator[tuple[str, Callable]]:
     """What a component comes to within all that wraps it, each under its key."""
-    owner, _ = unbound(component)
+    owner, _ = unwrap_partial(component)
     if not isinstance(owner, Wrapper):
         yield where, component
         return
     for key, inner in owner.wrapped().items():
-        yield from innermost(inner, f"{where}.{key}")
+        yield from iterate_innermost(inner, f"{where}.{key}")
 
 
 def survey_of(component: Callable) -> Callable | None:
     """The survey that a loss declared, bound to numbers of the loss; None if it needs none."""
-    return bound_beside(component, facts_of(component).survey)
+    return bind_declared(component, facts_of(component).survey)
 
 
 def metrics_of(component: Callable) -> Callable | None:
     """The metrics that a component declared, bound to numbers of the component; None: it has none
     of its own."""
-    return bound_beside(component, facts_of(component).metrics)
+    return bind_declared(component, facts_of(component).metrics)
 
 
 def summary_of(component: Callable) -> Callable | None:
     """What the survey of a loss sees of each row, bound to numbers of the loss; None: all of it."""
-    return bound_beside(component, facts_of(component).summary)
+    return bind_declared(component, facts_of(component).summary)
 
 
-def bound_beside(component: Callable, function: Callable | None) -> Callable | None:
+def bind_declared(component: Callable, function: Callable | None) -> Callable | None:
     """A function that a component declared, bound to the numbers of the component that are keywords
     of that function; None stays None."""
     if function is None:
         return None
-    return functools.partial(function, **read_of(function, numbers_of(component)))
+    return functools.partial(function, **select_numbers(function, numbers_of(component)))
 
 
-def read_of(function: Callable, numbers: Mapping[str, Any]) -> dict[str, Any]:
+def select_numbers(function: Callable, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the numbers that a function takes; one with `**numbers` takes them all."""
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -216,7 +216,7 @@ def read_of(function: Callable, numbers: Mapping[str, Any]) -> dict[str, Any]:
 def numbers_of(component: Callable | None) -> dict[str, Any]:
     """The keywords of a component: what was bound to it, else its defaults; of a record its
     fields."""
-    owner, bound = unbound(component)
+    owner, bound = unwrap_partial(component)
     if is_dataclass(owner) and not isinstance(owner, type):
         return {one.name: getattr(owner, one.name) for one in fields(owner)}
     return defaults_of(owner) | bound
@@ -230,7 +230,7 @@ def parts_of(component: Any) -> Iterator[Callable]:
         for item in component.values():
             yield from parts_of(item)
     elif callable(component) or is_dataclass(component):
-        yield unbound(component)[0]
+        yield unwrap_partial(component)[0]
         for item in numbers_of(component).values():
             yield from parts_of(item)
 
@@ -240,7 +240,7 @@ def defaults_of(function: Callable | None) -> dict[str, Any]:
     return getattr(function, "__kwdefaults__", None) or {}
 
 
-def unbound(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:
+def unwrap_partial(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:
     """The function inside any number of `functools.partial`s, and the numbers bound to it."""
     numbers: dict[str, Any] = {}
     while isinstance(component, functools.partial):

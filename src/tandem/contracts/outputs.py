@@ -19,7 +19,7 @@ from traceback import walk_tb
 import torch
 from torch import Tensor
 
-from tandem.contracts import facts_of, unbound
+from tandem.contracts import facts_of, unwrap_partial
 from tandem.stop import Stop
 
 WIDE = (torch.float32, torch.float64)
@@ -121,13 +121,13 @@ def refuse_undeclared(
 
 
 def named(part: Callable) -> str:
-    owner = unbound(part)[0]
+    owner = unwrap_partial(part)[0]
     return getattr(owner, "__name__", type(owner).__name__)
 
 
 def place_of(part: Callable) -> str:
     """FILE:LINE where the component is written; its name where there is no file."""
-    owner = inspect.unwrap(unbound(part)[0])
+    owner = inspect.unwrap(unwrap_partial(part)[0])
     try:
         return f"{shown(inspect.getsourcefile(owner))}:{inspect.getsourcelines(owner)[1]}"
     except (TypeError, OSError):

@@ -22,8 +22,8 @@ from tandem.contracts.spellings import (
     REWARDS,
     Foreign,
     Spelling,
-    adapted,
-    in_form,
+    adapt,
+    adapt_to_group,
 )
 
 # (group, option) -> what was registered as it, in order.
@@ -46,9 +46,9 @@ class Registrar:
     def _registered(self, component: Callable, name: str, facts: dict[str, Any]) -> Callable:
         _refuse_nameless(component)
         if self.spellings and not inspect.isclass(component):
-            component = in_form(component, self.spellings)
+            component = adapt_to_group(component, self.spellings)
         if self.foreign and not inspect.isclass(component):
-            component = adapted(component, self.foreign)
+            component = adapt(component, self.foreign)
         before = REGISTERED.get((self.group, name), component)
         if place(before) != place(component):  # the same place: a notebook ran its cell again
             raise ValueError(

@@ -67,13 +67,13 @@ REWARDS = (
 )
 
 
-def adapted(function: Callable, known: Sequence[Foreign]) -> Callable:
+def adapt(function: Callable, known: Sequence[Foreign]) -> Callable:
     """The function as its group calls it, where another library's form is known; else itself."""
     adapter = next((one.adapter for one in known if one.fits(function)), None)
     return function if adapter is None else resolve_name(adapter)(function)
 
 
-def in_form(function: Callable, accepted: Sequence[Spelling]) -> Callable:
+def adapt_to_group(function: Callable, accepted: Sequence[Spelling]) -> Callable:
     """The function as its group calls it; raises if it has none of the spellings."""
     for spelling in accepted:
         if spelling.fits(function):

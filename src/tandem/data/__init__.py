@@ -1,6 +1,6 @@
 """Prompts: where they come from, how they are split, and in which order they are drawn."""
 
-from tandem.data.records import Data, InvalidRow, Wording, apart, write_quarantine
+from tandem.data.records import Data, InvalidRow, Wording, split_overlap, write_quarantine
 from tandem.data.sort import Lengths
 from tandem.data.stream import Curriculum, PromptStream
 
@@ -11,6 +11,6 @@ __all__ = [
     "Lengths",
     "PromptStream",
     "Wording",
-    "apart",
+    "split_overlap",
     "write_quarantine",
 ]

@@ -20,7 +20,7 @@ class Speaker(Protocol):
     ) -> Rollout: ...
 
 
-def contrasted(
+def add_rejected(
     speaker: Speaker, prompts: Sequence[Prompt], *, tries: int, seed: int
 ) -> tuple[list[Prompt], list[Prompt]]:
     """The prompts with their `answer` as chosen and the first wrong one of `tries` samples as
@@ -33,7 +33,7 @@ def contrasted(
     for turn in range(tries):
         left = [prompt for prompt in prompts if prompt.id not in wrong]
         key = rng.key(seed, "rejected", turn)
-        for asked in _parts(left, speaker.sampling.max_rows):
+        for asked in _split(left, speaker.sampling.max_rows):
             said = speaker.sample(asked, 1, key=key, slots=[prompt.id for prompt in asked])
             whole = zip(asked, said.outputs, said.truncated.tolist(), strict=True)
             wrong |= {p.id: o for p, o, cut in whole if not cut and o.strip() and o != p.answer}
@@ -43,5 +43,5 @@ def contrasted(
     )
 
 
-def _parts(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
+def _split(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
     return (prompts[start : start + size] for start in range(0, len(prompts), size))

@@ -8,7 +8,7 @@ from pathlib import Path
 from tandem.contracts import register_dataset
 from tandem.data.checks import parse
 from tandem.data.lines import as_row
-from tandem.data.pictures import finisher
+from tandem.data.pictures import make_finisher
 from tandem.data.records import Data, StreamMaker
 from tandem.data.rows import Rows, assemble, read_rows, with_negative
 from tandem.data.stream import PromptStream
@@ -44,7 +44,7 @@ def folder(
             f"data.path={path} is a file, and data=folder reads the train.jsonl or train.txt of a "
             f"folder; {f'set data={kind}' if kind else 'name a folder'}"
         )
-    finish = finisher(place, pictures=pictures, resize=resize)
+    finish = make_finisher(place, pictures=pictures, resize=resize)
     splits = [
         _rows(place, name, finish=finish, negative=negative_prompt)
         for name in ("train", "eval", "test")

@@ -120,7 +120,7 @@ def _repeats(kept: Sequence[int], there: int, file: str) -> tuple[InvalidRow, ..
 
 
 def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
-    for option, column in _named(columns).items():
+    for option, column in _map_columns(columns).items():
         within = features
         for part in column.split("."):
             if not isinstance(within, Mapping) or part not in within:
@@ -136,7 +136,7 @@ def _part(row: Mapping, column: str) -> object:
     return reduce(lambda within, name: within and within[name], column.split("."), row)
 
 
-def _named(columns: Columns) -> dict[str, str]:
+def _map_columns(columns: Columns) -> dict[str, str]:
     """What is read -> the column that it stands in."""
     known = {
         "prompt": columns.prompt,
@@ -148,7 +148,7 @@ def _named(columns: Columns) -> dict[str, str]:
 
 
 def _as_row(row: dict, columns: Columns) -> dict:
-    named = _named(columns)
+    named = _map_columns(columns)
     read = {name: _part(row, column) for name, column in named.items()}
     question = read["prompt"]
     used = (*OWN_KEYS, *named.values())  # a column of which a part was read stays, as a field

@@ -19,17 +19,17 @@ def as_row(line: bytes) -> dict:
         raise ValueError("not valid unicode") from None
 
 
-def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that are not blank."""
     with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: bounded(file), b""), start=1):
+        for number, line in enumerate(iter(lambda: read_bounded(file), b""), start=1):
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")  # some editors mark UTF-8 so
             if line.strip():
                 yield number, line
 
 
-def bounded(file: BinaryIO) -> bytes:
+def read_bounded(file: BinaryIO) -> bytes:
     """The next line; of an overlong one the start, so that no line fills the memory."""
     line = rest = file.readline(LONGEST_ROW + 2)
     while len(rest) == LONGEST_ROW + 2 and not rest.endswith(b"\n"):

@@ -9,16 +9,16 @@ from functools import partial
 
 import torch
 
-from tandem.contracts import register_dataset, unbound
+from tandem.contracts import register_dataset, unwrap_partial
 from tandem.data.mixed import MixedStream, Order
 from tandem.data.records import (
     TOGETHER,
     Data,
     InvalidRow,
     StreamMaker,
-    apart,
+    groups_to_report,
     prompt_ids,
-    reported_with,
+    split_overlap,
 )
 from tandem.data.rows import choose
 from tandem.types import Prompt
@@ -72,7 +72,7 @@ def _check(of: Mapping[str, Dataset]) -> None:
     for name, one in of.items():
         said = complaint(
             name,
-            mixed=unbound(one.data.curriculum)[0] is MixedStream,
+            mixed=unwrap_partial(one.data.curriculum)[0] is MixedStream,
             weight=one.weight,
             max_size=one.max_size,
             rewards=one.rewards,
@@ -126,7 +126,7 @@ def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) 
     """Under an id, a source and a heading that no other dataset has."""
     ids = prompt_ids("mixture", name, torch.tensor([prompt.id for prompt in prompts]))
     for prompt, id in zip(prompts, ids, strict=True):
-        headings = (name, *(f"{name}/{one}" for one in reported_with(prompt)))
+        headings = (name, *(f"{name}/{one}" for one in groups_to_report(prompt)))
         yield replace(
             prompt,
             id=id,
@@ -145,7 +145,7 @@ def _held_apart(
     kept: dict[str, Splits] = {}
     known: dict[int, Prompt] = {}
     for name, own in splits.items():
-        parted = {split: apart(own[split], held_out) for split in TRAINED}
+        parted = {split: split_overlap(own[split], held_out) for split in TRAINED}
         kept[name] = {**own, **{split: tuple(left) for split, (left, _) in parted.items()}}
         known |= {prompt.id: prompt for _, gone in parted.values() for prompt in gone}
     return kept, [

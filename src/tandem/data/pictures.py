@@ -15,7 +15,9 @@ from tandem.types import Prompt
 KEY = "picture"  # of a row that shows one; pairs name theirs as `chosen` and `rejected`
 
 
-def finisher(folder: Path, *, pictures: bool, resize: int | None) -> Callable[[Prompt], Prompt]:
+def make_finisher(
+    folder: Path, *, pictures: bool, resize: int | None
+) -> Callable[[Prompt], Prompt]:
     """What turns a row that was read into a prompt with its pictures; names start at `folder`.
 
     Without `pictures` a row names none, and one that does is refused.
@@ -25,22 +27,22 @@ def finisher(folder: Path, *, pictures: bool, resize: int | None) -> Callable[[P
     if resize is not None and resize < 1:
         raise ValueError(f"data.resize={resize} is a side in pixels: at least 1, or null")
     if not pictures:
-        return unnamed
+        return refuse_named
     load = cache(partial(load_picture, side=resize))  # a picture may stand in many rows
-    return lambda prompt: named(prompt, lambda name: load(folder / name))
+    return lambda prompt: load_named(prompt, lambda name: load(folder / name))
 
 
-def unnamed(prompt: Prompt) -> Prompt:
+def refuse_named(prompt: Prompt) -> Prompt:
     """The prompt as it is, if it names no picture."""
     if KEY in prompt.fields:
         raise ValueError(f"`{KEY}` names a file; set data.pictures=true")
     return prompt
 
 
-def named(prompt: Prompt, load: Callable[[str], Tensor]) -> Prompt:
+def load_named(prompt: Prompt, load: Callable[[str], Tensor]) -> Prompt:
     """The prompt with the picture or the pair of pictures that it names."""
     media, chosen, rejected = (
-        _loaded(key, name, load)
+        _load(key, name, load)
         for key, name in (
             (KEY, prompt.fields.get(KEY)),
             ("chosen", prompt.chosen),
@@ -60,7 +62,7 @@ def named(prompt: Prompt, load: Callable[[str], Tensor]) -> Prompt:
     )
 
 
-def _loaded(key: str, name: object, load: Callable[[str], Tensor]) -> Tensor | None:
+def _load(key: str, name: object, load: Callable[[str], Tensor]) -> Tensor | None:
     if name is None:
         return None
     if not isinstance(name, str) or not name.strip():
@@ -93,11 +95,13 @@ def load_picture(path: Path, *, side: int | None) -> Tensor:
         raise ValueError(f"has colours of mode {picture.mode}, not RGB")
     if side is not None:
         # Not by ImageOps.fit, which mixes in what lies beyond the square.
-        picture = picture.crop(middle(*picture.size)).resize((side, side), Image.Resampling.LANCZOS)
+        picture = picture.crop(crop_middle(*picture.size)).resize(
+            (side, side), Image.Resampling.LANCZOS
+        )
     return torch.from_numpy(np.array(picture))
 
 
-def middle(width: int, height: int) -> tuple[int, int, int, int]:
+def crop_middle(width: int, height: int) -> tuple[int, int, int, int]:
     """The largest square in the middle: left, top, right, bottom."""
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2

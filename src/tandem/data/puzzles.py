@@ -13,7 +13,7 @@ import sys
 from difflib import get_close_matches
 
 
-def made(recipe: dict) -> dict:
+def make_puzzles(recipe: dict) -> dict:
     from reasoning_gym import create_dataset
     from reasoning_gym.factory import DATASETS
 
@@ -32,4 +32,4 @@ def made(recipe: dict) -> dict:
 if __name__ == "__main__":
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the package prints is no answer
-    json.dump(made(json.load(sys.stdin)), answer)
+    json.dump(make_puzzles(json.load(sys.stdin)), answer)

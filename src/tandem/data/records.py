@@ -77,7 +77,7 @@ class Wording:
 AS_CHAT = Wording()
 
 
-def apart(
+def split_overlap(
     prompts: Sequence[Prompt], held_out: Iterable[Prompt]
 ) -> tuple[list[Prompt], list[Prompt]]:
     """The prompts that do not ask what a held-out one asks, and those that do."""
@@ -93,7 +93,7 @@ def _question(prompt: Prompt) -> str:
     return json.dumps(prompt.text if prompt.messages is None else [*map(dict, prompt.messages)])
 
 
-def reported_with(prompt: Prompt) -> tuple[str, ...]:
+def groups_to_report(prompt: Prompt) -> tuple[str, ...]:
     """What evaluation reports a prompt under, beside its source. A row may name just one."""
     named = prompt.fields.get(TOGETHER, ())
     return (named,) if isinstance(named, str) else tuple(named)

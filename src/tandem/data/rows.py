@@ -15,8 +15,8 @@ from torch import Tensor
 from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.checks import parse, to_prompt
-from tandem.data.lines import as_row, numbered
-from tandem.data.pictures import finisher, unnamed
+from tandem.data.lines import as_row, number_lines
+from tandem.data.pictures import make_finisher, refuse_named
 from tandem.data.records import Data, InvalidRow, StreamMaker, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -67,7 +67,7 @@ def jsonl(
         else read_rows(
             file,
             option=option,
-            finish=finisher(file.parent, pictures=pictures, resize=resize),
+            finish=make_finisher(file.parent, pictures=pictures, resize=resize),
         )
         for option, file in files.items()
     ]
@@ -134,7 +134,7 @@ def read_rows(
     *,
     option: str,
     parse: Callable[[bytes], dict] = parse,
-    finish: Callable[[Prompt], Prompt] = unnamed,
+    finish: Callable[[Prompt], Prompt] = refuse_named,
     source: str | None = None,
 ) -> Rows:
     """`option` is the flag that named the file: what the message of a useless file starts with.
@@ -143,7 +143,7 @@ def read_rows(
     """
     try:
         named = path.stem if source is None else source
-        rows = check_rows(numbered(path), parse, file=str(path), source=named, finish=finish)
+        rows = check_rows(number_lines(path), parse, file=str(path), source=named, finish=finish)
     except OSError as error:
         raise ValueError(f"{option}={path}: {error.strerror}") from None
     if not rows.prompts:

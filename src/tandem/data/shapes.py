@@ -45,28 +45,28 @@ def shapes(
     as often as any other. The prompts of evaluation and test are those of training: what differs
     is their id, and with it the noise that a policy starts from.
     """
-    shown = shown_pairs(held_out)
+    shown = list_shown_pairs(held_out)
     never = [pair for pair in PAIRS if pair not in shown]
     return Data(
-        train=_questions("train", never),
-        eval=_questions("eval", never),
-        test=_questions("test", never),
-        demonstrations=_demonstrations(shown, demonstrations, seed=seed),
+        train=_make_questions("train", never),
+        eval=_make_questions("eval", never),
+        test=_make_questions("test", never),
+        demonstrations=_make_demonstrations(shown, demonstrations, seed=seed),
         curriculum=curriculum,
         asks_again=True,
     )
 
 
-def shown_pairs(held_out: Sequence[str]) -> list[tuple[str, str]]:
+def list_shown_pairs(held_out: Sequence[str]) -> list[tuple[str, str]]:
     """The colour-shape pairs that are not held out, in their order."""
-    never = [_pair(text) for text in held_out]
+    never = [_parse_pair(text) for text in held_out]
     shown = [pair for pair in PAIRS if pair not in never]
     if not shown:
         raise ValueError("data.held_out names all pairs: at least one must be shown")
     return shown
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _parse_pair(text: str) -> tuple[str, str]:
     colour, _, shape = text.partition(" ")
     if (colour, shape) not in PAIRS:
         raise ValueError(
@@ -76,7 +76,7 @@ def _pair(text: str) -> tuple[str, str]:
     return colour, shape
 
 
-def _questions(split: str, never: Sequence[tuple[str, str]]) -> tuple[Prompt, ...]:
+def _make_questions(split: str, never: Sequence[tuple[str, str]]) -> tuple[Prompt, ...]:
     return tuple(
         Prompt(
             id=prompt_id("shapes", split, *pair),
@@ -88,12 +88,12 @@ def _questions(split: str, never: Sequence[tuple[str, str]]) -> tuple[Prompt, ..
     )
 
 
-def _demonstrations(
+def _make_demonstrations(
     shown: Sequence[tuple[str, str]], wanted: Pictures, *, seed: int
 ) -> tuple[Prompt, ...]:
     turn = torch.arange(wanted.count)
     named = torch.tensor([PAIRS.index(pair) for pair in shown])[turn % len(shown)]
-    drawn = _corrupted(named, shown, share=wanted.corrupted, seed=seed)
+    drawn = _corrupt(named, shown, share=wanted.corrupted, seed=seed)
     pictures = torch.stack([*renderings().values()])  # [pairs, renderings, H, W, 3]
     which = turn // len(shown) % pictures.shape[1]
     # The id counts the copies of a picture, so that it names one demonstration.
@@ -110,22 +110,18 @@ def _demonstrations(
     )
 
 
-def _corrupted(
-    named: Tensor, shown: Sequence[tuple[str, str]], *, share: float, seed: int
-) -> Tensor:
+def _corrupt(named: Tensor, shown: Sequence[tuple[str, str]], *, share: float, seed: int) -> Tensor:
     """What the pictures show of what was named: [N] int64, both numbers of `PAIRS`.
 
     A colour or a shape may be replaced by any, itself included, but no held-out pair comes of it.
     """
-    colour = _replaced(
-        named // len(SHAPES), len(COLOURS), share, rng.key(seed, "corrupt", "colour")
-    )
-    shape = _replaced(named % len(SHAPES), len(SHAPES), share, rng.key(seed, "corrupt", "shape"))
+    colour = _replace(named // len(SHAPES), len(COLOURS), share, rng.key(seed, "corrupt", "colour"))
+    shape = _replace(named % len(SHAPES), len(SHAPES), share, rng.key(seed, "corrupt", "shape"))
     drawn = colour * len(SHAPES) + shape
     allowed = torch.tensor([pair in shown for pair in PAIRS])
     return torch.where(allowed[drawn], drawn, named)
 
 
-def _replaced(values: Tensor, kinds: int, share: float, key: int) -> Tensor:
+def _replace(values: Tensor, kinds: int, share: float, key: int) -> Tensor:
     hit, other = rng.uniform(key, (len(values), 2)).unbind(1)
     return torch.where(hit < share, (other * kinds).long(), values)

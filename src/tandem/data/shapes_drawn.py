@@ -45,7 +45,7 @@ def renderings() -> dict[str, Tensor]:
     """Every picture of every prompt: "red circle" -> [18, 16, 16, 3], two radii at nine places."""
     covered = {name: coverage(shape) for name, shape in SHAPES.items()}
     return {
-        f"{colour} {shape}": painted(covered[shape], torch.tensor(rgb))
+        f"{colour} {shape}": paint(covered[shape], torch.tensor(rgb))
         for colour, rgb in COLOURS.items()
         for shape in SHAPES
     }
@@ -66,7 +66,7 @@ def coverage(shape: Shape) -> Tensor:
     return torch.nn.functional.avg_pool2d(torch.stack(inside).float(), FINE)
 
 
-def painted(covered: Tensor, colour: Tensor) -> Tensor:
+def paint(covered: Tensor, colour: Tensor) -> Tensor:
     """[N, H, W] and [3] -> [N, H, W, 3]"""
     return to_bytes(torch.lerp(torch.tensor(GROUND), colour, covered[..., None]))
 

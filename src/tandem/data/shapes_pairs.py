@@ -11,7 +11,7 @@ from torch import Tensor
 from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.records import Data, StreamMaker, prompt_ids
-from tandem.data.shapes import PAIRS, Pictures, shapes, shown_pairs
+from tandem.data.shapes import PAIRS, Pictures, list_shown_pairs, shapes
 from tandem.data.shapes_drawn import renderings
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -36,7 +36,7 @@ def shapes_pairs(
     """
     if pairs < 1:
         raise ValueError(f"data.pairs={pairs} must be at least 1")
-    shown = shown_pairs(held_out)
+    shown = list_shown_pairs(held_out)
     if len(shown) < 2:
         raise ValueError("data.held_out leaves one pair: a wrong picture shows another one")
     data = shapes(
@@ -52,13 +52,13 @@ def shapes_pairs(
     which = (turn // len(shown)).tolist()
     return replace(
         data,
-        eval=_compared(data.eval, range(len(data.eval)), PAIRS, seed=seed),
-        test=_compared(data.test, range(len(data.test)), PAIRS, seed=seed),
-        pairs=_compared(asked, which, shown, seed=seed),
+        eval=_add_pairs(data.eval, range(len(data.eval)), PAIRS, seed=seed),
+        test=_add_pairs(data.test, range(len(data.test)), PAIRS, seed=seed),
+        pairs=_add_pairs(asked, which, shown, seed=seed),
     )
 
 
-def _compared(
+def _add_pairs(
     prompts: Sequence[Prompt], which: Sequence[int], among: Sequence[Pair], *, seed: int
 ) -> tuple[Prompt, ...]:
     """The prompts with two pictures each, the wrong one of a pair among these.
@@ -66,28 +66,28 @@ def _compared(
     which: of each prompt the number of its rendering, counted on from the last one.
     """
     pictures = renderings()
-    wrong = {" ".join(pair): unlike(pair, among) for pair in among}
+    wrong = {" ".join(pair): list_unlike(pair, among) for pair in among}
     ids = torch.tensor([prompt.id for prompt in prompts])
     drawn = rng.uniform(rng.key(seed, "rejected", ids), (1,))[:, 0].tolist()
     return tuple(
         replace(
             prompt,
-            chosen_media=_rendering(pictures[prompt.text], number),
-            rejected_media=_rendering(pictures[_one(wrong[prompt.text], chance)], number),
+            chosen_media=_pick_rendering(pictures[prompt.text], number),
+            rejected_media=_pick_rendering(pictures[_pick(wrong[prompt.text], chance)], number),
         )
         for prompt, number, chance in zip(prompts, which, drawn, strict=True)
     )
 
 
-def unlike(pair: Pair, among: Sequence[Pair]) -> list[Pair]:
+def list_unlike(pair: Pair, among: Sequence[Pair]) -> list[Pair]:
     """Those that differ in the colour or in the shape alone; where there are none, all others."""
     near = [other for other in among if (other[0] == pair[0]) != (other[1] == pair[1])]
     return near or [other for other in among if other != pair]
 
 
-def _one(pairs: Sequence[Pair], chance: float) -> str:
+def _pick(pairs: Sequence[Pair], chance: float) -> str:
     return " ".join(pairs[int(chance * len(pairs))])
 
 
-def _rendering(pictures: Tensor, number: int) -> Tensor:
+def _pick_rendering(pictures: Tensor, number: int) -> Tensor:
     return pictures[number % len(pictures)]

@@ -67,11 +67,12 @@ def sort_ladder(
         for length in range(1, longest + 1)
     }
     return Data(
-        train=_all(_questions(n, splits[n].train[: prompts.count]) for n in prompts),
-        eval=_all(_questions(n, splits[n].eval) for n in splits),
-        test=_all(_questions(n, splits[n].test) for n in splits),
-        demonstrations=_all(
-            _demonstrations(n, splits[n].train, count=demonstrations.count) for n in demonstrations
+        train=_chain(_make_questions(n, splits[n].train[: prompts.count]) for n in prompts),
+        eval=_chain(_make_questions(n, splits[n].eval) for n in splits),
+        test=_chain(_make_questions(n, splits[n].test) for n in splits),
+        demonstrations=_chain(
+            _make_demonstrations(n, splits[n].train, count=demonstrations.count)
+            for n in demonstrations
         ),
         curriculum=curriculum,
     )
@@ -93,11 +94,11 @@ def sort_letters(
     splits = {
         n: split_strings(n, count=lengths.count, held_out=held_out, seed=seed) for n in lengths
     }
-    train = _all(_questions(n, splits[n].train) for n in lengths)
+    train = _chain(_make_questions(n, splits[n].train) for n in lengths)
     return Data(
         train=train,
-        eval=_all(_questions(n, splits[n].eval) for n in lengths),
-        test=_all(_questions(n, splits[n].test) for n in lengths),
+        eval=_chain(_make_questions(n, splits[n].eval) for n in lengths),
+        test=_chain(_make_questions(n, splits[n].test) for n in lengths),
         demonstrations=_corrupt(train, share=corrupted, seed=seed),
         curriculum=curriculum,
     )
@@ -127,13 +128,13 @@ def split_strings(length: int, *, count: int, held_out: int, seed: int) -> Split
     total = len(ALPHABET) ** length
     held_out = min(held_out, total // 3)
     wanted = min(total, 2 * held_out + count)
-    order = _distinct(rng.key(seed, "sort", length), total, wanted)
+    order = _draw_distinct(rng.key(seed, "sort", length), total, wanted)
     return Splits(
         eval=order[:held_out], test=order[held_out : 2 * held_out], train=order[2 * held_out :]
     )
 
 
-def _distinct(key: int, total: int, wanted: int) -> Tensor:
+def _draw_distinct(key: int, total: int, wanted: int) -> Tensor:
     """`wanted` different numbers below `total`, in keyed order: [wanted] int64."""
     if total <= max(PERMUTED, 4 * wanted):
         return rng.permutation(key, total)[:wanted]
@@ -141,18 +142,18 @@ def _distinct(key: int, total: int, wanted: int) -> Tensor:
     return torch.tensor(list(dict.fromkeys(drawn.tolist()))[:wanted])
 
 
-def _questions(length: int, numbers: Tensor) -> list[Prompt]:
-    return _prompts(length, numbers, prompt_ids("sort", length, numbers))
+def _make_questions(length: int, numbers: Tensor) -> list[Prompt]:
+    return _make_prompts(length, numbers, prompt_ids("sort", length, numbers))
 
 
-def _demonstrations(length: int, numbers: Tensor, *, count: int) -> list[Prompt]:
+def _make_demonstrations(length: int, numbers: Tensor, *, count: int) -> list[Prompt]:
     turn = torch.arange(count)
     numbers = numbers[turn % len(numbers)]
     # The id counts the copies of a string, so that it names one demonstration.
-    return _prompts(length, numbers, prompt_ids("sort", "shown", length, numbers, turn))
+    return _make_prompts(length, numbers, prompt_ids("sort", "shown", length, numbers, turn))
 
 
-def _prompts(length: int, numbers: Tensor, ids: list[int]) -> list[Prompt]:
+def _make_prompts(length: int, numbers: Tensor, ids: list[int]) -> list[Prompt]:
     place = len(ALPHABET) ** torch.arange(length)
     digits = (numbers[:, None] // place).remainder(len(ALPHABET)).tolist()
     rows = (["".join(ALPHABET[digit] for digit in row) for row in digits], ids)
@@ -165,12 +166,12 @@ def _prompts(length: int, numbers: Tensor, ids: list[int]) -> list[Prompt]:
 def _corrupt(prompts: tuple[Prompt, ...], *, share: float, seed: int) -> tuple[Prompt, ...]:
     chance = rng.uniform(rng.key(seed, "corrupt"), (len(prompts), 2)).tolist()
     return tuple(
-        _swapped(prompt, which) if hit < share else prompt
+        _swap(prompt, which) if hit < share else prompt
         for prompt, (hit, which) in zip(prompts, chance, strict=True)
     )
 
 
-def _swapped(prompt: Prompt, which: float) -> Prompt:
+def _swap(prompt: Prompt, which: float) -> Prompt:
     """Two different letters of the answer change places; `which` in (0, 1) says which two."""
     letters = list(prompt.answer)
     pairs = [pair for pair in combinations(range(len(letters)), 2) if _differ(letters, pair)]
@@ -184,5 +185,5 @@ def _differ(letters: list[str], pair: tuple[int, int]) -> bool:
     return letters[pair[0]] != letters[pair[1]]
 
 
-def _all(parts: Iterable[list[Prompt]]) -> tuple[Prompt, ...]:
+def _chain(parts: Iterable[list[Prompt]]) -> tuple[Prompt, ...]:
     return tuple(prompt for part in parts for prompt in part)

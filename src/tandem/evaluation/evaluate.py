@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.evaluation import sample_tables
-from tandem.evaluation.prompt_metrics import PromptMetrics, metrics_of, of_each_prompt
+from tandem.evaluation.prompt_metrics import PromptMetrics, compute_metrics, measure_prompts
 from tandem.evaluation.settings import EvalMode, Evaluation
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.sampling import Sampling
@@ -69,7 +69,7 @@ class Judges(Protocol):
     def pop_faults(self) -> Mapping[str, int]: ...
 
 
-def held_out(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
+def choose_held_out(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
     """The prompts of every evaluation: a keyed choice, the same for all seeds."""
     if count is None or count >= len(prompts):
         return list(prompts)
@@ -98,11 +98,13 @@ def evaluate(
     counts = torch.zeros(len(passes), len(prompts), len(columns.names), dtype=torch.float64)
     table: list[tuple[int, int, dict]] = []  # pass, slot, row
     for number, one in enumerate(passes):
-        for slots, rollout, scores in _answers(policy, rewards, prompts, one, key=key, stop=stop):
+        for slots, rollout, scores in _sample_slots(
+            policy, rewards, prompts, one, key=key, stop=stop
+        ):
             counts[number, slots] = columns.count(rollout, scores, settings, one)
-            shown = _shown(slots, settings.rows, one)
+            shown = _choose_shown(slots, settings.rows, one)
             at = [row for _, row in shown]
-            rows = sample_tables.rows(
+            rows = sample_tables.make_rows(
                 rollout, scores, at, kind=one.kind, describe=policy.describe_prompt
             )
             table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
@@ -113,13 +115,13 @@ def evaluate(
     of_prompts: dict[str, list[float]] = {}
     for one, summed in zip(passes, distributed.all_sum(counts), strict=True):
         sums = columns.named(summed)
-        metrics |= metrics_of(sums, columns.parts, prompts, one)
-        of_prompts |= of_each_prompt(sums, one)
+        metrics |= compute_metrics(sums, columns.parts, prompts, one)
+        of_prompts |= measure_prompts(sums, one)
     rows = [row for *_, row in sorted(distributed.all_gather_object(table), key=itemgetter(0, 1))]
     return Evaluated(metrics=metrics, prompts=of_prompts, rows=rows, faults=rewards.pop_faults())
 
 
-def _answers(
+def _sample_slots(
     policy: Sampler,
     rewards: Judges,
     prompts: Sequence[Prompt],
@@ -151,7 +153,7 @@ def _try(
     return rollout, rewards(rollout.outputs, rollout.prompts, group)
 
 
-def _shown(slots: Sequence[int], rows: int, one: EvalMode) -> list[tuple[int, int]]:
+def _choose_shown(slots: Sequence[int], rows: int, one: EvalMode) -> list[tuple[int, int]]:
     """(slot, row) of the first samples of those of the first prompts that are among these slots."""
     if one.kind is None:
         return []

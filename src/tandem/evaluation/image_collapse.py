@@ -80,7 +80,7 @@ class Collapse:
 
         Numbers are metrics by name; one that is missing, None or NaN is not suspect.
         """
-        reward = _both(REWARD, first, now)
+        reward = _compare_both(REWARD, first, now)
         signs = self.signs(first, now)
         if not signs or reward is None or not reward[1] > reward[0]:
             return None
@@ -94,24 +94,24 @@ class Collapse:
         """The measures that are beyond their limits, in words."""
         found = []
         for name in FALLING:
-            limit, ends = asdict(self)[name], _both(f"eval/{name}", first, now)
+            limit, ends = asdict(self)[name], _compare_both(f"eval/{name}", first, now)
             if None not in (limit, ends) and ends[1] < limit * ends[0]:
-                found.append(_said(name, ends))
-        ends = _both("eval/dark", first, now)
+                found.append(_describe(name, ends))
+        ends = _compare_both("eval/dark", first, now)
         if None not in (self.dark, ends) and abs(ends[1] - ends[0]) > self.dark:
-            found.append(_said("share of dark pixels", ends))
+            found.append(_describe("share of dark pixels", ends))
         unit, gone = first.get("eval/diversity"), now.get(DISTANCE)
         if None not in (self.distance, unit, gone) and gone > self.distance * unit > 0:
             found.append(f"distance to the start {gone:.3f} at a first diversity of {unit:.3f}")
         return found
 
 
-def _both(
+def _compare_both(
     name: str, first: Mapping[str, float], now: Mapping[str, float]
 ) -> tuple[float, float] | None:
     ends = first.get(name), now.get(name)
     return None if None in ends or not all(map(math.isfinite, ends)) else ends
 
 
-def _said(name: str, ends: Sequence[float]) -> str:
+def _describe(name: str, ends: Sequence[float]) -> str:
     return f"{name.replace('_', ' ')} {ends[0]:.3f} -> {ends[1]:.3f}"

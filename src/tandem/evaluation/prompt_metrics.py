@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tandem.data.records import reported_with
+from tandem.data.records import groups_to_report
 from tandem.evaluation.image_collapse import MEASURES
 from tandem.evaluation.settings import EvalMode, Evaluation
 from tandem.rewards.images import pixels, spread
@@ -59,13 +59,13 @@ class PromptMetrics:
         for name, said in scores.parts.items():
             known = said.cpu().isfinite()
             each |= {f"known {name}": known, f"total {name}": torch.where(known, said.cpu(), 0)}
-        each |= _looks(rollout, one)
+        each |= _measure_looks(rollout, one)
         rows = torch.stack([each[name].double() for name in self.names[:-1]], dim=-1)
         sums = rows.view(-1, one.samples, len(each)).sum(1)
-        return torch.cat([sums, _spreads(rollout, one)[:, None]], 1)
+        return torch.cat([sums, _measure_spreads(rollout, one)[:, None]], 1)
 
 
-def _looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
+def _measure_looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
     """What is measured of each picture, where that is asked: [B] of each."""
     asked = [name for name in MEASURES if name in one.measures]
     nothing = torch.zeros(len(rollout.outputs), dtype=torch.float64)
@@ -73,7 +73,7 @@ def _looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
     return {name: MEASURES[name](shown) if name in asked else nothing for name in MEASURES}
 
 
-def _spreads(rollout: Rollout, one: EvalMode) -> Tensor:
+def _measure_spreads(rollout: Rollout, one: EvalMode) -> Tensor:
     """How much the samples of each prompt differ, where that is asked: [prompts]."""
     starts = range(0, len(rollout.outputs), one.samples)
     if "diversity" not in one.measures:
@@ -81,19 +81,19 @@ def _spreads(rollout: Rollout, one: EvalMode) -> Tensor:
     return torch.stack([spread(rollout.outputs[i : i + one.samples]) for i in starts])
 
 
-def metrics_of(
+def compute_metrics(
     sums: Mapping[str, Tensor], parts: Sequence[str], prompts: Sequence[Prompt], one: EvalMode
 ) -> dict[str, float]:
     """sums: [prompts] of each -> eval/..., as the pass names its metrics."""
     answers = one.samples * len(prompts)
-    of_prompts = _means(sums)
+    of_prompts = _average(sums)
     whole = {
-        "accuracy": _mean(of_prompts["accuracy"]),
+        "accuracy": _average_known(of_prompts["accuracy"]),
         "reward": (sums["reward"].sum() / sums["scored"].sum()).item(),
         "length": sums["length"].sum().item() / answers,
         "truncated": sums["truncated"].sum().item() / answers,
         "missing": answers - sums["known"].sum().item(),
-        "diversity": _mean(sums["spread"]),
+        "diversity": _average_known(sums["spread"]),
         **{name: sums[name].sum().item() / answers for name in MEASURES},
     }
     metrics = {_name(one, measure): whole[measure] for measure in one.measures}
@@ -102,22 +102,22 @@ def metrics_of(
             mean = sums[f"total {part}"].sum() / sums[f"known {part}"].sum()
             metrics[_name(one, f"reward_{part}")] = mean.item()
     for measure in one.by_source:
-        metrics |= _by_source(_name(one, measure), of_prompts[measure], prompts)
+        metrics |= _average_by_source(_name(one, measure), of_prompts[measure], prompts)
     for k in one.tries:
         chance = _pass_at(sums["known"], sums["correct"], k)
-        metrics[f"eval/pass@{k}"] = _mean(chance)
+        metrics[f"eval/pass@{k}"] = _average_known(chance)
         if k == max(one.tries):
-            metrics |= _by_source(f"eval/pass@{k}", chance, prompts)
+            metrics |= _average_by_source(f"eval/pass@{k}", chance, prompts)
     return metrics
 
 
-def of_each_prompt(sums: Mapping[str, Tensor], one: EvalMode) -> dict[str, list[float]]:
+def measure_prompts(sums: Mapping[str, Tensor], one: EvalMode) -> dict[str, list[float]]:
     """What the pass measures of a prompt by itself, by the name of its metric."""
-    means = _means(sums)
+    means = _average(sums)
     return {_name(one, x): means[x].tolist() for x in means if x in one.measures}
 
 
-def _means(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _average(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """[prompts] of each, over its samples; NaN for a prompt that has no score."""
     return {
         "accuracy": sums["correct"] / sums["known"],
@@ -135,17 +135,17 @@ def _pass_at(known: Tensor, correct: Tensor, k: int) -> Tensor:
     return torch.tensor([pass_at(n, c, k) for n, c in pairs], dtype=torch.float64)
 
 
-def _by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> dict[str, float]:
+def _average_by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> dict[str, float]:
     """Source by source; and the sources together that the data want reported together."""
     places: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
         places.setdefault(prompt.source, []).append(i)
     for i, prompt in enumerate(prompts):
-        for several in reported_with(prompt):
+        for several in groups_to_report(prompt):
             places.setdefault(several, []).append(i)
-    return {f"{name}/{source}": _mean(values[chosen]) for source, chosen in places.items()}
+    return {f"{name}/{source}": _average_known(values[chosen]) for source, chosen in places.items()}
 
 
-def _mean(values: Tensor) -> float:
+def _average_known(values: Tensor) -> float:
     """Over the prompts that have a value; NaN if none has."""
     return values[values.isfinite()].mean().item()

@@ -14,32 +14,32 @@ Kind = Literal["greedy", "eval", "sampled", "best", "worst"]
 Describe = Callable[[Prompt], str]  # the text of a prompt as the policy sees it
 
 
-def rows(
+def make_rows(
     rollout: Rollout, scores: Scores, chosen: Iterable[int], *, kind: Kind, describe: Describe
 ) -> list[dict]:
     """One dictionary for each chosen row; a missing score is None, a picture uint8 [H, W, 3]."""
-    return [_row(rollout, scores, i, kind=kind, describe=describe) for i in chosen]
+    return [_make_row(rollout, scores, i, kind=kind, describe=describe) for i in chosen]
 
 
-def best_and_worst(
+def select_extremes(
     rollout: Rollout, scores: Scores, *, count: int, describe: Describe
 ) -> list[dict]:
     """The `count` highest and the `count` lowest of the scored samples, extremes first."""
-    order = _ranked(scores)
+    order = _rank(scores)
     low, high = order[:count], order[::-1][:count]
     return [
-        *rows(rollout, scores, high, kind="best", describe=describe),
-        *rows(rollout, scores, low, kind="worst", describe=describe),
+        *make_rows(rollout, scores, high, kind="best", describe=describe),
+        *make_rows(rollout, scores, low, kind="worst", describe=describe),
     ]
 
 
-def _ranked(scores: Scores) -> list[int]:
+def _rank(scores: Scores) -> list[int]:
     """Indices of the scored samples, worst first; ties in the order they were sampled."""
     order: Tensor = scores.total.argsort(stable=True)
     return [i for i in order.tolist() if scores.scored[i]]
 
 
-def _row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Describe) -> dict:
+def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Describe) -> dict:
     prompt = rollout.prompts[i]
     return {
         "kind": kind,
@@ -48,11 +48,11 @@ def _row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Desc
         "output": rollout.outputs[i],
         "answer": prompt.answer,
         "reward": scores.total[i].item() if scores.scored[i] else None,
-        "parts": {name: _known(part[i].item()) for name, part in scores.parts.items()},
+        "parts": {name: _none_if_missing(part[i].item()) for name, part in scores.parts.items()},
         "length": int(rollout.length[i]),
         "truncated": bool(rollout.truncated[i]),
     }
 
 
-def _known(value: float) -> float | None:
+def _none_if_missing(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError, build
 from tandem.contracts import facts_of
-from tandem.data import Data, InvalidRow, apart
+from tandem.data import Data, InvalidRow, split_overlap
 from tandem.evaluation.settings import Evaluation
 from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
@@ -96,7 +96,7 @@ def admitted(
         admit = ways.get(split, pairs.admit_with_pairs)
         prompts, dropped = admit(policy, getattr(data, split))
         if split == source and not data.asks_again:
-            prompts, known = apart(prompts, (*kept["eval"], *kept["test"]))
+            prompts, known = split_overlap(prompts, (*kept["eval"], *kept["test"]))
             dropped += [(prompt, "is held out too") for prompt in known]
         kept[split] = tuple(prompts)
         left_out += [

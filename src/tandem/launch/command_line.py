@@ -20,18 +20,18 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config import check
 from tandem.config.composition import (
     chosen_options,
+    compose_with_hydra,
     conf_folder,
-    loader,
-    plugin_folders,
-    with_hydra,
-    without_hydra,
+    drop_hydra,
+    import_plugins,
+    make_loader,
 )
 from tandem.config.help import brought_by, everything, page
 from tandem.config.names import ConfigError
-from tandem.config.overrides import parse, quoted
-from tandem.config.resume import configuration, resumes
-from tandem.sweep.swept_values import one_that_runs
-from tandem.sweep.words import Sweep, sweep_of
+from tandem.config.overrides import parse, quote
+from tandem.config.resume import configuration, find_resumed_run
+from tandem.sweep.swept_values import find_one_that_runs
+from tandem.sweep.words import Sweep, parse_sweep
 
 if TYPE_CHECKING:
     from tandem.settings.settings import Settings
@@ -49,7 +49,7 @@ class Run:
     def start(self, task: Callable[[Run, Path], None]) -> None:
         """As Hydra's job: it makes the directory, sets up logging, and tells ranks where it is."""
         self.job.hydra.mode, self.job.hydra.job.name = RunMode.RUN, "train"
-        context = HydraContext(config_loader=loader(), callbacks=Callbacks(self.job))
+        context = HydraContext(config_loader=make_loader(), callbacks=Callbacks(self.job))
         done = run_job(
             lambda _: task(self, Path(HydraConfig.get().runtime.output_dir)),
             config=self.job,
@@ -71,7 +71,7 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
         sys.exit(0)
     if words.hydra_help or words.info or words.shell_completion:
         return list(argv)
-    sweep = sweep_of(words.overrides, multirun=words.multirun)
+    sweep = parse_sweep(words.overrides, multirun=words.multirun)
     run = _run(words.overrides) if sweep is None else _first_run(sweep)
     if words.cfg:
         _print(run, words)
@@ -83,7 +83,7 @@ def help_of(words: Sequence[str]) -> str:
     """The page of all, of everything, or of the groups and keys that are named among overrides."""
     topics = [word for word in words if "=" not in word and word[0] != "~"]
     overrides = [word for word in words if word not in topics]
-    conf, brought = conf_folder(), brought_by(plugin_folders(overrides))
+    conf, brought = conf_folder(), brought_by(import_plugins(overrides))
     if not topics:
         return page(conf, brought)
     if topics == ["all"]:
@@ -120,14 +120,14 @@ def _run(overrides: Sequence[str]) -> Run:
     """Composed once. Of a run that goes on, only where it lies is composed."""
     parts = parse(overrides)
     own = [part.input_line for part in parts if not part.is_hydra_override()]
-    if (folder := resumes(overrides)) is None:
-        job = with_hydra(overrides)
-        cfg = without_hydra(job)
+    if (folder := find_resumed_run(overrides)) is None:
+        job = compose_with_hydra(overrides)
+        cfg = drop_hydra(job)
         cfg.overrides = own
     else:
         cfg = configuration(overrides)
         of_hydra = [part.input_line for part in parts if part.is_hydra_override()]
-        job = with_hydra([*of_hydra, f"hydra.run.dir={quoted(folder)}"])
+        job = compose_with_hydra([*of_hydra, f"hydra.run.dir={quote(folder)}"])
     settings = check(cfg)
     _refuse_place(Path(job.hydra.run.dir))
     return Run(cfg=cfg, settings=settings, overrides=own, job=job)
@@ -145,7 +145,7 @@ def _refuse_place(run_dir: Path) -> None:
 
 def _first_run(sweep: Sweep) -> Run:
     """Raises for a value that no run of the sweep could have."""
-    return _run(one_that_runs(sweep, check))
+    return _run(find_one_that_runs(sweep, check))
 
 
 def _print(run: Run, words: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.data import Data, InvalidRow
-from tandem.data.contrast import contrasted
+from tandem.data.contrast import add_rejected
 from tandem.data.rows import read_rows
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
@@ -58,7 +58,7 @@ def _filled(prompt: Prompt, pair: Prompt | None) -> Prompt:
 def _make(
     policy: LanguagePolicy, prompts: Sequence[Prompt], file: Path, tries: int, seed: int
 ) -> None:
-    made, _ = contrasted(policy, prompts, tries=tries, seed=seed)
+    made, _ = add_rejected(policy, prompts, tries=tries, seed=seed)
     if not made:
         raise ValueError(
             f"data.tries={tries}: the starting model says nothing wrong to any of {len(prompts)} "

@@ -15,11 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem import distributed, rng
 from tandem.config import ConfigError, build, check, configuration
-from tandem.config.arguments import filled
+from tandem.config.arguments import fill_defaults
 from tandem.config.refusals import refusals
 from tandem.config.resume import remember
 from tandem.data import Data, write_quarantine
-from tandem.evaluation.evaluate import evaluate, held_out
+from tandem.evaluation.evaluate import choose_held_out, evaluate
 from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.launch.assembly import assemble, read_by
 from tandem.launch.banner import banner, prompts_read, warm_start_banner
@@ -33,11 +33,11 @@ from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.latest import followed
 from tandem.record.mirrors import Job
 from tandem.record.next_commands import next_commands
-from tandem.record.plots import curves, heatmap
+from tandem.record.plots import draw_curves, draw_heatmap
 from tandem.record.resumable import check_resumable
-from tandem.record.room import check_place, check_room, size_of, stopping_where_full
+from tandem.record.room import check_place, check_room, measure_size, stop_where_full
 from tandem.record.run_record import CHECKPOINTS, RunRecord
-from tandem.record.writer import only_writer
+from tandem.record.writer import claim_folder
 from tandem.settings.settings import Settings
 from tandem.stop import STOPPED, Stop
 from tandem.training.callbacks import newest_policy, standard
@@ -102,7 +102,7 @@ def run(
     with ExitStack() as held:
         if distributed.is_first() and not settings.evaluate:
             with refusing():
-                held.enter_context(only_writer(run_dir))
+                held.enter_context(claim_folder(run_dir))
         return carry_out(cfg, settings, run_dir, overrides, job)
 
 
@@ -123,7 +123,9 @@ def carry_out(
         own = OmegaConf.select(cfg, "model.path") or "its configuration"
         with doing("loading", f"model={settings.choices['model']} from {weights or own}"):
             module, data = assemble(cfg, settings, data, run_dir, weights)
-    config = OmegaConf.to_yaml(OmegaConf.create(filled(OmegaConf.to_container(cfg, resolve=True))))
+    config = OmegaConf.to_yaml(
+        OmegaConf.create(fill_defaults(OmegaConf.to_container(cfg, resolve=True)))
+    )
     if settings.evaluate:
         split = settings.evaluation.split
         found = EvaluationRecord(run_dir=run_dir, split=split, config=config, mirrors=mirrors)
@@ -131,7 +133,7 @@ def carry_out(
     with refusing():
         check_room_for(module, settings, run_dir)
     record = RunRecord(run_dir, mirrors=mirrors, job=job)
-    with stopping_where_full(run_dir):
+    with stop_where_full(run_dir):
         if distributed.is_first():
             record.begin(config, seed=settings.seed, command=["train.py", *overrides])
             if write_quarantine(run_dir, data.quarantine) is not None:
@@ -176,7 +178,7 @@ def check_room_for(module: PostTraining, settings: Settings, run_dir: Path) -> N
     trained, state = module.policy.weights().values(), module.state().values()
     size = sum(x.nbytes for x in (*trained, *state))
     size += sum(x.numel() * state_of(module.optimizer, x.dtype) for x in trained)
-    held = size_of(run_dir / CHECKPOINTS)
+    held = measure_size(run_dir / CHECKPOINTS)
     check_room(run_dir, size=size, keep=settings.checkpoints.keep, held=held)
 
 
@@ -199,9 +201,9 @@ def fit(
     trainer_for(settings.trainer, [*own, *callbacks]).fit(module)
     module.policy.save(record.folder / "model")
     if distributed.is_first():
-        curves(record.folder)
-        heatmap(record.folder)
-        galleries.progress(record.folder)
+        draw_curves(record.folder)
+        draw_heatmap(record.folder)
+        galleries.draw_progress(record.folder)
         if record.job == "train":
             terminal.say(next_commands(record.folder, iterations=settings.iterations))
 
@@ -214,7 +216,7 @@ def evaluated(
     One process, on one device. The answer stays in the run directory, beside the record.
     """
     iteration = 0
-    prompts = held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
+    prompts = choose_held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
     if not prompts:
         raise ConfigError(
             f"evaluation.split={settings.evaluation.split}: the data has no such prompts"

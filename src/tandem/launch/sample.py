@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from tandem import rng
-from tandem.config import ConfigError, build, check, resumed
+from tandem.config import ConfigError, build, check, resume_config
 from tandem.config.refusals import refusals
 from tandem.data.records import AS_CHAT, Wording
 from tandem.evaluation.settings import Evaluation, Pictures
@@ -22,7 +22,7 @@ from tandem.policies.base import Policy
 from tandem.policies.flow.records import EMA, LIVE, FlowSampling
 from tandem.policies.language.sampling import Sampling
 from tandem.policies.request import Request
-from tandem.record.pictures import grid, save
+from tandem.record.pictures import lay_out_grid, save
 from tandem.types import Prompt
 
 OF_TRAINING = ("lora", "ema")  # parts of a model that nobody reads of a finished one
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(outputs[0], str):
         print("\n".join(outputs))
     else:
-        print(save(grid(outputs, columns=min(8, len(outputs))), given.out))
+        print(save(lay_out_grid(outputs, columns=min(8, len(outputs))), given.out))
 
 
 def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
@@ -51,7 +51,7 @@ def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
                 f"{run_dir} has no {needed}; give the directory of a finished run, "
                 f"or finish it first: python train.py resume={run_dir}"
             )
-    cfg = resumed(run_dir, overrides)
+    cfg = resume_config(run_dir, overrides)
     for place in ("rollout", "model.sampling"):
         if OmegaConf.select(cfg, f"{place}.engine") is not None:
             OmegaConf.update(cfg, f"{place}.engine", None)  # the weights are loaded here

@@ -28,8 +28,8 @@ from tandem.config.overrides import parse
 from tandem.config.plugins import load_plugins
 from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
-from tandem.sweep.best import choose, same_choice, whole
-from tandem.sweep.selection import carry_out, fresh_seeds, keep, unread
+from tandem.sweep.best import choose, keep_choice, list_whole_runs
+from tandem.sweep.selection import carry_out, choose_seeds, count_unread, keep
 
 OPTIONS = ("metric", "seeds", "plugins")
 SEEDS = 5
@@ -82,12 +82,12 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
     """Raises ValueError before any training where there is nothing to choose or to report on."""
     if not program.is_file():
         raise ValueError(f"{program} is not there: select from a checkout, which has train.py")
-    jobs = whole(sweep)
+    jobs = list_whole_runs(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
     now = choose(sweep, jobs, every, choose_metric(every, metric))
-    found = same_choice(selection.read(sweep), now, sweep)
-    seeds = fresh_seeds(sweep, count, [run.seed for run in found.fresh])
-    shared_prompts = unread(found.overrides, seeds[0], found.best.seeds)
+    found = keep_choice(selection.read(sweep), now, sweep)
+    seeds = choose_seeds(sweep, count, [run.seed for run in found.fresh])
+    shared_prompts = count_unread(found.overrides, seeds[0], found.best.seeds)
     found = replace(found, asked_again=shared_prompts)
     keep(found, sweep)
     print(f"{selection.table(found).title}; {len(seeds)} fresh seeds", flush=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.plain import leaves
-from tandem.config.plugins import sources_of
+from tandem.config.plain import iterate_leaves
+from tandem.config.plugins import list_sources
 from tandem.settings.settings import key_of
 
 FILE = "made_of.json"  # beside the weights
@@ -66,12 +66,12 @@ def made_of(cfg: DictConfig) -> MadeOf:
     Tandem what the run goes through: an edit elsewhere leaves the name as it is.
     """
     whole = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
-    values = {key: value for key, value in leaves(whole) if key_of(key).weights}
+    values = {key: value for key, value in iterate_leaves(whole) if key_of(key).weights}
     texts = {key: value for key, value in values.items() if isinstance(value, str) and value}
     targets = {value for key, value in texts.items() if key.endswith("_target_")}
     places = {
         **{f"tandem/{file.relative_to(TANDEM)}": file for file in tandems_own(targets)},
-        **{place.name: place for place in sources_of(targets)},
+        **{place.name: place for place in list_sources(targets)},
         **{key: Path(value) for key, value in texts.items() if os.path.exists(value)},
     }
     libraries = {"torch": torch.__version__, "transformers": metadata.version("transformers")}

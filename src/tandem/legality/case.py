@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
-from tandem.contracts import DOMAINS, Facts, facts_of, innermost, name_of
+from tandem.contracts import DOMAINS, Facts, facts_of, iterate_innermost, name_of
 from tandem.settings.settings import Settings
 from tandem.training.collect import GIVEN
 
@@ -38,7 +38,7 @@ class Case:
     @property
     def loss(self) -> Callable:
         """The loss of the algorithm, out of whatever masks its samples."""
-        return next(innermost(self.algorithm.loss, ""))[1]
+        return next(iterate_innermost(self.algorithm.loss, ""))[1]
 
     @property
     def loss_facts(self) -> Facts:
@@ -47,7 +47,7 @@ class Case:
     @property
     def estimators(self) -> dict[str, Callable]:
         """The advantages of the algorithm, out of whatever normalises or adds them, by key."""
-        return dict(innermost(self.algorithm.advantage, "algorithm.advantage"))
+        return dict(iterate_innermost(self.algorithm.advantage, "algorithm.advantage"))
 
     @property
     def strategy(self) -> Facts:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tandem.algorithm.algorithm import Algorithm
-from tandem.contracts import facts_of, innermost, name_of, numbers_of
+from tandem.contracts import facts_of, iterate_innermost, name_of, numbers_of
 from tandem.settings.settings import Settings
 
 
 def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, float, str]]:
     """(key, number, loss) of the loss, of what wraps it and of the penalties beside it."""
-    (inside, loss), *_ = innermost(algorithm.loss, "algorithm.loss")
+    (inside, loss), *_ = iterate_innermost(algorithm.loss, "algorithm.loss")
     parts = {"algorithm.loss": algorithm.loss, inside: loss}
     for where, part in parts.items():
         known = facts_of(part).units

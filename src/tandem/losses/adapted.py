@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tandem.contracts import declare, facts_of, unbound
+from tandem.contracts import declare, facts_of, unwrap_partial
 from tandem.metrics import Metric, Sum
 from tandem.types import CoupledBatch
 
@@ -55,7 +55,7 @@ def refuse_part(loss: Callable, weights: Tensor) -> None:
 
 def by_steps(loss: Callable, reason: str) -> str:
     """The one line that says why such a loss cannot be had here, and what to write in its place."""
-    name = unbound(loss)[0].__name__
+    name = unwrap_partial(loss)[0].__name__
     return (
         f"{name} averages over an update itself, but {reason}; write it as `def {name}(batch, *, "
         "numbers) -> Tensor`, the loss of each step [B, T] from batch.logp, batch.old_logp and "

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tandem.contracts import bound_beside, facts_of
+from tandem.contracts import bind_declared, facts_of
 from tandem.metrics import Metric, Sum
 from tandem.types import CoupledBatch
 
@@ -84,7 +84,7 @@ def reward_of(loss: Callable) -> Callable[[CoupledBatch], Tensor] | None:
 
     Training logs what it says of pairs, and evaluation how often the chosen one has more of it.
     """
-    return bound_beside(loss, facts_of(loss).reward)
+    return bind_declared(loss, facts_of(loss).reward)
 
 
 def pair_metrics(batch: CoupledBatch, reward: Tensor) -> dict[str, Metric]:

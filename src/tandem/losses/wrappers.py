@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tandem.contracts import Facts, Wrapper, facts_of, unbound
+from tandem.contracts import Facts, Wrapper, facts_of, unwrap_partial
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch
 
@@ -26,7 +26,7 @@ class LossWrapper(Wrapper):
         if facts_of(self.loss).survey is not None:  # it would have to see the whole update
             raise ValueError(
                 f"{self.says} calls the loss in it with one batch, but "
-                f"{unbound(self.loss)[0].__name__} looks at a whole update first; set "
+                f"{unwrap_partial(self.loss)[0].__name__} looks at a whole update first; set "
                 "algorithm.loss.loss to a loss that judges each row alone, such as ppo"
             )
 

@@ -65,9 +65,9 @@ def publish(folder: Path, step: int, tensors: Groups, state: Mapping, *, keep: i
     if keep < 1:
         raise ValueError(f"keep={keep} would delete the checkpoint just written; keep at least 1")
     target = folder / f"step_{step:06d}"
-    if not flaws(target):
+    if not find_flaws(target):
         return target
-    if broken := not_finite(tensors.get(POLICY, {})):
+    if broken := list_not_finite(tensors.get(POLICY, {})):
         raise CheckpointError(
             f"checkpoint {target} was not written: {len(broken)} weights are not finite, "
             f"{broken[0]} for one; those before it are untouched"
@@ -87,24 +87,24 @@ def publish(folder: Path, step: int, tensors: Groups, state: Mapping, *, keep: i
     return target
 
 
-def newest_whole(folder: Path) -> Found:
+def find_newest_whole(folder: Path) -> Found:
     """The newest checkpoint all of whose bytes are as they were written."""
     skipped: list[str] = []
-    for step, path in reversed(_published(folder)):
-        reasons = flaws(path)
+    for step, path in reversed(_list_published(folder)):
+        reasons = find_flaws(path)
         if not reasons:
             return Found(path=path, step=step, skipped=tuple(skipped))
         skipped.append(f"skipped torn checkpoint {path.name}: {'; '.join(reasons)}")
     return Found(path=None, step=0, skipped=tuple(skipped))
 
 
-def newest_step(folder: Path) -> int | None:
+def find_newest_step(folder: Path) -> int | None:
     """Of the checkpoints that were published, whole or not; None: there is none."""
-    steps = [step for step, _ in _published(folder)]
+    steps = [step for step, _ in _list_published(folder)]
     return max(steps, default=None)
 
 
-def flaws(path: Path) -> list[str]:
+def find_flaws(path: Path) -> list[str]:
     """Why a checkpoint must not be used, [] if it is whole. Reads every byte of it."""
     try:
         raw = (path / MANIFEST).read_bytes()
@@ -113,14 +113,14 @@ def flaws(path: Path) -> list[str]:
             return [f"{MANIFEST} does not match its own hash"]
         files = manifest["files"].items()
         found = [flaw for name, want in files if (flaw := _flaw(path / name, want))]
-        return found or _displaced(path, manifest["step"]) or _broken(path / WEIGHTS)
+        return found or _find_displaced(path, manifest["step"]) or _find_broken(path / WEIGHTS)
     except OSError as error:
         return [f"{MANIFEST} cannot be read ({error.strerror})"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return [f"{MANIFEST} is damaged ({type(error).__name__})"]
 
 
-def _displaced(path: Path, step: int) -> list[str]:
+def _find_displaced(path: Path, step: int) -> list[str]:
     """What is wrong with the place of a whole checkpoint: a run finds the step by the name."""
     if path.is_symlink():
         return [f"it is a link to {path.readlink()}; copy the checkpoint itself here"]
@@ -129,13 +129,13 @@ def _displaced(path: Path, step: int) -> list[str]:
     return []
 
 
-def _broken(path: Path) -> list[str]:
+def _find_broken(path: Path) -> list[str]:
     """What is wrong with weights that are as they were written; the file may be absent."""
-    names = not_finite(load_file(path)) if path.is_file() else []
+    names = list_not_finite(load_file(path)) if path.is_file() else []
     return [f"{len(names)} weights are not finite, {names[0]} for one"] if names else []
 
 
-def not_finite(weights: Mapping[str, Tensor]) -> list[str]:
+def list_not_finite(weights: Mapping[str, Tensor]) -> list[str]:
     """The names of those that hold an infinity, or what is no number."""
     return [name for name, x in weights.items() if not bool(x.isfinite().all())]
 
@@ -143,12 +143,12 @@ def not_finite(weights: Mapping[str, Tensor]) -> list[str]:
 def check_places(folder: Path) -> None:
     """Raise ValueError for a checkpoint that somebody renamed or linked: whether it is one of the
     run's own nobody knows."""
-    for named, path in _published(folder):
+    for named, path in _list_published(folder):
         try:
             step = json.loads((path / MANIFEST).read_bytes())["step"]
         except (OSError, ValueError, KeyError, TypeError):
             step = named  # torn, which `newest_whole` sees
-        if reasons := _displaced(path, step):
+        if reasons := _find_displaced(path, step):
             raise ValueError(f"checkpoint {path} is refused: {reasons[0]}")
 
 
@@ -224,7 +224,7 @@ def _needs_room(folder: Path, size: int) -> None:
         raise OSError(errno.ENOSPC, f"it takes {size:,} bytes and {free:,} are free")
 
 
-def _published(folder: Path) -> list[tuple[int, Path]]:
+def _list_published(folder: Path) -> list[tuple[int, Path]]:
     """Steps and folders that carry the name of a finished checkpoint, oldest first."""
     if not folder.is_dir():
         return []
@@ -248,7 +248,7 @@ def _discard(path: Path) -> None:
 
 
 def _retire(folder: Path, step: int, *, keep: int) -> None:
-    for _, path in [found for found in _published(folder) if found[0] <= step][:-keep]:
+    for _, path in [found for found in _list_published(folder) if found[0] <= step][:-keep]:
         _discard(path)
 
 

@@ -34,7 +34,7 @@ class EvaluationRecord:
         table = self.run_dir / f"{name}.jsonl"
         table.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(table.with_suffix(".json"), json.dumps(metrics, indent=1).encode())
-        durable.replace(table, jsonl.encode(galleries.hung(rows, table)))
+        durable.replace(table, jsonl.encode(galleries.write_pictures(rows, table)))
         if not self.mirrors:
             return
         run = Run(

@@ -28,17 +28,17 @@ FIRST = "eval"  # the kind of row that is titled, and followed through training
 FOLLOWED = 12  # prompts of which a sample is
 
 
-def hung(rows: Rows, table: Path) -> list[dict]:
+def write_pictures(rows: Rows, table: Path) -> list[dict]:
     """Rows of a table to be written there: their pictures go into files, and the rows say where.
 
     Texts stay as they are.
     """
     placed = [dict(row) for row in rows]
-    for kind, shown in by_kind(rows).items():
+    for kind, shown in split_by_kind(rows).items():
         path = table.parent / "pixels" / f"{table.stem}_{kind}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        pictures.save(sheet(shown), path)
-        look(shown, table.with_suffix(".png"))
+        pictures.save(lay_out(shown), path)
+        draw_grid(shown, table.with_suffix(".png"))
         of_kind = [row for row in placed if row["kind"] == kind]
         for place, row in enumerate(of_kind):
             size = list(row["output"].shape[:2])
@@ -47,7 +47,7 @@ def hung(rows: Rows, table: Path) -> list[dict]:
     return placed
 
 
-def by_kind(rows: Rows) -> dict[str, list[Mapping]]:
+def split_by_kind(rows: Rows) -> dict[str, list[Mapping]]:
     """The rows that show a picture."""
     found: dict[str, list[Mapping]] = {}
     for row in rows:
@@ -56,13 +56,13 @@ def by_kind(rows: Rows) -> dict[str, list[Mapping]]:
     return found
 
 
-def sheet(rows: Rows) -> Tensor:
+def lay_out(rows: Rows) -> Tensor:
     """All pictures of one kind, about as many in a row as in a column."""
     shown = [row["output"] for row in rows]
-    return pictures.grid(shown, math.ceil(math.sqrt(len(shown))))
+    return pictures.lay_out_grid(shown, math.ceil(math.sqrt(len(shown))))
 
 
-def look(rows: Rows, path: Path) -> None:
+def draw_grid(rows: Rows, path: Path) -> None:
     """A grid for the eye, of rows of one kind: a row for each prompt, its samples as columns.
 
     Titles take twenty times as long as pictures, so one grid has them for all.
@@ -71,7 +71,7 @@ def look(rows: Rows, path: Path) -> None:
     for row in rows:
         of_prompts.setdefault(row["prompt"], []).append(row["output"])
     columns = max(map(len, of_prompts.values()))
-    of_prompts = {prompt: [*map(pictures.reduced, shown)] for prompt, shown in of_prompts.items()}
+    of_prompts = {prompt: [*map(pictures.shrink, shown)] for prompt, shown in of_prompts.items()}
     size = next(iter(of_prompts.values()))[0].shape
     paper = torch.full(size, pictures.PAPER, dtype=torch.uint8)
     filled = [
@@ -79,19 +79,19 @@ def look(rows: Rows, path: Path) -> None:
         for shown in of_prompts.values()
         for picture in (*shown, *[paper] * (columns - len(shown)))
     ]
-    grid = pictures.grid(filled, columns)
+    grid = pictures.lay_out_grid(filled, columns)
     if rows[0]["kind"] == FIRST:
         pictures.save_titled(grid, path, size=tuple(size[:2]), rows=list(of_prompts))
     else:
         path = path.with_stem(f"{path.stem}_{rows[0]['kind']}")
-        pictures.save(pictures.enlarged(grid, pictures.times_of(size)), path)
+        pictures.save(pictures.enlarge(grid, pictures.count_enlargement(size)), path)
 
 
-def progress(run_dir: Path) -> Path | None:
+def draw_progress(run_dir: Path) -> Path | None:
     """pictures.png in the run directory: a sample of each prompt at every evaluation, from the
     sample tables alone; None if they show no pictures."""
     frames: dict[int, dict[str, Tensor]] = {}
-    for iteration, table in tables(run_dir).items():
+    for iteration, table in list_tables(run_dir).items():
         first = _first_of_each(table)
         if first:
             frames[iteration] = first
@@ -101,8 +101,8 @@ def progress(run_dir: Path) -> Path | None:
     prompts = prompts[:FOLLOWED]
     if not prompts:
         return None
-    rows = {i: [pictures.reduced(seen[p]) for p in prompts] for i, seen in frames.items()}
-    shown, strip = pictures.strip(rows)
+    rows = {i: [pictures.shrink(seen[p]) for p in prompts] for i, seen in frames.items()}
+    shown, strip = pictures.draw_strip(rows)
     size = tuple(rows[shown[0]][0].shape[:2])
     titles = [str(iteration) for iteration in shown]
     path = run_dir / "pictures.png"
@@ -121,8 +121,10 @@ def distance_to_start(rows: Rows, start: Path) -> float | None:
 
     None: there is no such table, or nothing to compare in it.
     """
-    before = _numbered((row["prompt"], picture) for row, picture in _pictures(start))
-    now = _numbered((row["prompt"], row["output"]) for row in by_kind(rows).get(FIRST, ()))
+    before = _number_pictures((row["prompt"], picture) for row, picture in _read_pictures(start))
+    now = _number_pictures(
+        (row["prompt"], row["output"]) for row in split_by_kind(rows).get(FIRST, ())
+    )
     both = [name for name in now if name in before and now[name].shape == before[name].shape]
     if not both:
         return None
@@ -130,7 +132,7 @@ def distance_to_start(rows: Rows, start: Path) -> float | None:
     return torch.stack(apart).mean().item()
 
 
-def _numbered(shown: Iterable[tuple[str, Tensor]]) -> dict[tuple[str, int], Tensor]:
+def _number_pictures(shown: Iterable[tuple[str, Tensor]]) -> dict[tuple[str, int], Tensor]:
     """Pictures by prompt, and by place among those of the prompt."""
     found: dict[tuple[str, int], Tensor] = {}
     count: Counter[str] = Counter()
@@ -140,13 +142,13 @@ def _numbered(shown: Iterable[tuple[str, Tensor]]) -> dict[tuple[str, int], Tens
     return found
 
 
-def tables(run_dir: Path) -> dict[int, Path]:
+def list_tables(run_dir: Path) -> dict[int, Path]:
     """The sample tables of a run by iteration, in order."""
     found = sorted((run_dir / "samples").glob("iteration_*.jsonl"))
-    return {number_of(table): table for table in found}
+    return {parse_iteration(table): table for table in found}
 
 
-def number_of(path: Path) -> int:
+def parse_iteration(path: Path) -> int:
     """The iteration that a file of samples belongs to, one that a kill left half-written too."""
     return int(re.match(r"iteration_(\d+)", path.name)[1])
 
@@ -154,21 +156,21 @@ def number_of(path: Path) -> int:
 def _first_of_each(table: Path) -> dict[str, Tensor]:
     """The first picture of each prompt that evaluation saw."""
     found: dict[str, Tensor] = {}
-    for row, picture in _pictures(table):
+    for row, picture in _read_pictures(table):
         found.setdefault(row["prompt"], picture)
     return found
 
 
-def _pictures(table: Path) -> Iterator[tuple[Mapping, Tensor]]:
-    return ((row, shown) for row, shown in seen(table) if isinstance(shown, Tensor))
+def _read_pictures(table: Path) -> Iterator[tuple[Mapping, Tensor]]:
+    return ((row, shown) for row, shown in read_seen(table) if isinstance(shown, Tensor))
 
 
-def seen(table: Path) -> Iterator[tuple[Mapping, str | Tensor]]:
+def read_seen(table: Path) -> Iterator[tuple[Mapping, str | Tensor]]:
     """The rows of a table with what evaluation saw, as a model is used."""
-    return shown(table, [row for row in jsonl.read(table) if row["kind"] == FIRST])
+    return read_shown(table, [row for row in jsonl.read(table) if row["kind"] == FIRST])
 
 
-def shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]]:
+def read_shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]]:
     """Rows of a table with their outputs: texts, and pictures as they were to the bit."""
     tiles: dict[str, list[Tensor]] = {}
     for row in rows:
@@ -178,5 +180,5 @@ def shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]]:
             continue
         if where["file"] not in tiles:
             pixels = pictures.load(table.parent / where["file"])
-            tiles[where["file"]] = pictures.tiles(pixels, tuple(where["size"]))
+            tiles[where["file"]] = pictures.cut_tiles(pixels, tuple(where["size"]))
         yield row, tiles[where["file"]][where["place"]]

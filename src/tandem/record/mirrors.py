@@ -141,8 +141,8 @@ class TensorBoard:
             lines = [_markdown(row) for row in rows if row["kind"] == kind]
             table = "\n".join(["|prompt|output|answer|reward|", "|-|-|-|-|", *lines])
             self.writer.add_text(f"samples/{kind}", table, iteration)
-        for kind, shown in galleries.by_kind(rows).items():
-            pixels = galleries.sheet(shown).numpy()
+        for kind, shown in galleries.split_by_kind(rows).items():
+            pixels = galleries.lay_out(shown).numpy()
             self.writer.add_image(f"pictures/{kind}", pixels, iteration, dataformats="HWC")
 
     def close(self) -> None:

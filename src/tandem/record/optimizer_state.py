@@ -35,10 +35,10 @@ def optimizer_state(optimizer: Optimizer, names: Named) -> tuple[dict[str, Tenso
         tensors |= {f"{GROUP}/{index}/{f}": x for f, x in numbers.items() if isinstance(x, Tensor)}
         plain = {field: x for field, x in numbers.items() if not isinstance(x, Tensor)}
         groups.append({"params": [name_of[p] for p in group["params"]], "fields": plain})
-    return _each_its_own(tensors), {"state": state, "groups": groups}
+    return _unshare(tensors), {"state": state, "groups": groups}
 
 
-def _each_its_own(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _unshare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Parameters may read one tensor, such as a table of levels, and a file holds none twice."""
     seen: set[int] = set()
     for name, x in tensors.items():
@@ -57,7 +57,7 @@ def load_optimizer_state(
     name_of = _name_of(optimizer, names)
     _same_groups(optimizer, name_of, state["groups"])
     for group, saved in zip(optimizer.param_groups, state["groups"], strict=True):
-        group |= {field: _like(group.get(field), x) for field, x in saved["fields"].items()}
+        group |= {field: _restore_type(group.get(field), x) for field, x in saved["fields"].items()}
     optimizer.state.clear()
     for name, fields in state["state"].items():
         optimizer.state[names[name]] = dict(fields)
@@ -66,7 +66,9 @@ def load_optimizer_state(
         if field == GROUP:
             _load_number(optimizer, name, value)
         else:
-            optimizer.state[names[name]][field] = _beside(names[name], field, value, optimizer)
+            optimizer.state[names[name]][field] = _copy_aligned(
+                names[name], field, value, optimizer
+            )
 
 
 def _name_of(optimizer: Optimizer, names: Named) -> dict[Parameter, str]:
@@ -91,7 +93,7 @@ def _same_groups(optimizer: Optimizer, name_of: Mapping, saved: list[dict]) -> N
         )
 
 
-def _like(present: object, value: object) -> object:
+def _restore_type(present: object, value: object) -> object:
     """JSON knows no tuples; an optimiser does."""
     return tuple(value) if isinstance(present, tuple) else value
 
@@ -101,7 +103,7 @@ def _load_number(optimizer: Optimizer, key: str, value: Tensor) -> None:
     optimizer.param_groups[int(index)][field].copy_(value)
 
 
-def _beside(parameter: Parameter, field: str, value: Tensor, optimizer: Optimizer) -> Tensor:
+def _copy_aligned(parameter: Parameter, field: str, value: Tensor, optimizer: Optimizer) -> Tensor:
     """A copy aligned as the optimiser would have made it: kernels round by alignment."""
     if distributed.is_sharded(parameter) and value.shape == parameter.shape and field != "step":
         return distributed.shard_like(parameter, value)

@@ -28,7 +28,7 @@ ENOUGH = 192  # and at most, where many are seen side by side
 INK = "#1f2933"
 
 
-def grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
+def lay_out_grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
     """Pictures of one size row by row, paper between them and in the places left over: [H, W, 3].
 
     Not enlarged: `tiles` takes it apart again.
@@ -43,18 +43,22 @@ def grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
     rows = math.ceil(len(pictures) / columns)
     size = (rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3)
     sheet = torch.full(size, PAPER, dtype=torch.uint8)
-    for (top, left), picture in zip(_corners(sheet, (height, width)), pictures, strict=False):
+    for (top, left), picture in zip(_find_corners(sheet, (height, width)), pictures, strict=False):
         sheet[top : top + height, left : left + width] = picture.cpu()
     return sheet
 
 
-def tiles(sheet: Tensor, size: tuple[int, int]) -> list[Tensor]:
+def cut_tiles(sheet: Tensor, size: tuple[int, int]) -> list[Tensor]:
     """The places of a grid of pictures of that height and width, row by row."""
     height, width = size
-    return [sheet[top : top + height, left : left + width] for top, left in _corners(sheet, size)]
+    return [
+        sheet[top : top + height, left : left + width] for top, left in _find_corners(sheet, size)
+    ]
 
 
-def strip(frames: Mapping[int, Sequence[Tensor]], *, most: int = 10) -> tuple[list[int], Tensor]:
+def draw_strip(
+    frames: Mapping[int, Sequence[Tensor]], *, most: int = 10
+) -> tuple[list[int], Tensor]:
     """The same samples at several iterations: a row each, an iteration a column.
 
     Of more than `most` iterations the first and the last stay, and evenly spread ones between.
@@ -64,25 +68,25 @@ def strip(frames: Mapping[int, Sequence[Tensor]], *, most: int = 10) -> tuple[li
     places = np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int)
     shown = [known[place] for place in places]
     rows = zip(*(frames[iteration] for iteration in shown), strict=True)
-    return shown, grid([picture for row in rows for picture in row], len(shown))
+    return shown, lay_out_grid([picture for row in rows for picture in row], len(shown))
 
 
-def enlarged(picture: Tensor, times: int) -> Tensor:
+def enlarge(picture: Tensor, times: int) -> Tensor:
     """Every pixel as a block of so many: [H, W, 3] -> [times H, times W, 3]"""
     return picture.repeat_interleave(times, 0).repeat_interleave(times, 1)
 
 
-def visible(picture: Tensor) -> Tensor:
+def enlarge_to_screen(picture: Tensor) -> Tensor:
     """Enlarged as often as a screen needs."""
-    return enlarged(picture, times_of(picture.shape))
+    return enlarge(picture, count_enlargement(picture.shape))
 
 
-def times_of(size: Sequence[int]) -> int:
+def count_enlargement(size: Sequence[int]) -> int:
     """How often pictures of that height and width are enlarged to be seen."""
     return math.ceil(VISIBLE / min(size[:2]))
 
 
-def reduced(picture: Tensor) -> Tensor:
+def shrink(picture: Tensor) -> Tensor:
     """Small enough to be one of many; the mean of what falls together."""
     times = max(1, min(picture.shape[:2]) // ENOUGH)
     pixels = picture.cpu().permute(2, 0, 1)[None].float()
@@ -120,21 +124,21 @@ def save_titled(
     each column and at the left of each row."""
     from matplotlib.figure import Figure
 
-    times = times_of(size)
-    shown = enlarged(sheet, times)
+    times = count_enlargement(size)
+    shown = enlarge(sheet, times)
     high, wide = (length / 100 for length in shown.shape[:2])
     figure = Figure(figsize=(wide, high), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(shown.numpy(), interpolation="nearest", aspect="auto")
     height, width = (times * (length + GAP) for length in size)
-    axes.set_xticks(_middles(columns, width), [_short(t, width) for t in columns])
-    axes.set_yticks(_middles(rows, height), [_short(t, 3 * width) for t in rows])
-    _plain(axes)
+    axes.set_xticks(_middles(columns, width), [_shorten(t, width) for t in columns])
+    axes.set_yticks(_middles(rows, height), [_shorten(t, 3 * width) for t in rows])
+    _hide_axes(axes)
     figure.savefig(path, dpi=100, facecolor="white", bbox_inches="tight", pad_inches=0.06)
     return path
 
 
-def _corners(sheet: Tensor, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
+def _find_corners(sheet: Tensor, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """Top and left of each place, row by row."""
     (high, wide), (height, width) = sheet.shape[:2], size
     for top in range(GAP, high - height + 1, height + GAP):
@@ -146,13 +150,13 @@ def _middles(titles: Sequence[str], length: int) -> list[float]:
     return [(place + 0.5) * length for place in range(len(titles))]
 
 
-def _short(title: str, width: int) -> str:
+def _shorten(title: str, width: int) -> str:
     """In lines that fit into so many pixels, three of them at most."""
     lines = textwrap.wrap(title, max(6, width // 6), max_lines=3, placeholder=" ...")
     return "\n".join(lines)
 
 
-def _plain(axes: Axes) -> None:
+def _hide_axes(axes: Axes) -> None:
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelsize=8, labelcolor=INK, pad=3)
     axes.spines[:].set_visible(False)

@@ -25,7 +25,7 @@ FRONTIER = 0.5  # accuracy that the line on the heat map follows
 Points = tuple[list[int], list[float]]
 
 
-def curves(run_dir: Path) -> Path:
+def draw_curves(run_dir: Path) -> Path:
     """curves.png in the run directory: a panel for everything there is data of."""
     from matplotlib.figure import Figure
 
@@ -41,10 +41,10 @@ def curves(run_dir: Path) -> Path:
         _draw_tries(places.pop(2 if count > 2 else -1), tries)
     for axes, panel in zip(places, panels, strict=True):
         _draw(axes, panel, lines)
-    return _saved(figure, run_dir / "curves.png", run_dir.name)
+    return _save(figure, run_dir / "curves.png", run_dir.name)
 
 
-def heatmap(run_dir: Path) -> Path | None:
+def draw_heatmap(run_dir: Path) -> Path | None:
     """heatmap.png: accuracy of every source against iteration; None with fewer than two sources.
 
     Sources that are numbered (length_02, length_03) get a line where accuracy falls through 1/2.
@@ -64,10 +64,10 @@ def heatmap(run_dir: Path) -> Path | None:
     axes = _draw_grid(figure, grid, sources, [line["iteration"] for line in lines])
     _finish(axes, f"held-out accuracy, {under}", "iteration", legend=False)
     axes.grid(False)
-    return _saved(figure, run_dir / "heatmap.png", run_dir.name)
+    return _save(figure, run_dir / "heatmap.png", run_dir.name)
 
 
-def frontier(column: Sequence[float]) -> float:
+def find_frontier(column: Sequence[float]) -> float:
     """How far up a column, easiest first, accuracy stays at 1/2 or more; between two by a line."""
     for i, value in enumerate(column):
         if not value >= FRONTIER:
@@ -76,7 +76,7 @@ def frontier(column: Sequence[float]) -> float:
     return len(column) - 0.5
 
 
-def smoothed(values: Sequence[float]) -> list[float]:
+def smooth(values: Sequence[float]) -> list[float]:
     """A mean of the neighbourhood, Gaussian, so that the line lags behind nothing."""
     reach = max(1.0, SMOOTHING * len(values))
     offsets = np.arange(-math.ceil(3 * reach), math.ceil(3 * reach) + 1)
@@ -123,7 +123,7 @@ def _draw_curve(axes: Axes, points: Points, name: str, *, label: str, colour: st
         return
     # Training numbers are of one iteration's samples each: points, and a line through them.
     axes.plot(x, y, "o", color=colour, alpha=0.22, ms=3, mew=0)
-    axes.plot(x, smoothed(y), "-", color=colour, lw=1.8, label=label)
+    axes.plot(x, smooth(y), "-", color=colour, lw=1.8, label=label)
 
 
 def _draw_tries(axes: Axes, tries: Mapping[int, Mapping[int, float]]) -> None:
@@ -157,7 +157,7 @@ def _draw_grid(
         grid, origin="lower", aspect="auto", cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest"
     )
     if all(re.search(r"\d+$", source) for source in sources):
-        edge = [frontier(column) for column in zip(*grid, strict=True)]
+        edge = [find_frontier(column) for column in zip(*grid, strict=True)]
         axes.plot(range(len(edge)), edge, color="white", lw=4.5, solid_capstyle="round")
         axes.plot(range(len(edge)), edge, color="#e07a1f", lw=2.2, label="accuracy 1/2")
         axes.legend(loc="upper left", fontsize=8.5, framealpha=0.9, edgecolor="none")
@@ -180,7 +180,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _saved(figure: Figure, path: Path, title: str) -> Path:
+def _save(figure: Figure, path: Path, title: str) -> Path:
     figure.suptitle(title, x=0.01, ha="left", fontsize=9, color="#6b7785")
     figure.savefig(path, dpi=130, facecolor="white")
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tandem.record import jsonl
-from tandem.record.checkpoint import check_places, newest_step
+from tandem.record.checkpoint import check_places, find_newest_step
 from tandem.record.run_record import CHECKPOINTS, LOGS, METRICS
 
 
@@ -17,7 +17,7 @@ def check_resumable(run_dir: Path, *, every: int) -> None:
     folder = run_dir / CHECKPOINTS
     check_places(folder)
     lines = max(len(jsonl.read(run_dir / name)) for name in LOGS)
-    lost = not folder.is_dir() or (newest_step(folder) is None and lines > every)
+    lost = not folder.is_dir() or (find_newest_step(folder) is None and lines > every)
     if lines and lost:
         raise ValueError(
             f"resume={run_dir}: its logs have {lines} lines, and there is no checkpoint in "

@@ -45,25 +45,29 @@ def check_room(run_dir: Path, *, size: float, keep: int, held: int) -> None:
         )
 
 
-def size_of(folder: Path) -> int:
+def measure_size(folder: Path) -> int:
     """Bytes of all files in it."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 @contextmanager
-def stopping_where_full(run_dir: Path) -> Iterator[None]:
+def stop_where_full(run_dir: Path) -> Iterator[None]:
     """A disk that takes no more ends a run with one line; what was published is whole."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise Stop(_said(f"{error.filename or run_dir}: {error.strerror}", run_dir)) from error
+        raise Stop(
+            _describe_full(f"{error.filename or run_dir}: {error.strerror}", run_dir)
+        ) from error
     except SafetensorError as error:
-        raise Stop(_said(f"a file of weights was not written: {error}", run_dir)) from error
+        raise Stop(
+            _describe_full(f"a file of weights was not written: {error}", run_dir)
+        ) from error
 
 
-def _said(reason: str, run_dir: Path) -> str:
+def _describe_full(reason: str, run_dir: Path) -> str:
     return (
         f"{reason}; free some space or mend the disk, and go on with: python train.py "
         f"resume={run_dir}"

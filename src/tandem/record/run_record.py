@@ -118,7 +118,7 @@ class RunRecord:
         path.parent.mkdir(exist_ok=True)
         kinds = {row["kind"] for row in rows}
         others = [row for row in jsonl.read(path) if row["kind"] not in kinds]
-        durable.replace(path, jsonl.encode([*others, *galleries.hung(rows, path)]))
+        durable.replace(path, jsonl.encode([*others, *galleries.write_pictures(rows, path)]))
         self.mirrors.samples(iteration, rows)
 
     def distance_to_start(self, rows: Sequence[Mapping]) -> float | None:
@@ -136,7 +136,7 @@ class RunRecord:
         for name in LOGS:
             jsonl.cut(self.folder / name, iteration)
         for path in (self.folder / "samples").rglob("iteration_*.*"):
-            if galleries.number_of(path) >= iteration:
+            if galleries.parse_iteration(path) >= iteration:
                 path.unlink()
 
     def sync(self) -> None:

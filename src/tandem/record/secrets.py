@@ -60,14 +60,14 @@ def scrub(text: str, environment: Mapping[str, str]) -> str:
         if VARIABLE.search(name) and len(value) >= SHORTEST and not is_place:
             text = text.replace(value, REDACTED).replace(quote(value, safe=""), REDACTED)
     for place in PLACES:
-        text = place.sub(lambda found: found["name"] + _hidden(found["value"]), text)
+        text = place.sub(lambda found: found["name"] + _hide(found["value"]), text)
     return SHAPES.sub(REDACTED, text)
 
 
 def scrub_word(word: str, environment: Mapping[str, str]) -> str:
     """One word of a command line: a value may hold spaces and lines."""
     if (found := ASSIGNED.fullmatch(word)) is not None:
-        return found["name"] + _hidden(found["value"])
+        return found["name"] + _hide(found["value"])
     return scrub(word, environment)
 
 
@@ -109,10 +109,10 @@ def _scrub_all(item: Any) -> Any:
         return {key: _scrub_all(inner) for key, inner in item.items()}
     if isinstance(item, list):
         return [_scrub_all(inner) for inner in item]
-    return item if item is None or isinstance(item, bool) else _hidden(str(item))
+    return item if item is None or isinstance(item, bool) else _hide(str(item))
 
 
-def _hidden(value: str) -> str:
+def _hide(value: str) -> str:
     """A reference to where the secret is, or nothing at all, is none itself."""
     return value if value in ("null", "None", "???", "") or value.startswith("$") else REDACTED
 

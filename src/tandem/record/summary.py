@@ -10,20 +10,22 @@ from tandem.record import jsonl
 Warn = Callable[[Mapping[str, float], Mapping[str, float]], str | None]
 
 
-def summary(run_dir: Path, *, warn: Warn | None = None) -> str:
+def summarise(run_dir: Path, *, warn: Warn | None = None) -> str:
     """A few lines of text, from the record alone.
 
     `warn`: what there is to say of the last evaluation beside the first one.
     """
     lines = jsonl.read(run_dir / "metrics.jsonl")
     evaluated = [line for line in lines if any(name.startswith("eval/") for name in line)]
-    table = _tables(evaluated[0], evaluated[-1]) if evaluated else []
+    table = _make_tables(evaluated[0], evaluated[-1]) if evaluated else []
     warning = warn(evaluated[0], evaluated[-1]) if warn and evaluated else None
     warned = [] if warning is None else [f"warning: {warning}"]
-    return "\n".join([*table, *warned, *_spent(run_dir, lines), f"run directory: {run_dir}"])
+    return "\n".join(
+        [*table, *warned, *_describe_cost(run_dir, lines), f"run directory: {run_dir}"]
+    )
 
 
-def clock(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """5.3 s, 12 min 03 s or 2 h 05 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -33,7 +35,7 @@ def clock(seconds: float) -> str:
     )
 
 
-def amount(number: float) -> str:
+def format_count(number: float) -> str:
     """950, 12.3k or 4.5M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
@@ -41,22 +43,24 @@ def amount(number: float) -> str:
     return f"{number:.0f}"
 
 
-def _tables(first: dict, last: dict) -> list[str]:
+def _make_tables(first: dict, last: dict) -> list[str]:
     """All prompts together, then source by source."""
     names = [name for name in {**first, **last} if name.startswith("eval/")]
     whole = [name for name in names if name.count("/") == 1]
     when = [f"iteration {line['iteration']}" for line in (first, last)]
-    rows = [["", *when, "change"], *(_row(name, first, last) for name in whole)]
-    return _ruled(rows) + _by_source([name for name in names if name not in whole], first, last)
+    rows = [["", *when, "change"], *(_make_row(name, first, last) for name in whole)]
+    return _rule(rows) + _group_by_source(
+        [name for name in names if name not in whole], first, last
+    )
 
 
-def _row(name: str, first: dict, last: dict) -> list[str]:
+def _make_row(name: str, first: dict, last: dict) -> list[str]:
     pair = [line.get(name) for line in (first, last)]
     change = "" if None in pair else f"{pair[1] - pair[0]:+.3f}"
-    return [name.removeprefix("eval/"), *map(_number, pair), change]
+    return [name.removeprefix("eval/"), *map(_format_number, pair), change]
 
 
-def _by_source(names: list[str], first: dict, last: dict) -> list[str]:
+def _group_by_source(names: list[str], first: dict, last: dict) -> list[str]:
     """names: eval/metric/source."""
     if not names:
         return []
@@ -65,36 +69,34 @@ def _by_source(names: list[str], first: dict, last: dict) -> list[str]:
     rows = [["", *(title for metric in metrics for title in (metric, "->"))]]
     for source in sources:
         pairs = [(line.get(f"eval/{m}/{source}")) for m in metrics for line in (first, last)]
-        rows.append([source, *map(_number, pairs)])
-    return _ruled(rows)
+        rows.append([source, *map(_format_number, pairs)])
+    return _rule(rows)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _ruled(rows: list[list[str]]) -> list[str]:
+def _rule(rows: list[list[str]]) -> list[str]:
     """Columns of equal width, numbers to the right, a rule around the title."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    title, *lines = [
-        "  ".join(map(_aligned, row, widths, range(len(row)))).rstrip() for row in rows
-    ]
+    title, *lines = ["  ".join(map(_align, row, widths, range(len(row)))).rstrip() for row in rows]
     rule = "-" * (sum(widths) + 2 * len(widths) - 2)
     return [rule, title, rule, *lines]
 
 
-def _aligned(cell: str, width: int, column: int) -> str:
+def _align(cell: str, width: int, column: int) -> str:
     return cell.rjust(width) if column else cell.ljust(width)
 
 
-def _spent(run_dir: Path, lines: list[dict]) -> list[str]:
+def _describe_cost(run_dir: Path, lines: list[dict]) -> list[str]:
     timing = jsonl.read(run_dir / "timing.jsonl")
     if not lines or not timing:
         return []
     did, took = lines[-1], timing[-1]
     unit = "tokens" if "tokens" in did else "steps"  # a sample of text, or of a picture
     return [
-        f"{did['iteration']} iterations, {amount(did['samples'])} samples, "
-        f"{amount(did[unit])} {unit} in {clock(took['time/total'])} "
-        f"({clock(took['time/cpu'])} of CPU)"
+        f"{did['iteration']} iterations, {format_count(did['samples'])} samples, "
+        f"{format_count(did[unit])} {unit} in {format_seconds(took['time/total'])} "
+        f"({format_seconds(took['time/cpu'])} of CPU)"
     ]

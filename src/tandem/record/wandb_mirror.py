@@ -85,22 +85,22 @@ class Wandb:
                 self.run.log(row, step=iteration, commit=True)
 
     def samples(self, iteration: int, rows: Rows) -> None:
-        self.waiting |= wandb_tables.media(iteration, rows)
+        self.waiting |= wandb_tables.make_media(iteration, rows)
 
     def close(self) -> None:
-        if (table := wandb_tables.together(self.source.folder)) is not None:
+        if (table := wandb_tables.join_evaluations(self.source.folder)) is not None:
             with self._staged():
                 self.run.summary["samples/evaluations"] = table
         self.run.finish()
 
     def _catch_up(self) -> None:
-        tables = galleries.tables(self.source.folder)
+        tables = galleries.list_tables(self.source.folder)
         for line in lines(self.source.folder):
             iteration = line["iteration"]
             if not self.known <= iteration < self.source.iteration:
                 continue
             if iteration in tables:
-                self.samples(iteration, wandb_tables.of_record(tables[iteration]))
+                self.samples(iteration, wandb_tables.read_recorded(tables[iteration]))
             self.write(iteration, {k: value for k, value in line.items() if value is not None})
 
     def _drop_former(self) -> None:

@@ -21,7 +21,7 @@ TRAINED = ("best", "worst")  # kinds of samples that were trained on; others are
 MOST_TABLES = 100  # in the one that shows a run's evaluations together
 
 
-def media(iteration: int, rows: galleries.Rows) -> dict[str, Media]:
+def make_media(iteration: int, rows: galleries.Rows) -> dict[str, Media]:
     """Tables of what an evaluation saw and of what was trained on, and of pictures a sheet of
     each kind."""
     evaluated = [row for row in rows if row["kind"] not in TRAINED]
@@ -33,28 +33,28 @@ def media(iteration: int, rows: galleries.Rows) -> dict[str, Media]:
         if some
     }
     sheets = {
-        f"pictures/{kind}": _image(galleries.sheet(of_kind))
-        for kind, of_kind in galleries.by_kind(rows).items()
+        f"pictures/{kind}": _image(galleries.lay_out(of_kind))
+        for kind, of_kind in galleries.split_by_kind(rows).items()
     }
     return {**tables, **sheets}
 
 
-def of_record(table: Path) -> list[dict]:
+def read_recorded(table: Path) -> list[dict]:
     """The rows of an iteration as they were when they were recorded."""
-    return [{**row, "output": seen} for row, seen in galleries.shown(table, jsonl.read(table))]
+    return [{**row, "output": seen} for row, seen in galleries.read_shown(table, jsonl.read(table))]
 
 
-def together(run_dir: Path) -> wandb.Table | None:
+def join_evaluations(run_dir: Path) -> wandb.Table | None:
     """All evaluations of a run, of very many evenly chosen ones; None: it has none.
 
     Large pictures are reduced: each is whole in the table of its own iteration.
     """
-    found = list(galleries.tables(run_dir).items())
+    found = list(galleries.list_tables(run_dir).items())
     chosen = np.linspace(0, len(found) - 1, min(MOST_TABLES, len(found))).round().astype(int)
     rows = [
         {**row, "iteration": iteration, "output": _small(row["output"])}
         for iteration, table in (found[place] for place in chosen)
-        for row in of_record(table)
+        for row in read_recorded(table)
         if row["kind"] not in TRAINED
     ]
     return _table(rows) if rows else None
@@ -78,8 +78,8 @@ def _table(rows: Iterable[Mapping]) -> wandb.Table:
 def _image(picture: Tensor) -> wandb.Image:
     import wandb
 
-    return wandb.Image(pictures.visible(picture).numpy())
+    return wandb.Image(pictures.enlarge_to_screen(picture).numpy())
 
 
 def _small(output: str | Tensor) -> str | Tensor:
-    return output if isinstance(output, str) else pictures.reduced(output)
+    return output if isinstance(output, str) else pictures.shrink(output)

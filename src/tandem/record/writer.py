@@ -45,7 +45,7 @@ class Writer:
             return False
         except PermissionError:
             pass
-        return self.began == beginning_of(self.pid)
+        return self.began == read_start_ticks(self.pid)
 
     def wrote(self, file: IO[str]) -> bool:
         """Whether it wrote this very file, and not the one that this is a copy of."""
@@ -53,14 +53,14 @@ class Writer:
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def claim_folder(folder: Path) -> Iterator[None]:
     """Nobody else writes in this run directory meanwhile.
 
     Raises ValueError where somebody does. A lock whose process is dead is taken over, with a word.
     """
     was_there = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / LOCK) as file:
+    with _lock(folder / LOCK) as file:
         _write(file)
         try:
             yield
@@ -71,7 +71,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                     folder.rmdir()  # where nothing came of it
 
 
-def beginning_of(pid: int) -> str | None:
+def read_start_ticks(pid: int) -> str | None:
     """When a process began, in ticks of which boot; None: this system does not say."""
     try:
         after_name = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2]
@@ -81,7 +81,7 @@ def beginning_of(pid: int) -> str | None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[IO[str]]:
+def _lock(path: Path) -> Iterator[IO[str]]:
     while True:
         with path.open("a+") as file:
             held = _is_held(file)
@@ -141,7 +141,7 @@ def _write(file: IO[str]) -> None:
     own = Writer(
         host=socket.gethostname(),
         pid=pid,
-        began=beginning_of(pid),
+        began=read_start_ticks(pid),
         since=since,
         inode=_inode(file),
     )

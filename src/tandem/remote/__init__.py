@@ -2,7 +2,7 @@
 
 from tandem.remote.breaker import Breaker
 from tandem.remote.endpoint import Endpoint, Retries, as_json
-from tandem.remote.exchange import JSON, Limits, Reply, checked
+from tandem.remote.exchange import JSON, Limits, Reply, check_address
 from tandem.remote.faults import (
     BadReply,
     Late,
@@ -28,5 +28,5 @@ __all__ = [
     "Unreachable",
     "Unwell",
     "as_json",
-    "checked",
+    "check_address",
 ]

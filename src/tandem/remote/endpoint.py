@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tandem.contracts import declare
 from tandem.remote.breaker import Breaker
-from tandem.remote.exchange import JSON, Limits, Reply, Request, Wire, checked
+from tandem.remote.exchange import JSON, Limits, Reply, Request, Wire, check_address
 from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
 
 Answer = TypeVar("Answer")
@@ -69,7 +69,7 @@ class Endpoint:
         retries: Retries | None = None,
         breaker: Breaker | None = None,
     ) -> None:
-        self.url = checked(url)
+        self.url = check_address(url)
         self.where = where
         self.limits = limits or Limits()
         self.retries = retries or Retries()

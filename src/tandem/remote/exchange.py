@@ -116,7 +116,7 @@ class Wire:
         ) as response:
             hidden = None if token is None else token.encode()
             if not response.is_success:
-                raise self._refused(request, response, _page(response, hidden))
+                raise self._refused(request, response, _shorten_page(response, hidden))
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             return Reply(body=self._body(request, response, hidden), kind=kind)
 
@@ -153,7 +153,7 @@ class Wire:
                 if len(body) > most:
                     break
             else:
-                return _without(bytes(body), hidden)
+                return _redact(bytes(body), hidden)
         raise BadReply(
             f"{request.url}: a reply of more than {most} bytes came; raise "
             f"{self.keys['max_reply_bytes']}"
@@ -194,7 +194,7 @@ class Wire:
         return Late(f"{request.url}: no whole reply within {most:g} s; see {self.keys[key]}")
 
 
-def checked(url: str) -> str:
+def check_address(url: str) -> str:
     """The address without a slash at its end. Raises ValueError where it is none for requests."""
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
@@ -207,18 +207,18 @@ def checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _page(response: httpx.Response, hidden: bytes | None) -> str:
+def _shorten_page(response: httpx.Response, hidden: bytes | None) -> str:
     """The beginning of an error page, in one line."""
     body = b""
     for part in response.iter_raw():
         body += part
         if len(body) >= PAGE:
             break
-    text = _without(body[:PAGE], hidden).decode(errors="replace")
+    text = _redact(body[:PAGE], hidden).decode(errors="replace")
     return " ".join(text.split())[:SHOWN]
 
 
-def _without(body: bytes, hidden: bytes | None) -> bytes:
+def _redact(body: bytes, hidden: bytes | None) -> bytes:
     return body if hidden is None else body.replace(hidden, REDACTED)
 
 

@@ -11,7 +11,7 @@ from tandem.rewards.serialization import Number, Row
 Scorer = Callable[[Sequence[Row]], list[Number]]
 
 
-def scorer(rewards: Rewards) -> Scorer:
+def make_scorer(rewards: Rewards) -> Scorer:
     """What a run would make of the same samples: the weighted sum, or why there is none."""
 
     def score(rows: Sequence[Row]) -> list[Number]:
@@ -24,12 +24,12 @@ def scorer(rewards: Rewards) -> Scorer:
         rewards.pop_faults()
         reasons = [{name: said[i][1] for name, said in verdicts.items()} for i in range(len(rows))]
         totals = zip(scores.total.tolist(), scores.scored.tolist(), reasons, strict=True)
-        return [total if scored else missing(why) for total, scored, why in totals]
+        return [total if scored else explain_missing(why) for total, scored, why in totals]
 
     return score
 
 
-def missing(reasons: Mapping[str, str | None]) -> Missing | None:
+def explain_missing(reasons: Mapping[str, str | None]) -> Missing | None:
     """The first failure among what rewards said of a sample without a score; None: no opinion."""
     failed = [(name, reason) for name, reason in reasons.items() if reason not in (None, ABSTAINED)]
     if not failed:

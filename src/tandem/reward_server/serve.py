@@ -17,7 +17,7 @@ from tandem.config.building import make
 from tandem.config.names import unknown
 from tandem.config.overrides import parse
 from tandem.config.refusals import refusals
-from tandem.reward_server.scoring import Scorer, scorer
+from tandem.reward_server.scoring import Scorer, make_scorer
 from tandem.reward_server.server import Capacity, ScoreServer
 from tandem.rewards.rewards import Rewards
 from tandem.rewards.signature import compares
@@ -80,17 +80,17 @@ KEYS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or {"-h", "--help"} & set(words):
-        print(page(), end="")
+        print(make_help(), end="")
         return
     with refusals():
         place, capacity, overrides = read(words)
         token = token_for(place)
-        score = scorer(rewards_of(composed(overrides)))
-        server = bound(place, score, token, capacity)
+        score = make_scorer(build_rewards(compose_rewards(overrides)))
+        server = bind_server(place, score, token, capacity)
     run(server)
 
 
-def page() -> str:
+def make_help() -> str:
     defaults = {f.name: f.default for f in (*fields(Place), *fields(Capacity))}
     keys = "\n".join(
         f"  {f'{name}={defaults[name]}':<30} {what}".rstrip() for name, what in KEYS.items()
@@ -124,14 +124,14 @@ def _record(kind: type, given: Mapping[str, object]) -> Any:
         raise ConfigError(str(error)) from error
 
 
-def composed(overrides: Sequence[str]) -> Mapping[str, Any]:
+def compose_rewards(overrides: Sequence[str]) -> Mapping[str, Any]:
     """The rewards that a command line asks for, as train.py composes them."""
     if not any(part.key_or_group == "reward" for part in parse(overrides)):
         raise ConfigError("reward is missing: choose one, for example reward=exact_match")
     return compose(overrides).reward
 
 
-def rewards_of(nodes: Mapping[str, Any]) -> Rewards:
+def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
     """Built as train.py does it. Nothing is composed here: what a file says is no command line."""
     try:
         rewards = Rewards({name: build(node) for name, node in nodes.items()})
@@ -161,7 +161,7 @@ def token_for(place: Place) -> str | None:
     return token
 
 
-def bound(place: Place, score: Scorer, token: str | None, capacity: Capacity) -> ScoreServer:
+def bind_server(place: Place, score: Scorer, token: str | None, capacity: Capacity) -> ScoreServer:
     try:
         return ScoreServer((place.host, place.port), score, token=token, capacity=capacity)
     except OSError as error:

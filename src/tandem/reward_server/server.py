@@ -107,7 +107,7 @@ class ScoreServer(ThreadingHTTPServer):
 
     def scored(self, rows: Sequence[Row], client: socket.socket) -> list[Number]:
         with self.turn:
-            if hung_up(client):  # it asks again, and its place in the line would be paid twice
+            if has_hung_up(client):  # it asks again, and its place in the line would be paid twice
                 print(f"{len(rows)} samples dropped: the client did not wait", flush=True)
                 raise ConnectionAbortedError
             start = time.monotonic()
@@ -235,7 +235,7 @@ class Handler(BaseHTTPRequestHandler):
         return int(said)
 
 
-def hung_up(client: socket.socket) -> bool:
+def has_hung_up(client: socket.socket) -> bool:
     """Whether nothing more comes. Raises OSError where the connection broke."""
     ready, _, _ = select.select([client], [], [], 0)
     return bool(ready) and client.recv(1, socket.MSG_PEEK) == b""

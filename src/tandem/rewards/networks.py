@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from tandem.hub import align, located, name_of, one_line, refuse_pickles, without_bars
+from tandem.hub import align, hide_bars, locate, name_of, refuse_pickles, shorten_error
 
 Item = TypeVar("Item")
 
@@ -29,7 +29,7 @@ class Hosting:
         try:
             torch.empty(0, device=self.place)
         except (AssertionError, RuntimeError) as error:  # no such name, or none on this machine
-            said = f"device={self.device} of a reward cannot be used: {one_line(error)}"
+            said = f"device={self.device} of a reward cannot be used: {shorten_error(error)}"
             raise ValueError(said) from None
 
     @property
@@ -50,7 +50,7 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
 
     `key` is the setting that gave the path: whatever cannot be loaded is one line that names it.
     """
-    without_bars()
+    hide_bars()
     refuse_pickles(path, key=key, kind=name_of(kind))
     given = {"dtype": getattr(torch, hosting.dtype), "use_safetensors": True}
     model, report = read(kind, path, key, output_loading_info=True, **given)
@@ -63,9 +63,9 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
 def read(kind: Any, path: str, key: str, **given: object) -> Any:
     """What a transformers class makes of a path, without running code that lies there."""
     try:
-        return kind.from_pretrained(located(path, key=key), trust_remote_code=False, **given)
+        return kind.from_pretrained(locate(path, key=key), trust_remote_code=False, **given)
     except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
-        said = one_line(error)
+        said = shorten_error(error)
         raise ValueError(
             said if said.startswith(key) else f"{key}={path} cannot be loaded: {said}"
         ) from None

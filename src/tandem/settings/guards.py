@@ -103,7 +103,7 @@ class Guards:
         parts = [part.to_local() if distributed.is_sharded(part) else part for part in own]
         held = [part for part in parts if part.numel()]  # small weights have no part on some ranks
         most = torch.nn.utils.get_total_norm(held, norm_type=math.inf)
-        broken = torch.tensor(not finite(most), dtype=torch.float32)
+        broken = torch.tensor(not is_finite(most), dtype=torch.float32)
         if distributed.all_max(broken) > 0:
             raise Stop(
                 f"iteration {iteration}: the optimizer's step made weights that are not finite, at "
@@ -114,7 +114,7 @@ class Guards:
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
         if not fraction > 0:
             return
-        said = f"{fraction:.0%} of the samples have no reward ({counted(reasons)})"
+        said = f"{fraction:.0%} of the samples have no reward ({describe_counts(reasons)})"
         if fraction > self.max_missing_rewards:
             raise Stop(
                 f"{said}; repair the reward "
@@ -150,7 +150,7 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
         "returns": batch.returns,
         **{f"surveyed.{name}": found for name, found in batch.surveyed.items()},
     }
-    tensors |= _pictures(rollout.outputs)
+    tensors |= _select_pictures(rollout.outputs)
     known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}
     save_file(known, folder / "batch.safetensors")
     rows = [
@@ -168,7 +168,7 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
     return folder
 
 
-def _pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
+def _select_pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
     """Those of the outputs that are pictures, by row."""
     return {
         f"output.{row}": output
@@ -177,7 +177,7 @@ def _pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def counted(reasons: Mapping[str, int]) -> str:
+def describe_counts(reasons: Mapping[str, int]) -> str:
     """The most frequent reasons with their counts; a server may send as many as it likes."""
     ordered = sorted(reasons.items(), key=lambda pair: -pair[1])
     said = [f"{count} x {reason}" for reason, count in ordered[:SHOWN]]
@@ -186,5 +186,5 @@ def counted(reasons: Mapping[str, int]) -> str:
     return ", ".join(said)
 
 
-def finite(*values: torch.Tensor) -> bool:
+def is_finite(*values: torch.Tensor) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in values)

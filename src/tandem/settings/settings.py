@@ -119,18 +119,18 @@ class Settings:
     replaced: Mapping[str, list[str]] = field(metadata=key(**AT_HOME))  # numbers of replaced parts
 
 
-def _said(record: type) -> dict[str, Key]:
+def _describe(record: type) -> dict[str, Key]:
     """What the fields of a record say, those of records within it too, by dotted key."""
     hints, found = get_type_hints(record), {}
     for own in fields(record):
         found |= {own.name: own.metadata["key"]} if "key" in own.metadata else {}
         if is_dataclass(hints[own.name]):
-            found |= {f"{own.name}.{name}": x for name, x in _said(hints[own.name]).items()}
+            found |= {f"{own.name}.{name}": x for name, x in _describe(hints[own.name]).items()}
     return found
 
 
 KEYS = {
-    **_said(Settings),
+    **_describe(Settings),
     **COMPONENTS,
     "rollout.engine": Key(weights=False, shared=True),  # who samples says nothing of what
     "hydra": Key(**AT_HOME),  # has none of our keys

@@ -17,7 +17,7 @@ from tandem.sweep.status import Job, SweepPlan
 OWN = ("seed", "run_dir", "sweep_dir", "sweep", "resume")  # what a run has of its own
 
 
-def whole(sweep: Path) -> list[Job]:
+def list_whole_runs(sweep: Path) -> list[Job]:
     """All runs that were planned; []: nobody planned them.
 
     Raises ValueError while there is more of one to come: a best would be one of those that came
@@ -26,7 +26,7 @@ def whole(sweep: Path) -> list[Job]:
     if not (sweep / status.PLAN).is_file():
         return []
     plan = status.read_plan(sweep)
-    jobs = status.jobs_of(sweep, plan)
+    jobs = status.read_jobs(sweep, plan)
     left = [job for job in jobs if job.state in status.TO_COME]
     if not left:
         return jobs
@@ -34,11 +34,11 @@ def whole(sweep: Path) -> list[Job]:
     counted = ", ".join(f"{count} {state}" for state, count in states.items())
     raise ValueError(
         f"{len(left)} of {len(jobs)} runs are still to come ({counted}): run the sweep's command "
-        f"first: {command_of(left[0], plan)}"
+        f"first: {find_command(left[0], plan)}"
     )
 
 
-def command_of(job: Job, plan: SweepPlan) -> str:
+def find_command(job: Job, plan: SweepPlan) -> str:
     """The one that means this run; of a search, the search's."""
     meaning = [
         command
@@ -54,28 +54,30 @@ def choose(sweep: Path, jobs: Sequence[Job], found: Sequence[Run], metric: str) 
     return Selection(
         metric=metric,
         candidates=[selection.candidate(one) for one in scored],
-        silent=[*silent, *never_began(sweep, jobs, found)],
-        overrides=shared(scored[0].variant.runs[0]),
+        silent=[*silent, *list_never_began(sweep, jobs, found)],
+        overrides=list_shared(scored[0].variant.runs[0]),
         fresh=[],
     )
 
 
-def never_began(sweep: Path, jobs: Sequence[Job], found: Sequence[Run]) -> list[str]:
+def list_never_began(sweep: Path, jobs: Sequence[Job], found: Sequence[Run]) -> list[str]:
     """Configurations of which all runs ended before they had a record, by what sets them apart."""
     begun = {run.folder.resolve() for run in found}
-    of_jobs = {job.name: chosen_by(job.start.overrides) for job in jobs if job.start is not None}
+    of_jobs = {
+        job.name: select_choices(job.start.overrides) for job in jobs if job.start is not None
+    }
     of_begun = {of_jobs[job.name] for job in jobs if (sweep / job.name).resolve() in begun}
     without = dict.fromkeys(lines for lines in of_jobs.values() if lines not in of_begun)
     common = frozenset.intersection(*of_jobs.values()) if of_jobs else frozenset()
     return [", ".join(sorted(lines - common)) for lines in without]
 
 
-def chosen_by(overrides: Sequence[str]) -> frozenset[str]:
+def select_choices(overrides: Sequence[str]) -> frozenset[str]:
     """Lines of a command line that say what a run is."""
     return frozenset(x for x in overrides if x.lstrip("+~").partition("=")[0] not in OWN)
 
 
-def shared(run: Run) -> list[str]:
+def list_shared(run: Run) -> list[str]:
     """The command line of a run without what is its own."""
     return [
         part.input_line
@@ -84,7 +86,7 @@ def shared(run: Run) -> list[str]:
     ]
 
 
-def same_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:
+def keep_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:
     """What was chosen stays chosen: fresh seeds that are looked at choose nothing."""
     if before is None:
         return now

@@ -30,7 +30,7 @@ def rehearse(folder: Path, jobs: Mapping[str, Sequence[str]] | None) -> int:
 
 def _said(folder: Path, overrides: Sequence[str]) -> tuple[bool, str]:
     """Whether it could not run, and what would become of it."""
-    found = status.job_of(folder, overrides)
+    found = status.read_job(folder, overrides)
     if found.state == "taken":
         return True, f"would be left out: {found.reason}"
     try:

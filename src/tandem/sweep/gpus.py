@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tandem.sweep.status import taken
+from tandem.sweep.status import try_lock
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -62,6 +62,6 @@ def _free(seen: list[str], wanted: int, stack: ExitStack) -> dict[str, IO]:
     found: dict[str, IO] = {}
     for name in seen:
         file = stack.enter_context((folder / re.sub(r"[^\w-]", "_", name)).open("a"))
-        if len(found) < wanted and taken(file):
+        if len(found) < wanted and try_lock(file):
             found[name] = file
     return found

@@ -20,17 +20,17 @@ from typing import IO
 
 from hydra.core.hydra_config import HydraConfig
 
-from tandem.config.overrides import quoted
-from tandem.config.resume import confirmed
+from tandem.config.overrides import quote
+from tandem.config.resume import list_confirmed
 from tandem.record.reading.runs import CONFIG, MANIFEST
-from tandem.record.summary import clock
+from tandem.record.summary import format_seconds
 from tandem.stop import INTERRUPTED
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.gpus import Share
 from tandem.sweep.status import LOG, Job, Start
-from tandem.sweep.swept_numbers import numbered
-from tandem.sweep.words import job_name
+from tandem.sweep.swept_numbers import replace_words
+from tandem.sweep.words import name_job
 
 LAUNCH = "launch_of_a_sweep"  # the key of Hydra's configuration that holds the Launch
 
@@ -70,7 +70,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        return job_name(self.own)
+        return name_job(self.own)
 
     @property
     def folder(self) -> Path:
@@ -84,61 +84,61 @@ class Task:
         print(f"{self.number + 1} of {self.launch.jobs or '?'}  {self.name}: {text}", flush=True)
 
 
-def this_process() -> str:
+def describe_process() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def job(launch: Launch) -> float | None:
     """Do what is left to do of the run that Hydra is at. Its score, if it has one by then."""
     hydra = HydraConfig.get()
-    done = carried_out(task_of(hydra.overrides.task, int(hydra.job.num), launch))
+    done = finish_job(make_task(hydra.overrides.task, int(hydra.job.num), launch))
     return None if done is None or done.score is None else done.score[1]
 
 
-def task_of(lines: Sequence[str], number: int, launch: Launch) -> Task:
+def make_task(lines: Sequence[str], number: int, launch: Launch) -> Task:
     """The run that Hydra's lines mean."""
-    own = numbered(launch.shared, [_as_typed(line, launch) for line in lines])
+    own = replace_words(launch.shared, [_restore_word(line, launch) for line in lines])
     return Task(launch=launch, number=number, own=own)
 
 
-def _as_typed(line: str, launch: Launch) -> str:
+def _restore_word(line: str, launch: Launch) -> str:
     key, _, value = line.partition("=")
     return f"{launch.spelled[key.lstrip('+')]}={value}"
 
 
-def carried_out(task: Task) -> Job | None:
+def finish_job(task: Task) -> Job | None:
     """The run as it stands when there is nothing more to do for it; None: it was not looked at."""
     if task.launch.stop_file.exists():
         return None
-    with status.locked(task.folder) as lock:
+    with status.lock_folder(task.folder) as lock:
         if lock is None:
             task.say("another launch is at it")
             return None
-        found = status.job_as(task.folder, task.overrides, running=False)
+        found = status.judge_job(task.folder, task.overrides, running=False)
         if found.state in ("finished", "taken"):
             task.say("there already" if found.state == "finished" else f"left out: {found.reason}")
             return found
-        started(task, lock, found.start)
-        done = status.job_as(task.folder, task.overrides, running=False)
-    task.say(ended(done))
+        start_run(task, lock, found.start)
+        done = status.judge_job(task.folder, task.overrides, running=False)
+    task.say(describe_end(done))
     return done
 
 
-def ended(done: Job) -> str:
+def describe_end(done: Job) -> str:
     """finished in 71.2 s, eval/accuracy 0.720"""
     score = "" if done.score is None else f", {done.score[0]} {done.score[1]:.3f}"
     why = "" if done.reason is None else f": {done.reason}"
-    return f"{done.state} in {clock(done.start.seconds)}{score}{why}"
+    return f"{done.state} in {format_seconds(done.start.seconds)}{score}{why}"
 
 
-def started(task: Task, lock: IO, before: Start | None) -> None:
+def start_run(task: Task, lock: IO, before: Start | None) -> None:
     """Start the run's process, and write down how it ended."""
     task.say("starts" if before is None else "goes on")
     log = task.folder / LOG
     said_before = log.stat().st_size if log.exists() else 0
     began = time.monotonic()
     with gpus.share(task.number, task.launch.gpus) as share:
-        process = process_of(task, share, lock)
+        process = start_process(task, share, lock)
     start = Start(
         overrides=task.overrides,
         launch=task.launch.id,
@@ -151,22 +151,22 @@ def started(task: Task, lock: IO, before: Start | None) -> None:
     )
     status.write_start(task.folder, start)
     try:
-        waited(process, task)
+        wait_for(process, task)
     finally:
-        code = _code(process)
+        code = _read_code(process)
         said = log.read_bytes()[said_before:].decode(errors="replace")
         seconds = start.seconds + time.monotonic() - began
         end = replace(start, seconds=seconds, code=code, reason=reason_of(code, said))
         status.write_start(task.folder, end)
 
 
-def process_of(task: Task, share: Share, lock: IO) -> subprocess.Popen:
+def start_process(task: Task, share: Share, lock: IO) -> subprocess.Popen:
     """Of a session of its own, so that a Ctrl-C meant for the sweep is passed on once."""
     with (task.folder / LOG).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, task.launch.program, *words_of(task)],
+            [sys.executable, task.launch.program, *list_words(task)],
             cwd=task.launch.cwd,
-            env=environment_of(task, share),
+            env=make_environment(task, share),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -175,24 +175,24 @@ def process_of(task: Task, share: Share, lock: IO) -> subprocess.Popen:
         )
 
 
-def environment_of(task: Task, share: Share) -> dict[str, str]:
+def make_environment(task: Task, share: Share) -> dict[str, str]:
     own = task.launch.environment
     return os.environ | own | LOUD | share.environment
 
 
-def words_of(task: Task) -> list[str]:
+def list_words(task: Task) -> list[str]:
     """A run that left a record goes on; where it has no checkpoint it begins again."""
     if all((task.folder / name).is_file() for name in (CONFIG, MANIFEST)):
-        return [f"resume={quoted(task.folder)}", *confirmed(task.overrides)]
+        return [f"resume={quote(task.folder)}", *list_confirmed(task.overrides)]
     places = {"run_dir": task.folder, "sweep_dir": Path(task.launch.folder)}
-    own = [f"{key}={quoted(folder)}" for key, folder in places.items()]
+    own = [f"{key}={quote(folder)}" for key, folder in places.items()]
     return [*task.overrides, *own, "hydra.mode=RUN"]  # an experiment's file may say MULTIRUN
 
 
-def waited(process: subprocess.Popen, task: Task) -> None:
+def wait_for(process: subprocess.Popen, task: Task) -> None:
     """Until it has ended, also if this process is told to end: the run keeps a checkpoint then."""
     try:
-        with passing_on(process, task.launch):
+        with pass_signals_on(process, task.launch):
             if (
                 task.launch.stop_file.exists()
             ):  # whoever wrote it may not have seen this process yet
@@ -219,10 +219,10 @@ def told(process: subprocess.Popen, task: Task) -> None:
 
 
 @contextmanager
-def passing_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]:
+def pass_signals_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]:
     """SIGTERM to a worker of the launcher is meant for the run; the launch has ways of its own."""
     in_main = threading.current_thread() is threading.main_thread()
-    if launch.id == this_process() or not in_main:
+    if launch.id == describe_process() or not in_main:
         yield
         return
     # For good: Ctrl-C reaches all processes of a terminal, and the launch says what comes of it.
@@ -234,6 +234,6 @@ def passing_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _code(process: subprocess.Popen) -> int:
+def _read_code(process: subprocess.Popen) -> int:
     """A run that was told to end before it could listen lost nothing either."""
     return INTERRUPTED if process.returncode == -signal.SIGTERM else process.returncode

@@ -29,7 +29,7 @@ from tandem.record.secrets import scrub_words
 from tandem.stop import INTERRUPTED
 from tandem.sweep import status
 from tandem.sweep.dry_run import rehearse
-from tandem.sweep.job import LAUNCH, Launch, job, this_process
+from tandem.sweep.job import LAUNCH, Launch, describe_process, job
 from tandem.sweep.status import SweepPlan
 from tandem.sweep.table import summarise
 from tandem.sweep.words import Sweep
@@ -46,7 +46,7 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
     if sweep.dry_run:
         return FAILED if rehearse(sweep.folder, jobs) else 0
     order = Launch(
-        id=this_process(),
+        id=describe_process(),
         folder=str(sweep.folder),
         cwd=os.getcwd(),
         program=str(Path(argv[0]).absolute()),
@@ -54,7 +54,7 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
         spelled={_hydra_key(key): key for key in sweep.swept},
         jobs=None if jobs is None else len(jobs),
         gpus=sweep.gpus,
-        environment=environment(sweep),
+        environment=make_environment(sweep),
     )
     plan = status.write_plan(
         sweep.folder, shlex.join(scrub_words(["python", *argv], os.environ)), jobs
@@ -62,9 +62,9 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
     if (parent := sweep.folder.parent).name == "sweeps":
         point_latest(sweep.folder, parent)
     print(f"sweep  {'a search' if jobs is None else f'{len(jobs)} runs'} in {sweep.folder}")
-    with told_to_stop(order):
-        broken = _handed_to_hydra(sweep, order)
-    code = concluded(sweep.folder, plan, order.id)
+    with listen_for_stop(order):
+        broken = _hand_to_hydra(sweep, order)
+    code = conclude(sweep.folder, plan, order.id)
     return FAILED if broken else code
 
 
@@ -76,24 +76,24 @@ def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
             raise ConfigError(
                 f'hydra/sweeper=search needs {error.name}: pip install -e ".[search]"'
             ) from error
-        return check(sweep.hydra.sweeper, told_to_hydra(sweep))
+        return check(sweep.hydra.sweeper, list_hydra_overrides(sweep))
     for key, values in sweep.space.items():
         if "interval(" in values:
             raise ConfigError(f"{key}={values}: only hydra/sweeper=search takes interval()")
 
 
-def concluded(folder: Path, plan: SweepPlan, launch: str) -> int:
+def conclude(folder: Path, plan: SweepPlan, launch: str) -> int:
     """Print the table of what was asked for and keep it, whoever else works in the folder."""
     summary = summarise(folder, plan, launch)
     durable.replace(folder / TABLE, f"{summary.markdown()}\n".encode())
     print(f"\n{summary.text(shutil.get_terminal_size().columns)}", flush=True)
-    states = {one.state for one in status.jobs_of(folder, plan)}
+    states = {one.state for one in status.read_jobs(folder, plan)}
     if states & {"failed", "taken"}:
         return FAILED
     return 0 if states <= {"finished"} else INTERRUPTED
 
 
-def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
+def _hand_to_hydra(sweep: Sweep, order: Launch) -> bool:
     """Whether the launcher itself broke; it said why."""
     node = configuration(sweep, order)
     ConfigStore.instance().store(name="sweep", node=node)
@@ -102,9 +102,11 @@ def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
         ConfigStore.instance().store(
             group="hydra/sweeper", name=option, node=node.hydra.sweeper, provider="tandem"
         )
-    sys.argv = [sys.argv[0], *told_to_hydra(sweep), "--multirun"]
+    sys.argv = [sys.argv[0], *list_hydra_overrides(sweep), "--multirun"]
     try:
-        hydra.main(version_base="1.3", config_path=None, config_name="sweep")(task(order))()
+        hydra.main(version_base="1.3", config_path=None, config_name="sweep")(
+            make_task_function(order)
+        )()
     except SystemExit as ended:
         return bool(ended.code)
     except KeyboardInterrupt:
@@ -114,7 +116,7 @@ def _handed_to_hydra(sweep: Sweep, order: Launch) -> bool:
     return False
 
 
-def task(order: Launch) -> Callable[[DictConfig], float | None]:
+def make_task_function(order: Launch) -> Callable[[DictConfig], float | None]:
     """What Hydra calls for each run: it carries what Hydra's configuration must not hold."""
 
     def run(_: DictConfig) -> float | None:
@@ -123,14 +125,14 @@ def task(order: Launch) -> Callable[[DictConfig], float | None]:
     return run
 
 
-def environment(sweep: Sweep) -> dict[str, str]:
+def make_environment(sweep: Sweep) -> dict[str, str]:
     """What `hydra.job.env_set` and `env_copy` ask for, of which Hydra would keep the values."""
     said = OmegaConf.to_container(sweep.hydra.job, resolve=True)
     copied = {name: os.environ[name] for name in said["env_copy"] if name in os.environ}
     return copied | {name: str(value) for name, value in said["env_set"].items()}
 
 
-def told_to_hydra(sweep: Sweep) -> list[str]:
+def list_hydra_overrides(sweep: Sweep) -> list[str]:
     return [f"++{_hydra_key(key)}={values}" for key, values in sweep.space.items()]
 
 
@@ -155,14 +157,14 @@ def configuration(sweep: Sweep, order: Launch) -> DictConfig:
     told = {key: said[key] for key in ("launcher", "sweeper")}
     told["sweeper"]["params"] = None
     told |= {"sweep": {"dir": order.folder, "subdir": "."}, "output_subdir": None}
-    shown = replace(order, shared=status.scrubbed(order.shared), environment={})
+    shown = replace(order, shared=status.scrub_overrides(order.shared), environment={})
     return OmegaConf.create(
         {"defaults": ["_self_", *overrides], LAUNCH: asdict(shown), "hydra": told}
     )
 
 
 @contextmanager
-def told_to_stop(order: Launch) -> Iterator[None]:
+def listen_for_stop(order: Launch) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM lets the runs end with a checkpoint; the second one ends all."""
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -171,7 +173,7 @@ def told_to_stop(order: Launch) -> Iterator[None]:
         order.stop_file.touch()
         name = signal.Signals(number).name
         os.write(2, f"\n{name}: the sweep stops, runs keep a checkpoint\n".encode())
-        for pid in running_here(order):
+        for pid in list_running(order):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
@@ -184,7 +186,7 @@ def told_to_stop(order: Launch) -> Iterator[None]:
         order.stop_file.unlink(missing_ok=True)
 
 
-def running_here(order: Launch) -> list[int]:
+def list_running(order: Launch) -> list[int]:
     """The processes that this launch started on this machine and that have not ended."""
     folders = [path.parent for path in Path(order.folder).glob(f"*/{status.JOB}")]
     starts = [start for folder in folders if (start := status.read_start(folder)) is not None]

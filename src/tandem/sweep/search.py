@@ -21,7 +21,7 @@ from optuna.trial import Trial, TrialState
 
 from tandem.config.names import ConfigError
 from tandem.sweep import space, status
-from tandem.sweep.job import LAUNCH, Launch, task_of
+from tandem.sweep.job import LAUNCH, Launch, make_task
 from tandem.sweep.trials import Asked, best, complete, tell
 
 JOURNAL, LOCK = "search.journal", "search.lock"
@@ -43,21 +43,21 @@ def search(
     Raises ConfigError where another launch searches, or another search lies there.
     """
     launch = Launch(**OmegaConf.to_container(config[LAUNCH]))
-    with alone(Path(launch.folder)):
-        study = opened(launch, arguments, asked)
-        searched_on(study, arguments, asked, launch, launch_rows)
+    with close_abandoned(Path(launch.folder)):
+        study = open_study(launch, arguments, asked)
+        run_trials(study, arguments, asked, launch, launch_rows)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def close_abandoned(folder: Path) -> Iterator[None]:
     """What is open in the journal is then of a launch that has ended."""
     with (folder / LOCK).open("a") as file:
-        if not status.taken(file):
+        if not status.try_lock(file):
             raise ConfigError(f"another launch searches {folder}; start this one when it has ended")
         yield
 
 
-def searched_on(
+def run_trials(
     study: optuna.Study,
     arguments: Sequence[str],
     asked: Asked,
@@ -66,23 +66,23 @@ def searched_on(
 ) -> None:
     searched, seeds = space.read(arguments)
     number = 0
-    for trials in rounds(study, searched, asked):
-        rows = {trial.number: rows_of(trial.params, seeds) for trial in trials}
+    for trials in iterate_rounds(study, searched, asked):
+        rows = {trial.number: make_rows(trial.params, seeds) for trial in trials}
         flat = [row for own in rows.values() for row in own]
         launch_rows(flat, number)
         number += len(flat)
         if launch.stop_file.exists():
             return  # what was cut short stays open
         for trial in trials:
-            tell(study, trial, [task_of(row, 0, launch) for row in rows[trial.number]], asked)
+            tell(study, trial, [make_task(row, 0, launch) for row in rows[trial.number]], asked)
     print(best(study, asked, launch.folder, len(seeds)), flush=True)
 
 
-def rows_of(params: Mapping[str, object], seeds: Sequence[str]) -> list[list[str]]:
-    return [[*space.lines(params), *([seed] if seed else [])] for seed in seeds]
+def make_rows(params: Mapping[str, object], seeds: Sequence[str]) -> list[list[str]]:
+    return [[*space.make_overrides(params), *([seed] if seed else [])] for seed in seeds]
 
 
-def opened(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Study:
+def open_study(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Study:
     """The search of this folder, as far as it came. Raises ConfigError if it is another one."""
     folder = Path(launch.folder)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -96,7 +96,7 @@ def opened(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Stu
         "space": " ".join(sorted(arguments)),
         "direction": asked.direction,
         "metric": asked.metric,
-        "rest of the command line": " ".join(status.scrubbed(sorted(launch.shared))),
+        "rest of the command line": " ".join(status.scrub_overrides(sorted(launch.shared))),
     }
     before = study.user_attrs.get("meant", meant)
     if not complete(study):
@@ -110,21 +110,23 @@ def opened(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Stu
     return study
 
 
-def rounds(study: optuna.Study, searched: space.Space, asked: Asked) -> Iterator[list[Trial]]:
+def iterate_rounds(
+    study: optuna.Study, searched: space.Space, asked: Asked
+) -> Iterator[list[Trial]]:
     """Trials to run together: first what is left of earlier launches, then new ones."""
-    for left in [*cut_short(study), *failed_before(study, searched)]:
+    for left in [*list_cut_short(study), *list_failed(study, searched)]:
         yield [left]
-    while (left := asked.n_trials - fresh(study)) > 0:
-        yield [chosen(study, searched, asked.seed) for _ in range(min(left, asked.at_once))]
+    while (left := asked.n_trials - count_fresh(study)) > 0:
+        yield [choose_trial(study, searched, asked.seed) for _ in range(min(left, asked.at_once))]
 
 
-def cut_short(study: optuna.Study) -> list[Trial]:
+def list_cut_short(study: optuna.Study) -> list[Trial]:
     """Open since a launch was killed or stopped; their runs go on where they were."""
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return [Trial(study, trial._trial_id) for trial in running]
 
 
-def failed_before(study: optuna.Study, searched: space.Space) -> Iterator[Trial]:
+def list_failed(study: optuna.Study, searched: space.Space) -> Iterator[Trial]:
     trials = study.get_trials(deepcopy=False)
     tried_again = {trial.user_attrs.get(AGAIN) for trial in trials}
     for trial in trials:
@@ -133,12 +135,12 @@ def failed_before(study: optuna.Study, searched: space.Space) -> Iterator[Trial]
             yield study.ask(dict(searched))
 
 
-def fresh(study: optuna.Study) -> int:
+def count_fresh(study: optuna.Study) -> int:
     """How many there are, but for second tries."""
     return sum(AGAIN not in trial.user_attrs for trial in study.get_trials(deepcopy=False))
 
 
-def chosen(study: optuna.Study, searched: space.Space, seed: int) -> Trial:
+def choose_trial(study: optuna.Study, searched: space.Space, seed: int) -> Trial:
     """The next one. Its draws are its own, so that a search that was cut short goes on alike."""
     (key,) = np.random.SeedSequence([seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
     study.sampler = optuna.samplers.TPESampler(seed=int(key), constant_liar=True)

@@ -16,14 +16,14 @@ from omegaconf import DictConfig
 from tandem.compare import selection
 from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build, check, compose
-from tandem.config.overrides import quoted
-from tandem.config.resume import confirmed
+from tandem.config.overrides import quote
+from tandem.config.resume import list_confirmed
 from tandem.data import Data
 from tandem.record import durable
 from tandem.record.reading import runs
 from tandem.sweep import status
-from tandem.sweep.job import Launch, Task, carried_out, this_process
-from tandem.sweep.launch import told_to_stop
+from tandem.sweep.job import Launch, Task, describe_process, finish_job
+from tandem.sweep.launch import listen_for_stop
 from tandem.sweep.table import OPEN
 from tandem.types import Prompt
 
@@ -38,7 +38,7 @@ SPLIT = {  # option of data -> what gives it a third split
 }
 
 
-def fresh_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
+def choose_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
     """`count` seeds that the sweep has not used: those of an earlier start, then the next ones."""
     used = {runs.read(folder).seed for folder in runs.find([sweep])}
     if seen := sorted(used & {*before}):
@@ -50,7 +50,7 @@ def fresh_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
     return [*before, *range(first, first + count)][: max(count, len(before))]
 
 
-def place_of(sweep: Path, overrides: Sequence[str]) -> Path:
+def choose_folder(sweep: Path, overrides: Sequence[str]) -> Path:
     """Beside the sweep: in it, fresh seeds would count among those that were chosen from.
 
     Of each choice its own, so that what another one trained and asked stays as it is.
@@ -59,7 +59,7 @@ def place_of(sweep: Path, overrides: Sequence[str]) -> Path:
     return sweep.with_name(f"{sweep.name}-selected-{name}")
 
 
-def unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str | None:
+def count_unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str | None:
     """What the test prompts of a run share with those that it trains on or was chosen by.
 
     None: nothing. Raises ValueError where there are none, or where they are no others although
@@ -72,14 +72,14 @@ def unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str
         option = cfg.choices.data
         how = SPLIT.get(option, "give its Data a test")
         raise ValueError(f"data={option} has no test prompts to report on: {how}")
-    own = shared_by(data.test, [*data.train, *data.eval, *data.demonstrations, *data.pairs])
+    own = count_shared(data.test, [*data.train, *data.eval, *data.demonstrations, *data.pairs])
     if own and data.asks_again:
         return f"{own} are those of training, under noise of their own: the world has no others."
     if own:
         raise ValueError(
             f"{own} are trained on or evaluated; give data={cfg.choices.data} others for the test"
         )
-    looked_at = shared_by(data.test, [p for other in chosen_by for p in of_seed(cfg, other).eval])
+    looked_at = count_shared(data.test, [p for other in chosen_by for p in reseed(cfg, other).eval])
     if looked_at is None:
         return None
     return (
@@ -88,28 +88,28 @@ def unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str
     )
 
 
-def of_seed(cfg: DictConfig, seed: int) -> Data:
+def reseed(cfg: DictConfig, seed: int) -> Data:
     """The same data as a run of another seed has it."""
     cfg.seed = seed
     return build(cfg.data)
 
 
-def shared_by(test: Sequence[Prompt], others: Sequence[Prompt]) -> str | None:
+def count_shared(test: Sequence[Prompt], others: Sequence[Prompt]) -> str | None:
     """How many of the test prompts are among the others; None: no one."""
-    seen = {content(prompt) for prompt in others}
-    again = sum(content(prompt) in seen for prompt in test)
+    seen = {hash_prompt(prompt) for prompt in others}
+    again = sum(hash_prompt(prompt) in seen for prompt in test)
     return f"{again} of {len(test)} test prompts" if again else None
 
 
-def content(prompt: Prompt) -> str:
+def hash_prompt(prompt: Prompt) -> str:
     return json.dumps([prompt.text, prompt.messages], default=str)
 
 
 def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path) -> Selection:
     """Train what is missing, ask what was not asked yet, and keep both files up to date."""
     order = Launch(
-        id=this_process(),
-        folder=str(place_of(sweep, found.overrides).absolute()),
+        id=describe_process(),
+        folder=str(choose_folder(sweep, found.overrides).absolute()),
         cwd=os.getcwd(),
         program=str(program),
         shared=list(found.overrides),
@@ -121,37 +121,37 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
     command = f"tandem select {sweep}"
     status.write_plan(Path(order.folder), command, {task.name: task.overrides for task in tasks})
     done = {run.seed: run for run in found.fresh}
-    with told_to_stop(order):
+    with listen_for_stop(order):
         for seed, task in zip(seeds, tasks, strict=True):
-            if status.job_of(task.folder, task.overrides).state in OPEN:
+            if status.read_job(task.folder, task.overrides).state in OPEN:
                 (task.folder / ANSWER).unlink(missing_ok=True)  # it was not asked at the end
-            carried_out(task)
+            finish_job(task)
             if order.stop_file.exists():
                 break
-            done[seed] = _fresh(seed, task, found.metric)
+            done[seed] = _read_fresh(seed, task, found.metric)
             found = replace(found, fresh=list(done.values()))
             keep(found, sweep)
     return found
 
 
-def _fresh(seed: int, task: Task, metric: str) -> Fresh:
+def _read_fresh(seed: int, task: Task, metric: str) -> Fresh:
     """Numbers are those of a run that has ended, and is the one that was meant."""
-    state = status.job_of(task.folder, task.overrides).state
+    state = status.read_job(task.folder, task.overrides).state
     found = Fresh(seed=seed, folder=str(task.folder), state=state, eval=None, test=None)
     if state not in ENDED or not (task.folder / runs.CONFIG).is_file():
         return found
     on_eval = runs.read(task.folder).score(metric)
-    return replace(found, eval=on_eval, test=tested(task).get(metric))
+    return replace(found, eval=on_eval, test=run_test(task).get(metric))
 
 
-def tested(task: Task) -> dict[str, float]:
+def run_test(task: Task) -> dict[str, float]:
     """What the test prompts say of a run, asked in a process of its own; {}: it did not answer.
 
     Of one that died, of its newest checkpoint. It is asked once: what is there is read.
     """
     answer = task.folder / ANSWER
     if not answer.is_file():
-        resume = [f"resume={quoted(task.folder)}", *confirmed(task.overrides)]
+        resume = [f"resume={quote(task.folder)}", *list_confirmed(task.overrides)]
         words = [*resume, "evaluate=true", "evaluation.split=test"]
         with (task.folder / SAID).open("w") as said:
             subprocess.run(

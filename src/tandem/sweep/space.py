@@ -28,7 +28,7 @@ def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
     parts = {part.get_key_element(): part for part in parse(arguments)}
     seeds = [key for key in parts if key.lstrip("+") == SEED]
     lines = [f"{key}={seed}" for key in seeds for seed in parts[key].sweep_string_iterator()]
-    space = {key: distribution(part) for key, part in parts.items() if key not in seeds}
+    space = {key: make_distribution(part) for key, part in parts.items() if key not in seeds}
     if not space:
         raise ConfigError(
             "hydra/sweeper=search has nothing to search; give optimizer.lr='tag(log,interval("
@@ -37,7 +37,7 @@ def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
     return space, lines or [""]
 
 
-def distribution(part: Override) -> BaseDistribution:
+def make_distribution(part: Override) -> BaseDistribution:
     """Of `interval(a,b)` all numbers between, of `int(interval(a,b))` the whole ones, tagged `log`
     or not; of a rising range of whole numbers these; of everything else the values as words.
     """
@@ -67,10 +67,10 @@ def _is_whole(sweep: RangeSweep) -> bool:
     return all(isinstance(number, int) for number in (sweep.start, sweep.stop, sweep.step))
 
 
-def lines(params: Mapping[str, object]) -> list[str]:
+def make_overrides(params: Mapping[str, object]) -> list[str]:
     """The overrides of a trial."""
-    return [f"{key}={_written(value)}" for key, value in params.items()]
+    return [f"{key}={_write(value)}" for key, value in params.items()]
 
 
-def _written(value: object) -> str:
+def _write(value: object) -> str:
     return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)

@@ -82,16 +82,16 @@ def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | N
     folder.mkdir(parents=True, exist_ok=True)
     own = SweepPlan(
         commands={scrub(command, os.environ): None if jobs is None else list(jobs)},
-        jobs={name: scrubbed(job) for name, job in (jobs or {}).items()},
+        jobs={name: scrub_overrides(job) for name, job in (jobs or {}).items()},
     )
     with (folder / PLAN_LOCK).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        whole = own if not (folder / PLAN).exists() else _beside(folder, read_plan(folder), own)
+        whole = own if not (folder / PLAN).exists() else _add_plan(folder, read_plan(folder), own)
         durable.replace(folder / PLAN, json.dumps(asdict(whole), indent=1).encode())
     return own
 
 
-def _beside(folder: Path, before: SweepPlan, own: SweepPlan) -> SweepPlan:
+def _add_plan(folder: Path, before: SweepPlan, own: SweepPlan) -> SweepPlan:
     """A run that began stays the one that it was planned as."""
     begun = {name for name in before.jobs if (folder / name / JOB).exists()}
     new = {name: job for name, job in own.jobs.items() if name not in begun}
@@ -111,7 +111,7 @@ def read_plan(folder: Path) -> SweepPlan:
 
 
 def write_start(folder: Path, start: Start) -> None:
-    plain = asdict(start) | {"overrides": scrubbed(start.overrides)}
+    plain = asdict(start) | {"overrides": scrub_overrides(start.overrides)}
     durable.replace(folder / JOB, json.dumps(plain, indent=1).encode())
 
 
@@ -123,28 +123,28 @@ def read_start(folder: Path) -> Start | None:
     return Start(**kept | {"overrides": present_overrides(kept["overrides"])})
 
 
-def same_command(start: Start, overrides: Sequence[str]) -> bool:
-    return sorted(start.overrides) == sorted(scrubbed(overrides))
+def is_same_command(start: Start, overrides: Sequence[str]) -> bool:
+    return sorted(start.overrides) == sorted(scrub_overrides(overrides))
 
 
-def scrubbed(overrides: Sequence[str]) -> list[str]:
+def scrub_overrides(overrides: Sequence[str]) -> list[str]:
     return scrub_words(overrides, os.environ)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[IO | None]:
+def lock_folder(folder: Path) -> Iterator[IO | None]:
     """The file that says somebody works here; None: somebody else does.
 
     A process that inherits it holds it too, so that a run outlives the sweep that started it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
-        if not taken(file):
+        if not try_lock(file):
             time.sleep(GLANCE)  # it may be somebody who only looked
-        yield file if taken(file) else None
+        yield file if try_lock(file) else None
 
 
-def taken(file: IO) -> bool:
+def try_lock(file: IO) -> bool:
     """Whether the lock is ours now: until the file is closed, here and in whoever inherited it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -153,32 +153,32 @@ def taken(file: IO) -> bool:
     return True
 
 
-def jobs_of(folder: Path, plan: SweepPlan) -> list[Job]:
+def read_jobs(folder: Path, plan: SweepPlan) -> list[Job]:
     """Those that are planned, in that order; of a search, those that were started."""
-    planned = [job_of(folder / name, overrides) for name, overrides in plan.jobs.items()]
+    planned = [read_job(folder / name, overrides) for name, overrides in plan.jobs.items()]
     if not plan.searches:
         return planned
     started = sorted(folder.glob(f"*/{JOB}"), key=lambda path: path.stat().st_ctime)
-    return planned + [job_of(p.parent) for p in started if p.parent.name not in plan.jobs]
+    return planned + [read_job(p.parent) for p in started if p.parent.name not in plan.jobs]
 
 
-def job_of(folder: Path, overrides: Sequence[str] | None = None) -> Job:
+def read_job(folder: Path, overrides: Sequence[str] | None = None) -> Job:
     """`overrides`: what the run is meant to be; None: whatever it is."""
-    return job_as(folder, overrides, running=is_locked(folder))
+    return judge_job(folder, overrides, running=is_locked(folder))
 
 
-def job_as(folder: Path, overrides: Sequence[str] | None, *, running: bool) -> Job:
+def judge_job(folder: Path, overrides: Sequence[str] | None, *, running: bool) -> Job:
     """The same for who knows by himself whether somebody works there."""
     start = read_start(folder)
     state = _state(folder, start, overrides, running)
-    reason = None if start is None else _reason(start, state)
+    reason = None if start is None else _explain(start, state)
     return Job(name=folder.name, state=state, start=start, score=score_of(folder), reason=reason)
 
 
 def _state(
     folder: Path, start: Start | None, overrides: Sequence[str] | None, running: bool
 ) -> State:
-    if start is not None and overrides is not None and not same_command(start, overrides):
+    if start is not None and overrides is not None and not is_same_command(start, overrides):
         return "taken"
     if running:
         return "running"
@@ -196,7 +196,7 @@ def _is_through(folder: Path) -> bool:
     return False
 
 
-def _reason(start: Start, state: State) -> str | None:
+def _explain(start: Start, state: State) -> str | None:
     if state == "taken":
         return f"another run lies there: {' '.join(start.overrides)}; give another sweep_dir"
     if state == "stopped" and start.code is None:

@@ -13,10 +13,10 @@ from omegaconf.errors import OmegaConfBaseException
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
-from tandem.config.plain import reason_of
+from tandem.config.plain import shorten_reason
 
 
-def numbered(shared: Sequence[str], own: Sequence[str]) -> list[str]:
+def replace_words(shared: Sequence[str], own: Sequence[str]) -> list[str]:
     """The lines that set one run apart, with numbers in place of words.
 
     They are what this run alone would find under these keys, so that folders and tables are named
@@ -26,19 +26,19 @@ def numbered(shared: Sequence[str], own: Sequence[str]) -> list[str]:
     if not asked:
         return list(own)
     try:
-        cfg = _composed([*shared, *(line for line in own if line not in asked)])
+        cfg = _compose([*shared, *(line for line in own if line not in asked)])
         for part in asked.values():
             OmegaConf.update(cfg, part.key_or_group, part.value(), force_add=True)
-        return [_as_number(asked[line], cfg) if line in asked else line for line in own]
+        return [_to_number(asked[line], cfg) if line in asked else line for line in own]
     except (ConfigError, OmegaConfBaseException):
         return list(own)
 
 
-def no_number(row: Sequence[str]) -> str | None:
+def explain_no_number(row: Sequence[str]) -> str | None:
     """Why words of a command line make no number; None: they do, or the rest of it is at fault."""
     words = {part.input_line: part for part in parse(row) if is_open(part)}
     try:
-        cfg = _composed([line for line in row if line not in words])
+        cfg = _compose([line for line in row if line not in words])
     except ConfigError:
         return None
     for part in words.values():
@@ -47,22 +47,22 @@ def no_number(row: Sequence[str]) -> str | None:
         try:
             OmegaConf.select(cfg, part.key_or_group)
         except OmegaConfBaseException as error:
-            return f"{part.key_or_group}: {reason_of(error)}"
+            return f"{part.key_or_group}: {shorten_reason(error)}"
     return None
 
 
-def _composed(overrides: Sequence[str]) -> DictConfig:
+def _compose(overrides: Sequence[str]) -> DictConfig:
     """Once for all seeds of a variant: nothing is chosen by a seed, it only stands in its place."""
     parts = parse(overrides)
     seeds = [part.value() for part in parts if is_seed(part)]
-    cfg = copy.deepcopy(_settled(tuple(p.input_line for p in parts if not is_seed(p))))
+    cfg = copy.deepcopy(_settle(tuple(p.input_line for p in parts if not is_seed(p))))
     if seeds:
         cfg.seed = seeds[-1]
     return cfg
 
 
 @functools.lru_cache(maxsize=64)
-def _settled(overrides: tuple[str, ...]) -> DictConfig:
+def _settle(overrides: tuple[str, ...]) -> DictConfig:
     return compose(overrides)
 
 
@@ -76,5 +76,5 @@ def is_open(part: Override) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def _as_number(part: Override, cfg: DictConfig) -> str:
+def _to_number(part: Override, cfg: DictConfig) -> str:
     return f"{part.get_key_element()}={OmegaConf.select(cfg, part.key_or_group)}"

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
-from tandem.sweep.swept_numbers import is_open, no_number
+from tandem.sweep.swept_numbers import explain_no_number, is_open
 from tandem.sweep.words import Sweep
 
 TRIES = 8  # combinations that a value is tried in, each of which takes a third of a second
@@ -24,9 +24,9 @@ Lines = tuple[str, ...]
 Judge = Callable[[Lines], str | None]  # why a command line cannot run; None: it can
 
 
-def one_that_runs(sweep: Sweep, check: Callable[[DictConfig], object]) -> Lines:
+def find_one_that_runs(sweep: Sweep, check: Callable[[DictConfig], object]) -> Lines:
     """The command line of a run. Raises ConfigError for a value that none can have."""
-    judge: Judge = functools.cache(functools.partial(_refusal, check))
+    judge: Judge = functools.cache(functools.partial(_explain_refusal, check))
     values = [f"{key}={value}" for key, values in sweep.swept.items() for value in values]
     found = [_run_with(value, sweep, judge) for value in values or [""]]
     return next(run for run in found if run is not None)
@@ -34,14 +34,14 @@ def one_that_runs(sweep: Sweep, check: Callable[[DictConfig], object]) -> Lines:
 
 def _run_with(value: str, sweep: Sweep, judge: Judge) -> Lines | None:
     """None: it would run beside other words than those that are swept."""
-    rows = [(*sweep.shared, *row) for row in partners(sweep.swept, value)]
+    rows = [(*sweep.shared, *row) for row in combine(sweep.swept, value)]
     run = next((row for row in rows if judge(row) is None), None)
-    if run is None and judge(_without_words(rows[0], value, sweep)) is not None:
-        raise ConfigError(no_number(rows[0]) or judge(rows[0]))
+    if run is None and judge(_drop_words(rows[0], value, sweep)) is not None:
+        raise ConfigError(explain_no_number(rows[0]) or judge(rows[0]))
     return run
 
 
-def partners(swept: Mapping[str, Sequence[str]], value: str) -> list[Lines]:
+def combine(swept: Mapping[str, Sequence[str]], value: str) -> list[Lines]:
     """Combinations with a value, each other value once before any of them twice.
 
     Which seed it is makes no run impossible.
@@ -54,7 +54,7 @@ def partners(swept: Mapping[str, Sequence[str]], value: str) -> list[Lines]:
     return list(dict.fromkeys([*once, *rest]))[:TRIES]
 
 
-def _without_words(row: Lines, value: str, sweep: Sweep) -> Lines:
+def _drop_words(row: Lines, value: str, sweep: Sweep) -> Lines:
     """Words that make no number beside a value are no fault of it: they are tried themselves."""
     words = {part.input_line for part in parse(row) if is_open(part)}
     swept = words & {*row[len(sweep.shared) :]}
@@ -63,7 +63,7 @@ def _without_words(row: Lines, value: str, sweep: Sweep) -> Lines:
     return tuple(line for line in row if line not in words)
 
 
-def _refusal(check: Callable[[DictConfig], object], row: Lines) -> str | None:
+def _explain_refusal(check: Callable[[DictConfig], object], row: Lines) -> str | None:
     try:
         check(compose(row))
     except ConfigError as error:

@@ -12,7 +12,7 @@ from tandem.compare.headline import write_headline, write_next, write_warnings
 from tandem.compare.table import Table
 from tandem.compare.terminal import fill, fit_table
 from tandem.record.reading.runs import find, read_all
-from tandem.sweep.status import Job, SweepPlan, jobs_of
+from tandem.sweep.status import Job, SweepPlan, read_jobs
 
 SAID = {
     "finished": "finished",
@@ -46,7 +46,7 @@ class SweepSummary:
 
 def summarise(folder: Path, plan: SweepPlan, launch: str | None = None) -> SweepSummary:
     """`launch`: by which one to tell what ran from what was there already."""
-    jobs = jobs_of(folder, plan)
+    jobs = read_jobs(folder, plan)
     words = [_word(job, launch) for job in jobs]
     counts = Counter(words)
     counted = ", ".join(f"{counts[word]} {SAID[word]}" for word in SAID if counts[word])

@@ -49,7 +49,7 @@ def tell(study: optuna.Study, trial: Trial, tasks: Sequence[Task], asked: Asked)
 
     Raises ConfigError, and leaves it open, where the metric is none that runs of this search have.
     """
-    jobs = {task.folder: status.job_of(task.folder, task.overrides) for task in tasks}
+    jobs = {task.folder: status.read_job(task.folder, task.overrides) for task in tasks}
     if left := [job for job in jobs.values() if job.state in status.TO_COME]:
         print(f"trial {trial.number} stays open: {left[0].name} is {left[0].state}", flush=True)
         return
@@ -101,7 +101,7 @@ def best(study: optuna.Study, asked: Asked, folder: str, seeds: int) -> str:
     if not done:
         return "no trial came to an end"
     top = study.best_trial
-    where = " ".join(line.lstrip("+") for line in space.lines(top.params))
+    where = " ".join(line.lstrip("+") for line in space.make_overrides(top.params))
     found = f"{asked.metric or 'score'} {top.value:.4g} (n = {seeds})"
     return (
         f"\nbest of k = {len(done)} trials: {where}, {found}\n"

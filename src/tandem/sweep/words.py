@@ -14,10 +14,10 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.composition import loader, option_file, with_hydra
+from tandem.config.composition import compose_with_hydra, make_loader, read_option
 from tandem.config.names import ConfigError
-from tandem.config.overrides import menu, parse
-from tandem.sweep.swept_numbers import numbered
+from tandem.config.overrides import list_options, parse
+from tandem.sweep.swept_numbers import replace_words
 
 LONGEST = 100  # characters of a folder's name that people still read
 FILES = ("sweep", "experiment")  # groups whose options may say what is swept
@@ -54,30 +54,30 @@ class Sweep:
         if self.searches:
             return None
         pairs = [[f"{key}={value}" for value in values] for key, values in self.swept.items()]
-        own = (numbered(self.shared, job) for job in itertools.product(*pairs))
-        return {job_name(job): [*self.shared, *job] for job in own}
+        own = (replace_words(self.shared, job) for job in itertools.product(*pairs))
+        return {name_job(job): [*self.shared, *job] for job in own}
 
 
-def sweep_of(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
+def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
     """What a command line sweeps: as -m, `sweep=` or an experiment's file says. None: nothing."""
-    if not multirun and not (_chosen(overrides) & {*FILES}):
+    if not multirun and not (_list_chosen(overrides) & {*FILES}):
         return None
     if multirun:
         _refuse_what_a_run_has(overrides)
-    whole = with_hydra(_first(overrides))
-    if not (multirun or "sweep" in _chosen(overrides) or whole.hydra.mode is RunMode.MULTIRUN):
+    whole = compose_with_hydra(_list_first(overrides))
+    if not (multirun or "sweep" in _list_chosen(overrides) or whole.hydra.mode is RunMode.MULTIRUN):
         return None
     _refuse_what_a_run_has(overrides)
     _refuse_more_than_a_sweep(overrides)
     _refuse_a_key_twice(overrides)
-    parts = parse(_expanded(overrides, whole.hydra))
+    parts = parse(_expand(overrides, whole.hydra))
     swept = [part for part in parts if part.is_sweep_override()]
     shared = [p.input_line for p in parts if not (p.is_sweep_override() or _is_aside(p))]
     values = {part.get_key_element(): _values(part) for part in swept}
     space = {part.get_key_element(): _space(part) for part in swept}
     words = space if searches(whole.hydra) else {k: ",".join(sorted(v)) for k, v in values.items()}
     return Sweep(
-        folder=Path(whole.sweep_dir or default_folder(shared, words)).absolute(),
+        folder=Path(whole.sweep_dir or name_folder(shared, words)).absolute(),
         shared=shared,
         swept=values,
         space=space,
@@ -99,7 +99,7 @@ def _gpus(trainer: DictConfig) -> int | None:
     return trainer.devices if isinstance(trainer.devices, int) else None
 
 
-def job_name(own: Sequence[str]) -> str:
+def name_job(own: Sequence[str]) -> str:
     """A folder's name for what is swept, whatever the order; what cannot stand in it is hashed."""
     text = ",".join(sorted(line.lstrip("+") for line in own)) or "run"
     name = re.sub(r"_*([,=])_*", r"\1", re.sub(r"[^\w.,=+-]+", "_", text)).strip("_")
@@ -108,7 +108,7 @@ def job_name(own: Sequence[str]) -> str:
     return f"{name[: LONGEST - 9]}-{_digest(text)}"
 
 
-def default_folder(shared: Sequence[str], swept: Mapping[str, str]) -> str:
+def name_folder(shared: Sequence[str], swept: Mapping[str, str]) -> str:
     """The same for the same runs, in whatever order they were typed, and for no others."""
     words = sorted(re.split(r"[./@]", key)[-1].lstrip("+") for key in swept)
     whole = sorted([*shared, *(f"{key}={values}" for key, values in swept.items())])
@@ -119,26 +119,26 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _chosen(overrides: Sequence[str]) -> set[str]:
+def _list_chosen(overrides: Sequence[str]) -> set[str]:
     return {part.key_or_group for part in parse(overrides)}
 
 
-def _first(overrides: Sequence[str]) -> list[str]:
+def _list_first(overrides: Sequence[str]) -> list[str]:
     """One command line of the sweep, as far as the command line itself says it."""
     return [_lines(part)[0] for part in parse(overrides)]
 
 
-def _expanded(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
+def _expand(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
     """What files sweep, where the command line does not say another thing, and the rest of it."""
     given = {part.key_or_group: part for part in parse(overrides)}
     params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
     if "experiment" in given and given["experiment"].is_sweep_override():
         params = {}  # each of them may say another thing
-    by_files = [f"{key}={values}" for key, values in params.items() if _bare(key) not in given]
+    by_files = [f"{key}={values}" for key, values in params.items() if _strip_key(key) not in given]
     return [*by_files, *overrides]
 
 
-def _bare(key: str) -> str:
+def _strip_key(key: str) -> str:
     return key.lstrip("+~").partition("@")[0]
 
 
@@ -157,7 +157,7 @@ def _values(part: Override) -> list[str]:
     """Of a search between two numbers, its ends."""
     sweep = part.value()
     if isinstance(sweep, Glob):
-        found = list(sweep.filter(list(menu(loader()).get(part.key_or_group, ()))))
+        found = list(sweep.filter(list(list_options(make_loader()).get(part.key_or_group, ()))))
     elif isinstance(sweep, IntervalSweep):
         found = [str(sweep.start), str(sweep.end)]
     else:
@@ -206,7 +206,7 @@ def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:
     chosen = [part.value() for part in parse(overrides) if part.key_or_group == "sweep"]
     names = [name for value in chosen for name in (value if isinstance(value, list) else [value])]
     for name in names:
-        node = option_file("sweep", name, overrides)
+        node = read_option("sweep", name, overrides)
         others = [key for key in node if key != "hydra"]
         if others or not OmegaConf.select(node, "hydra.sweeper.params"):
             found = f"sets {others[0]}" if others else "sets none"

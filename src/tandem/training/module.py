@@ -24,7 +24,7 @@ from tandem.metrics import (
 )
 from tandem.rewards.images import variety
 from tandem.rewards.result import failures
-from tandem.settings.guards import STALE, Guards, finite, save_failure
+from tandem.settings.guards import STALE, Guards, is_finite, save_failure
 from tandem.stop import Stop
 from tandem.training.batches import BatchPlan, even_parts, is_fresh, updates
 from tandem.training.collect import GIVEN, slots_of_this_rank
@@ -172,7 +172,7 @@ class PostTraining(LightningHooks):
             torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
         )
         # One verdict for all ranks: losses are each rank's own until they are logged.
-        broken = torch.tensor(not finite(norm, *self.losses.values()), dtype=torch.float32)
+        broken = torch.tensor(not is_finite(norm, *self.losses.values()), dtype=torch.float32)
         if distributed.all_max(broken) == 0:
             optimizer.step()
             rate = optimizer.param_groups[0]["lr"]

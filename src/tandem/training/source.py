@@ -15,7 +15,7 @@ from tandem.policies.language.sampling import Sampling
 from tandem.rewards import Rewards
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import Slots, slots_of_this_rank
-from tandem.types import Prompt, Rollout, Scores, concat, each
+from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
 BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
 
@@ -152,7 +152,7 @@ class LiveSource:
                 scores.append(answer())
                 self.clock.tick()
         home = rollout.mask.device
-        return rollout, each(concat(scores), lambda x: x.to(home))
+        return rollout, map_fields(concat(scores), lambda x: x.to(home))
 
     def _shown(
         self, examples: Sequence[Prompt], slots: Sequence[int], *, score: float

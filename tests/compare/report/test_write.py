@@ -13,7 +13,7 @@ from tandem.compare.__main__ import main
 from tandem.compare.comparison import Request, compare
 from tandem.compare.report.write import write_report
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import grouped
+from tandem.record.reading.variants import group_runs
 from tandem.record.run_record import RunRecord
 
 FINALS = {"grpo": [0.8, 0.82, 0.81], "rloo": [0.5, 0.53, 0.51]}
@@ -133,7 +133,7 @@ def test_a_seed_has_places_of_its_own_where_they_are_not_those_of_the_mean(tmp_p
 def test_judged_runs_are_drawn_beside_their_band(tmp_path):
     for seed in range(10):
         write_run(tmp_path / "old" / str(seed), [0.0, 0.5 + 0.01 * seed], seed=seed)
-    kept = grouped([read(path) for path in find([tmp_path / "old"])])
+    kept = group_runs([read(path) for path in find([tmp_path / "old"])])
     expected_bands.save(tmp_path / "kept", kept, "eval/accuracy")
     write_run(tmp_path / "new" / "low", [0.0, 0.2], seed=10)
     asked = Request(experiment=expected_bands.load(tmp_path / "kept"))

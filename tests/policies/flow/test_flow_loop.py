@@ -10,7 +10,7 @@ from records import GRPO
 from small_flow import KERNELS, Brightness, Stream, small
 
 from tandem.config import compose
-from tandem.config.plain import plain
+from tandem.config.plain import to_plain
 from tandem.policies.base import REUSED
 from tandem.policies.flow.policy import SAME
 from tandem.settings.guards import Guards
@@ -34,7 +34,7 @@ def guards_of(model):
     """As a run of this model has them."""
     overrides = [f"model={model}", "algorithm=flow_grpo"]
     overrides += ["model.path=sd3"] * (model != "tiny_flow")
-    return Guards(**plain(compose(overrides).guards))
+    return Guards(**to_plain(compose(overrides).guards))
 
 
 class Loop(Alone):

@@ -15,7 +15,7 @@ from tandem.compare.scores import Scored, score_variant
 from tandem.compare.statistics import aggregates
 from tandem.compare.statistics.intervals import estimate
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import Variant, grouped
+from tandem.record.reading.variants import Variant, group_runs
 
 METRIC = "eval/accuracy"
 
@@ -42,7 +42,7 @@ def runs_of(folder):
 def test_runs_of_two_data_are_two_tasks_and_what_comes_with_them_sets_no_variants_apart(tmp_path):
     for i in (0, 1):
         write_task(tmp_path, f"task{i}", {"grpo": [0.1], "rloo": [0.2]}, reward=f"reward{i}")
-    variants = grouped(runs_of(tmp_path))
+    variants = group_runs(runs_of(tmp_path))
     assert {(one.everywhere, one.task) for one in variants} == {
         (algorithm, f"data.task=task{i}") for algorithm in ("grpo", "rloo") for i in (0, 1)
     }
@@ -53,7 +53,7 @@ def test_a_reward_that_differs_within_a_task_is_another_variant(tmp_path):
     for reward in ("format", "length"):
         for task in "ab":
             write_task(tmp_path / reward, task, {"grpo": [0.5]}, reward=reward)
-    names = {one.everywhere for one in grouped(runs_of(tmp_path))}
+    names = {one.everywhere for one in group_runs(runs_of(tmp_path))}
     assert names == {"reward=format", "reward=length"}
 
 
@@ -61,7 +61,7 @@ def test_other_data_to_train_on_is_no_other_task(tmp_path):
     """What is evaluated is one file, so the variants are the data."""
     for path in ("clean", "noisy"):
         write_task(tmp_path / path, "t", {"grpo": [0.5]}, path=path, eval_path="same")
-    variants = grouped(runs_of(tmp_path))
+    variants = group_runs(runs_of(tmp_path))
     assert [(one.name, one.task) for one in variants] == [
         ("path=clean", ""),
         ("path=noisy", ""),
@@ -71,25 +71,27 @@ def test_other_data_to_train_on_is_no_other_task(tmp_path):
 def test_by_may_make_data_the_variants(tmp_path):
     for task in "ab":
         write_task(tmp_path, task, {"grpo": [0.5]})
-    variants = grouped(runs_of(tmp_path), ["data.task"])
+    variants = group_runs(runs_of(tmp_path), ["data.task"])
     assert [one.task for one in variants] == ["", ""]
     with pytest.raises(ValueError, match=r"by=data\.task task=data\.task: it tells variants apart"):
-        grouped(runs_of(tmp_path), ["data.task"], ["data.task"])
+        group_runs(runs_of(tmp_path), ["data.task"], ["data.task"])
 
 
 def test_task_names_the_keys(tmp_path):
     for lr in (1e-4, 2e-4):
         write_run(tmp_path / str(lr), [0.0, 0.5], optimizer={"lr": lr})
-    tasks = [one.task for one in grouped(runs_of(tmp_path), [], ["optimizer.lr"])]
+    tasks = [one.task for one in group_runs(runs_of(tmp_path), [], ["optimizer.lr"])]
     assert tasks == ["optimizer.lr=0.0001", "optimizer.lr=0.0002"]
     with pytest.raises(ValueError, match="task=lr: no run has such a choice or key"):
-        grouped(runs_of(tmp_path), [], ["lr"])
+        group_runs(runs_of(tmp_path), [], ["lr"])
 
 
 def test_differences_are_within_a_task(tmp_path):
     for i in range(3):
         write_task(tmp_path, f"task{i}", {"grpo": [0.5], "rloo": [0.4]})
-    found = compare_all([score_variant(one, METRIC) for one in grouped(runs_of(tmp_path))], METRIC)
+    found = compare_all(
+        [score_variant(one, METRIC) for one in group_runs(runs_of(tmp_path))], METRIC
+    )
     tasks = [(pair.better.variant.task, pair.other.variant.task) for pair in found]
     assert len(tasks) == 3 and all(one == other for one, other in tasks)
     assert {pair.among for pair in found} == {3}

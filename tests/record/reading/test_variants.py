@@ -6,7 +6,7 @@ import pytest
 from written_runs import write_run, write_sweep
 
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import differences, grouped, shared_seeds, shorten
+from tandem.record.reading.variants import differences, find_shared_seeds, group_runs, shorten
 
 
 def runs_of(folder):
@@ -14,7 +14,7 @@ def runs_of(folder):
 
 
 def test_seeds_of_one_configuration_are_one_variant(tmp_path):
-    variants = grouped(runs_of(write_sweep(tmp_path, {"grpo": [0.5] * 3, "rloo": [0.6] * 2})))
+    variants = group_runs(runs_of(write_sweep(tmp_path, {"grpo": [0.5] * 3, "rloo": [0.6] * 2})))
     assert {v.name: v.seeds for v in variants} == {
         "grpo": [0, 1, 2],
         "rloo": [0, 1],
@@ -25,7 +25,7 @@ def test_what_was_typed_names_a_variant(tmp_path):
     for lr in (1e-4, 3e-4):
         typed = ["algorithm=grpo", f"optimizer.lr={lr}", "seed=0", "run_dir=somewhere"]
         write_run(tmp_path / str(lr), [0, 1], optimizer={"lr": lr}, overrides=typed)
-    names = [v.name for v in grouped(runs_of(tmp_path))]
+    names = [v.name for v in group_runs(runs_of(tmp_path))]
     assert names == ["lr=0.0001", "lr=0.0003"]
 
 
@@ -33,7 +33,7 @@ def test_a_difference_that_nobody_typed_is_not_averaged_over(tmp_path):
     """A default that changed between two runs makes them two variants."""
     write_run(tmp_path / "before", [0, 1], optimizer={"lr": 1e-4}, seed=0)
     write_run(tmp_path / "after", [0, 1], optimizer={"lr": 2e-4}, seed=1)
-    variants = grouped(runs_of(tmp_path))
+    variants = group_runs(runs_of(tmp_path))
     assert sorted(v.name for v in variants) == ["lr=0.0001", "lr=0.0002"]
 
 
@@ -41,7 +41,7 @@ def test_a_name_says_no_more_than_it_takes(tmp_path):
     """What goes with the algorithm tells nothing apart that its name does not."""
     for name, algorithm, lr in (("a", "grpo", 1e-4), ("b", "grpo", 2e-4), ("c", "rloo", 1e-4)):
         write_run(tmp_path / name, [0, 1], algorithm=algorithm, optimizer={"lr": lr})
-    assert [v.name for v in grouped(runs_of(tmp_path))] == [
+    assert [v.name for v in group_runs(runs_of(tmp_path))] == [
         "grpo, lr=0.0001",
         "grpo, lr=0.0002",
         "rloo, lr=0.0001",
@@ -52,28 +52,28 @@ def test_where_a_run_lies_and_what_it_costs_is_no_difference(tmp_path):
     write_run(tmp_path / "a", [0, 1], trainer={"devices": 1, "precision": "32-true"})
     two = {"devices": 2, "precision": "32-true"}
     write_run(tmp_path / "b", [0, 1], seed=1, trainer=two, logger={"csv": {}}, micro_batch_size=4)
-    assert len(grouped(runs_of(tmp_path))) == 1
+    assert len(group_runs(runs_of(tmp_path))) == 1
 
 
 def test_another_precision_is_another_variant(tmp_path):
     for seed, precision in enumerate(("32-true", "bf16-mixed")):
         write_run(tmp_path / precision, [0, 1], seed=seed, trainer={"precision": precision})
-    assert len(grouped(runs_of(tmp_path))) == 2
+    assert len(group_runs(runs_of(tmp_path))) == 2
 
 
 def test_the_same_seed_twice_is_no_replicate(tmp_path):
     write_run(tmp_path / "a", [0, 1])
     write_run(tmp_path / "b", [0, 1])
     with pytest.raises(ValueError, match="has seed 0 twice"):
-        grouped(runs_of(tmp_path))
+        group_runs(runs_of(tmp_path))
 
 
 def test_by_groups_by_what_is_named(tmp_path):
     write_run(tmp_path / "a", [0, 1], optimizer={"lr": 1e-4})
     write_run(tmp_path / "b", [0, 1], algorithm="rloo", optimizer={"lr": 2e-4}, seed=1)
-    assert [v.name for v in grouped(runs_of(tmp_path), ["algorithm"])] == ["grpo", "rloo"]
+    assert [v.name for v in group_runs(runs_of(tmp_path), ["algorithm"])] == ["grpo", "rloo"]
     with pytest.raises(ValueError, match="by=algoritm: no run has such a choice or key"):
-        grouped(runs_of(tmp_path), ["algoritm"])
+        group_runs(runs_of(tmp_path), ["algoritm"])
 
 
 def test_what_by_leaves_together_is_one_configuration(tmp_path):
@@ -88,8 +88,8 @@ def test_what_by_leaves_together_is_one_configuration(tmp_path):
         r"\(0.0001 and 0.01\): by=algorithm,optimizer.lr tells them apart"
     )
     with pytest.raises(ValueError, match=said):
-        grouped(runs_of(tmp_path), ["algorithm"])
-    apart = grouped(runs_of(tmp_path), ["algorithm", "optimizer.lr"])
+        group_runs(runs_of(tmp_path), ["algorithm"])
+    apart = group_runs(runs_of(tmp_path), ["algorithm", "optimizer.lr"])
     assert [v.seeds for v in apart] == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -107,16 +107,16 @@ def test_seeds_that_both_have_make_pairs_and_every_one_starts_alike(tmp_path):
         write_run(tmp_path / f"a{seed}", [0, 1], seed=seed)
     for seed in (1, 2, 3):
         write_run(tmp_path / f"b{seed}", [0, 1], algorithm="rloo", seed=seed)
-    one, other = grouped(runs_of(tmp_path))
-    assert shared_seeds(one, other) == shared_seeds(other, one) == [1, 2]
+    one, other = group_runs(runs_of(tmp_path))
+    assert find_shared_seeds(one, other) == find_shared_seeds(other, one) == [1, 2]
     elsewhere = read(write_run(tmp_path / "c", [0, 1], algorithm="rloo", seed=2, warm_start=None))
-    assert shared_seeds(one, replace(other, runs=[other.runs[0], elsewhere])) == []
+    assert find_shared_seeds(one, replace(other, runs=[other.runs[0], elsewhere])) == []
 
 
 def pair_of(tmp_path, **of_second):
     write_run(tmp_path / "a0", [0, 1], algorithm="grpo", seed=0)
     write_run(tmp_path / "b0", [0, 1], algorithm="rloo", **({"seed": 0} | of_second))
-    return shared_seeds(*grouped(runs_of(tmp_path), ["algorithm"]))
+    return find_shared_seeds(*group_runs(runs_of(tmp_path), ["algorithm"]))
 
 
 def test_the_same_seed_and_start_make_a_pair(tmp_path):
@@ -153,5 +153,5 @@ def test_a_recipe_that_was_left_out_names_the_variant(tmp_path):
             overrides=typed,
             optimizer={"lr": 5e-4},
         )
-    names = [one.name for one in grouped(runs_of(tmp_path))]
+    names = [one.name for one in group_runs(runs_of(tmp_path))]
     assert sorted(names) == ["no recipe", "with recipe"]

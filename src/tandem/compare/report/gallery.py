@@ -104,12 +104,12 @@ def read_samples(run: Path) -> Seen:
         tables = [tables[round(i * step)] for i in range(ITERATIONS)]
     if not tables:
         return {}
-    from tandem.record.galleries import seen  # torch takes a second, and most need none of it
+    from tandem.record.galleries import read_seen  # torch takes a second, and most need none of it
 
     found: Seen = {}
     for table in tables:
         iteration = int(table.stem.rpartition("_")[2])
-        for row, shown in seen(table):
+        for row, shown in read_seen(table):
             own = found.setdefault(row["prompt"], {}).setdefault(iteration, [])
             if len(own) < (TEXTS if isinstance(shown, str) else PICTURES):
                 own.append({**make_cell(shown), "reward": row["reward"]})

@@ -25,7 +25,7 @@ from tandem.compare.report.write import write_page
 from tandem.record.foreign import UNREADABLE
 from tandem.record.reading.evaluations import EVALUATIONS
 from tandem.record.reading.runs import CONFIG, MANIFEST, METRICS, TIMING, Run, find, read
-from tandem.record.reading.states import works
+from tandem.record.reading.states import is_working
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")  # any other is a page elsewhere that had its name point here
@@ -132,7 +132,7 @@ def signature(folder: Path, names: Sequence[str]) -> Signature:
 
 def works_or_why(folder: Path) -> bool | str | None:
     try:
-        return works(folder)
+        return is_working(folder)
     except UNREADABLE as error:
         return str(error)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.contracts import unbound
+from tandem.contracts import unwrap_partial
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
@@ -46,7 +46,7 @@ class FlowSampling:
     deterministic: bool = field(init=False)  # whether no step is random
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "deterministic", unbound(self.kernel)[0] is ode)
+        object.__setattr__(self, "deterministic", unwrap_partial(self.kernel)[0] is ode)
         for name in ("steps", "guidance_scale", "max_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.hub import align, located, one_line, refuse_pickles, without_bars
+from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
 
 Packing = bool | Literal["auto"]
 
@@ -44,7 +44,7 @@ Build = Callable[[], tuple[nn.Module, Any]]
 
 def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
     """Model in eval mode and tokenizer; `path` wins over `build`."""
-    without_bars()
+    hide_bars()
     if path is not None:
         loaded = from_path(path, numerics)
     elif build is not None:
@@ -69,7 +69,7 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
     """Whatever cannot be loaded is one line that names the setting."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    place = located(path, key="model.path")
+    place = locate(path, key="model.path")
     refuse_pickles(place, key="model.path", kind="transformers.AutoModelForCausalLM")
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
@@ -84,7 +84,7 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
             output_loading_info=True,
         )
     except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
-        raise ValueError(f"model.path={path} cannot be loaded: {one_line(error)}") from None
+        raise ValueError(f"model.path={path} cannot be loaded: {shorten_error(error)}") from None
     check_whole(path, tokenizer, report["missing_keys"])
     return Pretrained(model, tokenizer)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tandem.hub import located
+from tandem.hub import locate
 from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.pretrained import positions, recompute_activations
 from tandem.policies.language.vocabulary import ALSO, TokenIndex, token_logp
@@ -156,9 +156,7 @@ def configured(path: str, dtype: torch.dtype | None) -> nn.Module:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(
-            located(path, key="model.path"), trust_remote_code=False
-        )
+        config = AutoConfig.from_pretrained(locate(path, key="model.path"), trust_remote_code=False)
     except (ValueError, OSError) as error:
         raise ValueError(
             f"{str(error).splitlines()[0]} (an estimate needs a config.json and no weights: "

@@ -14,17 +14,17 @@ PLAN = "sweep.json"
 MOST_NAMED = 10
 
 
-def unrecorded(places: Iterable[str | Path]) -> list[str]:
+def list_unrecorded(places: Iterable[str | Path]) -> list[str]:
     """A sentence for each sweep at or below these places of which runs are missing."""
     plans = dict.fromkeys(
         plan.resolve() for place in places for plan in sorted(Path(place).rglob(PLAN))
     )
-    return [said for plan in plans if (said := _of_sweep(plan))]
+    return [said for plan in plans if (said := _describe_missing(plan))]
 
 
-def _of_sweep(plan: Path) -> str:
+def _describe_missing(plan: Path) -> str:
     """ "" where all are there."""
-    folder, names = plan.parent, planned(plan)
+    folder, names = plan.parent, read_planned(plan)
     files = (CONFIG, MANIFEST)
     lost = [name for name in names if not all((folder / name / x).is_file() for x in files)]
     if not lost:
@@ -34,7 +34,7 @@ def _of_sweep(plan: Path) -> str:
     return f"{folder.name} planned {len(names)} runs; {len(lost)} have no record: {listed}"
 
 
-def planned(plan: Path) -> list[str]:
+def read_planned(plan: Path) -> list[str]:
     """Names of the folders of all its runs; those of a search are the ones that it started.
 
     Raises ValueError for a plan that cannot be read.

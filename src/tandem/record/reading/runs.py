@@ -19,7 +19,7 @@ from tandem.record.foreign import (
     reason_of,
 )
 from tandem.record.reading.logs import Log
-from tandem.record.reading.states import State, works
+from tandem.record.reading.states import State, is_working
 
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
 COMMIT = re.compile("[0-9a-zA-Z]+")
@@ -137,7 +137,7 @@ def read(folder: Path) -> Run:
             config=config,
             seed=int(config["seed"]),
             code=[_code(start["code"]) for start in starts],
-            works=works(folder),  # before its logs: what ends meanwhile is found whole
+            works=is_working(folder),  # before its logs: what ends meanwhile is found whole
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )
         found.names()  # parses the lines that are looked at whole

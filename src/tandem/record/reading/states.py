@@ -19,7 +19,7 @@ WRITTEN = ("manifest.json", "metrics.jsonl", "timing.jsonl")
 RECENT = 300.0  # seconds: a run that wrote since then is taken to go on
 
 
-def works(folder: Path) -> bool | None:
+def is_working(folder: Path) -> bool | None:
     """Whether a process works there; None: it is no run of a sweep, and has written nothing lately.
 
     A lock that is free says nothing where it is held on another machine, and files are shared
@@ -27,9 +27,9 @@ def works(folder: Path) -> bool | None:
     """
     if is_locked(folder):
         return True
-    if _ended(folder):
+    if _has_ended(folder):
         return False
-    if time.time() - _last_written(folder) < RECENT:
+    if time.time() - _read_last_write(folder) < RECENT:
         return True
     return False if (folder / LOCK).exists() else None
 
@@ -47,23 +47,23 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def _ended(folder: Path) -> bool:
+def _has_ended(folder: Path) -> bool:
     """Whether the sweep saw its process end."""
     path = folder / JOB
     return path.exists() and json.loads(read_bytes(path, JSON_BYTES))["code"] is not None
 
 
-def _last_written(folder: Path) -> float:
+def _read_last_write(folder: Path) -> float:
     files = (folder / name for name in WRITTEN)
     return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
-def said_of(state: State, runs: int) -> str:
+def describe_state(state: State, runs: int) -> str:
     """As a verb for so many runs."""
     return "go on" if state == "goes on" and runs > 1 else state
 
 
-def counted(states: Sequence[State]) -> str:
+def count_states(states: Sequence[State]) -> str:
     """Of those that are not finished how many there are of each: "2 died, 1 goes on"."""
     many = {state: states.count(state) for state in UNFINISHED}
-    return ", ".join(f"{n} {said_of(state, n)}" for state, n in many.items() if n)
+    return ", ".join(f"{n} {describe_state(state, n)}" for state, n in many.items() if n)

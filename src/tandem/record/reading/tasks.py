@@ -16,7 +16,7 @@ TRAINED, EVALUATED = "data.path", "data.eval_path"
 BRINGS = ("data", "reward", "evaluation", "rollout")  # what may come with a task
 
 
-def told_apart(
+def find_task_keys(
     facts: Sequence[Facts], *, by: Sequence[str] = (), task: Sequence[str] = ()
 ) -> list[str]:
     """The keys that tell the tasks of these runs apart; [] where there is one.
@@ -34,11 +34,13 @@ def told_apart(
     return [key for key in keys if len({str(fact.get(key)) for fact in facts}) > 1]
 
 
-def named(fact: Facts, keys: Sequence[str]) -> str:
+def name_task(fact: Facts, keys: Sequence[str]) -> str:
     return ", ".join(f"{key}={fact[key]}" for key in keys if fact.get(key) is not None)
 
 
-def brought(facts: Sequence[Facts], of_task: Sequence[str], which: Sequence[str] = ()) -> set[str]:
+def find_brought_keys(
+    facts: Sequence[Facts], of_task: Sequence[str], which: Sequence[str] = ()
+) -> set[str]:
     """Keys that come with a task: runs of one agree on them. With one task, none.
 
     Another answer length, or a reward that knows the answers of its data, is then no other variant.

@@ -28,7 +28,9 @@ class Variant:
         return [run.seed for run in self.runs]
 
 
-def grouped(runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = ()) -> list[Variant]:
+def group_runs(
+    runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = ()
+) -> list[Variant]:
     """Runs by configuration, in the order in which they come, named by what sets them apart.
 
     `by`: choices (algorithm) or keys (optimizer.lr) that tell variants apart; `task`: those that
@@ -40,18 +42,18 @@ def grouped(runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = (
         for key in keys:
             if not any(key in fact for fact in facts):
                 raise ValueError(f"{option}={key}: no run has such a choice or key")
-    which = tasks.told_apart(facts, by=by, task=task)
-    of_task = [tasks.named(fact, which) for fact in facts]
-    beside = tasks.brought(facts, of_task, which)
+    which = tasks.find_task_keys(facts, by=by, task=task)
+    of_task = [tasks.name_task(fact, which) for fact in facts]
+    beside = tasks.find_brought_keys(facts, of_task, which)
     kept = [{key: x for key, x in fact.items() if key not in beside} for fact in facts]
-    keys = list(by) or naming_keys(runs, kept)
+    keys = list(by) or choose_naming_keys(runs, kept)
     groups: dict[tuple[str, str], list[Run]] = {}
     for run, fact, own in zip(runs, facts if by else kept, of_task, strict=True):
-        groups.setdefault((named(fact, keys), own), []).append(run)
+        groups.setdefault((name_variant(fact, keys), own), []).append(run)
     if by:
         for (name, _), own in groups.items():
-            _of_one_configuration(name, own, by)
-    return [_variant(*names, own) for names, own in groups.items()]
+            _refuse_mixed(name, own, by)
+    return [_make_variant(*names, own) for names, own in groups.items()]
 
 
 def facts_to_name(runs: Sequence[Run]) -> list[dict[str, object]]:
@@ -71,12 +73,12 @@ def recipe_of(run: Run) -> str | None:
     return run.config.get("choices", {}).get(RECIPE)
 
 
-def _of_one_configuration(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
+def _refuse_mixed(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
     """Seeds of two configurations are no seeds of one: their spread is that of the two."""
     facts = [facts_of(run) for run in runs]
-    if not differing(facts):
+    if not find_differing_keys(facts):
         return
-    first, *more = naming_keys(runs, facts)
+    first, *more = choose_naming_keys(runs, facts)
     values = " and ".join(dict.fromkeys(str(fact.get(first, "-")) for fact in facts))
     raise ValueError(
         f"by={','.join(by)}: runs of {name} are no seeds of one another, they differ in "
@@ -85,13 +87,13 @@ def _of_one_configuration(name: str, runs: Sequence[Run], by: Sequence[str]) -> 
     )
 
 
-def _variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
+def _make_variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
     name = f"{everywhere}, {task}" if task else everywhere
-    own = _once_each(name, sorted(runs, key=lambda run: run.seed))
+    own = _refuse_repeated(name, sorted(runs, key=lambda run: run.seed))
     return Variant(name=name, runs=own, task=task, everywhere=everywhere)
 
 
-def named(fact: Mapping[str, object], keys: Sequence[str]) -> str:
+def name_variant(fact: Mapping[str, object], keys: Sequence[str]) -> str:
     """The algorithm by its name alone, anything else as the end of its key and its value."""
     said = [
         str(fact[key]) if key in (ALGORITHM, RECIPE) else f"{shorten(key, keys)}={fact[key]}"
@@ -111,9 +113,9 @@ def _without_group(key: str) -> str:
     return re.split(r"[./]", key, maxsplit=1)[-1].replace("/", ".")
 
 
-def naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:
+def choose_naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:
     """What people typed and runs do not agree on; and of the rest what more names it takes."""
-    apart = differing(facts)
+    apart = find_differing_keys(facts)
     typed = dict.fromkeys(
         text.lstrip("+~").partition("=")[0].partition("@")[0]
         for run in runs
@@ -122,23 +124,23 @@ def naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> l
     keys = [key for key in typed if key in apart]
     rest = [key for key in apart if key not in keys]
     for key in rest:  # one that tells nothing apart now will not do so later
-        if told(facts, [*keys, key]) > told(facts, keys):
+        if count_names(facts, [*keys, key]) > count_names(facts, keys):
             keys.append(key)
     return keys
 
 
-def told(facts: Sequence[Mapping[str, object]], keys: Sequence[str]) -> int:
+def count_names(facts: Sequence[Mapping[str, object]], keys: Sequence[str]) -> int:
     """How many names these keys give."""
-    return len({named(fact, keys) for fact in facts})
+    return len({name_variant(fact, keys) for fact in facts})
 
 
-def differing(facts: Sequence[Mapping[str, object]]) -> list[str]:
+def find_differing_keys(facts: Sequence[Mapping[str, object]]) -> list[str]:
     """Keys on which some do not agree, sorted."""
     every = {key for fact in facts for key in fact}
     return sorted(key for key in every if len({str(fact.get(key)) for fact in facts}) > 1)
 
 
-def _once_each(name: str, runs: list[Run]) -> list[Run]:
+def _refuse_repeated(name: str, runs: list[Run]) -> list[Run]:
     for one, other in pairwise(runs):
         if one.seed == other.seed:
             raise ValueError(
@@ -153,17 +155,17 @@ def facts_of(run: Run) -> dict[str, object]:
     choices = {name: x for name, x in run.config.get("choices", {}).items() if name != RECIPE}
     numbers = {
         key: value
-        for key, value in flat(run.config)
+        for key, value in iterate_flat(run.config)
         if key_of(key).compared and not (key.endswith(".seed") and value == run.seed)
     }
     return numbers | {key: x for key, x in choices.items() if key_of(key).compared}
 
 
-def flat(node: object, where: str = "") -> Iterator[tuple[str, object]]:
+def iterate_flat(node: object, where: str = "") -> Iterator[tuple[str, object]]:
     """Leaves of a configuration by dotted key; a list is one leaf."""
     if isinstance(node, Mapping) and node:
         for name, item in node.items():
-            yield from flat(item, f"{where}.{name}" if where else str(name))
+            yield from iterate_flat(item, f"{where}.{name}" if where else str(name))
     else:
         yield where, tuple(node) if isinstance(node, list) else node
 
@@ -175,7 +177,7 @@ def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
     return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
 
 
-def shared_seeds(one: Variant, other: Variant) -> list[int]:
+def find_shared_seeds(one: Variant, other: Variant) -> list[int]:
     """The seeds that both variants have, by which they are paired; [] if they are not.
 
     Decided by design and never by looking: the same seeds, each from the same first weights. A
@@ -190,7 +192,7 @@ def shared_seeds(one: Variant, other: Variant) -> list[int]:
 
 def start_of(run: Run) -> tuple[object, ...]:
     """What the first weights are a function of, but for the seed."""
-    leaves = dict(flat({key: run.config.get(key) for key in KEYS if key_of(key).start}))
+    leaves = dict(iterate_flat({key: run.config.get(key) for key in KEYS if key_of(key).start}))
     return tuple(
         (key, value)
         for key, value in leaves.items()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tandem import distributed
-from tandem.record.checkpoint import newest_whole, publish, read
+from tandem.record.checkpoint import find_newest_whole, publish, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
@@ -91,7 +91,7 @@ def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> in
     Tensors are copied into those that are there, which keeps their alignment, hence the bits of
     what is computed with them. Without a whole checkpoint the run begins again.
     """
-    found = newest_whole(record.folder / FOLDER)
+    found = find_newest_whole(record.folder / FOLDER)
     for reason in found.skipped:
         log.warning(reason)
     if found.path is not None:
@@ -108,7 +108,7 @@ def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> in
 def newest_policy(run_dir: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:
     """Of the newest whole checkpoint of a run: the weights of the policy, its state, and the
     iterations that led to it."""
-    found = newest_whole(run_dir / FOLDER)
+    found = find_newest_whole(run_dir / FOLDER)
     for reason in found.skipped:
         log.warning(reason)
     if found.path is None:

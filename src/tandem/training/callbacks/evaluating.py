@@ -11,12 +11,12 @@ from functools import partial
 from lightning.pytorch import Callback, Trainer
 
 from tandem import rng
-from tandem.evaluation.evaluate import evaluate, held_out
+from tandem.evaluation.evaluate import choose_held_out, evaluate
 from tandem.evaluation.image_collapse import DISTANCE, REWARD
 from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.evaluation.settings import Evaluation
 from tandem.record import terminal
-from tandem.settings.guards import counted
+from tandem.settings.guards import describe_counts
 from tandem.training.callbacks.interrupt import Interrupt
 from tandem.training.callbacks.recording import Recording
 from tandem.training.module import PostTraining
@@ -37,7 +37,7 @@ class Evaluating(Callback):
         prompts: Sequence[Prompt],
     ) -> None:
         self.recording, self.interrupt, self.settings = recording, interrupt, settings
-        self.prompts = held_out(prompts, settings.prompts)
+        self.prompts = choose_held_out(prompts, settings.prompts)
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
         if module.iteration >= module.plan.iterations:  # Lightning skips a loop without iterations
@@ -68,7 +68,7 @@ class Evaluating(Callback):
         if found is None:
             self.interrupt.leave(trainer, module)
         if found.faults:
-            said = counted(found.faults)
+            said = describe_counts(found.faults)
             log.warning("evaluation %d: missing scores: %s", module.iteration, said)
         loss = module.algorithm.loss
         compared = compare_pairs(module.policy, loss, self.prompts, self.settings, key=key)

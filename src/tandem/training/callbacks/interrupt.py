@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from lightning.pytorch import Callback, Trainer
 
-from tandem.record.checkpoint import newest_step
+from tandem.record.checkpoint import find_newest_step
 from tandem.stop import INTERRUPTED, end_process
 from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.callbacks.signals import Ear, Pipe
@@ -92,7 +92,7 @@ class Interrupt(Callback):
 
     def _leave_now(self, received: signal.Signals) -> NoReturn:
         if self.trainer.is_global_zero:
-            step = newest_step(self.checkpoints.record.folder / FOLDER)
+            step = find_newest_step(self.checkpoints.record.folder / FOLDER)
             kept = "no checkpoint is there yet" if step is None else f"checkpoint {step} is there"
             _say(f"{received.name} again: ended at once; {kept}; {self._how_to_go_on()}")
         if (launcher := self.trainer.strategy.launcher) is not None:

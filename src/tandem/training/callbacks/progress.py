@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, Trainer
 from tandem.evaluation.settings import Evaluation
 from tandem.record import terminal
 from tandem.record.run_record import RunRecord
-from tandem.record.summary import amount, clock, summary
+from tandem.record.summary import format_count, format_seconds, summarise
 from tandem.training.module import PostTraining
 
 SHOWN = {
@@ -58,7 +58,7 @@ class Progress(Callback):
 
     def on_fit_end(self, trainer: Trainer, module: PostTraining) -> None:
         if trainer.is_global_zero and self.record.job == "train":
-            terminal.say(summary(self.record.folder, warn=self.evaluation.warning))
+            terminal.say(summarise(self.record.folder, warn=self.evaluation.warning))
 
     def _close(self) -> None:
         if self.bar is not None:
@@ -78,11 +78,11 @@ class Progress(Callback):
         """The time that is left, once a pace is known; the first iteration is none."""
         done, total = module.iteration, module.plan.iterations
         if done >= total:
-            return f"took {clock(time.monotonic() - self.began)}"
+            return f"took {format_seconds(time.monotonic() - self.began)}"
         if (went := done - self.first) < KNOWN_PACE:
             return ""
         pace = (time.monotonic() - self.paced) / (went - 1)
-        return f"{clock(pace * (total - done))} left"
+        return f"{format_seconds(pace * (total - done))} left"
 
     def _numbers(self, module: PostTraining) -> str:
         """Reward and accuracy as they were known last, and the speed.
@@ -100,4 +100,4 @@ class Progress(Callback):
             if name in latest
         ]
         unit = module.policy.unit
-        return "  ".join([*known, f"{amount(latest[f'perf/{unit}_per_second'])} {unit}/s"])
+        return "  ".join([*known, f"{format_count(latest[f'perf/{unit}_per_second'])} {unit}/s"])

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
-from tandem.evaluation.sample_tables import best_and_worst
+from tandem.evaluation.sample_tables import select_extremes
 from tandem.record.run_record import RunRecord
 from tandem.training.module import PostTraining
 
@@ -50,7 +50,7 @@ class Recording(Callback):
         timing = {**phases, "time/iteration": seconds, f"perf/{unit}_per_second": steps / seconds}
         if self.samples_every and iteration % self.samples_every == 0 and module.scores.parts:
             describe = module.policy.describe_prompt
-            rows = best_and_worst(
+            rows = select_extremes(
                 module.rollout, module.scores, count=self.samples, describe=describe
             )
             self.record.samples(iteration, rows)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tandem import hub
-from tandem.hub import one_line
+from tandem.hub import shorten_error
 
 INDEX = "model_index.json"
 PATTERNS = ("*.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
@@ -34,7 +34,7 @@ def without_bars() -> None:
     from diffusers.utils import logging
 
     logging.disable_progress_bar()
-    hub.without_bars()
+    hub.hide_bars()
 
 
 def from_hub(name: str) -> Path:
@@ -46,7 +46,8 @@ def from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(PATTERNS)))
     except Exception as error:  # no network, no such name, no access: the reason is in the text
         raise ValueError(
-            f"model.path={name} is no folder, and the hub did not give it ({one_line(error)}); "
+            f"model.path={name} is no folder, and the hub did not give it "
+            f"({shorten_error(error)}); "
             "give the path of a folder, or the name of a repository that can be reached"
         ) from None
 
@@ -74,7 +75,7 @@ def loaded(
             )
     except Exception as error:  # several libraries' own; all mean that this path is of no use
         raise ValueError(
-            f"model.path={folder}: its {part} cannot be loaded: {one_line(error)}"
+            f"model.path={folder}: its {part} cannot be loaded: {shorten_error(error)}"
         ) from None
     if named != kind.__name__:
         raise ValueError(
