@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from compare.written_runs import write_run, write_sweep
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
 from omegaconf import OmegaConf
 
 from tandem.compare.comparison import Request, compare
@@ -18,7 +20,7 @@ from tandem.record.reading.runs import find, read
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.job import Launch, Task, told
-from tandem.sweep.launch import conclude, launch, make_environment
+from tandem.sweep.launch import conclude, launch, list_hydra_overrides, make_environment
 from tandem.sweep.launch import configuration as told_of
 from tandem.sweep.table import SweepSummary, summarise, write_headlines
 from tandem.sweep.words import name_job, parse_sweep
@@ -303,3 +305,16 @@ def test_runs_without_a_metric_in_common_have_no_headline_and_a_reason(tmp_path)
     path.write_text(path.read_text().replace("eval/accuracy", "loss"))
     (said,) = write_headlines(tmp_path)
     assert said.startswith("No comparison: the runs share neither of eval/accuracy and eval/reward")
+
+
+def test_hydra_is_told_of_no_group_that_composing_has_made_known_to_it():
+    """A loss without a preset is an option of `algorithm`, so the store has that group."""
+    sweep = parse_sweep(
+        ["algorithm=grpo,rloo", "algorithm/loss=ppo,cispo", "seed=0,1"], multirun=True
+    )
+    configuration(["algorithm=opsm"])
+    known = ConfigStore.instance()
+    assert known.get_type("algorithm") is ObjectType.GROUP
+    told = [word.removeprefix("++").partition("=")[0] for word in list_hydra_overrides(sweep)]
+    assert told == ["swept/algorithm", "swept/algorithm/loss", "seed"]
+    assert not any(known.get_type(name) is ObjectType.GROUP for name in told)

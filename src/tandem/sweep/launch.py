@@ -20,6 +20,7 @@ from types import FrameType
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.names import ConfigError
@@ -137,8 +138,11 @@ def list_hydra_overrides(sweep: Sweep) -> list[str]:
 
 
 def _hydra_key(key: str) -> str:
-    """A place of a group is no key of a plain configuration."""
+    """A name that Hydra takes for a plain key: a group that it knows it would look an option up in,
+    and a place of a group is no key."""
     name = key.lstrip("+")
+    if ConfigStore.instance().get_type(name) is ObjectType.GROUP:
+        return f"swept/{name}"
     return name if "@" not in name else name.replace("@", "/at/").replace(".", "/")
 
 
