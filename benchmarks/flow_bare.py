@@ -12,7 +12,7 @@ from flow_workloads import Work, adamw
 from torch import Tensor, nn
 
 from tandem.policies.flow.adapter import Adapter
-from tandem.training.source import Clock
+from tandem.training.collect import Clock
 
 
 class CpuClock(Clock):

@@ -14,8 +14,8 @@ from statistics import median
 import torch
 from lightning.pytorch import Callback, Trainer
 
+from tandem.training.collect import Clock
 from tandem.training.module import PostTraining
-from tandem.training.source import Clock
 
 WARM_UP = 1  # iterations that are not counted: kernels are loaded, chosen and compiled in them
 

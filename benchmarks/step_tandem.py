@@ -16,7 +16,7 @@ from tandem.config import build, check, configuration
 from tandem.launch.initial_weights import starting_weights
 from tandem.launch.run import assemble, run, trainer_for
 from tandem.record.run_record import RunRecord
-from tandem.training.batches import split_groups, trained_groups
+from tandem.training.batches import split_groups
 from tandem.training.callbacks import standard
 from tandem.training.module import PostTraining
 
@@ -97,7 +97,7 @@ def work_of(module: PostTraining) -> dict[str, object]:
     """What the step just done had to do: tokens, lengths, advantages, the rows of each update."""
     rollout, plan = module.rollout, module.plan
     key = rng.key(plan.seed, "minibatches", module.iteration - 1, 0)
-    updates = split_groups(trained_groups(rollout), plan.num_minibatches, key)
+    updates = split_groups(rollout, plan.num_minibatches, key)
     experience = module.algorithm.experience(module.scores, rollout)
     return {
         "tokens": rollout.sample.tokens,

@@ -18,7 +18,7 @@ from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
 from tandem.losses import reduction
 from tandem.losses.kl import k2, k3, k3_plus, k3_unbiased
 from tandem.settings.guards import Guards
-from tandem.training import collect
+from tandem.training import strategies
 from tandem.types import Rollout, Scores
 
 ONCE = replace(PLAN, num_minibatches=1, epochs=1)
@@ -100,7 +100,7 @@ class WrongAtAnyLength(AtOnce):
 
 @pytest.mark.parametrize(("metric", "some"), [(None, False), ("accuracy", False), ("length", True)])
 def test_groups_are_filtered_by_what_is_right_and_not_by_what_it_costs(metric, some, tmp_path):
-    chosen = partial(collect.dynamic_sampling, max_rounds=1, metric=metric)
+    chosen = partial(strategies.dynamic_sampling, max_rounds=1, metric=metric)
     loop = Loop(
         algorithm=replace(GRPO, sampling_strategy=chosen),
         folder=tmp_path,

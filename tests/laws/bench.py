@@ -169,12 +169,8 @@ class Bench(Alone):
         self.gradients: list[Tensor] = []
         self.surveys: list[dict[str, Tensor]] = []
 
-    def survey(self, minibatch: Experience) -> Experience:
-        surveyed = super().survey(minibatch)
-        self.surveys.append(dict(surveyed.surveyed))
-        return surveyed
-
     def update(self, minibatch: Experience) -> None:
+        self.surveys.append(dict(minibatch.surveyed))
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters()]
         self.gradients.append(torch.cat([part.flatten() for part in parts]))
         super().update(minibatch)
@@ -185,7 +181,8 @@ class Bench(Alone):
         rollout, scores = self.algorithm.sampling_strategy(self.source, dict(enumerate(prompts)))
         rollout = self.policy.complete(rollout, self.needs)
         experience = self.algorithm.experience(scores, rollout)
-        return self.survey(next(iter(self.minibatches(experience))))
+        minibatch = next(iter(self.minibatches(experience)))
+        return self.objective.survey(self.policy, minibatch, self.plan.budget)
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> BatchPlan:

@@ -15,7 +15,7 @@ from tandem.contracts import facts_of
 from tandem.losses import importance, reduction
 from tandem.losses.kto import kto
 from tandem.losses.preference import dpo, orpo, simpo
-from tandem.training import collect
+from tandem.training import collect, strategies
 from tandem.training.batches import Budget
 from tandem.types import Prompt, Scores
 
@@ -23,8 +23,8 @@ DPO = replace(
     GRPO, sampling_strategy=collect.preference_pairs, advantage=preferred, loss=dpo,
     weights=reduction.sequence_mean, importance_sampling=importance.none, group_size=2, epochs=1,
 )  # fmt: skip
-KTO = replace(DPO, sampling_strategy=collect.kto_kl, loss=kto)
-ONLINE = replace(DPO, sampling_strategy=collect.best_and_worst, group_size=4)
+KTO = replace(DPO, sampling_strategy=strategies.kto_kl, loss=kto)
+ONLINE = replace(DPO, sampling_strategy=strategies.best_and_worst, group_size=4)
 SIX = dict(enumerate(Stream().draw(0, 6)))
 
 
@@ -65,13 +65,13 @@ def test_a_pair_is_two_rows_of_one_group_of_which_the_chosen_scores(tmp_path):
 def test_mismatched_rows_ask_one_prompt_and_answer_another(tmp_path):
     source = loop(KTO, tmp_path, prompts=3).source
     asked = pairs()
-    rollout, scores = collect.kto_kl(source, asked)
+    rollout, scores = strategies.kto_kl(source, asked)
     assert rollout.baseline.tolist() == [False] * 6 + [True] * 6
     assert rollout.group.tolist() == [0, 1, 2] * 4
     assert rollout.outputs[6:] == ("320", "330", "30", "2450", "410", "50")
     assert [prompt.id for prompt in rollout.prompts] == [prompt.id for prompt in asked.values()] * 4
     assert not preferred(scores, rollout)[6:].any()
-    assert len(source.all_taken()[0].mask) == 6
+    assert sum(len(rows.mask) for rows, _ in source.taken) == 6
     assert source.samples == 12
 
 
@@ -79,23 +79,23 @@ def test_a_prompt_that_comes_twice_gets_the_answers_to_another_one(tmp_path):
     first, second, third = PairStream().draw(0, 3)
     made = loop(KTO, tmp_path, prompts=5)
     made.source.stream.draw = lambda iteration, count: [first, second, second, third, first]
-    rollout, _ = collect.kto_kl(made.source, dict(enumerate(made.source.asked())))
+    rollout, _ = strategies.kto_kl(made.source, dict(enumerate(made.source.prompts())))
     got = [output.removesuffix("0") for output in rollout.outputs[10:15]]
     assert got == [p.chosen for p in (third, first, first, second, third)]
     made.source.stream.draw = lambda iteration, count: [first] * count
     with pytest.raises(ValueError, match=r"prompt 0 is the only one among 5 .*give two pairs"):
-        collect.kto_kl(made.source, {0: first})
+        strategies.kto_kl(made.source, {0: first})
 
 
 def test_a_single_prompt_has_no_mismatched_answers(tmp_path):
     with pytest.raises(ValueError, match="set prompts_per_step=2"):
-        collect.kto_kl(loop(KTO, tmp_path, prompts=1).source, pairs(1))
+        strategies.kto_kl(loop(KTO, tmp_path, prompts=1).source, pairs(1))
 
 
 def test_of_each_group_the_best_and_the_worst_are_kept(tmp_path):
     source = loop(ONLINE, tmp_path, rewards=EndsInTwo()).source
-    rollout, scores = collect.best_and_worst(source, SIX)
-    everything, of_all = source.all_taken()
+    rollout, scores = strategies.best_and_worst(source, SIX)
+    ((everything, of_all),) = source.taken
     varied = [g for g in range(6) if of_all.total[everything.group == g].unique().numel() == 2]
     assert 0 < len(varied) < 6
     kept = rollout.mask.any(1)
@@ -113,14 +113,14 @@ def test_of_each_group_the_best_and_the_worst_are_kept(tmp_path):
 def test_an_answer_without_a_trained_step_or_a_score_is_no_best_and_no_worst(missing, tmp_path):
     """Rows 0 and 3 of a group of four would be the extremes: the pair is made of rows 1 and 2."""
     source = loop(ONLINE, tmp_path).source
-    rollout, scores = source.act(SIX)
+    rollout, scores = source.sample(SIX)
     inner = torch.tensor([False, True, True, False]).repeat(6)
     total = torch.tensor([9.0, 2.0, 1.0, -9.0]).repeat(6)
     if missing == "steps":
         rollout = replace(rollout, mask=rollout.mask & inner[:, None])
         inner = torch.ones_like(inner)
-    source.act = lambda prompts: (rollout, replace(scores, total=total, scored=inner))
-    kept, of_kept = collect.best_and_worst(source, SIX)
+    source.sample = lambda prompts: (rollout, replace(scores, total=total, scored=inner))
+    kept, of_kept = strategies.best_and_worst(source, SIX)
     assert sorted(of_kept.total[kept.mask.any(1)].tolist()) == 6 * [1.0] + 6 * [2.0]
     assert len(kept.mask) == 6 * 2 + 1
 
@@ -142,7 +142,7 @@ def test_a_greedy_row_stands_in_each_group_and_in_no_statistic(tmp_path):
     assert torch.equal(first, likeliest[rollout.sample.before[24:, 0]])
     share = [output.count("3") / max(len(output), 1) for output in rollout.outputs[24:]]
     assert_close(scores.total[24:], torch.tensor(share, dtype=torch.float64))
-    assert len(source.all_taken()[0].mask) == 24
+    assert sum(len(rows.mask) for rows, _ in source.taken) == 24
     assert (source.samples, source.steps) == (30, int(rollout.length.sum()))
 
 
@@ -158,10 +158,10 @@ def test_ways_of_collecting_say_what_they_supply():
     supplied = {
         collect.on_policy: set(),
         collect.preference_pairs: {"pairs"},
-        collect.kto_kl: {"pairs", "baseline"},
-        collect.best_and_worst: {"pairs"},
+        strategies.kto_kl: {"pairs", "baseline"},
+        strategies.best_and_worst: {"pairs"},
         collect.remax: {"baseline"},
-        partial(collect.dynamic_sampling, max_rounds=1): set(),
+        partial(strategies.dynamic_sampling, max_rounds=1): set(),
     }
     assert {way: facts_of(way).gives for way in supplied} == supplied
 

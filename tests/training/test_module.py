@@ -20,7 +20,7 @@ from tandem.losses import importance, reduction
 from tandem.losses.policy import nll, ppo, reinforce
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
-from tandem.training import collect
+from tandem.training import collect, strategies
 from tandem.training.batches import Budget
 from tandem.types import Scores
 
@@ -43,7 +43,7 @@ def learnt(algorithm: Algorithm, folder):
     return [gradient.numpy() for gradient in loop.gradients], loop.report
 
 
-DYNAMIC = replace(GRPO, sampling_strategy=partial(collect.dynamic_sampling, max_rounds=3))
+DYNAMIC = replace(GRPO, sampling_strategy=partial(strategies.dynamic_sampling, max_rounds=3))
 UNEQUAL = {"grpo": GRPO, "with penalties": WITH_PENALTIES, "dynamic sampling": DYNAMIC}
 
 
@@ -113,7 +113,7 @@ def test_dynamic_sampling_trains_the_wanted_number_of_varied_groups(tmp_path):
 
 
 def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):
-    stop_early = replace(GRPO, sampling_strategy=partial(collect.dynamic_sampling, max_rounds=2))
+    stop_early = replace(GRPO, sampling_strategy=partial(strategies.dynamic_sampling, max_rounds=2))
     loop = Loop(
         algorithm=stop_early,
         folder=tmp_path,
@@ -175,7 +175,11 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at
 
 def test_weights_that_a_step_made_infinite_are_given_to_nobody(tmp_path):
     loop, told = Loop(folder=tmp_path, guards=Guards(non_finite="skip:3")), []
-    loop.policy.updated = lambda: told.append(loop.policy.table.detach().clone())
+
+    def note(event):
+        told.extend([loop.policy.table.detach().clone()] * (event == "update"))
+
+    loop.policy.notify = note
     loop.go()
     assert len(told) == 4
     loop.only.param_groups[0]["lr"] = float("inf")
@@ -245,7 +249,7 @@ def test_fewer_varied_groups_than_minibatches_are_fewer_updates(tmp_path):
             first = [float(p.id == 0 and i % 2) for i, p in enumerate(prompts)]
             return ShareOfThrees(first)(outputs, prompts)
 
-    once = replace(GRPO, sampling_strategy=partial(collect.dynamic_sampling, max_rounds=1))
+    once = replace(GRPO, sampling_strategy=partial(strategies.dynamic_sampling, max_rounds=1))
     loop = Loop(algorithm=once, folder=tmp_path, rewards=OneGroup()).go()
     assert loop.report["optim/updates"] == 2  # one group in each of two epochs
     assert (loop.gradients[0] != 0).any()

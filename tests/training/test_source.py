@@ -19,7 +19,7 @@ from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.request import Request
 from tandem.rewards import Reward, Rewards, batched, groupwise, waits
 from tandem.training.batches import BatchPlan, Budget
-from tandem.training.source import Clock, LiveSource
+from tandem.training.collect import Clock, RolloutSource
 from tandem.types import Prompt, map_fields
 
 PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
@@ -31,7 +31,7 @@ def source_of(policy, rewards, *, group_size=2):
         seed=0, iterations=1, prompts_per_step=4, group_size=group_size, num_minibatches=1,
         epochs=1, budget=Budget(), max_grad_norm=1.0,
     )  # fmt: skip
-    return LiveSource(policy=policy, rewards=rewards, stream=None, plan=plan, clock=Clock())
+    return RolloutSource(policy=policy, rewards=rewards, stream=None, plan=plan, clock=Clock())
 
 
 class Watched(TablePolicy):
@@ -59,7 +59,7 @@ def test_what_is_sampled_is_judged_while_more_is_sampled():
         return [float(len(output)) for output in outputs]
 
     policy = Watched(judged)
-    rollout, scores = source_of(policy, Rewards({"longest": Reward(longest)})).act(PROMPTS)
+    rollout, scores = source_of(policy, Rewards({"longest": Reward(longest)})).sample(PROMPTS)
     assert policy.parts == [[0, 1], [2, 3]]  # whole groups of 2, no more than 4 rows
     assert rollout.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert scores.total.tolist() == [len(output) for output in rollout.outputs]
@@ -82,7 +82,7 @@ def test_of_the_time_that_a_reward_takes_the_clock_counts_what_is_waited_for():
     policy = Slow()
     policy.sampling = Sampling(max_new_tokens=5, max_rows=2)
     source = source_of(policy, Rewards({"slow": Reward(slow)}))
-    source.act(PROMPTS)
+    source.sample(PROMPTS)
     spent = source.clock.seconds
     assert spent["sample"] >= 0.8
     assert spent["reward"] < 0.4  # of 0.6 all but the last part's 0.15 passed beside the sampler
@@ -123,7 +123,7 @@ def rollouts(policy, prompts, group_size):
     for function in (awaited_code, code):
         rewards = Rewards({"code": Reward(function)})
         assert rewards.waits == (function is not code)
-        yield source_of(policy, rewards, group_size=group_size).act(prompts)
+        yield source_of(policy, rewards, group_size=group_size).sample(prompts)
 
 
 def same(one, other):
@@ -175,5 +175,5 @@ def test_and_the_same_numbers_where_they_do_not():
 
 def test_where_nothing_waits_all_is_sampled_at_once():
     policy = Watched(threading.Event())
-    source_of(policy, Rewards({"code": Reward(code)})).act(PROMPTS)
+    source_of(policy, Rewards({"code": Reward(code)})).sample(PROMPTS)
     assert policy.parts == [[0, 1, 2, 3]]

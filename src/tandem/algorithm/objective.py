@@ -6,7 +6,7 @@ An objective asks the policy for what its terms read, and for nothing else.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
+from tandem.budget import Budget
 from tandem.contracts import facts_of, metrics_of, summary_of, survey_of, unwrap_partial
 from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, WrongOutput, named, place_of
 from tandem.experience import Experience, select_rows
@@ -94,14 +95,14 @@ class Objective(ABC):
         weighed = {n: partial(WEIGHTS.ask, term.weights) for n, term in self.terms.items()}
         return {name: distributed.with_all_rows(call)(mask) for name, call in weighed.items()}
 
-    def survey(self, policy, rows: Experience, cut: Callable[[], Sequence[Tensor]]) -> Experience:
+    def survey(self, policy, rows: Experience, budget: Budget) -> Experience:
         """Let losses look at all rows of an update, before any cut; most have no wish to.
 
         What the policy said is kept where one forward pass holds all rows: it is not asked again.
         """
         if not self.surveys:
             return rows
-        parts = cut()
+        parts = budget.cut(policy.row_cost(rows.rollout))
         most = distributed.all_max(torch.tensor(len(parts)))
         alone = int(most) == 1 and not self.whole_groups  # whose cut may be another one
         seen: dict[str, list[Record | Summary]] = {name: [] for name in self.surveys}

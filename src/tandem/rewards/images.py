@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.metrics import Metric, Sum
-from tandem.types import Prompt, Rollout
+from tandem.metrics import Sum
+from tandem.types import Prompt
 
 
 @register_reward(judges="pictures")
@@ -78,15 +78,6 @@ def diversity(outputs: Sequence[Tensor], group: Tensor) -> Sum:
 def spread(pictures: Sequence[Tensor]) -> Tensor:
     """The unbiased std of each pixel over pictures, on the scale from -1 to 1, as a mean: []."""
     return torch.stack([pixels(picture) for picture in pictures]).double().div(127.5).std(0).mean()
-
-
-def variety(rollout: Rollout) -> dict[str, Metric]:
-    """What is logged of how much the samples of a prompt differ; nothing for texts, and nothing of
-    rows that nobody drew."""
-    shown = bool(rollout.outputs) and isinstance(rollout.outputs[0], Tensor)
-    if not shown or rollout.key is None:
-        return {}
-    return {"response/diversity": diversity(rollout.outputs, rollout.group)}
 
 
 def pixels(picture: Tensor) -> Tensor:

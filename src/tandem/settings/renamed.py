@@ -57,9 +57,12 @@ RENAMED: Mapping[str, str] = {
     "tandem.policies.language.Sampling": "tandem.policies.language.policy.Sampling",
     "tandem.policies.tiny_lm": "tandem.policies.language.tiny_lm",
     "tandem.schedules": "tandem.training.lr_schedules",
+    "tandem.training.collect.best_and_worst": "tandem.training.strategies.best_and_worst",
     "tandem.training.collect.branched": "tandem.training.collect.tree",
+    "tandem.training.collect.dynamic_sampling": "tandem.training.strategies.dynamic_sampling",
     "tandem.training.collect.greedy_baseline": "tandem.training.collect.remax",
-    "tandem.training.collect.mismatched_pairs": "tandem.training.collect.kto_kl",
+    "tandem.training.collect.kto_kl": "tandem.training.strategies.kto_kl",
+    "tandem.training.collect.mismatched_pairs": "tandem.training.strategies.kto_kl",
     "tandem.weights": "tandem.losses.reduction",
 }
 

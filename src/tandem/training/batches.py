@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,24 +15,20 @@ from tandem.types import Rollout
 FIRST = torch.zeros(1, dtype=torch.int64)  # the row that a rank without any takes part with
 
 
-def trained_groups(rollout: Rollout) -> Tensor:
-    """Ids of the groups that have a trained step on any rank: [G] int64, ascending."""
-    group, trained = distributed.gather(rollout.group), distributed.gather(rollout.trained.any(1))
-    return group[trained].unique().cpu()
+def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tensor]:
+    """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly.
 
-
-def split_groups(ids: Tensor, num_minibatches: int, key: int) -> list[Tensor]:
-    """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly. ids: [G].
-
-    Fewer groups than minibatches (a filter or a mask took the others) are that many updates. The
-    ids are those of all ranks, so every rank finds the same cut.
+    The groups are those that have a trained step on any rank, so every rank finds the same cut. If
+    they are fewer than minibatches (a filter or a mask took the others) they are that many updates.
     """
+    group = distributed.gather(rollout.group)
+    ids = group[distributed.gather(rollout.trained.any(1))].unique().cpu()
     if not len(ids):
         return []
     return list(ids[rng.permutation(key, len(ids))].tensor_split(min(num_minibatches, len(ids))))
 
 
-def of_groups(experience: Experience, ids: Tensor) -> Experience:
+def select_groups(experience: Experience, ids: Tensor) -> Experience:
     """The rows of these groups; if this rank has none of them, one row without a trained step."""
     group = experience.rollout.group
     rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
@@ -60,26 +55,6 @@ class BatchPlan:
     def updates(self) -> int:
         """Optimiser steps per iteration."""
         return self.num_minibatches * self.epochs
-
-
-def updates(
-    experience: Experience,
-    plan: BatchPlan,
-    iteration: int,
-    resample_noise: Callable[[Rollout, int], Rollout],
-) -> Iterator[Experience]:
-    """The rows of every optimiser step of an iteration, the same groups on all ranks.
-
-    resample_noise(rollout, epoch): what a policy makes of its rows in a later pass over them.
-    """
-    ids = trained_groups(experience.rollout)
-    for epoch in range(plan.epochs):
-        key = rng.key(plan.seed, "minibatches", iteration, epoch)
-        rows = experience
-        if epoch:
-            rows = replace(rows, rollout=resample_noise(rows.rollout, epoch))
-        for groups in split_groups(ids, plan.num_minibatches, key):
-            yield of_groups(rows, groups)
 
 
 def even_parts(

@@ -1,27 +1,29 @@
-"""Sampling strategies, which give the rows of an iteration: (RolloutSource, prompts) -> rows."""
+"""The source of an iteration's rows, and the sampling strategies that take them as they come.
+
+A strategy is (RolloutSource, prompts) -> (rollout, scores); those that choose rows are in
+`strategies`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Protocol
 
 import torch
-from torch import Tensor
 
-from tandem import distributed
+from tandem import distributed, rng
 from tandem.advantages.baselines import OF_GREEDY_ROWS
-from tandem.advantages.group import group_sum
-from tandem.advantages.preference import extremes
-from tandem.contracts import at_least, positive, register_sampling_strategy
-from tandem.experience import unmask
-from tandem.metrics import Metric, Sum
-from tandem.types import Prompt, Rollout, Scores, concat, take
+from tandem.contracts import register_sampling_strategy
+from tandem.metrics import Metric, merge_metrics
+from tandem.policies.language.sampling import Sampling
+from tandem.rewards import Rewards
+from tandem.training.batches import BatchPlan
+from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
-
-
-ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media")  # what a pair brings
+BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
 GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
 
 OF_WHOLE_ROWS = {
@@ -30,35 +32,161 @@ OF_WHOLE_ROWS = {
 }
 
 
-class RolloutSource(Protocol):
-    """What a training step offers to a way of collecting."""
+class Clock:
+    """Seconds of each phase of an iteration, and when something was done last."""
 
-    def act(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        """Sample a group for each prompt and score it."""
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.tick()
 
-    def act_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        """Score the likeliest answer to each prompt, as a row that others are compared with."""
+    def tick(self) -> None:
+        """The run makes progress."""
+        self.ticked = time.monotonic()
 
-    def act_by_branches(self, prompts: Slots) -> tuple[Rollout, Scores]:
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self.tick()
+        start = time.perf_counter()
+        yield
+        self.tick()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, Prompt]:
+    """Every world-size-th prompt; slots count from `first`."""
+    own = range(distributed.rank(), len(prompts), distributed.world_size())
+    return {first + i: prompts[i] for i in own}
+
+
+class RolloutSource:
+    """The rows of one iteration: samples of a policy and examples of its data, with their scores.
+
+    It is what a sampling strategy asks, and keeps an account of what was taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: torch.nn.Module,
+        rewards: Rewards,
+        stream: torch.nn.Module,
+        plan: BatchPlan,
+        clock: Clock,
+    ) -> None:
+        self.policy, self.rewards, self.stream = policy, rewards, stream
+        self.plan, self.clock = plan, clock
+        self.begin(0)
+
+    def begin(self, iteration: int) -> None:
+        self.iteration = iteration
+        self.policy.iteration = iteration
+        self.metrics: dict[str, Metric] = {}
+        # All rows but those that others are only compared with, those too that a filter left out.
+        self.taken: list[tuple[Rollout, Scores]] = []
+        self.samples = self.steps = 0  # of this rank, rows that are only compared with too
+
+    def sample(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """A group of samples for each prompt, and their scores."""
+        return self._take(*self._sample(prompts, self.plan.group_size))
+
+    def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
+        """The likeliest answer to each prompt, as a row that others are compared with."""
+        greedy = replace(self.policy.sampling, temperature=0.0)
+        return self._take(*self._sample(prompts, 1, sampling=greedy), baseline=True)
+
+    def sample_branches(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """For each prompt and each random step a group whose rows part at that step alone."""
+        branches = []
+        for number, sampling in enumerate(self.policy.branches()):
+            rollout, scores = self._sample(prompts, self.plan.group_size, sampling=sampling)
+            group = rollout.group + number * BRANCH
+            branches.append((replace(rollout, group=group), scores))
+        rollout, scores = (concat(records) for records in zip(*branches, strict=True))
+        return self._take(rollout, scores)
 
-    def show(self, prompts: Slots) -> tuple[Rollout, Scores]:
+    def demonstrations(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """The demonstrations that come with the prompts, each with score 1."""
+        return self._take(*self._encode(list(prompts.values()), list(prompts), score=1.0))
 
-    def show_pairs(self, prompts: Slots, *, baseline: bool = False) -> tuple[Rollout, Scores]:
+    def pairs(self, prompts: Slots, *, baseline: bool = False) -> tuple[Rollout, Scores]:
         """The chosen answer to each prompt with score 1, then its rejected one with score 0.
 
         `baseline`: as rows that others are compared with.
         """
+        sides = [prompt.sides for prompt in prompts.values()]
+        rows = [
+            self._encode([both[side] for both in sides], list(prompts), score=1.0 - side)
+            for side in (0, 1)
+        ]
+        rollout, scores = (concat(records) for records in zip(*rows, strict=True))
+        return self._take(rollout, scores, baseline=baseline)
 
-    def asked(self) -> Sequence[Prompt]:
+    def prompts(self) -> Sequence[Prompt]:
         """The prompts of the iteration on all ranks, by slot."""
+        return self.stream.draw(self.iteration, self.plan.prompts_per_step)
 
-    def more(self, round: int) -> Slots:
-        """Fresh prompts for a further round."""
+    def extra_prompts(self, round: int) -> Slots:
+        """Fresh prompts of this rank for a further round."""
+        count = self.plan.prompts_per_step
+        prompts = self.stream.draw(self.iteration, count, round=round)
+        return slots_of_this_rank(prompts, first=round * count)
 
-    def note(self, metrics: Mapping[str, Metric]) -> None:
+    def log(self, metrics: Mapping[str, Metric]) -> None:
         """Log beside the metrics of this iteration."""
+        merge_metrics(self.metrics, metrics)
+
+    def _sample(
+        self, prompts: Slots, group_size: int, *, sampling: Sampling | None = None
+    ) -> tuple[Rollout, Scores]:
+        """Samples with their scores.
+
+        Rewards that wait are asked about what there is while the rest is sampled, as the sampler
+        cuts it anyway; of the time that takes, what is left when all is sampled is the reward's.
+        """
+        key = rng.key(self.plan.seed, "rollout", self.iteration)
+        count = max(len(prompts), 1)
+        if self.rewards.waits:
+            count = max((sampling or self.policy.sampling).max_rows // group_size, 1)
+        rollouts, asked = [], []
+        # Ranks of unequal work cut it into unequally many parts.
+        with self.clock.phase("sample"), self.policy.summon_full_params(sampling):
+            for start in range(0, len(prompts), count):
+                some = list(prompts)[start : start + count]
+                rollout = self.policy.sample(
+                    [prompts[slot] for slot in some],
+                    group_size,
+                    key=key,
+                    slots=some,
+                    sampling=sampling,
+                )
+                self.clock.tick()
+                rollouts.append(rollout)
+                asked.append(self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group))
+        scores, rollout = [], concat(rollouts)
+        with self.clock.phase("reward"):
+            for answer in asked:
+                scores.append(answer())
+                self.clock.tick()
+        home = rollout.mask.device
+        return rollout, map_fields(concat(scores), lambda x: x.to(home))
+
+    def _encode(
+        self, examples: Sequence[Prompt], slots: Sequence[int], *, score: float
+    ) -> tuple[Rollout, Scores]:
+        key = rng.key(self.plan.seed, "regression", self.iteration)
+        rollout = self.policy.encode(examples, key=key, slots=slots)
+        total = torch.full((len(examples),), score, device=rollout.mask.device)
+        return rollout, Scores(total=total, parts={}, scored=torch.ones_like(total).bool())
+
+    def _take(
+        self, rollout: Rollout, scores: Scores, *, baseline: bool = False
+    ) -> tuple[Rollout, Scores]:
+        self.samples += len(rollout.mask)
+        self.steps += int(rollout.length.sum())
+        if baseline:
+            return replace(rollout, baseline=torch.ones_like(rollout.truncated)), scores
+        self.taken.append((rollout, scores))
+        return rollout, scores
 
 
 # A way of collecting `gives` "pairs", a chosen and a rejected row in each group, and "baseline",
@@ -69,80 +197,28 @@ class RolloutSource(Protocol):
 @register_sampling_strategy
 def on_policy(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt."""
-    return source.act(prompts)
+    return source.sample(prompts)
 
 
 # Demonstrations instead of samples
 @register_sampling_strategy(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
 def offline(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are demonstrations."""
-    return source.show(prompts)
+    return source.demonstrations(prompts)
 
 
 # A chosen and a rejected answer to each prompt, from the data
 @register_sampling_strategy(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
 def preference_pairs(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
-    return source.show_pairs(prompts)
-
-
-# Pairs, and the answers to other prompts that KTO compares with
-@register_sampling_strategy(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
-def kto_kl(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """Pairs, and beside them each prompt with the answers to another one, the last before it.
-
-    What the policy thinks of the latter tells how far it is from the reference (KTO,
-    arXiv:2402.01306). They are compared with, never trained.
-    """
-    asked = source.asked()
-    others = {slot: _another(asked, slot) for slot in prompts}
-    mismatched = {
-        slot: replace(prompt, **{name: getattr(others[slot], name) for name in ANSWERS})
-        for slot, prompt in prompts.items()
-    }
-    return _beside(source.show_pairs(prompts), source.show_pairs(mismatched, baseline=True))
-
-
-def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
-    """The last prompt before a slot that is not the same one; the first comes after the last."""
-    before = (asked[slot - back] for back in range(1, len(asked)))
-    other = next((prompt for prompt in before if prompt.id != asked[slot].id), None)
-    if other is None:
-        raise ValueError(
-            f"mismatched answers are those to other prompts, but prompt {asked[slot].id} is the "
-            f"only one among {len(asked)} of an iteration; give two pairs at least, and set "
-            "prompts_per_step=2 or more"
-        )
-    return other
-
-
-# Fresh samples, of each group the best and the worst (online preferences)
-@register_sampling_strategy(gives={"pairs"})
-def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """The best and the worst sample of each group whose scores differ: online preferences.
-
-    A group that ties gives no pair: no sample is preferred to itself.
-    """
-    rollout, scores = source.act(prompts)
-    usable = scores.scored & rollout.mask.any(1)
-    rows = extremes(scores.total, usable, rollout.group).nonzero()[:, 0]
-    pairs, groups = torch.tensor(len(rows) // 2), torch.tensor(len(prompts))
-    source.note({"preference/pairs": Sum(pairs, groups)})
-    if distributed.all_sum(pairs) == 0:
-        return rollout, scores  # no group carries a signal; the guard counts such iterations
-    kept = (take(rollout, rows), take(scores, rows))
-    # No rank is left without a row.
-    rollout, scores = (
-        concat(records) for records in zip(kept, _bystander(rollout, scores), strict=True)
-    )
-    return rollout, scores
+    return source.pairs(prompts)
 
 
 # One group of fresh samples for each prompt, and the greedy answer to compare with (ReMax)
 @register_sampling_strategy(gives={"baseline"}, refused=OF_GREEDY_ROWS)
 def remax(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
-    return _beside(source.act(prompts), source.act_greedily(prompts))
+    return join_baseline(source.sample(prompts), source.sample_greedily(prompts))
 
 
 # Of every random step a group of its own: one course without noise, parted there (TempFlow-GRPO)
@@ -157,87 +233,13 @@ def remax(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
 def tree(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt and random step: its rows differ by the noise of that step, so
     their scores say what that step was worth (TempFlow-GRPO, arXiv:2508.04324)."""
-    return source.act_by_branches(prompts)
+    return source.sample_branches(prompts)
 
 
-def _beside(
+def join_baseline(
     rows: tuple[Rollout, Scores], compared: tuple[Rollout, Scores]
 ) -> tuple[Rollout, Scores]:
     """Rows to train, then the rows that they are compared with."""
     rollout, scores = rows
     rollout = replace(rollout, baseline=torch.zeros_like(rollout.truncated))
     return concat([rollout, compared[0]]), concat([scores, compared[1]])
-
-
-@register_sampling_strategy
-def dynamic_sampling(
-    source: RolloutSource,
-    prompts: Slots,
-    *,
-    metric: str | None = None,
-    max_rounds: Annotated[int, positive],
-    tolerance: Annotated[float, at_least(0)] = 1e-6,
-) -> tuple[Rollout, Scores]:
-    """Groups whose scores differ, as many as there were prompts (DAPO, arXiv:2503.14476).
-
-    Draws again until there are enough or `max_rounds` were drawn; surplus groups are dropped.
-    `metric` names the reward part that must differ, before any shaping; None is the first one.
-    """
-    wanted = int(distributed.all_sum(torch.tensor(len(prompts))))
-    kept: list[tuple[Rollout, Scores]] = []
-    drawn = found = 0
-    while found < wanted and len(kept) < max_rounds:
-        rollout, scores = source.act(source.more(len(kept)) if kept else prompts)
-        said = scores.part(metric, rollout.prompts)
-        rows = differing(said, rollout.group, tolerance).nonzero()[:, 0]
-        kept.append((take(rollout, rows), take(scores, rows)))
-        drawn, found = drawn + wanted, found + _groups(rollout.group[rows])
-    source.note(_acceptance(found, drawn, len(kept)))
-    if found == 0:
-        return rollout, scores  # no group carries a signal; the guard counts such iterations
-    kept.append(_bystander(rollout, scores))  # no rank is left without a row
-    rollout, scores = (concat(records) for records in zip(*kept, strict=True))
-    return _first_groups(rollout, scores, wanted)
-
-
-def _bystander(rollout: Rollout, scores: Scores) -> tuple[Rollout, Scores]:
-    """The first row, but neither trained nor in its group's statistics."""
-    first = torch.zeros(1, dtype=torch.int64)
-    scores = take(scores, first)
-    return unmask(take(rollout, first)), replace(scores, scored=torch.zeros_like(scores.scored))
-
-
-def _acceptance(found: int, drawn: int, rounds: int) -> dict[str, Metric]:
-    counts = {"acceptance": (found, drawn), "rounds": (rounds, 1)}
-    return {
-        f"dynamic_sampling/{name}": Sum(torch.tensor(total), torch.tensor(count))
-        for name, (total, count) in counts.items()
-    }
-
-
-def _first_groups(rollout: Rollout, scores: Scores, wanted: int) -> tuple[Rollout, Scores]:
-    """The first `wanted` groups of all ranks, and the rows without a trained step."""
-    trained = rollout.mask.any(1)
-    ids = distributed.gather(torch.where(trained, rollout.group, -1)).unique()
-    last = ids[ids >= 0][:wanted][-1].to(rollout.group.device)
-    rows = ((rollout.group <= last) | ~trained).nonzero()[:, 0]
-    return take(rollout, rows), take(scores, rows)
-
-
-def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:
-    """True for every row of a group whose known scores are not all alike. [B] -> [B] bool."""
-    known, score = score.isfinite(), score.double()  # as groups are compared
-    count = group_sum(known, group).clamp(min=1)
-    mean = group_sum(torch.where(known, score, 0), group) / count
-    deviation = torch.where(known, (score - mean).abs(), 0)
-    return group_sum((deviation > tolerance).float(), group) > 0
-
-
-def _groups(group: Tensor) -> int:
-    return int(distributed.all_sum(torch.tensor(len(group.unique()))))
-
-
-def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, Prompt]:
-    """Every world-size-th prompt; slots count from `first`."""
-    own = range(distributed.rank(), len(prompts), distributed.world_size())
-    return {first + i: prompts[i] for i in own}

@@ -1,17 +1,40 @@
-"""Hooks of Lightning: iterations, the optimiser, and the sharding of weights."""
+"""Hooks of Lightning: iterations, the optimiser, sharding, and what a checkpoint holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 import torch
 from lightning.pytorch import LightningModule
+from torch import Tensor
 
 from tandem.algorithm.algorithm import Algorithm
 from tandem.training.batches import BatchPlan
-from tandem.training.source import Iterations
 from tandem.types import Prompt
+
+COUNTERS = (
+    "iteration",
+    "samples_seen",
+    "steps_seen",
+    "flat_iterations",
+    "skipped",
+    "skipped_in_a_row",
+)
+
+
+class Iterations:
+    """The prompts of each iteration, drawn when it begins and not before. Has a length, so that
+    Lightning does not fetch ahead of what the curriculum has learnt."""
+
+    def __init__(self, stream: torch.nn.Module, iterations: range, count: int) -> None:
+        self.stream, self.iterations, self.count = stream, iterations, count
+
+    def __len__(self) -> int:
+        return len(self.iterations)
+
+    def __iter__(self) -> Iterator[list[Prompt]]:
+        return (self.stream.draw(iteration, self.count) for iteration in self.iterations)
 
 
 class LightningHooks(LightningModule):
@@ -61,3 +84,29 @@ class LightningHooks(LightningModule):
 
     def transfer_batch_to_device(self, batch: Sequence[Prompt], *_: object) -> Sequence[Prompt]:
         return batch  # prompts are text
+
+    # What a checkpoint holds beside weights and optimiser.
+
+    def state(self) -> dict[str, Tensor]:
+        """Counters, and what the stream and the policy remember."""
+        counters = {name: torch.tensor(getattr(self, name)) for name in COUNTERS}
+        owners = {"stream": self.stream.state_dict(), "policy": self.policy.state()}
+        memory = self.algorithm.memory
+        owners |= {f"algorithm.{name}": x.state_dict() for name, x in memory.items()}
+        remembered = {f"{o}.{name}": x for o, state in owners.items() for name, x in state.items()}
+        return counters | remembered
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+        self.stream.load_state_dict(owned(state, "stream."))
+        self.policy.load_state(owned(state, "policy."))
+        for name, remembered in self.algorithm.memory.items():
+            remembered.load_state_dict(owned(state, f"algorithm.{name}."))
+
+
+def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The part of a module's state that one owner remembers, by the owner's own names."""
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }

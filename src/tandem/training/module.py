@@ -1,8 +1,8 @@
-"""One training step, written as the papers write it; what Lightning asks is in `shell`."""
+"""One training step, written as the papers write it; Lightning's hooks are in `lightning_hooks`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tandem import distributed
+from tandem import distributed, rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.objective import Objective, Outcome
 from tandem.experience import Experience
@@ -22,25 +22,16 @@ from tandem.metrics import (
     response_metrics,
     reward_metrics,
 )
-from tandem.rewards.images import variety
+from tandem.rewards.images import diversity
 from tandem.rewards.result import failures
 from tandem.settings.guards import STALE, Guards, is_finite, save_failure
 from tandem.stop import Stop
-from tandem.training.batches import BatchPlan, even_parts, is_fresh, updates
-from tandem.training.collect import GIVEN, slots_of_this_rank
+from tandem.training.batches import BatchPlan, even_parts, is_fresh, select_groups, split_groups
+from tandem.training.collect import GIVEN, Clock, RolloutSource, slots_of_this_rank
 from tandem.training.lightning_hooks import LightningHooks
-from tandem.training.source import Clock, LiveSource
-from tandem.types import Prompt, Rollout, Scores, take
+from tandem.types import Prompt, Rollout, Scores, concat, take
 
 PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it
-COUNTERS = (
-    "iteration",
-    "samples_seen",
-    "steps_seen",
-    "flat_iterations",
-    "skipped",
-    "skipped_in_a_row",
-)
 
 
 class PostTraining(LightningHooks):
@@ -63,8 +54,9 @@ class PostTraining(LightningHooks):
         self.policy, self.algorithm, self.rewards, self.stream = policy, algorithm, rewards, stream
         self.optimizer, self.schedule, self.plan = optimizer, schedule, plan
         self.guards, self.folder = guards, folder
+        self.needs = needs_of(algorithm, plan)
         self.clock = Clock()
-        self.source = LiveSource(
+        self.source = RolloutSource(
             policy=policy, rewards=rewards, stream=stream, plan=plan, clock=self.clock
         )
         self.iteration = self.samples_seen = self.steps_seen = 0
@@ -82,7 +74,7 @@ class PostTraining(LightningHooks):
         experience = self.algorithm.experience(scores, rollout)
         with self.clock.phase("train"):
             for minibatch in self.minibatches(experience):
-                minibatch = self.survey(minibatch)
+                minibatch = self.objective.survey(self.policy, minibatch, self.plan.budget)
                 for rows in self.microbatches(minibatch):
                     self.accumulate(self.objective(self.policy, rows))
                 if self.moved_too_far():
@@ -98,25 +90,18 @@ class PostTraining(LightningHooks):
         warm_up = self.algorithm.warms_up(self.iteration)
         return self.algorithm.warmup_objective if warm_up else self.algorithm.training_objective
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """With one update per rollout, the old log-probabilities are those of the update itself,
-        unless the comparison reads them. With several they are asked for even if no loss reads
-        them: metrics and guards do."""
-        needs, old = self.algorithm.needs, frozenset({"old_logp"})
-        if needs & GIVEN or old & self.algorithm.needs_before:
-            return needs
-        return needs - old if self.plan.updates == 1 else needs | self.algorithm.needs_of_drift
-
-    def survey(self, minibatch: Experience) -> Experience:
-        """Nothing, but for losses that must see all rows of an update before any cut."""
-        cost = self.policy.row_cost(minibatch.rollout)
-        return self.objective.survey(self.policy, minibatch, lambda: self.plan.budget.cut(cost))
-
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
-        """One optimiser step each: whole groups, with the weights of every term."""
-        for rows in updates(experience, self.plan, self.iteration, self.policy.resample_noise):
-            yield replace(rows, weights=self.objective.weigh(rows.rollout.trained))
+        """One optimiser step each: whole groups, the same on all ranks, with the weights of every
+        term."""
+        rows, plan = experience, self.plan
+        for epoch in range(plan.epochs):
+            if epoch:
+                again = self.policy.resample_noise(experience.rollout, epoch)
+                rows = replace(experience, rollout=again)
+            key = rng.key(plan.seed, "minibatches", self.iteration, epoch)
+            for groups in split_groups(rows.rollout, plan.num_minibatches, key):
+                minibatch = select_groups(rows, groups)
+                yield replace(minibatch, weights=self.objective.weigh(minibatch.rollout.trained))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
@@ -211,12 +196,14 @@ class PostTraining(LightningHooks):
         self.updates_done = 0
 
     def end_of_iteration(self, prompts: Sequence[Prompt], experience: Experience) -> None:
-        self.rollout, self.scores = self.source.all_taken()
+        self.rollout, self.scores = (concat(x) for x in zip(*self.source.taken, strict=True))
         rollout, scores = distributed.gather(self.rollout), distributed.gather(self.scores)
         taken = torch.tensor([self.source.samples, self.source.steps])
         samples, steps = distributed.all_sum(taken).tolist()
         self.samples_seen, self.steps_seen = self.samples_seen + samples, self.steps_seen + steps
-        measured = self.metrics | self.source.metrics | variety(self.rollout)
+        measured, outputs = self.metrics | self.source.metrics, self.rollout.outputs
+        if self.rollout.key is not None and outputs and isinstance(outputs[0], Tensor):
+            measured["response/diversity"] = diversity(outputs, self.rollout.group)
         self.report = reduce_metrics(measured) | response_metrics(rollout)
         self.report |= self.algorithm.report(experience)
         self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
@@ -246,28 +233,15 @@ class PostTraining(LightningHooks):
         success = take(scores, main).part(None, asked)
         self.stream.observe([prompt.source for prompt in asked], success)
 
-    # What a checkpoint holds beside weights and optimiser.
 
-    def state(self) -> dict[str, Tensor]:
-        """Counters, and what the stream and the policy remember."""
-        counters = {name: torch.tensor(getattr(self, name)) for name in COUNTERS}
-        owners = {"stream": self.stream.state_dict(), "policy": self.policy.state()}
-        memory = self.algorithm.memory
-        owners |= {f"algorithm.{name}": x.state_dict() for name, x in memory.items()}
-        remembered = {f"{o}.{name}": x for o, state in owners.items() for name, x in state.items()}
-        return counters | remembered
+def needs_of(algorithm: Algorithm, plan: BatchPlan) -> frozenset[str]:
+    """The fields of a rollout that `complete` fills.
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        for name in COUNTERS:
-            setattr(self, name, int(state[name]))
-        self.stream.load_state_dict(owned(state, "stream."))
-        self.policy.load_state(owned(state, "policy."))
-        for name, remembered in self.algorithm.memory.items():
-            remembered.load_state_dict(owned(state, f"algorithm.{name}."))
-
-
-def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The part of a module's state that one owner remembers, by the owner's own names."""
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
+    With one update per rollout, the old log-probabilities are those of the update itself, unless
+    the comparison reads them. With several they are asked for even if no loss reads them: metrics
+    and guards do.
+    """
+    needs, old = algorithm.needs, frozenset({"old_logp"})
+    if needs & GIVEN or old & algorithm.needs_before:
+        return needs
+    return needs - old if plan.updates == 1 else needs | algorithm.needs_of_drift

@@ -16,7 +16,8 @@ from tandem.policies.flow.policy import SAME
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training.batches import BatchPlan, Budget
-from tandem.training.collect import dynamic_sampling, tree
+from tandem.training.collect import tree
+from tandem.training.strategies import dynamic_sampling
 
 PLAN = BatchPlan(
     seed=0,

@@ -16,8 +16,8 @@ from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.evaluation.settings import Pictures
 from tandem.launch import pairs
 from tandem.losses.preference import dpo
-from tandem.training.collect import kto_kl, preference_pairs
-from tandem.training.source import Clock, LiveSource
+from tandem.training.collect import Clock, RolloutSource, preference_pairs
+from tandem.training.strategies import kto_kl
 from tandem.types import Prompt, Scores
 
 REFERENCE = frozenset({"ref_logp"})
@@ -83,9 +83,9 @@ def test_the_rows_of_a_pair_share_their_noise_and_no_other_does(policy):
 
 def test_the_noise_of_what_is_trained_on_is_named_by_seed_iteration_and_slot(policy):
     plan = SimpleNamespace(seed=3)
-    source = LiveSource(policy=policy, rewards=None, stream=None, plan=plan, clock=Clock())
+    source = RolloutSource(policy=policy, rewards=None, stream=None, plan=plan, clock=Clock())
     source.begin(5)
-    rollout, _ = source.show_pairs(dict(zip((2, 7, 9, 11), with_pictures(), strict=True)))
+    rollout, _ = source.pairs(dict(zip((2, 7, 9, 11), with_pictures(), strict=True)))
     slots = torch.tensor([2, 7, 9, 11] * 2)
     assert torch.equal(rollout.sample.key, rng.key(3, "regression", 5, slots))
 

@@ -17,7 +17,8 @@ from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.stop import EngineUnavailable
-from tandem.training.module import PostTraining, owned
+from tandem.training.lightning_hooks import owned
+from tandem.training.module import PostTraining
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,141 @@
+"""Sampling strategies that choose rows, or pair them: (RolloutSource, prompts) -> rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from tandem import distributed
+from tandem.advantages.group import group_sum
+from tandem.advantages.preference import extremes
+from tandem.contracts import at_least, positive, register_sampling_strategy
+from tandem.experience import unmask
+from tandem.metrics import Metric, Sum
+from tandem.training.collect import OF_WHOLE_ROWS, RolloutSource, Slots, join_baseline
+from tandem.types import Prompt, Rollout, Scores, concat, take
+
+ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media")  # what a pair brings
+
+
+# Pairs, and the answers to other prompts that KTO compares with
+@register_sampling_strategy(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
+def kto_kl(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Pairs, and beside them each prompt with the answers to another one, the last before it.
+
+    What the policy thinks of the latter tells how far it is from the reference (KTO,
+    arXiv:2402.01306). They are compared with, never trained.
+    """
+    asked = source.prompts()
+    others = {slot: _another(asked, slot) for slot in prompts}
+    mismatched = {
+        slot: replace(prompt, **{name: getattr(others[slot], name) for name in ANSWERS})
+        for slot, prompt in prompts.items()
+    }
+    return join_baseline(source.pairs(prompts), source.pairs(mismatched, baseline=True))
+
+
+def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
+    """The last prompt before a slot that is not the same one; the first comes after the last."""
+    before = (asked[slot - back] for back in range(1, len(asked)))
+    other = next((prompt for prompt in before if prompt.id != asked[slot].id), None)
+    if other is None:
+        raise ValueError(
+            f"mismatched answers are those to other prompts, but prompt {asked[slot].id} is the "
+            f"only one among {len(asked)} of an iteration; give two pairs at least, and set "
+            "prompts_per_step=2 or more"
+        )
+    return other
+
+
+# Fresh samples, of each group the best and the worst (online preferences)
+@register_sampling_strategy(gives={"pairs"})
+def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+    """The best and the worst sample of each group whose scores differ: online preferences.
+
+    A group that ties gives no pair: no sample is preferred to itself.
+    """
+    rollout, scores = source.sample(prompts)
+    usable = scores.scored & rollout.mask.any(1)
+    rows = extremes(scores.total, usable, rollout.group).nonzero()[:, 0]
+    pairs, groups = torch.tensor(len(rows) // 2), torch.tensor(len(prompts))
+    source.log({"preference/pairs": Sum(pairs, groups)})
+    if distributed.all_sum(pairs) == 0:
+        return rollout, scores  # no group carries a signal; the guard counts such iterations
+    kept = (take(rollout, rows), take(scores, rows))
+    # No rank is left without a row.
+    rollout, scores = (
+        concat(records) for records in zip(kept, _bystander(rollout, scores), strict=True)
+    )
+    return rollout, scores
+
+
+@register_sampling_strategy
+def dynamic_sampling(
+    source: RolloutSource,
+    prompts: Slots,
+    *,
+    metric: str | None = None,
+    max_rounds: Annotated[int, positive],
+    tolerance: Annotated[float, at_least(0)] = 1e-6,
+) -> tuple[Rollout, Scores]:
+    """Groups whose scores differ, as many as there were prompts (DAPO, arXiv:2503.14476).
+
+    Draws again until there are enough or `max_rounds` were drawn; surplus groups are dropped.
+    `metric` names the reward part that must differ, before any shaping; None is the first one.
+    """
+    wanted = int(distributed.all_sum(torch.tensor(len(prompts))))
+    kept: list[tuple[Rollout, Scores]] = []
+    drawn = found = 0
+    while found < wanted and len(kept) < max_rounds:
+        rollout, scores = source.sample(source.extra_prompts(len(kept)) if kept else prompts)
+        said = scores.part(metric, rollout.prompts)
+        rows = differing(said, rollout.group, tolerance).nonzero()[:, 0]
+        kept.append((take(rollout, rows), take(scores, rows)))
+        drawn, found = drawn + wanted, found + _groups(rollout.group[rows])
+    source.log(_acceptance(found, drawn, len(kept)))
+    if found == 0:
+        return rollout, scores  # no group carries a signal; the guard counts such iterations
+    kept.append(_bystander(rollout, scores))  # no rank is left without a row
+    rollout, scores = (concat(records) for records in zip(*kept, strict=True))
+    return _first_groups(rollout, scores, wanted)
+
+
+def _bystander(rollout: Rollout, scores: Scores) -> tuple[Rollout, Scores]:
+    """The first row, but neither trained nor in its group's statistics."""
+    first = torch.zeros(1, dtype=torch.int64)
+    scores = take(scores, first)
+    return unmask(take(rollout, first)), replace(scores, scored=torch.zeros_like(scores.scored))
+
+
+def _acceptance(found: int, drawn: int, rounds: int) -> dict[str, Metric]:
+    counts = {"acceptance": (found, drawn), "rounds": (rounds, 1)}
+    return {
+        f"dynamic_sampling/{name}": Sum(torch.tensor(total), torch.tensor(count))
+        for name, (total, count) in counts.items()
+    }
+
+
+def _first_groups(rollout: Rollout, scores: Scores, wanted: int) -> tuple[Rollout, Scores]:
+    """The first `wanted` groups of all ranks, and the rows without a trained step."""
+    trained = rollout.mask.any(1)
+    ids = distributed.gather(torch.where(trained, rollout.group, -1)).unique()
+    last = ids[ids >= 0][:wanted][-1].to(rollout.group.device)
+    rows = ((rollout.group <= last) | ~trained).nonzero()[:, 0]
+    return take(rollout, rows), take(scores, rows)
+
+
+def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:
+    """True for every row of a group whose known scores are not all alike. [B] -> [B] bool."""
+    known, score = score.isfinite(), score.double()  # as groups are compared
+    count = group_sum(known, group).clamp(min=1)
+    mean = group_sum(torch.where(known, score, 0), group) / count
+    deviation = torch.where(known, (score - mean).abs(), 0)
+    return group_sum((deviation > tolerance).float(), group) > 0
+
+
+def _groups(group: Tensor) -> int:
+    return int(distributed.all_sum(torch.tensor(len(group.unique()))))
