@@ -14,8 +14,7 @@ from generate.signatures import parameters
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import build, compose
-from tandem.contracts import facts_of, name_of, unbound
-from tandem.contracts.facts import innermost
+from tandem.contracts import facts_of, iterate_innermost, name_of, unwrap_partial
 
 CONF = ROOT / "conf" / "algorithm"
 TABLE = ROOT / "docs" / "algorithms.md"
@@ -102,10 +101,10 @@ def formulas(cfg: DictConfig, algorithm: object) -> str:
 
 
 def _formula(group: str, component: Callable) -> str:
-    _, inner = next(innermost(component, ""))
+    _, inner = next(iterate_innermost(component, ""))
     name = name_of(inner)
     latex = FORMULAS.get(group, {}).get(name)
-    owner = unbound(inner)[0]
+    owner = unwrap_partial(inner)[0]
     said = inspect.cleandoc(owner.__doc__ or type(owner).__doc__ or "").partition("\n\n")[0]
     lines = [f"**{TITLES[group]}** `{name}`: {' '.join(said.split())}"]
     return "\n\n".join([*lines, *([f"$$\n{latex}\n$$"] if latex else []), ""])
