@@ -1,4 +1,4 @@
-"""What a training step costs beside the bare model and beside TRL's.
+"""What a training step of tokens costs beside the bare model, TRL's and transformers' sampling.
 
 Every program has a process of its own; they take turns, so that a busy machine slows all alike.
 """
@@ -10,20 +10,24 @@ import importlib.util
 import json
 import os
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
+from exhaustive import commit
 from turns import Runner
-from workloads import Workload, qwen3, tiny
+from workloads import CELLS, SIZES, Workload, embedded, in_grid
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
 WARM_UP = 2  # turns that are not counted
-AIMS = {"bare": 1.15, "trl": 0.5}  # Tandem's time over theirs
-MEASURES = ("cpu_s", "wall_s", "peak_mib", "peak_above_loaded_mib")
+EMBEDDED = "tiny_lm"
+ROUNDS = {EMBEDDED: 12, "0.3M": 12, "0.8M": 8, "20M": 3}  # that are
+AIMS = {"bare": 1.05, "trl": 0.7, "generate": 0.6}  # Tandem's CPU seconds over theirs, at worst
 
 Report = dict[str, object]
 
@@ -32,32 +36,44 @@ def main() -> None:
     chosen = arguments()
     os.environ.setdefault("PROJECT_ROOT", str(ROOT))
     reports = []
-    for name, make in {"tiny_lm": tiny, "qwen3_20m": qwen3}.items():
-        if name in chosen.only:
-            with tempfile.TemporaryDirectory() as folder:
-                workload = make(Path(folder), steps=chosen.steps[name] + WARM_UP)
-                reports.append(measured(workload, Path(folder)))
-            print(as_text(reports[-1]), flush=True)
+    for name in chosen.only:
+        with tempfile.TemporaryDirectory() as folder:
+            reports.append(measured(workload(name, Path(folder), chosen.rounds), Path(folder)))
+        print(line(reports[-1]), flush=True)
+    found = {
+        "commit": commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "gflops_of_one_core": round(sgemm_rate() / 1e9, 1),
+        "cells": reports,
+    }
+    print(as_text(found))
     if chosen.save:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "language_step.json").write_text(json.dumps(reports, indent=1) + "\n")
-        text = "\n".join(as_text(report) for report in reports)
-        (RESULTS / "language_step.md").write_text(text)
+        (RESULTS / "language_step.json").write_text(json.dumps(found, indent=1) + "\n")
+        (RESULTS / "language_step.md").write_text(as_text(found))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", default=["tiny_lm", "qwen3_20m"])
-    parser.add_argument("--tiny-steps", type=int, default=20)
-    parser.add_argument("--qwen3-steps", type=int, default=6)
+    parser.add_argument("--only", nargs="+", default=[EMBEDDED, *CELLS], metavar="NAME")
+    parser.add_argument("--rounds", type=int, help="in place of those of each size")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     chosen = parser.parse_args()
-    chosen.steps = {"tiny_lm": chosen.tiny_steps, "qwen3_20m": chosen.qwen3_steps}
+    if unknown := {*chosen.only} - {EMBEDDED, *CELLS}:
+        parser.error(f"no workload {', '.join(unknown)}; there are {EMBEDDED}, {', '.join(CELLS)}")
     return chosen
 
 
+def workload(name: str, folder: Path, rounds: int | None) -> Workload:
+    size = name.partition(" ")[0]
+    steps = (rounds or ROUNDS[size]) + WARM_UP
+    if size not in SIZES:
+        return embedded(folder, steps=steps)
+    return in_grid(CELLS[name], folder, steps=steps)
+
+
 def measured(workload: Workload, folder: Path) -> Report:
-    """Tandem first in every round: the bare model repeats the work of its step."""
+    """Tandem first in every round: the bare model and `generate` repeat the work of its step."""
     runners: dict[str, Runner] = {}
     try:
         for name, start in programs(workload, folder).items():
@@ -68,13 +84,12 @@ def measured(workload: Workload, folder: Path) -> Report:
     finally:
         for runner in runners.values():
             runner.close()
-    found = {name: runner.summary(warm_up=WARM_UP) for name, runner in runners.items()}
     return {
         "workload": workload.name,
         "says": workload.says,
         "rounds": workload.steps - WARM_UP,
-        "programs": found,
-        "tandem_over": {name: ratios(runners, found, name) for name in found if name != "tandem"},
+        "programs": {n: runner.summary(warm_up=WARM_UP) for n, runner in runners.items()},
+        "cpu_over": {name: by_round(runners, name) for name in runners if name != "tandem"},
         "largest_weight_gap_to_bare": weight_gap(folder),
     }
 
@@ -82,12 +97,14 @@ def measured(workload: Workload, folder: Path) -> Report:
 def programs(workload: Workload, folder: Path) -> dict[str, Callable[[], Runner]]:
     """Started in this order: what Tandem starts from is what the others read."""
     import step_bare  # they import heavy packages: in the processes that measure, and here once
+    import step_generate
     import step_tandem
 
     Runner(step_tandem.prepare, folder, workload.overrides).close()
     known: dict[str, Callable[[], Runner]] = {
         "tandem": lambda: Runner(step_tandem.steps, folder, workload.overrides),
         "bare": lambda: Runner(step_bare.steps, folder),
+        "generate": lambda: Runner(step_generate.steps, folder),
     }
     if importlib.util.find_spec("trl") is None:
         print("trl is not installed (the extra `bench`): that comparison is left out", flush=True)
@@ -97,11 +114,11 @@ def programs(workload: Workload, folder: Path) -> dict[str, Callable[[], Runner]
     return known | {"trl": lambda: Runner(step_trl.steps, folder, workload.reward)}
 
 
-def ratios(runners: dict[str, Runner], found: dict[str, dict], name: str) -> dict[str, float]:
-    """Of medians, and the median of the ratios round by round."""
+def by_round(runners: dict[str, Runner], name: str) -> float:
+    """The median of the ratios of CPU seconds, round by round; sampling alone over `generate`."""
     pairs = zip(runners["tandem"].laps[WARM_UP:], runners[name].laps[WARM_UP:], strict=True)
-    of_medians = {m: found["tandem"][m] / found[name][m] for m in MEASURES}
-    return of_medians | {"cpu_by_round": median(ours.cpu / theirs.cpu for ours, theirs in pairs)}
+    alone = name == "generate"
+    return median((ours.sampling if alone else ours.cpu) / theirs.cpu for ours, theirs in pairs)
 
 
 def weight_gap(folder: Path) -> float:
@@ -113,26 +130,62 @@ def weight_gap(folder: Path) -> float:
     return max(float((ours[name] - bare[name]).abs().max()) for name in ours)
 
 
-def as_text(report: Report) -> str:
-    head = (
-        "| program | CPU s | wall s | peak MiB | above loaded MiB | sampled tokens |\n"
-        "|---|---|---|---|---|---|\n"
+def sgemm_rate(size: int = 1024, tries: int = 10) -> float:
+    """Floating-point operations a CPU second of one square product in float32."""
+    import torch
+
+    torch.set_num_threads(1)
+    a = torch.randn(size, size)
+    best = min(_seconds(lambda: a @ a) for _ in range(tries))
+    return 2 * size**3 / best
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def line(report: Report) -> str:
+    over = " ".join(f"{name} {value:.2f}" for name, value in report["cpu_over"].items())
+    return f"{report['workload']}: {report['programs']['tandem']['cpu_s']:.3f} CPU s; over {over}"
+
+
+def as_text(found: Report) -> str:
+    names = [name for name in AIMS if all(name in r["cpu_over"] for r in found["cells"])]
+    head = " | ".join(("workload", "Tandem CPU s", "MiB above loaded", *map(over, names)))
+    head = f"| {head} | share of sgemm | weights apart |\n|---{'|---' * (len(names) + 4)}|\n"
+    rows = [row(report, names, found["gflops_of_one_core"] * 1e9) for report in found["cells"]]
+    closing = [summary(name, [r["cpu_over"][name] for r in found["cells"]]) for name in names]
+    return (
+        f"Commit {found['commit']}, {found['date']}, one thread, "
+        f"{found['gflops_of_one_core']:.0f} GFLOP/s in a square product.\n\n"
+        f"{head}{''.join(rows)}\n{chr(10).join(closing)}\n"
     )
-    rows = [
-        f"| {name} | {x['cpu_s']:.3f} | {x['wall_s']:.3f} | {x['peak_mib']:.0f} | "
-        f"{x['peak_above_loaded_mib']:.0f} | {x['tokens']:.0f} |\n"
-        for name, x in report["programs"].items()
+
+
+def over(name: str) -> str:
+    return "sampling over generate" if name == "generate" else f"over {name}"
+
+
+def row(report: Report, names: Iterable[str], rate: float) -> str:
+    ours, bare = report["programs"]["tandem"], report["programs"]["bare"]
+    cells = [
+        report["workload"],
+        f"{ours['cpu_s']:.3f}",
+        f"{ours['peak_above_loaded_mib']:.0f}",
+        *(f"{report['cpu_over'][name]:.2f}" for name in names),
+        f"{bare['flops'] / ours['cpu_s'] / rate:.2f}",
+        f"{report['largest_weight_gap_to_bare']:.0e}",
     ]
-    lines = [
-        f"Tandem / {name}: CPU {x['cpu_s']:.3f} (by round {x['cpu_by_round']:.3f}), "
-        f"wall {x['wall_s']:.3f}, peak {x['peak_mib']:.3f}, "
-        f"above loaded {x['peak_above_loaded_mib']:.3f}; aim {AIMS[name]} of the time\n"
-        for name, x in report["tandem_over"].items()
-    ]
-    gap = report["largest_weight_gap_to_bare"]
-    closing = f"Largest difference between Tandem's and the bare model's weights: {gap:.1e}\n"
-    title = f"### {report['workload']}: {report['says']}, {report['rounds']} rounds\n\n"
-    return title + head + "".join(rows) + "\n" + "\n".join(lines) + "\n" + closing
+    return f"| {' | '.join(cells)} |\n"
+
+
+def summary(name: str, ratios: list[float]) -> str:
+    return (
+        f"* {over(name)}: median {median(ratios):.2f}, worst {max(ratios):.2f}; "
+        f"aim {AIMS[name]:.2f} at worst"
+    )
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ trained, so that its weights follow Tandem's.
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, DynamicCache
 from turns import Turns
 
@@ -32,15 +34,19 @@ def steps(connection: Connection, folder: Path) -> None:
         weight_decay=numbers["weight_decay"],
         fused=True,
     )
-    turns = Turns(connection)
+    turns, first = Turns(connection), True  # the first turn is a warm-up
     for _ in range(numbers["steps"]):
         turns.wait()
         work = torch.load(folder / "step.pt")
+        counted = FlopCounterMode(display=False) if first else nullcontext()
         turns.start()
-        sample(model, work, group_size=numbers["group_size"])
-        train(model, optimizer, work, numbers)
+        with counted:
+            sample(model, work, group_size=numbers["group_size"])
+            train(model, optimizer, work, numbers)
         turns.stop()
-        turns.finish(tokens=int(work["length"].sum()))
+        flops = counted.get_total_flops() if first else 0
+        turns.finish(tokens=int(work["length"].sum()), flops=flops)
+        first = False
     torch.save(dict(model.named_parameters()), folder / "bare_end.pt")
 
 

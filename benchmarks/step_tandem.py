@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,11 +21,14 @@ from tandem.record.run_record import RunRecord
 from tandem.training.batches import split_groups
 from tandem.training.callbacks import standard
 from tandem.training.module import PostTraining
+from tandem.types import Rollout
+
+WARM = partial(run, job="warm_start")
 
 
 def prepare(connection: Connection, folder: Path, overrides: Sequence[str]) -> None:
     """Train or find the warm start, in a process of its own: its memory is not a step's."""
-    starting_weights(configuration(overrides), overrides, run)
+    starting_weights(configuration(overrides), WARM)
     connection.send(0)
 
 
@@ -31,7 +36,7 @@ def steps(connection: Connection, folder: Path, overrides: Sequence[str]) -> Non
     torch.set_num_threads(1)
     cfg = configuration(overrides)
     settings = check(cfg)
-    weights = starting_weights(cfg, overrides, run)
+    weights = starting_weights(cfg, WARM)
     module, data = assemble(cfg, settings, build(cfg.data), folder / "run", weights)
     share_start(module, folder)
     record = RunRecord(folder / "run", mirrors=[])
@@ -56,14 +61,24 @@ class TakingTurns(Callback):
         self.connection, self.folder = connection, folder
 
     def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
+        self.sampling, sample = 0.0, module.policy.sample
+
+        def timed(*given: object, **named: object) -> Rollout:
+            began = time.process_time()
+            rollout = sample(*given, **named)
+            self.sampling += time.process_time() - began
+            return rollout
+
+        module.policy.sample = timed
         self.turns = Turns(self.connection)
         self.turns.wait()
         self.turns.start()
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         self.turns.stop()
+        sampling, self.sampling = self.sampling, 0.0
         torch.save(work_of(module), self.folder / "step.pt")
-        self.turns.finish(tokens=int(module.rollout.length.sum()))
+        self.turns.finish(tokens=int(module.rollout.length.sum()), sampling=sampling)
         if module.iteration < module.plan.iterations:
             self.turns.wait()
             self.turns.start()

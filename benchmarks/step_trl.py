@@ -13,6 +13,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from turns import Turns
+from workloads import score
 
 
 def exact_match(completions: list[str], answer: list[str], **_: Any) -> list[float]:
@@ -20,13 +21,13 @@ def exact_match(completions: list[str], answer: list[str], **_: Any) -> list[flo
     return [float(given.strip() == wanted.strip()) for given, wanted in pairs]
 
 
-def target_length(completions: list[str], **_: Any) -> list[float]:
-    return [max(0.0, 1 - abs(len(given) - 60) / 60) for given in completions]
+def by_text(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+    return [score(given, wanted) for given, wanted in zip(completions, answer, strict=True)]
 
 
 REWARDS: dict[str, Callable[..., list[float]]] = {
     "exact_match": exact_match,
-    "target_length": target_length,
+    "by_text": by_text,
 }
 
 

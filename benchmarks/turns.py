@@ -19,6 +19,8 @@ class Lap:
     cpu: float  # seconds, of all threads of the process
     peak: int  # bytes, of the process since all was loaded
     tokens: int  # sampled in this turn
+    sampling: float = 0.0  # CPU seconds of it, where the program tells them
+    flops: float = 0.0  # of its matrix products, likewise
 
 
 class Turns:
@@ -42,10 +44,12 @@ class Turns:
         ended = time.perf_counter(), time.process_time()
         self.took = ended[0] - self.began[0], ended[1] - self.began[1], memory("VmHWM")
 
-    def finish(self, *, tokens: int) -> None:
+    def finish(self, *, tokens: int, sampling: float = 0.0, flops: float = 0.0) -> None:
         """Let the next program begin."""
         wall, cpu, peak = self.took
-        self.connection.send(Lap(wall=wall, cpu=cpu, peak=peak, tokens=tokens))
+        self.connection.send(
+            Lap(wall=wall, cpu=cpu, peak=peak, tokens=tokens, sampling=sampling, flops=flops)
+        )
 
 
 class Runner:
@@ -79,6 +83,8 @@ class Runner:
             "peak_mib": peak / 2**20,
             "peak_above_loaded_mib": (peak - self.loaded) / 2**20,
             "tokens": median(lap.tokens for lap in laps),
+            "sampling_cpu_s": median(lap.sampling for lap in laps),
+            "flops": max(lap.flops for lap in self.laps),
         }
 
 
