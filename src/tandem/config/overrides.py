@@ -18,7 +18,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from hydra.plugins.config_source import ConfigSource
 
-from tandem.config.names import ConfigError, unknown
+from tandem.config.meant import is_path, meant
+from tandem.config.names import ConfigError, nearest, unknown
 from tandem.settings.renamed import present_override
 
 # Groups of which several options make one node, or one sweep.
@@ -109,7 +110,15 @@ def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
         raise ConfigError(f"{group}=[{','.join(map(str, chosen))}]: {group} takes one option")
     for name in chosen if isinstance(chosen, list) else [chosen]:
         if str(name) not in options:
-            raise ConfigError(unknown(f"option of {group}", str(name), options))
+            raise ConfigError(_unknown_option(group, str(name), options))
+
+
+def _unknown_option(group: str, name: str, options: Sequence[str]) -> str:
+    """A misspelt option, or a thing that some option takes by a key."""
+    thing = meant(group, name)
+    if thing is None or not (is_path(name) or nearest(name, options) is None):
+        return unknown(f"option of {group}", name, options)
+    return thing
 
 
 def _below(group: str, menu: Menu) -> Iterator[tuple[str, str]]:

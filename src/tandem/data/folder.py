@@ -10,7 +10,7 @@ from tandem.data.checks import parse
 from tandem.data.lines import as_row
 from tandem.data.pictures import make_finisher
 from tandem.data.records import Data, StreamMaker
-from tandem.data.rows import Rows, assemble, read_rows, with_negative
+from tandem.data.rows import Rows, assemble, looked_at, read_rows, with_negative
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
@@ -37,7 +37,7 @@ def folder(
     """
     place = Path(path).expanduser()
     if not place.exists():
-        raise ValueError(f"data.path={path}: there is no such folder")
+        raise ValueError(f"data.path={path}: there is no such folder{looked_at(place)}")
     if place.is_file():
         kind = {".jsonl": "jsonl", ".txt": "text"}.get(place.suffix)
         raise ValueError(
@@ -50,7 +50,10 @@ def folder(
         for name in ("train", "eval", "test")
     ]
     if splits[0] is None:
-        raise ValueError(f"data.path={path}: there is no train.jsonl or train.txt in this folder")
+        raise ValueError(
+            f"data.path={path}: there is no train.jsonl or train.txt in this folder"
+            f"{looked_at(place)}"
+        )
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
 
 

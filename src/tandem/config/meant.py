@@ -1,0 +1,65 @@
+"""Words to type for a choice that names a thing and no option: a model of the hub, a file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model or a data set of the hub
+READERS = {".jsonl": "jsonl", ".txt": "text"}
+
+
+def meant(group: str, name: str) -> str | None:
+    """None: nothing is known that it could be."""
+    find = {"model": _model, "data": _data, "reward": _reward}.get(group)
+    words = None if find is None else find(name)
+    return None if words is None else f"{group}={name} is no option; write {words}"
+
+
+def is_path(name: str) -> bool:
+    """No misspelt option."""
+    return "/" in name or Path(name).suffix in (*READERS, ".py")
+
+
+def _model(name: str) -> str | None:
+    is_there = Path(name).expanduser().is_dir()
+    return f"model=hf model.path={name}" if is_there or NAME.fullmatch(name) else None
+
+
+def _data(name: str) -> str | None:
+    path = Path(name).expanduser()
+    if (reader := READERS.get(path.suffix)) is not None:
+        return f"data={reader} data.path={name}"
+    if path.is_dir():
+        return f"data=folder data.path={name}"
+    return f"data=hub data.name={name}" if "/" in name and NAME.fullmatch(name) else None
+
+
+def _reward(name: str) -> str | None:
+    path = Path(name)
+    if path.suffix != ".py":
+        return None
+    module = ".".join(path.with_suffix("").parts).lstrip(".")
+    own = ",".join(_registered(path)) if path.is_file() else ""
+    chosen = f"reward=[{own}]" if "," in own else f"reward={own or 'NAME'}"
+    told = "" if own else ", where NAME is a function of it under @register_reward"
+    return f"plugins=[{module}] {chosen}{told}"
+
+
+def _registered(path: Path) -> list[str]:
+    """The rewards that a file registers, read and not run."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeError):
+        return []  # loading it as a plugin says what is wrong with it
+    named = [
+        (node.name, decorator) for node in tree.body if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
+    ]  # fmt: skip
+    return [_name(name, one) for name, one in named if "register_reward" in ast.unparse(one)]
+
+
+def _name(function: str, decorator: ast.expr) -> str:
+    given = decorator.args if isinstance(decorator, ast.Call) else []
+    return given[0].value if given and isinstance(given[0], ast.Constant) else function

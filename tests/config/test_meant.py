@@ -1,0 +1,41 @@
+"""A choice that names a file or a model of the hub is answered with the words to type."""
+
+import pytest
+
+from tandem.config import ConfigError, compose
+
+REWARD = """
+from tandem import register_reward
+
+@register_reward("calm")
+def one(output, prompt): return 1.0
+
+@register_reward
+def brief(output, prompt): return 1.0
+"""
+ANSWERS = {
+    "model=Qwen/Qwen3-0.6B": "model=hf model.path=Qwen/Qwen3-0.6B",
+    "model=gpt2": "model=hf model.path=gpt2",
+    "reward=my.py": "plugins=[my] reward=NAME, where NAME is a function of it under "
+    "@register_reward",
+    "reward=own/calm.py": "plugins=[own.calm] reward=[calm,brief]",
+    "data=prompts.jsonl": "data=jsonl data.path=prompts.jsonl",
+    "data=own": "data=folder data.path=own",
+    "data=openai/gsm8k": "data=hub data.name=openai/gsm8k",
+}
+
+
+@pytest.mark.parametrize("word", ANSWERS)
+def test_the_words_to_type_are_named(tmp_path, monkeypatch, word):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/calm.py").write_text(REWARD)
+    with pytest.raises(ConfigError) as refused:
+        compose([word])
+    assert str(refused.value) == f"{word} is no option; write {ANSWERS[word]}"
+
+
+@pytest.mark.parametrize("word", ["model=qwen3-0.6b", "model=tiny_lmm", "data=sort_leters"])
+def test_a_misspelt_option_is_still_one(word):
+    with pytest.raises(ConfigError, match="did you mean"):
+        compose([word])
