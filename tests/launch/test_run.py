@@ -181,8 +181,14 @@ def test_an_algorithm_that_imitates_needs_rows_with_answers(tmp_path, chat_folde
         )  # fmt: skip
 
 
-def test_a_run_can_be_evaluated_alone(straight):
+def test_a_run_can_be_evaluated_alone(straight, capsys):
     result = tandem.train("evaluate=true", f"resume={straight}")
+    said = capsys.readouterr().out
+    assert "by the weights after 2 of 2 iterations" in said
+    assert f"written     {straight}/evaluation_eval.jsonl and evaluation_eval.json" in said
+    assert f"accuracy{result.metrics['eval/accuracy']:>9.3f}".split() in map(
+        str.split, said.splitlines()
+    )
     assert result.metrics["eval/length"] == lines(straight)[-1]["eval/length"]
     assert len(lines(straight)) == 3
     kept = json.loads((straight / "evaluation_eval.json").read_text())

@@ -131,3 +131,10 @@ def test_a_prompt_is_put_as_the_data_put_theirs(data, chat, want):
     prompt = sample.worded("how?", OmegaConf.create({"data": data}), chat=chat)
     turns = [(m["role"], m["content"]) for m in prompt.messages or ()]
     assert (turns or prompt.text) == want
+
+
+def test_one_answer_is_the_likeliest_and_several_are_samples(finished, capsys):
+    alone = said(capsys, finished, "dbca>")
+    assert alone == said(capsys, finished, "dbca>", "--temperature", 0)
+    assert alone == said(capsys, finished, "dbca>", "--seed", 5)
+    assert len(set(said(capsys, finished, "dbca>", "--n", 8))) > 1

@@ -19,3 +19,14 @@ def refusals() -> Iterator[None]:
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(REFUSED)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What building and loading find wrong is the user's to mend: one line, no traceback."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

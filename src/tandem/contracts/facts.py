@@ -89,6 +89,7 @@ class Facts:
     pairs_in: str | None = None
     prompts_alone: bool = False
     mixes: bool = False  # datasets of its own under `of`
+    downloads: bool = False  # from a hub, so a dry run leaves it unread
     # Of parts of rewards and engines: made before the run, since it judges its own numbers and asks
     # nobody yet.
     judges_itself: bool = False

@@ -42,7 +42,7 @@ class Columns:
     answer_pattern: str | None = None  # the answer is the first group of its last match
 
 
-@register_dataset
+@register_dataset(downloads=True)
 def hub(
     *,
     name: str,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from tandem.data import Data
+from tandem.data import Data, InvalidRow
 from tandem.record.terminal import line
 from tandem.settings.settings import Settings
 
@@ -39,6 +41,13 @@ def warm_start_banner(settings: Settings) -> str:
     return line("first", f"{settings.iterations} iterations of {samples} samples, {chosen}")
 
 
+def left_out(rows: Sequence[InvalidRow]) -> str:
+    """Rows that cannot be used, with the most frequent reasons."""
+    common = Counter(row.reason for row in rows).most_common(REASONS)
+    said = "; ".join(f"{count} x {reason}" for reason, count in common)
+    return line("left out", f"{len(rows):,} rows, listed in quarantine.jsonl: {said}")
+
+
 def prompts_read(data: Data, source: str) -> str:
     """How many prompts there are of each split; `source` names the one that is trained on."""
     of_training = f"{len(getattr(data, source)):,} to train on"
@@ -47,6 +56,7 @@ def prompts_read(data: Data, source: str) -> str:
     return line("prompts", f"{of_training}, {kept}{left_out}")
 
 
+REASONS = 3  # that a line names
 CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "recipe")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ from tandem.config.help import brought_by, everything, page
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse, quote
 from tandem.config.resume import configuration, find_resumed_run
+from tandem.record import terminal
+from tandem.record.finished import finished
+from tandem.record.next_commands import next_commands
+from tandem.record.summary import summarise
+from tandem.record.terminal import line
 from tandem.sweep.swept_values import find_one_that_runs
 from tandem.sweep.words import Sweep, parse_sweep
 
@@ -47,17 +53,30 @@ class Run:
     job: DictConfig
 
     def start(self, task: Callable[[Run, Path], None]) -> None:
-        """As Hydra's job: it makes the directory, sets up logging, and tells ranks where it is."""
+        """What stops before anything is loaded makes no directory; all else is a job of Hydra's."""
         self.job.hydra.mode, self.job.hydra.job.name = RunMode.RUN, "train"
-        context = HydraContext(config_loader=make_loader(), callbacks=Callbacks(self.job))
-        done = run_job(
-            lambda _: task(self, Path(HydraConfig.get().runtime.output_dir)),
-            config=self.job,
-            job_dir_key="hydra.run.dir",
-            job_subdir_key=None,
-            hydra_context=context,
-        )
-        _ = done.return_value  # raises what the task raised
+        place = Path(self.job.hydra.run.dir)
+        made = [folder for folder in (place, *place.parents) if not folder.exists()]
+        if self.settings.dry_run or self.settings.estimate:
+            return task(self, place)
+        try:
+            _as_job(task, self)
+        finally:
+            for folder in made:
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()  # nothing was written into it
+
+
+def _as_job(task: Callable[[Run, Path], None], run: Run) -> None:
+    """Hydra makes the directory, sets up logging, and tells ranks where it is."""
+    done = run_job(
+        lambda _: task(run, Path(HydraConfig.get().runtime.output_dir)),
+        config=run.job,
+        job_dir_key="hydra.run.dir",
+        job_subdir_key=None,
+        hydra_context=HydraContext(config_loader=make_loader(), callbacks=Callbacks(run.job)),
+    )
+    _ = done.return_value  # raises what the task raised
 
 
 def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
@@ -71,12 +90,29 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
         sys.exit(0)
     if words.hydra_help or words.info or words.shell_completion:
         return list(argv)
+    if not words.cfg and (told := nothing_left(words.overrides)) is not None:
+        terminal.say(told)
+        sys.exit(0)
     sweep = parse_sweep(words.overrides, multirun=words.multirun)
     run = _run(words.overrides) if sweep is None else _first_run(sweep)
     if words.cfg:
         _print(run, words)
         sys.exit(0)
     return run if sweep is None else sweep
+
+
+def nothing_left(overrides: Sequence[str]) -> str | None:
+    """What is said of a finished run that is to go on, and of which nothing is to change."""
+    parts = [part for part in parse(overrides) if not part.is_hydra_override()]
+    changing = [part for part in parts if part.key_or_group not in ("resume", "plugins")]
+    folder = find_resumed_run(overrides)
+    if folder is None or changing or (done := finished(folder)) is None:
+        return None
+    own = shlex.quote(str(folder))
+    told = line(
+        "finished", f"{done} of {done} iterations; evaluate=true resume={own} measures again"
+    )
+    return "\n".join([summarise(folder), told, next_commands(folder, iterations=done)])
 
 
 def help_of(words: Sequence[str]) -> str:

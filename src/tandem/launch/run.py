@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,19 +13,20 @@ import torch
 from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from tandem import distributed, rng
-from tandem.config import ConfigError, build, check, configuration
+from tandem import distributed
+from tandem.config import build, check, configuration
 from tandem.config.arguments import fill_defaults
-from tandem.config.refusals import refusals
+from tandem.config.refusals import refusals, refusing
 from tandem.config.resume import remember
 from tandem.data import Data, write_quarantine
-from tandem.evaluation.evaluate import choose_held_out, evaluate
-from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.launch.assembly import assemble, read_by
-from tandem.launch.banner import banner, prompts_read, warm_start_banner
+from tandem.launch.banner import banner, left_out, prompts_read, warm_start_banner
 from tandem.launch.devices import check_devices, trainer_for
+from tandem.launch.evaluation import evaluated
 from tandem.launch.initial_weights import check_engine, check_start, starting_weights
+from tandem.launch.inputs import read_inputs
 from tandem.launch.memory_estimate import estimate, state_of
+from tandem.launch.people import doing, say
 from tandem.launch.ranks import join_ranks
 from tandem.legality import units
 from tandem.record import galleries, terminal
@@ -40,7 +41,7 @@ from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.record.writer import claim_folder
 from tandem.settings.settings import Settings
 from tandem.stop import STOPPED, Stop
-from tandem.training.callbacks import newest_policy, standard
+from tandem.training.callbacks import standard
 from tandem.training.module import PostTraining
 
 
@@ -70,11 +71,12 @@ def run(
     *,
     job: Job = "train",
     settings: Settings | None = None,
+    data: Data | None = None,
 ) -> Result:
     """Check, build, train or evaluate, and leave a record in `run_dir`.
 
     Nothing that costs time or memory happens before everything that can be checked was; `settings`
-    are those of `cfg` where it was checked before.
+    and `data` are those of `cfg` where it was checked and they were read before.
     """
     cfg.run_dir = str(run_dir)
     if cfg.continue_from is not None:
@@ -95,7 +97,11 @@ def run(
     if settings.estimate:
         with refusing():
             say(estimate(cfg, settings))
-    if settings.dry_run or settings.estimate:
+        return Result(metrics={}, run_dir=run_dir)
+    data = read_inputs(cfg) if data is None else data
+    if job == "train" and data is not None:
+        say(prompts_read(data, read_by(build(cfg.algorithm).needs)))
+    if settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
     keep_trust(cfg)
@@ -103,20 +109,22 @@ def run(
         if distributed.is_first() and not settings.evaluate:
             with refusing():
                 held.enter_context(claim_folder(run_dir))
-        return carry_out(cfg, settings, run_dir, overrides, job)
+        return carry_out(cfg, settings, run_dir, overrides, data, job=job)
 
 
 def carry_out(
-    cfg: DictConfig, settings: Settings, run_dir: Path, overrides: Sequence[str], job: Job
+    cfg: DictConfig,
+    settings: Settings,
+    run_dir: Path,
+    overrides: Sequence[str],
+    data: Data,
+    *,
+    job: Job,
 ) -> Result:
     """Build what was checked, and train or evaluate it."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     with refusing():
-        with doing("reading", f"data={settings.choices['data']}"):
-            data = build(cfg.data)
-        if job == "train":
-            say(prompts_read(data, read_by(build(cfg.algorithm).needs)))
         check_engine(cfg, data)
         mirrors = [build(node) for node in cfg.logger.values()]
         weights = starting_weights(cfg, partial(run, job="warm_start"))
@@ -137,7 +145,7 @@ def carry_out(
         if distributed.is_first():
             record.begin(config, seed=settings.seed, command=["train.py", *overrides])
             if write_quarantine(run_dir, data.quarantine) is not None:
-                say(f"left out    {len(data.quarantine)} rows, listed in quarantine.jsonl")
+                say(left_out(data.quarantine))
         fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
     return Result(metrics=record.latest, run_dir=run_dir)
 
@@ -160,17 +168,6 @@ def stops() -> Iterator[None]:
         except Stop as stop:
             print(f"stopped: {stop}", file=sys.stderr)
             sys.exit(STOPPED)
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """What building and loading find wrong is the user's to mend: one line, no traceback."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def check_room_for(module: PostTraining, settings: Settings, run_dir: Path) -> None:
@@ -206,45 +203,3 @@ def fit(
         galleries.draw_progress(record.folder)
         if record.job == "train":
             terminal.say(next_commands(record.folder, iterations=settings.iterations))
-
-
-def evaluated(
-    module: PostTraining, settings: Settings, data: Data, record: EvaluationRecord
-) -> dict[str, float]:
-    """What held-out prompts say of the newest checkpoint of a run, or of a model as it is loaded.
-
-    One process, on one device. The answer stays in the run directory, beside the record.
-    """
-    iteration = 0
-    prompts = choose_held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
-    if not prompts:
-        raise ConfigError(
-            f"evaluation.split={settings.evaluation.split}: the data has no such prompts"
-        )
-    if settings.resume is not None:
-        with refusing():
-            weights, state, iteration = newest_policy(record.run_dir)
-            module.policy.load_weights(weights)
-            module.policy.load_state(state)  # an average may be what is asked for
-    accelerated = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
-    module.policy.to("cuda" if accelerated else "cpu")
-    own, key = settings.evaluation, rng.key(settings.seed, "eval")
-    found = evaluate(
-        module.policy, module.rewards, prompts, own, key=key, full=True, stop=lambda: False
-    )
-    compared = compare_pairs(module.policy, module.algorithm.loss, prompts, own, key=key)
-    metrics = {**found.metrics, **compared}
-    record.write(iteration, metrics, found.rows)
-    for metric, value in metrics.items():
-        say(f"{metric:<44} {value:.4f}")
-    return metrics
-
-
-def say(text: str) -> None:
-    """To people, once, however many ranks there are."""
-    if distributed.is_first():
-        terminal.say(text)
-
-
-def doing(name: str, text: str) -> AbstractContextManager:
-    return terminal.doing(name, text) if distributed.is_first() else nullcontext()

@@ -84,11 +84,13 @@ def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
 def sampling_of(
     policy: Policy, evaluation: Evaluation, given: Mapping[str, Any]
 ) -> Sampling | FlowSampling:
-    """Texts as the run trained them, pictures as it evaluated them, but for what is given."""
+    """Texts greedily, pictures as the run evaluated them, but for what is given."""
     pictures = isinstance(evaluation, Pictures)
     own = policy.sampling
     if pictures:  # the loaded weights are the right ones, whatever sampled in training
         own = replace(evaluation.noiseless(own), weights=LIVE)
+    elif given.get("n", 1) == 1:  # several answers would be one
+        own = replace(own, temperature=0.0)
     flags = {name: given[name] for name in OF_TEXTS + OF_PICTURES if given.get(name) is not None}
     for name in flags:
         if not hasattr(own, name):
@@ -120,7 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("prompt")
     parser.add_argument("overrides", nargs="*", help="plugins=[...] of a run that is not your own")
     parser.add_argument("--n", type=_count, default=1, help="how many answers, one below the other")
-    parser.add_argument("--temperature", type=float, help="0 is greedy; default: as in training")
+    parser.add_argument(
+        "--temperature", type=float, help="default: 0, which is greedy; with --n as in training"
+    )
     parser.add_argument("--max-new-tokens", type=_count, help="default: as in training")
     parser.add_argument("--steps", type=_count, help="of a picture; default: as in evaluation")
     parser.add_argument("--guidance-scale", type=float, help="default: as in evaluation")

@@ -41,12 +41,16 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def train(asked: Run, run_dir: Path) -> None:
+    from tandem.launch.inputs import read_inputs  # imports torch
+
+    with refusals():
+        data = None if asked.settings.estimate else read_inputs(asked.cfg)
     warnings.simplefilter("ignore", FutureWarning)  # of libraries: no user can act on one
     with uncollected(), starting("torch, Lightning"):  # once nothing can be refused any more
         from tandem.launch.run import run, stops
 
     with stops():
-        run(asked.cfg, run_dir, asked.overrides, settings=asked.settings)
+        run(asked.cfg, run_dir, asked.overrides, settings=asked.settings, data=data)
 
 
 @contextmanager

@@ -28,10 +28,15 @@ class EvaluationRecord:
     config: str  # resolved, as YAML
     mirrors: Sequence[Mirror] = ()
 
+    @property
+    def table(self) -> Path:
+        """Rows of samples; the numbers lie beside it, in .json."""
+        return self.run_dir / f"evaluation_{self.split}.jsonl"
+
     def write(self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]) -> None:
         """What was found of the weights after so many iterations."""
         name = f"evaluation_{self.split}"
-        table = self.run_dir / f"{name}.jsonl"
+        table = self.table
         table.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(table.with_suffix(".json"), json.dumps(metrics, indent=1).encode())
         durable.replace(table, jsonl.encode(galleries.write_pictures(rows, table)))

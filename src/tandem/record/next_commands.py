@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from tandem.record import jsonl
-from tandem.record.galleries import list_tables
 from tandem.record.terminal import line
 
 LONGEST = 60  # characters of a prompt that somebody would type
@@ -40,8 +39,8 @@ def interpreter() -> str:
 
 def example(run_dir: Path) -> str:
     """A prompt of the last table of samples, the longest short one of those that scored highest."""
-    last = max(list_tables(run_dir).items(), default=None)
-    rows = [] if last is None else jsonl.read(last[1])
+    last = max((run_dir / "samples").glob("iteration_*.jsonl"), default=None)
+    rows = [] if last is None else jsonl.read(last)
     asked = [row for row in rows if row["kind"] in ("greedy", "eval")]
     known = [(row["reward"], len(row["prompt"]), row["prompt"]) for row in asked if _typed(row)]
     return max(known)[2] if known else "PROMPT"

@@ -25,6 +25,26 @@ def summarise(run_dir: Path, *, warn: Warn | None = None) -> str:
     )
 
 
+def evaluation_table(metrics: Mapping[str, float], weights: str) -> str:
+    """What one evaluation found of these weights: all prompts together, then source by source."""
+    whole = {name: value for name, value in metrics.items() if name.count("/") == 1}
+    rows = [["", weights]]
+    rows += [[name.removeprefix("eval/"), _format_number(value)] for name, value in whole.items()]
+    return "\n".join([*_rule(rows), *_list_sources(metrics)])
+
+
+def _list_sources(metrics: Mapping[str, float]) -> list[str]:
+    split = [name.split("/", 2)[1:] for name in metrics if name.count("/") == 2]
+    if not split:
+        return []
+    titles, sources = (list(dict.fromkeys(parts)) for parts in zip(*split, strict=True))
+    rows = [["", *titles]]
+    for source in sources:
+        found = [metrics.get(f"eval/{title}/{source}") for title in titles]
+        rows.append([source, *map(_format_number, found)])
+    return _rule(rows)
+
+
 def format_seconds(seconds: float) -> str:
     """5.3 s, 12 min 03 s or 2 h 05 min."""
     if seconds < 60:

@@ -115,7 +115,7 @@ def test_a_character_out_of_the_vocabulary_is_a_reason():
     said = Chat(character_tokenizer(), ChatOptions())
     kept, dropped = said.admit([Prompt(id=i, source="sort", text=t) for i, t in enumerate("aZ")], 9)
     assert [prompt.text for prompt in kept] == ["a"]
-    assert dropped[0][1] == "holds characters that the tokenizer does not know"
+    assert dropped[0][1] == "holds 'Z', characters that the tokenizer does not know"
 
 
 def test_all_end_tokens_are_collected_once():

@@ -95,7 +95,10 @@ class Chat:
         refused = [(prompt, self.refusal(prompt)) for prompt in prompts]
         spoken = [prompt for prompt, reason in refused if reason is None]
         unknown = self.unknown  # asked once: tokenizers answer slowly
-        faults = [fault(ids, limit, unknown) for ids in self.encode(spoken)]
+        faults = [
+            self.strange(prompt, unknown) if unknown in ids else fault(ids, limit)
+            for prompt, ids in zip(spoken, self.encode(spoken), strict=True)
+        ]
         judged = [pair for pair in refused if pair[1] is not None]
         judged += zip(spoken, faults, strict=True)
         kept = [prompt for prompt, reason in judged if reason is None]
@@ -115,6 +118,13 @@ class Chat:
             dropped
             + [(e, said.format(n, room)) for e, n, o in zip(kept, totals, long, strict=True) if o],
         )
+
+    def strange(self, prompt: Prompt, unknown: int | None) -> str:
+        """Which characters of a prompt have no token."""
+        letters = sorted(set(self.text(prompt)))
+        alone = zip(letters, self.ids(letters, special=False), strict=True)
+        named = ", ".join(repr(letter) for letter, ids in alone if unknown in ids)
+        return f"holds {named}{', ' if named else ''}characters that the tokenizer does not know"
 
     def refusal(self, prompt: Prompt) -> str | None:
         """What the chat template says against the messages; None if it takes them."""
@@ -142,12 +152,10 @@ class Chat:
         return tuple(dict.fromkeys(several if own is None else [*several, own]))
 
 
-def fault(ids: Sequence[int], limit: int | None, unknown: int | None) -> str | None:
+def fault(ids: Sequence[int], limit: int | None) -> str | None:
     """Why these tokens cannot be a prompt; None if they can."""
     if not ids:
         return "is empty"
-    if unknown in ids:
-        return "holds characters that the tokenizer does not know"
     if limit is not None and len(ids) > limit:
         return f"has {len(ids)} tokens, more than {limit} (rollout.max_prompt_tokens)"
     return None

@@ -1,0 +1,61 @@
+"""Evaluation without training: `evaluate=true`."""
+
+from __future__ import annotations
+
+import torch
+
+from tandem import rng
+from tandem.config import ConfigError
+from tandem.config.refusals import refusing
+from tandem.data import Data
+from tandem.evaluation.evaluate import choose_held_out, evaluate
+from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.launch.people import doing, say
+from tandem.record.evaluation_record import EvaluationRecord
+from tandem.record.summary import evaluation_table
+from tandem.record.terminal import line
+from tandem.settings.settings import Settings
+from tandem.training.callbacks import newest_policy
+from tandem.training.module import PostTraining
+
+
+def evaluated(
+    module: PostTraining, settings: Settings, data: Data, record: EvaluationRecord
+) -> dict[str, float]:
+    """What held-out prompts say of the newest checkpoint of a run, or of a model as it is loaded.
+
+    One process, on one device. The answer stays in the run directory, beside the record.
+    """
+    iteration = 0
+    prompts = choose_held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
+    if not prompts:
+        raise ConfigError(
+            f"evaluation.split={settings.evaluation.split}: the data has no such prompts"
+        )
+    if settings.resume is not None:
+        with refusing():
+            weights, state, iteration = newest_policy(record.run_dir)
+            module.policy.load_weights(weights)
+            module.policy.load_state(state)  # an average may be what is asked for
+    accelerated = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
+    module.policy.to("cuda" if accelerated else "cpu")
+    own, key = settings.evaluation, rng.key(settings.seed, "eval")
+    with doing("evaluating", f"{len(prompts)} prompts"):
+        found = evaluate(
+            module.policy, module.rewards, prompts, own, key=key, full=True, stop=lambda: False
+        )
+    compared = compare_pairs(module.policy, module.algorithm.loss, prompts, own, key=key)
+    metrics = {**found.metrics, **compared}
+    record.write(iteration, metrics, found.rows)
+    say(evaluation_table(metrics, "as loaded" if settings.resume is None else f"at {iteration}"))
+    say(line("measured", f"{len(prompts)} prompts of {own.split}, by {_whom(settings, iteration)}"))
+    say(line("written", f"{record.table} and {record.table.with_suffix('.json').name}"))
+    return metrics
+
+
+def _whom(settings: Settings, iteration: int) -> str:
+    """Which weights an evaluation was of."""
+    if settings.resume is None:
+        return f"model={settings.choices['model']} as it is loaded"
+    which = "the average of the weights" if settings.evaluation.of_average else "the weights"
+    return f"{which} after {iteration} of {settings.iterations} iterations"

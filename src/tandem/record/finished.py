@@ -1,0 +1,30 @@
+"""Whether a run has nothing left to do, from its directory alone: no heavy import."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tandem.record import jsonl
+
+CHECKPOINTS, METRICS, CONFIG = "checkpoints", "metrics.jsonl", "config.yaml"
+ITERATIONS = re.compile(r"^iterations: (\d+)$", re.M)
+
+
+def finished(run_dir: Path) -> int | None:
+    """The iterations of a run that went to its end and left a model and curves; None: it did not.
+
+    Its curves are drawn last.
+    """
+    wanted = planned(run_dir)
+    left = (f"{CHECKPOINTS}/step_{wanted or 0:06d}", "model", "curves.png")
+    if wanted is None or not all((run_dir / name).exists() for name in left):
+        return None
+    lines = jsonl.read(run_dir / METRICS)
+    return wanted if lines and lines[-1]["iteration"] == wanted else None
+
+
+def planned(run_dir: Path) -> int | None:
+    path = run_dir / CONFIG
+    found = ITERATIONS.search(path.read_text(errors="replace")) if path.is_file() else None
+    return None if found is None else int(found[1])

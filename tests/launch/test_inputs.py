@@ -1,0 +1,46 @@
+"""Data, rewards and folders are judged before Lightning is imported or a directory is made."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.config import ConfigError, compose
+from tandem.launch.inputs import check_places, read_inputs
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("dry_run", ["true", "false"])
+def test_a_file_of_prompts_that_is_not_there_stops_a_run_before_heavy_imports(tmp_path, dry_run):
+    words = ["data=jsonl", "data.path=nope.jsonl", "run_dir=runs/a/b", f"dry_run={dry_run}"]
+    line = [sys.executable, "-X", "importtime", str(ROOT / "train.py"), *words]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    said = [row for row in done.stderr.splitlines() if not row.startswith("import time:")]
+    assert said == [f"data.path=nope.jsonl: No such file or directory: {tmp_path}/nope.jsonl"]
+    assert done.returncode == 2
+    imported = {row.rpartition("|")[2].strip() for row in done.stderr.splitlines()}
+    assert not imported & {"lightning", "transformers", "peft", "diffusers", "wandb"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_is_no_folder_is_named_by_its_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cfg = compose(["model=hf", "model.path=./nope"])
+    with pytest.raises(ConfigError, match=rf"^model.path=./nope: there is no {tmp_path}/nope$"):
+        check_places(cfg)
+    (tmp_path / "nope").mkdir()
+    check_places(cfg)
+    check_places(compose(["model=hf", "model.path=Qwen/Qwen3-0.6B"]))  # the hub may have it
+
+
+def test_the_package_of_a_reward_is_asked_for_early(monkeypatch):
+    monkeypatch.setattr("tandem.rewards.math_verify.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="reward=math_verify needs a package: pip install"):
+        read_inputs(compose(["reward=math_verify"]))
+
+
+def test_a_dry_run_downloads_nothing():
+    assert read_inputs(compose(["data=hub", "data.name=no/such", "dry_run=true"])) is None
