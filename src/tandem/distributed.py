@@ -37,7 +37,8 @@ def is_first() -> bool:
 def with_all_rows(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`function` over the rows of all ranks; every rank gets its own rows of the result back.
 
-    The records must start with a tensor field of B rows; tuples (texts, prompts) do not travel.
+    The records must start with a tensor field of B rows; tuples (texts, prompts) do not travel. It
+    takes tensors [B, ...] and gives one.
     """
 
     def on_all_rows(*records: Record) -> Tensor:
@@ -71,17 +72,17 @@ def all_gather_object(own: list) -> list:
 
 
 def all_sum(value: Tensor) -> Tensor:
-    """Sum over ranks."""
+    """Sum over ranks. Of any shape [...]."""
     return _reduce(value, dist.ReduceOp.SUM)
 
 
 def all_max(value: Tensor) -> Tensor:
-    """Maximum over ranks."""
+    """Maximum over ranks. Of any shape [...]."""
     return _reduce(value, dist.ReduceOp.MAX)
 
 
 def is_sharded(value: Tensor) -> bool:
-    """Whether each rank holds a part of it (a DTensor)."""
+    """Whether each rank holds a part of it (a DTensor). Of any shape [...]."""
     if not (dist.is_available() and dist.is_initialized()):
         return False
     from torch.distributed.tensor import DTensor  # takes most of a second
@@ -90,12 +91,18 @@ def is_sharded(value: Tensor) -> bool:
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """All of a tensor that is cut over ranks, which meet here; any other one as it is."""
+    """All of a tensor that is cut over ranks, which meet here; any other one as it is.
+
+    Of any shape [...].
+    """
     return value.full_tensor() if is_sharded(value) else value
 
 
 def gather_on_first(value: Tensor) -> Tensor | None:
-    """The same on the first rank, where it will be written, on its CPU if it was cut; else None."""
+    """The same on the first rank, where it will be written, on its CPU if it was cut; else None.
+
+    Of any shape [...].
+    """
     found = full_tensor(value)
     if rank() != 0:
         return None
@@ -103,7 +110,10 @@ def gather_on_first(value: Tensor) -> Tensor | None:
 
 
 def shard_like(present: Tensor, value: Tensor) -> Tensor:
-    """This rank's part of what all ranks have whole, if what is there now is cut; else all."""
+    """This rank's part of what all ranks have whole, if what is there now is cut; else all.
+
+    `value` has the whole shape [...] of `present`.
+    """
     if not is_sharded(present):
         return value
     from torch.distributed.tensor import distribute_tensor

@@ -47,7 +47,7 @@ class Experience:
 
 
 def select_rows(experience: Experience, rows: Tensor) -> Experience:
-    """The chosen rows, without the steps that none of them has."""
+    """The chosen rows, without the steps that none of them has. `rows`: [N] int64."""
     chosen = take(experience, rows)
     rollout, returns = chosen.rollout, chosen.returns
     steps = max(int(rollout.length.max()), 1)

@@ -13,7 +13,7 @@ from torch import nn
 def locate(path: str, *, key: str) -> str:
     """The path of a folder, or the name of a hub repository that is cached or can be reached.
 
-    `key` is the setting that a complaint names.
+    `key` is the setting that a complaint names. Raises ValueError where it is neither.
     """
     folder = Path(path).expanduser()
     if folder.is_dir():
@@ -25,7 +25,10 @@ def locate(path: str, *, key: str) -> str:
 
 
 def check_hub(name: str, key: str) -> None:
-    """One quick question: transformers would ask for a minute before it gave up."""
+    """One quick question: transformers would ask for a minute before it gave up.
+
+    Raises ValueError where the hub does not answer or does not have it.
+    """
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(name, "config.json"), str):

@@ -24,6 +24,7 @@ class Additive:
     __slots__ = ()
 
     def parts(self) -> list[Tensor]:
+        """The sums that add up over ranks and micro-batches."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def __add__(self, other: Self) -> Self:
@@ -45,6 +46,8 @@ class Sum(Additive):
 
 @dataclass(frozen=True, slots=True)
 class Max:
+    """The largest value over ranks and micro-batches."""
+
     most: Tensor
 
     def __add__(self, other: Max) -> Max:
@@ -53,6 +56,8 @@ class Max:
 
 @dataclass(frozen=True, slots=True)
 class Min:
+    """The smallest value over ranks and micro-batches."""
+
     least: Tensor
 
     def __add__(self, other: Min) -> Min:
@@ -85,6 +90,7 @@ class Correlation(Additive):
 
     @staticmethod
     def value(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float | None:
+        """Pearson's coefficient from five sums; None where x or y is constant."""
         if not count:
             return None
         of_x, of_y = xx - x * x / count, yy - y * y / count
@@ -122,18 +128,18 @@ def merge_metrics(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Sum:
-    """Mean over the steps of the mask."""
+    """Mean over the steps of the mask. Both are [B, T], or [B]."""
     return Sum(torch.where(mask, x, 0).sum(), mask.sum())
 
 
 def effective_size(weight: Tensor, mask: Tensor) -> EffectiveSize:
-    """Of the weights of the steps of the mask."""
+    """Of the weights of the steps of the mask. Both are [B, T]."""
     inside = torch.where(mask, weight, 0)
     return EffectiveSize(inside.sum(), inside.square().sum(), mask.sum())
 
 
 def correlation(x: Tensor, y: Tensor, mask: Tensor) -> Correlation:
-    """Over the steps of the mask."""
+    """Over the steps of the mask. All are [B, T]."""
     x, y = (torch.where(mask, value, 0).double() for value in (x, y))
     products = (x * x, y * y, x * y)
     return Correlation(mask.sum(), *(part.sum() for part in (x, y, *products)))
@@ -146,7 +152,7 @@ def own_metrics(loss: Callable, batch: CoupledBatch, *surveyed: Tensor) -> dict[
 
 
 def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
-    """Over the steps of the mask; the standard deviation is the population's."""
+    """Over the steps of the mask; the standard deviation is the population's. Both are [B, T]."""
     kept = advantages[mask].double()
     if not len(kept):
         return {}

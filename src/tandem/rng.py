@@ -50,7 +50,7 @@ def bits(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "c
 
 
 def at(keys: Tensor, index: Tensor) -> Tensor:
-    """The draw of each index under each key, int64; the two broadcast."""
+    """The draw of each index under each key, int64; the two broadcast: [...]."""
     # As `further`, but in place: the noise of pictures is long, and copies cost more than sums.
     drawn = keys + (index + 1) * GOLDEN
     for by, multiplier in STEPS:
@@ -59,7 +59,7 @@ def at(keys: Tensor, index: Tensor) -> Tensor:
 
 
 def unit(drawn: Tensor) -> Tensor:
-    """int64 bits -> float64 in (0, 1), never 0 and never 1."""
+    """int64 bits -> float64 in (0, 1), never 0 and never 1: [...] -> [...]."""
     fraction = _shift(drawn, 11).double()
     # The largest of the 2^53 values would round up to 1.
     return fraction.add_(0.5).mul_(2.0**-53).clamp_(max=1 - 2.0**-53)
@@ -78,7 +78,10 @@ def normal(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = 
 
 
 def gumbel(drawn: Tensor) -> Tensor:
-    """Standard Gumbel float32 from int64 bits: argmax(logits + gumbel) draws from the softmax."""
+    """Standard Gumbel float32 from int64 bits: argmax(logits + gumbel) draws from the softmax.
+
+    Shape: [...] -> [...].
+    """
     return -(-unit(drawn).log()).log().float()
 
 

@@ -124,7 +124,8 @@ class Scores:
     def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
         """One named reward of each sample, [B]; None: the first one.
 
-        For a prompt that it does not judge, the first of the rewards that do.
+        For a prompt that it does not judge, the first of the rewards that do. Raises ValueError for
+        a name that is no reward.
         """
         name = next(iter(self.parts)) if name is None else name
         if name not in self.parts:
@@ -181,7 +182,7 @@ class CoupledBatch:
 
     @property
     def evidence(self) -> Tensor:
-        """What carries the gradient of the policy."""
+        """What carries the gradient of the policy: [B, T]."""
         return self.logp
 
     @property
@@ -215,7 +216,7 @@ class DecoupledBatch:
 
     @property
     def evidence(self) -> Tensor:
-        """What carries the gradient of the policy."""
+        """What carries the gradient of the policy: [B, T, D]."""
         return self.error
 
     def __post_init__(self) -> None:
@@ -243,6 +244,7 @@ def mask_without(rows: Tensor | None, mask: Tensor) -> Tensor:
 
 
 def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:
+    """Raise ValueError for the first tensor whose shape is not [want, ...], naming its owner."""
     for name, tensor in tensors.items():
         if tensor is not None and tuple(tensor.shape) != want:
             raise ValueError(f"{owner}.{name} is {tuple(tensor.shape)}, but it should be {want}")
@@ -284,7 +286,10 @@ def pad_steps(value: Tensor, width: int) -> Tensor:
 
 
 def map_fields(record: Record, change: Callable, *others: Record) -> Record:
-    """Rebuild a record (nested ones too) with `change` applied to each tensor and tuple in it."""
+    """Rebuild a record (nested ones too) with `change` applied to each tensor and tuple in it.
+
+    Raises TypeError for a field that is neither.
+    """
     if record is None:
         return None
     if isinstance(record, Tensor | tuple):

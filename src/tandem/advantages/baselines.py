@@ -23,6 +23,8 @@ class MovingAverage(StatefulComponent):
 
     b is divided by 1 - decay^n after n iterations: without that it would be near 0 for the first
     1 / (1 - decay) of them. It is 0 in the first one, and no sample is compared with itself.
+    Source: Williams 1992, REINFORCE with a moving baseline; the correction of b is that of Adam
+    (arXiv:1412.6980).
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class MovingAverage(StatefulComponent):
 
     @torch.no_grad()
     def forward(self, scores: Scores, rollout: Rollout) -> Tensor:
-        """The rows of all ranks, once per iteration."""
+        """The rows of all ranks, once per iteration: [B, T]."""
         mask = scored_steps(scores, rollout)
         returns = return_to_go(step_rewards(scores, rollout), mask)
         advantages = torch.where(mask, returns - self.baseline, 0)
@@ -66,7 +68,7 @@ def remax(scores: Scores, rollout: Rollout) -> Tensor:
     """G_t - R of the greedy answer to the same prompt (ReMax, arXiv:2310.10505).
 
     The greedy row is the one with `rollout.baseline`; a group whose greedy row is missing or has no
-    score gets 0.
+    score gets 0. Shape: [B, T].
     """
     greedy = scores.scored & _compared_with(rollout)
     count = group_sum(greedy, rollout.group)

@@ -30,6 +30,7 @@ class Standardised(Wrapper):
     """(A - mean) / (std + eps), the statistics those of the samples' mean advantages.
 
     TRL's `normalize_advantages`, for estimators that give every step of a sample the same.
+    Source: TRL's normalize_advantages.
     """
 
     of: Estimator
@@ -69,7 +70,10 @@ class Share(Switch):
 @register_adv_estimator("combined")
 @dataclass(frozen=True)
 class Combined(Wrapper):
-    """sum of coef * A over named shares; coefficient 0 switches one off, and its needs."""
+    """sum of coef * A over named shares; coefficient 0 switches one off, and its needs.
+
+    Tandem's own.
+    """
 
     shares: Mapping[str, Share]
 

@@ -19,7 +19,10 @@ TIE = 1e-6  # scores of a group that differ by less are float noise: no signal
 # The score a row brings: 1 for demonstrations
 @register_adv_estimator
 def given(scores: Scores, rollout: Rollout) -> Tensor:
-    """The score itself: demonstrations bring 1."""
+    """The score itself: demonstrations bring 1.
+
+    Shape: [B, T]. Tandem's own: supervised training as a policy gradient.
+    """
     return spread_over_steps(scores.total, rollout.mask)
 
 
@@ -35,7 +38,8 @@ def group_relative(
 
     Exactly 0 in a group whose scores tie or of which a single sample was scored.
     Source: GRPO, arXiv:2402.03300; `scale=None` is Dr. GRPO, arXiv:2503.20783; `scale=batch_std` is
-    Lite PPO, arXiv:2508.08221; `scale=batch_population_std` is Flow-GRPO, arXiv:2505.05470.
+    Lite PPO, arXiv:2508.08221; `scale=batch_population_std` is Flow-GRPO, arXiv:2505.05470. Shape:
+    [B, T].
     """
     centred = centre(scores, rollout.group)
     if scale is not None:
@@ -46,7 +50,10 @@ def group_relative(
 # R minus the mean of the group's other samples (RLOO)
 @register_adv_estimator(compares="group")
 def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
-    """R_i minus the mean score of the *other* samples of its group (RLOO, arXiv:2402.14740)."""
+    """R_i minus the mean score of the *other* samples of its group (RLOO, arXiv:2402.14740).
+
+    Shape: [B, T].
+    """
     count = group_sum(scores.scored, rollout.group)
     return spread_over_steps(
         centre(scores, rollout.group) * count / (count - 1).clamp(min=1), rollout.mask
@@ -57,7 +64,10 @@ def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
 @register_adv_estimator(compares="group")
 def opo(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the group's mean score weighed by trained steps, which is the optimal baseline if
-    every step adds as much to the variance of the gradient (OPO, arXiv:2505.23585)."""
+    every step adds as much to the variance of the gradient (OPO, arXiv:2505.23585).
+
+    Shape: [B, T].
+    """
     centred = centre(scores, rollout.group)
     steps = rollout.mask.sum(1) * scores.scored.to(centred.dtype)
     shift = group_sum(steps * centred, rollout.group)
@@ -71,7 +81,7 @@ def opo(scores: Scores, rollout: Rollout) -> Tensor:
 def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
     """(R - mean) / mean of the group, 0 where the mean is 0 (MaxRL, arXiv:2602.02710).
 
-    Raises if a score is negative: the mean then says nothing of how rare success is.
+    Raises if a score is negative: the mean then says nothing of how rare success is. Shape: [B, T].
     """
     if (scores.total < 0).any():
         raise ValueError(
@@ -88,7 +98,7 @@ def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
 def gpg(scores: Scores, rollout: Rollout) -> Tensor:
     """alpha (R - mean), alpha = scored samples / those in groups that vary (GPG, arXiv:2504.02546).
 
-    alpha makes up for the groups that add nothing to a mean over all samples.
+    alpha makes up for the groups that add nothing to a mean over all samples. Shape: [B, T].
     """
     informative = varies(scores, rollout.group) & scores.scored
     alpha = scores.scored.sum() / informative.sum().clamp(min=1)
@@ -100,7 +110,8 @@ def gpg(scores: Scores, rollout: Rollout) -> Tensor:
 def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the mean score of all samples: REINFORCE with a baseline.
 
-    The mean is over samples; one over steps would depend on how long the answers are.
+    The mean is over samples; one over steps would depend on how long the answers are. Shape:
+    [B, T]. Source: Williams 1992, https://doi.org/10.1007/BF00992696.
     """
     return spread_over_steps(centre(scores, torch.zeros_like(rollout.group)), rollout.mask)
 
@@ -127,7 +138,7 @@ def batch_population_std(scores: Scores, group: Tensor) -> Tensor:
 
 
 def divide(centred: Tensor, divisor: Tensor) -> Tensor:
-    """centred / divisor; 0 where the divisor is, which is where all is 0."""
+    """centred / divisor; 0 where the divisor is, which is where all is 0: [B] each."""
     return centred / torch.where(divisor > 0, divisor, 1)
 
 

@@ -29,7 +29,8 @@ def by_part(
 ) -> Tensor:
     """sum_k w_k (R_k - mean) / (scale + eps), each reward k within the group.
 
-    A sample that reward k did not score leaves k's statistics and gets nothing from k.
+    A sample that reward k did not score leaves k's statistics and gets nothing from k. Shape:
+    [B, T]. Source: GDPO without its last step, arXiv:2601.05242.
     """
     of_sample = sum_parts(scores, rollout.group, weights, scale=scale, eps=eps)
     return spread_over_steps(of_sample, rollout.mask)
@@ -49,7 +50,8 @@ def gdpo(
 
     Its mean among them is 0 already, and so stays exactly 0 what ties in every part. `scale` is of
     each group for the parts, and of all samples for their sum.
-    Source: GDPO, arXiv:2601.05242; over samples as in TRL, not over steps as in verl.
+    Source: GDPO, arXiv:2601.05242; over samples as in TRL, not over steps as in verl. Shape:
+    [B, T].
     """
     of_sample = sum_parts(scores, rollout.group, weights, scale=scale, eps=eps)
     std = scale(replace(scores, total=of_sample), torch.zeros_like(rollout.group))
@@ -74,7 +76,10 @@ def sum_parts(
 
 
 def select_part(scores: Scores, name: str) -> Scores:
-    """The scores as if `name` were the only reward."""
+    """The scores as if `name` were the only reward.
+
+    Raises ValueError for a name that is no reward.
+    """
     if name not in scores.parts:
         raise ValueError(f"no reward is called {name!r}; there are {', '.join(scores.parts)}")
     part = scores.parts[name]

@@ -28,7 +28,8 @@ def best_gap(
 ) -> Tensor:
     """The best sample of a group gets its lead over the second, / (scale + eps); the others 0.
 
-    0 if two samples are best, or if a single one was scored. Source: `grpo_passk` of verl.
+    0 if two samples are best, or if a single one was scored. Source: `grpo_passk` of verl. Shape:
+    [B, T].
     """
     order = ascending(scores.total, scores, rollout.group)
     last = (order.place == order.count - 1) & (order.count > 1)
@@ -47,7 +48,7 @@ def pass_at_k(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 
     With mu = pass@k of the group and sd = sqrt(mu (1 - mu)): a correct sample gets (1 - mu) / sd, a
     wrong one (1 - mu - P(k - 1 others all wrong)) / sd; 0 where sd is 0, or fewer than k were
-    scored. Source: arXiv:2508.10751. Raises unless every score is 0 or 1.
+    scored. Source: arXiv:2508.10751. Raises unless every score is 0 or 1. Shape: [B, T].
     """
     refuse_degrees(scores)
     right = scores.scored & (scores.total > 0.5)
@@ -65,7 +66,7 @@ def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     """sum of max(S) over the sets S of k samples that hold this one, over the number of all sets.
 
     Unbiased for the gradient of the expected best of k, without a baseline: a tie is not 0.
-    0 where fewer than k were scored. Source: PKPO, arXiv:2505.15201.
+    0 where fewer than k were scored. Source: PKPO, arXiv:2505.15201. Shape: [B, T].
     """
     order = ascending(scores.total.double(), scores, rollout.group)
     as_best = order.value * share(order.place, order.count, k, taken=1)
@@ -80,7 +81,7 @@ def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     """As `pkpo`, with max(S) - max(S without this one) in place of max(S).
 
     A sample gets what it adds to the sets that it is the best of, so a tie is exactly 0.
-    Source: PKPO's leave-one-out baseline, arXiv:2505.15201. Raises if k < 2.
+    Source: PKPO's leave-one-out baseline, arXiv:2505.15201. Raises if k < 2. Shape: [B, T].
     """
     if k < 2:
         raise ValueError(
@@ -94,6 +95,7 @@ def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 
 
 def refuse_degrees(scores: Scores) -> None:
+    """Raise ValueError for scores other than 0 and 1: pass@k is of right and wrong samples."""
     binary = (scores.total == 0) | (scores.total == 1)
     if not binary.all():
         raise ValueError(
@@ -118,17 +120,18 @@ class Ascending:
         return x.new_zeros(self.rows).index_copy(0, self.row, x)
 
     def sum_within(self, x: Tensor) -> Tensor:
-        """Sum over the group, for every row of it."""
+        """Sum over the group, for every row of it: [N] -> [N]."""
         return group_sum(x, self.group)
 
     def sum_until(self, x: Tensor) -> Tensor:
-        """Sum over the rows of the group up to and with this one."""
+        """Sum over the rows of the group up to and with this one: [N] -> [N]."""
         total = x.cumsum(0)
         first = torch.arange(len(x), device=x.device) - self.place
         return total - (total - x)[first]
 
 
 def ascending(value: Tensor, scores: Scores, group: Tensor) -> Ascending:
+    """Sort the scored samples of each group by `value` [B], lowest first."""
     row = scores.scored.nonzero()[:, 0]
     row = row[value[row].argsort(stable=True)]
     row = row[group[row].argsort(stable=True)]
@@ -151,7 +154,7 @@ def share(n: Tensor, of: Tensor, k: int, *, taken: int = 0) -> Tensor:
 
 
 def log_choose(n: Tensor, k: int) -> Tensor:
-    """log C(n, k) where 0 <= k <= n; elsewhere some finite number."""
+    """log C(n, k) where 0 <= k <= n; elsewhere some finite number: [N] -> [N] float64."""
     k = max(k, 0)
     n = n.clamp(min=k)
     return torch.lgamma(n + 1) - math.lgamma(k + 1) - torch.lgamma(n - k + 1)

@@ -16,7 +16,8 @@ def preferred(scores: Scores, rollout: Rollout) -> Tensor:
     """+1 for the best and -1 for the worst sample of each group, 0 for all others.
 
     0 in a group that ties or of which a single sample can be trained and was scored: no sample is
-    preferred to itself. Of equals the first one counts.
+    preferred to itself. Of equals the first one counts. Shape: [B, T]. Source: OAIF,
+    arXiv:2402.04792, which takes two samples of a prompt for a pair.
     """
     usable = scores.scored & rollout.trained.any(1)
     return spread_over_steps(extremes(scores.total, usable, rollout.group), rollout.trained)

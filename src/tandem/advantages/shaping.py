@@ -47,7 +47,10 @@ def penalise(
 
 @register_truncation(lowers_scores=True, refused=OF_ANSWERS)
 def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Shaped:
-    """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476)."""
+    """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476).
+
+    Raises ValueError unless 0 < buffer <= limit.
+    """
     if not 0 < buffer <= limit:
         raise ValueError(
             f"overlong needs 0 < buffer <= limit, but buffer={buffer} and limit={limit}"
@@ -57,4 +60,5 @@ def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Sh
 
 
 def minus(scores: Scores, loss: Tensor) -> Scores:
+    """Take `loss` [B] from the totals of samples that have a score."""
     return replace(scores, total=scores.total - loss * scores.scored)

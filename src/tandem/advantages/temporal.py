@@ -22,7 +22,10 @@ from tandem.types import Rollout, Scores
 def reward_to_go(
     scores: Scores, rollout: Rollout, *, gamma: Annotated[float, fraction] = 1.0
 ) -> Tensor:
-    """G_t = r_t + gamma G_t+, of no baseline: whitened it is REINFORCE++ (arXiv:2501.03262)."""
+    """G_t = r_t + gamma G_t+, of no baseline: whitened it is REINFORCE++ (arXiv:2501.03262).
+
+    Shape: [B, T].
+    """
     return return_to_go(step_rewards(scores, rollout), scored_steps(scores, rollout), gamma=gamma)
 
 
@@ -35,7 +38,10 @@ def generalised(
     gamma: Annotated[float, fraction] = 1.0,
     lam: Annotated[float, fraction] = 0.95,  # published for short answers; 1 for long ones
 ) -> Tensor:
-    """The advantages of `gae` by the values before the update; not whitened."""
+    """The advantages of `gae` by the values before the update; not whitened.
+
+    Shape: [B, T]. Source: GAE, arXiv:1506.02438.
+    """
     return _estimates(scores, rollout, gamma, lam)[0]
 
 
@@ -47,7 +53,10 @@ def gae_returns(
     gamma: Annotated[float, fraction] = 1.0,
     lam: Annotated[float, fraction] = 0.95,
 ) -> Tensor:
-    """The returns of `gae`, which a critic learns; of a sample without a score the value it has."""
+    """The returns of `gae`, which a critic learns; of a sample without a score the value it has.
+
+    Shape: [B, T].
+    """
     returns = _estimates(scores, rollout, gamma, lam)[1]
     unknown = rollout.trained & ~scores.scored[:, None]
     return torch.where(unknown, rollout.old_values, returns)
@@ -76,7 +85,7 @@ def step_rewards(scores: Scores, rollout: Rollout) -> Tensor:
 
 
 def return_to_go(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:
-    """G_t = r_t + gamma G_t+, t+ the next trained step."""
+    """G_t = r_t + gamma G_t+, t+ the next trained step: [B, T]."""
     return discount(rewards, mask, decay=gamma)
 
 
@@ -86,7 +95,7 @@ def gae(
     """Advantages A_t = delta_t + gamma lam A_t+, and returns A_t + V_t.
 
     delta_t = r_t + gamma V_t+ - V_t; nothing is worth anything after the last trained step.
-    Source: arXiv:1506.02438. Advantages are not whitened here.
+    Source: arXiv:1506.02438. Advantages are not whitened here. All are [B, T].
     """
     delta = rewards + gamma * shift_to_next(values, mask) - values
     advantages = discount(delta, mask, decay=gamma * lam)
@@ -94,7 +103,7 @@ def gae(
 
 
 def discount(x: Tensor, mask: Tensor, *, decay: float) -> Tensor:
-    """y_t = x_t + decay y_t+, 0 outside the mask."""
+    """y_t = x_t + decay y_t+, 0 outside the mask: [B, T] -> [B, T]."""
     carried, result = torch.zeros_like(x[:, 0]), torch.zeros_like(x)
     for t in reversed(range(x.shape[1])):
         carried = torch.where(mask[:, t], x[:, t] + decay * carried, carried)
@@ -103,7 +112,7 @@ def discount(x: Tensor, mask: Tensor, *, decay: float) -> Tensor:
 
 
 def shift_to_next(x: Tensor, mask: Tensor) -> Tensor:
-    """x of the next trained step, 0 where there is none."""
+    """x of the next trained step, 0 where there is none: [B, T] -> [B, T]."""
     carried, result = torch.zeros_like(x[:, 0]), torch.zeros_like(x)
     for t in reversed(range(x.shape[1])):
         result[:, t] = carried
@@ -114,7 +123,8 @@ def shift_to_next(x: Tensor, mask: Tensor) -> Tensor:
 def whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
     """(x - mean) / sqrt(var + eps) over the trained steps of all rows, var the unbiased one.
 
-    0 outside the mask, and everywhere if x is the same on all trained steps.
+    0 outside the mask, and everywhere if x is the same on all trained steps. Shape: [B, T] ->
+    [B, T].
     """
     count, dtype, x = mask.sum(), x.dtype, x.double()
     mean = torch.where(mask, x, 0).sum() / count.clamp(min=1)

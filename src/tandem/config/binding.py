@@ -36,7 +36,10 @@ class Call:
 
 
 def bind(node: Mapping[str, Any], where: str) -> Call:
-    """The call that a node with `_target_` stands for."""
+    """The call that a node with `_target_` stands for.
+
+    Raises ConfigError where it does not bind.
+    """
     for name in map(str, node):
         if name.startswith("_") and name not in MARKS:
             raise ConfigError(f"{where}: {name} is not supported; write {' and '.join(MARKS)} only")
@@ -46,7 +49,10 @@ def bind(node: Mapping[str, Any], where: str) -> Call:
 
 
 def bind_call(target: Callable, given: Mapping[str, Any], where: str, *, partial: bool) -> Call:
-    """`given` as arguments of `target`: every name exists, nothing is missing, every value fits."""
+    """`given` as arguments of `target`: every name exists, nothing is missing, every value fits.
+
+    Raises ConfigError for the first thing that is wrong.
+    """
     parameters = signature(target).parameters.values()
     accepted = {p.name: p for p in parameters if p.kind in BY_NAME}
     if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters):
@@ -103,7 +109,10 @@ def _comes_later(parameter: Parameter) -> bool:
 
 def convert(value: object, annotation: object, where: str) -> Any:
     """`value` as its annotation wants it, type and bounds: calls for nodes, tuples and records
-    where it says so."""
+    where it says so.
+
+    Raises ConfigError for any other value.
+    """
     converted = _convert(value, annotation, where)
     for limit in limits(annotation):
         if (said := limit.broken(converted)) is not None:

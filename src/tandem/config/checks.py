@@ -26,7 +26,10 @@ OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
 
 
 def check_config(cfg: DictConfig) -> Settings:
-    """The settings of a configuration in which every call binds and no rule is broken."""
+    """The settings of a configuration in which every call binds and no rule is broken.
+
+    Raises ConfigError for the first rule that is broken.
+    """
     case = make_case(cfg)
     remote = remotes_can_be_asked({"reward": case.rewards, "rollout": case.rollout})
     for broken in chain(remote, check(case)):

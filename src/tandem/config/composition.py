@@ -68,6 +68,7 @@ def compose_with_hydra(overrides: Sequence[str], *, recorded: bool = False) -> D
 
 
 def drop_hydra(whole: DictConfig) -> DictConfig:
+    """The configuration of the run alone."""
     cfg = copy.deepcopy(whole)
     with open_dict(cfg):
         del cfg["hydra"]

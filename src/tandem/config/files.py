@@ -57,6 +57,8 @@ class Repository(ConfigRepository):
         return copied
 
     def load_config(self, config_path: str) -> ConfigResult | None:
+        """A file that has been read before is copied, not read again; a loss without a preset
+        becomes one."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
             return self._algorithm(config_path)
@@ -106,6 +108,7 @@ def algorithm_of(name: str, loss: Plain, ppo: Plain) -> Plain:
 
 
 def parse_text(text: str, path: Path) -> Plain:
+    """The mapping that a YAML text holds. Raises ConfigError for any other."""
     try:
         content = yaml.load(text, Loader=Yaml)  # a subclass of the safe one
     except yaml.MarkedYAMLError as error:

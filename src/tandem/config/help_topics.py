@@ -37,6 +37,7 @@ class Key:
 
     @property
     def meaning(self) -> str:
+        """What the comment beside the key says."""
         kind = describe(self.annotation) or "anything"
         bound = "".join(f", must {limit}" for limit in limits(self.annotation))
         return f"{kind}{bound}{'; ' if self.said else ''}{self.said}"

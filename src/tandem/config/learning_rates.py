@@ -61,6 +61,7 @@ def language_rate(level: Level, *, parameters: float | None, lora: bool) -> floa
 
 
 def flow_rate(level: Level, *, parameters: float | None, lora: bool) -> float:
+    """The learning rate of a flow at one level of its range."""
     if parameters is not None and parameters < TINY:
         return _round(_at(FLOW["tiny"], level))
     return _round(_at(FLOW["adapters" if lora else "weights"], level))

@@ -155,6 +155,7 @@ def read(default: ResultDefault, repo: IConfigRepository) -> Plain:
 
 
 def place_content(content: Any, package: str | None) -> Plain:
+    """The content of a file at the place that its package names."""
     names = package.split(".") if package else []
     return reduce(lambda inner, name: {name: inner}, reversed(names), content)
 

@@ -29,6 +29,8 @@ Menu = Mapping[str, Sequence[str]]  # group, with slashes -> its options
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
+    """The overrides of a command line. Raises ConfigError for one that cannot be read or was
+    renamed."""
     for word in overrides:
         if (new := present_override(word)) != word:
             raise ConfigError(f"{word} was renamed to {new}")
@@ -101,6 +103,7 @@ def refuse_wrong_choice(override: Override, menu: Menu) -> None:
 
 
 def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
+    """Raise ConfigError for an option that the group does not have."""
     if chosen is None:
         raise ConfigError(f"{group}=null: write ~{group} to leave it out")
     options = [*menu[group], *(f"{sub}/{o}" for sub, o in _below(group, menu))]
@@ -129,5 +132,6 @@ def _below(group: str, menu: Menu) -> Iterator[tuple[str, str]]:
 
 
 def quote(folder: Path) -> str:
+    """A folder as a command line takes it."""
     text = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{text}'"

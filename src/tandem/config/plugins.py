@@ -25,7 +25,8 @@ def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
     """Import the modules; the `conf` folders that stand beside them hold further options.
 
     `recorded`: it is a run that names them, and not the user. Then they must be those that he named
-    before: the same file with the same bytes.
+    before: the same file with the same bytes. Raises ConfigError for a module that cannot be
+    imported or was not confirmed.
     """
     if not isinstance(names, list):
         raise ConfigError(f"plugins: expected a list of modules, such as plugins=[{names}]")

@@ -33,7 +33,10 @@ CONFIRMED = re.compile(r"(reward|rollout)(\.\w+)*\.(url|token_env|api_key_env)")
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:
-    """What a command line asks for: a run of its own, or one that goes on."""
+    """What a command line asks for: a run of its own, or one that goes on.
+
+    Raises ConfigError for a sweep, and for whatever is wrong with one run.
+    """
     for part in parse(overrides):
         if part.key_or_group == "sweep" and not part.is_delete():
             text = part.input_line
@@ -49,7 +52,10 @@ def find_resumed_run(overrides: Sequence[str]) -> Path | None:
 
 
 def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
-    """The configuration in a run directory, with the overrides that may be given beside it."""
+    """The configuration in a run directory, with the overrides that may be given beside it.
+
+    Raises ConfigError for a directory that is no run, and for an override that may not change.
+    """
     cfg = _read_record(folder)
     given = parse(overrides)
     trust.believe(given)

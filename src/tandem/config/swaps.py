@@ -46,6 +46,7 @@ class Numbers:
 
 
 def belongs(default: ResultDefault, group: str, place: str) -> bool:
+    """Whether a file belongs to the part of a group that stands at a place."""
     package = f"{default.package or ''}."
     return default.config_path.startswith(f"{group}/") or package.startswith(f"{place}.")
 

@@ -44,11 +44,13 @@ class Asked:
 
 
 def place() -> Path:
+    """The file of what this user has confirmed."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "tandem" / "trusted.json"
 
 
 def read_trusted() -> Trusted:
+    """What this user has confirmed so far."""
     path = place()
     if not path.is_file():
         return Trusted()

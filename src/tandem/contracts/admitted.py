@@ -27,6 +27,7 @@ def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
 
 
 def refuse_unknown(what: str, given: object, known: Collection[object]) -> None:
+    """Raise ValueError for the first of `given` that is not among the known ones, with those."""
     if given in known:
         return
     nearest = difflib.get_close_matches(str(given), [str(one) for one in known], 1, 0.5)

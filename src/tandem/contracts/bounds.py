@@ -27,10 +27,12 @@ class Bound:
     open_high: bool = False
 
     def admits(self, number: float) -> bool:
+        """Whether a number lies between the two ends."""
         above = number > self.low if self.open_low else number >= self.low
         return above and (number < self.high if self.open_high else number <= self.high)
 
     def broken(self, value: object) -> str | None:
+        """What a value that lies outside must do instead; None: it lies inside, or is no number."""
         numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         judged = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
         return None if all(map(self.admits, judged)) else f"must {self}"

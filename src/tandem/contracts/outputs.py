@@ -44,6 +44,7 @@ class Output:
         """What the part makes of these records, if it may be used.
 
         mask: [B, T], None: the first record is it. `learns`: there is a gradient to be had.
+        Raises WrongOutput if it may not be used.
         """
         try:
             value = part(*records)
@@ -121,6 +122,7 @@ def refuse_undeclared(
 
 
 def named(part: Callable) -> str:
+    """The name of the function or class of a part."""
     owner = unwrap_partial(part)[0]
     return getattr(owner, "__name__", type(owner).__name__)
 

@@ -23,6 +23,7 @@ class Spelling:
         return f"({', '.join(self.takes)}, *, numbers) -> {self.gives}"
 
     def fits(self, function: Callable) -> bool:
+        """Whether a function takes these names by position, and beyond them numbers alone."""
         parameters = list(inspect.signature(function).parameters.values())
         first, others = parameters[: len(self.takes)], parameters[len(self.takes) :]
         return (

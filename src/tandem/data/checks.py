@@ -14,7 +14,10 @@ OWN_KEYS = ("prompt", "messages", "answer", "chosen", "rejected", "id", "source"
 
 
 def parse(line: bytes) -> dict:
-    """The JSON object of a line of bytes; a ValueError says what else it is."""
+    """The JSON object of a line of bytes; a ValueError says what else it is.
+
+    Raises ValueError for any other line.
+    """
     if len(line.rstrip(b"\r\n")) > LONGEST_ROW:
         raise ValueError(f"longer than {LONGEST_ROW} bytes")
     try:
@@ -34,7 +37,10 @@ def parse(line: bytes) -> dict:
 
 
 def to_prompt(row: dict, *, source: str, content: int) -> Prompt:
-    """A checked row as a prompt; `content` is its id where the row names none."""
+    """A checked row as a prompt; `content` is its id where the row names none.
+
+    Raises ValueError for a row that makes no prompt.
+    """
     text, messages = row.get("prompt"), row.get("messages")
     if text is None and messages is None:
         raise ValueError("no prompt: give `prompt` or `messages`")

@@ -34,6 +34,7 @@ def folder(
     Without a file `eval` a part `held_out` of `train` is kept for evaluation; `test` is never
     trained on, nor looked at before evaluation.split=test. `negative_prompt` is of prompts that
     bring none; `pictures` and `resize` are those of `jsonl`, and a name starts in the folder.
+    Raises ValueError for a folder that is not there or has no file `train`.
     """
     place = Path(path).expanduser()
     if not place.exists():
@@ -70,7 +71,7 @@ def _rows(
 
 
 def split_file(place: Path, name: str) -> Path | None:
-    """The one file of a split; None: there is none."""
+    """The one file of a split; None: there is none. Raises ValueError where there are several."""
     found = [file for suffix in READERS if (file := place / f"{name}{suffix}").exists()]
     if len(found) > 1:
         names = " and ".join(file.name for file in found)

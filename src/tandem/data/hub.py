@@ -76,6 +76,8 @@ def load_rows(
     wording: Wording,
     unique: bool = False,
 ) -> Rows:
+    """The rows of a split of a data set on the hub, with the columns that are named.
+    Raises ValueError for a split without a usable row."""
     try:
         import datasets
     except ImportError:

@@ -10,7 +10,10 @@ from tandem.data.checks import LONGEST_ROW
 
 
 def as_row(line: bytes) -> dict:
-    """A line of plain text as the row that `jsonl` would have read for it."""
+    """A line of plain text as the row that `jsonl` would have read for it.
+
+    Raises ValueError for a line that is too long or no unicode.
+    """
     if len(line.rstrip(b"\r\n")) > LONGEST_ROW:
         raise ValueError(f"longer than {LONGEST_ROW} bytes")
     try:

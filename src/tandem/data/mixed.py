@@ -49,7 +49,7 @@ class MixedStream(PromptStream):
         )
 
     def observe(self, sources: Sequence[str], success: Tensor) -> None:
-        """Each stream hears of its own sources."""
+        """Each stream hears of its own sources. `success`: [N] for the N sources of its samples."""
         owners = [owner_of(source) for source in sources]
         for name, stream in zip(self.names, self.streams, strict=True):
             rows = [i for i, owner in enumerate(owners) if owner == name]

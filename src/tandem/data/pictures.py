@@ -40,7 +40,10 @@ def refuse_named(prompt: Prompt) -> Prompt:
 
 
 def load_named(prompt: Prompt, load: Callable[[str], Tensor]) -> Prompt:
-    """The prompt with the picture or the pair of pictures that it names."""
+    """The prompt with the picture or the pair of pictures that it names.
+
+    `load`: name -> uint8 [H, W, 3]. Raises ValueError for a pair of one picture twice.
+    """
     media, chosen, rejected = (
         _load(key, name, load)
         for key, name in (
@@ -76,7 +79,7 @@ def _load(key: str, name: object, load: Callable[[str], Tensor]) -> Tensor | Non
 def load_picture(path: Path, *, side: int | None) -> Tensor:
     """uint8 [H, W, 3], turned as its camera was; `side`: the middle square, at so many pixels.
 
-    A ValueError says what else the file is.
+    A ValueError says what else the file is. It is raised for what is no picture.
     """
     import numpy as np
     from PIL import Image, ImageOps

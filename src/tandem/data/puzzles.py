@@ -14,6 +14,7 @@ from difflib import get_close_matches
 
 
 def make_puzzles(recipe: dict) -> dict:
+    """Make the rows that a recipe of Reasoning Gym names; run in a process of its own."""
     from reasoning_gym import create_dataset
     from reasoning_gym.factory import DATASETS
 

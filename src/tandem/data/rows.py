@@ -139,7 +139,8 @@ def read_rows(
 ) -> Rows:
     """`option` is the flag that named the file: what the message of a useless file starts with.
 
-    `source`: of rows that name none; None is the name of the file.
+    `source`: of rows that name none; None is the name of the file. Raises ValueError for a file
+    without a row that can be read.
     """
     try:
         named = path.stem if source is None else source
@@ -190,7 +191,10 @@ def check_rows(
 
 
 def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
-    """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0."""
+    """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0.
+
+    Raises ValueError for a part outside [0, 1).
+    """
     if not 0 <= held_out < 1:
         raise ValueError(f"data.held_out={held_out} is a part of the rows: from 0 up to 1")
     chance = rng.uniform(rng.key(seed, "held out", torch.tensor(rows.content)))
@@ -219,7 +223,10 @@ def _where(rows: Rows, chosen: Tensor, *, bad: tuple[InvalidRow, ...]) -> Rows:
 
 
 def choose(prompts: tuple[Prompt, ...], *, max_size: int | None, seed: int) -> tuple[Prompt, ...]:
-    """At most `max_size` of the prompts, chosen by id and left in their order."""
+    """At most `max_size` of the prompts, chosen by id and left in their order.
+
+    Raises ValueError for a `max_size` below 1.
+    """
     if max_size is None or len(prompts) <= max_size:
         return prompts
     if max_size < 1:

@@ -58,7 +58,10 @@ def shapes(
 
 
 def list_shown_pairs(held_out: Sequence[str]) -> list[tuple[str, str]]:
-    """The colour-shape pairs that are not held out, in their order."""
+    """The colour-shape pairs that are not held out, in their order.
+
+    Raises ValueError for a pair that does not exist, and where none is left.
+    """
     never = [_parse_pair(text) for text in held_out]
     shown = [pair for pair in PAIRS if pair not in never]
     if not shown:

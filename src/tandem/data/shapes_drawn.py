@@ -24,16 +24,17 @@ COLOURS = {
 
 
 def circle(y: Tensor, x: Tensor, radius: float) -> Tensor:
+    """y^2 + x^2 <= radius^2: [..., N, N] bool."""
     return y**2 + x**2 <= radius**2
 
 
 def square(y: Tensor, x: Tensor, radius: float) -> Tensor:
-    """Of the area of the circle."""
+    """Of the area of the circle: [..., N, N] bool."""
     return torch.maximum(y.abs(), x.abs()) <= torch.pi**0.5 / 2 * radius
 
 
 def triangle(y: Tensor, x: Tensor, radius: float) -> Tensor:
-    """As wide and as high as the circle, the tip above; y grows downwards."""
+    """As wide and as high as the circle, the tip above; y grows downwards: [..., N, N] bool."""
     return (x.abs() <= (y + radius) / 2) & (y <= radius)
 
 

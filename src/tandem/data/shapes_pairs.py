@@ -33,6 +33,7 @@ def shapes_pairs(
     The two show a shape of the same size at the same place: the one that the prompt names, and one
     of another colour or another shape. No picture of a held-out pair is shown; the prompts of
     evaluation and test bring two pictures each, and among these are the held-out ones too.
+    Raises ValueError for no pairs, and where one colour-shape pair is left to show.
     """
     if pairs < 1:
         raise ValueError(f"data.pairs={pairs} must be at least 1")

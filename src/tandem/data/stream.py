@@ -83,7 +83,7 @@ class Curriculum(PromptStream):
         self.register_buffer("success", torch.full((len(self.sources),), 0.5, dtype=torch.float64))
 
     def weights(self) -> Tensor:
-        """The chance of each source, in the order of `sources`: float64, sums to 1."""
+        """The chance of each source, in the order of `sources`: float64, sums to 1: [sources]."""
         weights = self.success * (1 - self.success) + self.floor
         return weights / weights.sum()
 

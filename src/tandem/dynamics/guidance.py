@@ -8,7 +8,10 @@ from tandem.dynamics.path import widen
 
 
 def needs_unprompted(scale: float) -> bool:
-    """Whether a scale asks for the velocity without the prompt; 1 is no guidance."""
+    """Whether a scale asks for the velocity without the prompt; 1 is no guidance.
+
+    Raises ValueError for a scale below 1.
+    """
     if scale < 1:
         raise ValueError(f"a guidance scale is at least 1 (no guidance), got {scale:g}")
     return scale > 1
@@ -18,7 +21,7 @@ def guide(prompted: Tensor, unprompted: Tensor | None, *, scale: float) -> Tenso
     """unprompted + scale (prompted - unprompted), in float32; the gradient goes into both.
 
     Raises if the scale asks for an unprompted velocity and there is none: to go on without it would
-    sample, and train, another policy than the one that was named.
+    sample, and train, another policy than the one that was named. All are [B, ...].
     """
     if not needs_unprompted(scale):
         return widen(prompted)
@@ -33,7 +36,8 @@ def guide(prompted: Tensor, unprompted: Tensor | None, *, scale: float) -> Tenso
 def rescale(prompted: Tensor, guided: Tensor) -> Tensor:
     """guided |prompted| / |guided|, norms over the last dimension, in float32.
 
-    What Qwen-Image does to every patch: guidance turns a velocity, and does not lengthen it.
+    What Qwen-Image does to every patch: guidance turns a velocity, and does not lengthen it. All
+    are [..., D].
     """
     norms = [x.norm(dim=-1, keepdim=True) for x in (widen(prompted), widen(guided))]
     return widen(guided) * (norms[0] / norms[1])

@@ -36,7 +36,11 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Step]
 
 @register_dynamics(noiseless=True)
 def ode(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor) -> Step:
-    """x + velocity dt: Euler's step, without noise."""
+    """x + velocity dt: Euler's step, without noise.
+
+    x and velocity are [B, ...], the levels [B]. Source: Euler's method, as in rectified flow
+    (arXiv:2209.03003).
+    """
     dt = next_sigma.double() - sigma.double()
     return linear_step(x, velocity, torch.ones_like(dt), dt, torch.zeros_like(dt))
 
@@ -53,7 +57,8 @@ def flow_sde(
     """The SDE with s = noise_level sqrt(sigma / (1 - sigma)) (Flow-GRPO, arXiv:2505.05470).
 
     At sigma = 1, which is the first step, the 1 - sigma under the root takes the second level of
-    the schedule, which is next_sigma. A schedule that starts a little below 1 has no such remedy.
+    the schedule, which is next_sigma. A schedule that starts a little below 1 has no such remedy. x
+    and velocity are [B, ...], the levels [B].
     """
     level = sigma.double()
     below_one = torch.where(level == 1, next_sigma.double(), level)
@@ -69,7 +74,10 @@ def dance_sde(
     *,
     noise_level: Annotated[float, positive] = 0.3,
 ) -> Step:
-    """The SDE with the same s at every level, s = noise_level (DanceGRPO, arXiv:2505.07818)."""
+    """The SDE with the same s at every level, s = noise_level (DanceGRPO, arXiv:2505.07818).
+
+    x and velocity are [B, ...], the levels [B].
+    """
     s = torch.full_like(sigma, noise_level, dtype=torch.float64)
     return sde_step(x, velocity, sigma, next_sigma, s)
 
@@ -86,7 +94,8 @@ def cps(
     """(1 - sigma') x0 + sigma' (cos(e) noise + sin(e) fresh noise), e = noise_level pi / 2.
 
     x0 and noise are those that the velocity implies, so the noise of x' has exactly the std sigma'
-    that the model was trained on (coefficients-preserving sampling, arXiv:2509.05952).
+    that the model was trained on (coefficients-preserving sampling, arXiv:2509.05952). x and
+    velocity are [B, ...], the levels [B].
     """
     level, after = sigma.double(), next_sigma.double()
     # cos and sin of the angle: sqrt(sigma'^2 - std^2) is NaN where rounding turns it negative.
@@ -108,7 +117,10 @@ def next_state(step: Step, noise: Tensor, *, storage: torch.dtype = torch.float3
 
 
 def sde_step(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, s: Tensor) -> Step:
-    """x + (velocity - s^2 / 2 score) dt + s sqrt(-dt) noise: the ODE's marginals, as dt -> 0."""
+    """x + (velocity - s^2 / 2 score) dt + s sqrt(-dt) noise: the ODE's marginals, as dt -> 0.
+
+    x and velocity are [B, ...], the levels and s [B].
+    """
     level = sigma.double()
     dt = next_sigma.double() - level
     pull = s.square() / (2 * level)  # -s^2 / 2 score = pull (x + (1 - sigma) velocity)
@@ -116,6 +128,7 @@ def sde_step(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, s: 
 
 
 def linear_step(x: Tensor, velocity: Tensor, state_gain: Tensor, gain: Tensor, std: Tensor) -> Step:
+    """A step of mean state_gain x + gain velocity: x and velocity [B, ...], the others [B]."""
     x, velocity = widen(x), widen(velocity)
     state_gain, gain, std = (number.to(x.dtype) for number in (state_gain, gain, std))
     mean = align_level(state_gain, x) * x + align_level(gain, x) * velocity

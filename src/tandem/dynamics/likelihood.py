@@ -26,6 +26,8 @@ def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
     """-(x' - mean)^2 / (2 std^2) - log std - log(2 pi) / 2: a density, for every kernel with noise.
 
     x' is a constant. For `cps` it makes one clip range fit all kernels, which its paper's does not.
+    Shape: [B] nats per latent dimension. Source: the density of a normal distribution, its mean
+    over dimensions as in Flow-GRPO (arXiv:2505.05470).
     """
     error = _error(next_x, step)
     return -error / (2 * step.std.square()) - step.std.log() - math.log(2 * math.pi) / 2
@@ -35,13 +37,16 @@ def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
 def unscaled_logp(next_x: Tensor, step: Step) -> Tensor:
     """-(x' - mean)^2, as the paper of `cps` has it (arXiv:2509.05952).
 
-    Its log-ratios are 2 std^2 times those of the density.
+    Its log-ratios are 2 std^2 times those of the density. Shape: [B], in place of nats.
     """
     return -_error(next_x, step)
 
 
 def gaussian_kl(step: Step, other_mean: Tensor) -> Tensor:
-    """(mean - mean')^2 / (2 std^2): exact, of two policies that take the same step."""
+    """(mean - mean')^2 / (2 std^2): exact, of two policies that take the same step.
+
+    Shape: [B] nats per latent dimension.
+    """
     _must_be_noisy(step)
     return mean_square(step.mean - widen(other_mean), step.std) / (2 * step.std.square())
 
@@ -57,17 +62,20 @@ def step_log_ratio(next_x: Tensor, step: Step, other: Step) -> Tensor:
 
 
 def mean_distance(kl: Tensor, std: Tensor) -> Tensor:
-    """(mean - mean')^2, from the exact KL of the step."""
+    """(mean - mean')^2, from the exact KL of the step: [B, T] -> [B, T]."""
     return kl * 2 * std.square()
 
 
 def velocity_distance(kl: Tensor, std: Tensor, velocity_gain: Tensor) -> Tensor:
-    """(velocity - velocity')^2, from the exact KL of the step."""
+    """(velocity - velocity')^2, from the exact KL of the step: [B, T] -> [B, T]."""
     return mean_distance(kl, std) / velocity_gain.square()
 
 
 def timeless_kl(kl: Tensor, sigma: Tensor, next_sigma: Tensor) -> Tensor:
-    """(mean - mean')^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's published code. SDEs only."""
+    """(mean - mean')^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's published code. SDEs only.
+
+    Shape: [B, T], nats per latent dimension and unit of time.
+    """
     return kl * (widen(sigma) - widen(next_sigma))
 
 

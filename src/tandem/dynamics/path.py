@@ -13,12 +13,15 @@ from torch import Tensor
 
 
 def widen(x: Tensor) -> Tensor:
-    """In float32, or as it is if it is wider."""
+    """In float32, or as it is if it is wider. Of any shape [...]."""
     return x.to(_wider(x.dtype))
 
 
 def align_level(level: Tensor, x: Tensor) -> Tensor:
-    """One number per row, shaped to stand beside the latents of that row: [B] -> [B, 1, ...]."""
+    """One number per row, shaped to stand beside the latents of that row: [B] -> [B, 1, ...].
+
+    Raises ValueError where it is no number per row.
+    """
     rows = tuple(x.shape[: level.ndim])
     if level.ndim == 0 or tuple(level.shape) != rows or x.ndim == level.ndim:
         raise ValueError(
@@ -35,43 +38,52 @@ def mean_square(x: Tensor, level: Tensor) -> Tensor:
 
 
 def interpolate(x0: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
-    """x_sigma."""
+    """x_sigma. (1 - sigma) x0 + sigma noise: [B, ...], sigma [B]."""
     level = align_level(sigma, x0)
     return (1 - level) * widen(x0) + level * widen(noise)
 
 
 def velocity_between(x0: Tensor, noise: Tensor) -> Tensor:
-    """noise - x0: what a flow model is trained to predict at every sigma."""
+    """noise - x0: what a flow model is trained to predict at every sigma: [B, ...]."""
     return widen(noise) - widen(x0)
 
 
 def x0_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
-    """x - sigma velocity."""
+    """x - sigma velocity: [B, ...], sigma [B]."""
     return widen(x) - align_level(sigma, x) * widen(velocity)
 
 
 def noise_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
-    """x + (1 - sigma) velocity."""
+    """x + (1 - sigma) velocity: [B, ...], sigma [B]."""
     return widen(x) + (1 - align_level(sigma, x)) * widen(velocity)
 
 
 def score_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
-    """grad log p_sigma(x) = -noise / sigma; raises at sigma = 0, where there is none."""
+    """grad log p_sigma(x) = -noise / sigma; raises at sigma = 0, where there is none.
+
+    Shape: [B, ...], sigma [B].
+    """
     return -noise_from_velocity(x, velocity, sigma) / _not(0, sigma, x)
 
 
 def velocity_from_x0(x: Tensor, x0: Tensor, sigma: Tensor) -> Tensor:
-    """(x - x0) / sigma; raises at sigma = 0, where x is x0 whatever the velocity."""
+    """(x - x0) / sigma; raises at sigma = 0, where x is x0 whatever the velocity.
+
+    Shape: [B, ...], sigma [B].
+    """
     return (widen(x) - widen(x0)) / _not(0, sigma, x)
 
 
 def velocity_from_noise(x: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
-    """(noise - x) / (1 - sigma); raises at sigma = 1, where x is the noise."""
+    """(noise - x) / (1 - sigma); raises at sigma = 1, where x is the noise: [B, ...], sigma [B]."""
     return (widen(noise) - widen(x)) / (1 - _not(1, sigma, x))
 
 
 def velocity_from_score(x: Tensor, score: Tensor, sigma: Tensor) -> Tensor:
-    """-(sigma score + x) / (1 - sigma); raises at sigma = 1, where the score is -x."""
+    """-(sigma score + x) / (1 - sigma); raises at sigma = 1, where the score is -x.
+
+    Shape: [B, ...], sigma [B].
+    """
     return velocity_from_noise(x, -align_level(sigma, x) * widen(score), sigma)
 
 

@@ -90,7 +90,7 @@ def uniform(
     high: Annotated[float, fraction] = 1.0,
     shift: Annotated[float, positive] = 1.0,
 ) -> Tensor:
-    """low + (high - low) u, then shifted."""
+    """low + (high - low) u, then shifted. u is [N, T] in (0, 1), and so is what comes out."""
     return shifted(between(u, low=low, high=high), shift)
 
 
@@ -107,19 +107,23 @@ def logit_normal(
 ) -> Tensor:
     """sigmoid(mean + std z), shifted, then between low and high; a mean above 0 is toward noise.
 
-    What Stable Diffusion 3 was trained on (arXiv:2403.03206).
+    What Stable Diffusion 3 was trained on (arXiv:2403.03206). u is [N, T] in (0, 1), and so is what
+    comes out.
     """
     raw = torch.sigmoid(mean + std * torch.special.ndtri(u))
     return between(shifted(raw, shift), low=low, high=high)
 
 
 def shifted(sigma: Tensor, shift: float) -> Tensor:
-    """shift sigma / (1 + (shift - 1) sigma): above 1 toward noise, and by 1 / shift back again."""
+    """shift sigma / (1 + (shift - 1) sigma): above 1 toward noise, and by 1 / shift back again.
+
+    Shape: [N, T] -> [N, T].
+    """
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
 def between(x: Tensor, *, low: float, high: float) -> Tensor:
-    """low + (high - low) x."""
+    """low + (high - low) x: [N, T] -> [N, T]. Raises ValueError unless 0 <= low < high <= 1."""
     if not 0 <= low < high <= 1:
         raise ValueError(f"noise levels need 0 <= low < high <= 1, but low={low} and high={high}")
     return low + (high - low) * x
@@ -135,7 +139,10 @@ def by_index(
         float, fraction
     ] = 0.99,  # the part up to which they are taken; of 10 steps the first 9
 ) -> Tensor:
-    """The steps from one part of the sampler's S on and below another, floor(S start ... S end)."""
+    """The steps from one part of the sampler's S on and below another, floor(S start ... S end).
+
+    Shape: [steps]. Source: Flow-Factory's time_range.
+    """
     steps = len(schedule) - 1
     first, last = (part_of(steps, part) for part in (start, end))
     return torch.arange(first, last, device=schedule.device)
@@ -156,18 +163,25 @@ def by_time(
     """The steps of the sampler that start at a level from low to high, both included.
 
     A shifted schedule has few steps near data: what is half of it by index is little by time.
+    Shape: [steps]. Source: Flow-Factory.
     """
     start = schedule[:-1]
     return ((start >= low - ROUNDING) & (start <= high + ROUNDING)).nonzero()[:, 0]
 
 
 def discrete(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
-    """Levels of the sampler: one from each of T equal parts of the candidates, noise first."""
+    """Levels of the sampler: one from each of T equal parts of the candidates, noise first.
+
+    u is [N, T], and so is what comes out.
+    """
     return schedule[one_of_each_part(u, among(schedule))]
 
 
 def discrete_with_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
-    """The first candidate, and T - 1 from parts of the others."""
+    """The first candidate, and T - 1 from parts of the others.
+
+    u is [N, T], and so is what comes out.
+    """
     candidates = among(schedule)
     first = one_of_each_part(u[:, :1], candidates[:1])
     rest = one_of_each_part(u[:, 1:], candidates[1:])
@@ -175,7 +189,10 @@ def discrete_with_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_in
 
 
 def discrete_without_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
-    """T from parts of the candidates, all but the first, which is pure noise."""
+    """T from parts of the candidates, all but the first, which is pure noise.
+
+    u is [N, T], and so is what comes out.
+    """
     return schedule[one_of_each_part(u, among(schedule)[1:])]
 
 
@@ -183,7 +200,7 @@ def one_of_each_part(u: Tensor, candidates: Tensor) -> Tensor:
     """Candidate floor(u size) of each of T parts, whose sizes differ by one at most. [N, T]
 
     Each can be drawn, the last one too, and none twice; if there are fewer than T, each is drawn
-    about equally often.
+    about equally often. Raises ValueError where there is no candidate.
     """
     parts, count = u.shape[1], len(candidates)
     if parts and not count:
@@ -199,28 +216,34 @@ def one_of_each_part(u: Tensor, candidates: Tensor) -> Tensor:
 # -log p is the mean squared error itself (default)
 @register_error_weighting
 def plain(sigma: Tensor, energy: Tensor) -> Tensor:
-    """The mean squared error itself."""
+    """The mean squared error itself: [B, T] -> [B, T]. Tandem's own name for no weight."""
     return energy
 
 
 # -log p is the mean squared error times the noise level
 @register_error_weighting("sigma")
 def by_sigma(sigma: Tensor, energy: Tensor) -> Tensor:
-    """sigma energy (this and all below: AWM, arXiv:2509.25050)."""
+    """sigma energy (this and all below: AWM, arXiv:2509.25050): [B, T] -> [B, T]."""
     return sigma * energy
 
 
 # -log p is the mean squared error of the picture that is expected
 @register_error_weighting("sigma_squared")
 def by_sigma_squared(sigma: Tensor, energy: Tensor) -> Tensor:
-    """sigma^2 energy: the mean squared error of x0."""
+    """sigma^2 energy: the mean squared error of x0.
+
+    Shape: [B, T] -> [B, T]. Source: AWM, arXiv:2509.25050.
+    """
     return sigma.square() * energy
 
 
 # -log p is about the size of the error, times the noise level
 @register_error_weighting
 def huber(sigma: Tensor, energy: Tensor) -> Tensor:
-    """sigma (sqrt(energy + 1e-10) - 1e-5): about the size of the error."""
+    """sigma (sqrt(energy + 1e-10) - 1e-5): about the size of the error.
+
+    Shape: [B, T] -> [B, T]. Source: AWM, arXiv:2509.25050.
+    """
     return sigma * ((energy + FLOOR).sqrt() - FLOOR**0.5)
 
 
@@ -232,5 +255,8 @@ def ghuber(
     *,
     p: Annotated[float, positive] = 0.25,  # 1/2 is twice huber
 ) -> Tensor:
-    """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count the less."""
+    """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count the less.
+
+    Shape: [B, T] -> [B, T]. Source: AWM, arXiv:2509.25050.
+    """
     return sigma / p * ((energy + FLOOR) ** p - FLOOR**p)

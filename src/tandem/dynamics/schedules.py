@@ -22,7 +22,10 @@ def linear_shift(
     *,
     shift: Annotated[float, positive] = 3.0,  # above 1 moves the levels toward noise, 1 leaves them
 ) -> Tensor:
-    """Levels at equal distances, shifted once: DanceGRPO, MixGRPO, Flow-Factory."""
+    """Levels at equal distances, shifted once: DanceGRPO, MixGRPO, Flow-Factory.
+
+    Shape: [steps + 1]. Source: Stable Diffusion 3, arXiv:2403.03206.
+    """
     return _shift([1 - step / steps for step in range(steps)], shift)
 
 
@@ -40,7 +43,8 @@ def diffusers_default(
     """diffusers' FlowMatchEulerDiscreteScheduler if it is given no sigmas: Flow-GRPO on SD3.
 
     The lowest level is that of a schedule of `train_steps`, so the last step is tiny, and the
-    levels between are shifted a second time.
+    levels between are shifted a second time. Shape: [steps + 1]. Source: diffusers'
+    FlowMatchEulerDiscreteScheduler.
     """
     lowest = torch.tensor(1 / train_steps, dtype=torch.float32)
     lowest = (shift * lowest / (1 + (shift - 1) * lowest)).item()  # in float32, as there
@@ -68,7 +72,8 @@ def exponential_dynamic_shift(
     """linear_shift by e^mu, mu on the line through (base_tokens, base_shift) and the same of max.
 
     What Flux and its kin do: the larger the picture, the more noise it takes to hide it.
-    `terminal`: the level that the last step starts from, all others being stretched with it.
+    `terminal`: the level that the last step starts from, all others being stretched with it. Shape:
+    [steps + 1]. Source: diffusers' time_shift_type=exponential.
     """
     mu = _interpolate(tokens, base_tokens, base_shift, max_tokens, max_shift)
     levels = linear_shift(steps, tokens, shift=math.exp(mu))
@@ -86,7 +91,10 @@ def linear_dynamic_shift(
     max_tokens: int = 4096,  # and of one whose mu is max_shift
     max_shift: float = 1.15,
 ) -> Tensor:
-    """linear_shift by mu itself: diffusers' time_shift_type="linear"."""
+    """linear_shift by mu itself: diffusers' time_shift_type="linear".
+
+    Shape: [steps + 1]. Source: diffusers' FlowMatchEulerDiscreteScheduler.
+    """
     mu = _interpolate(tokens, base_tokens, base_shift, max_tokens, max_shift)
     return linear_shift(steps, tokens, shift=mu)
 

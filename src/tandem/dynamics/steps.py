@@ -21,13 +21,16 @@ Stay = Callable[[int, int], int]  # (start of the window, steps) -> iterations
 # All steps but the last: Flow-GRPO, DanceGRPO
 @register_stochastic_steps
 def every_step(steps: int, iteration: int, seed: int) -> Indices:
-    """All but the last: Flow-GRPO, DanceGRPO."""
+    """All but the last: Flow-GRPO, DanceGRPO. Source: Flow-GRPO, arXiv:2505.05470."""
     return tuple(range(_before_last(steps)))
 
 
 @register_stochastic_steps
 def one_step(steps: int, iteration: int, seed: int, *, step: int) -> Indices:
-    """That one, always."""
+    """That one, always.
+
+    Raises ValueError for a step that the rollout does not have. Tandem's own.
+    """
     if not 0 <= step < _before_last(steps):
         raise ValueError(f"step {step} of {steps} is not one of those that can be stochastic")
     return (step,)
@@ -43,7 +46,10 @@ def random_steps(
     sde_steps: Sequence[int] | None = None,  # such as [1, 2, 3]; null: all but the last
     num_sde_steps: int = 1,
 ) -> Indices:
-    """num_sde_steps of the candidates sde_steps (None: all but the last), drawn per iteration."""
+    """num_sde_steps of the candidates sde_steps (None: all but the last), drawn per iteration.
+
+    Raises ValueError for a number of steps that the candidates do not have. Source: Flow-Factory.
+    """
     candidates = range(_before_last(steps)) if sde_steps is None else sorted(set(sde_steps))
     if not all(0 <= step < _before_last(steps) for step in candidates):
         raise ValueError(
@@ -68,7 +74,8 @@ def random_window(
 ) -> Indices:
     """`length` steps in a row that start in the first `share` of the rollout, anew per iteration.
 
-    share=1 is MixGRPO's random strategy; length=3, share=.5 is Flow-GRPO-fast.
+    share=1 is MixGRPO's random strategy; length=3, share=.5 is Flow-GRPO-fast. Raises ValueError
+    for a share outside (0, 1]. Source: MixGRPO, arXiv:2507.21802.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share:g}, but it is a part of the rollout: above 0, at most 1")
@@ -80,7 +87,10 @@ def random_window(
 # A window stays everywhere equally long
 @register_window_pace
 def even(start: int, steps: int, *, iterations: Annotated[int, positive] = 25) -> int:
-    """How many iterations a window stays at `start`: everywhere the same."""
+    """How many iterations a window stays at `start`: everywhere the same.
+
+    Source: MixGRPO, arXiv:2507.21802.
+    """
     return iterations
 
 
@@ -89,7 +99,10 @@ def even(start: int, steps: int, *, iterations: Annotated[int, positive] = 25) -
 def linearly_fewer(
     start: int, steps: int, *, iterations: Annotated[int, positive] = 25, least: int = 6
 ) -> int:
-    """From `iterations` at the first step on a line down to `least` at the last stochastic one."""
+    """From `iterations` at the first step on a line down to `least` at the last stochastic one.
+
+    Tandem's own reading of MixGRPO's decay (arXiv:2507.21802).
+    """
     return int(iterations + (least - iterations) * start / max(1, steps - 2))
 
 
@@ -103,7 +116,10 @@ def exponentially_fewer(
     after: int = 13,
     rate: float = 0.1,
 ) -> int:
-    """`iterations` up to the step `after`, then e^-rate as many with every step, at least 1."""
+    """`iterations` up to the step `after`, then e^-rate as many with every step, at least 1.
+
+    Source: MixGRPO, arXiv:2507.21802.
+    """
     return math.ceil(iterations * math.exp(-rate * max(0, start - after)))
 
 

@@ -26,6 +26,8 @@ from tandem.types import Prompt, Rollout, Scores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
+    """The metrics of an evaluation, the table of its samples, and the counts of each prompt."""
+
     metrics: Mapping[str, float]
     prompts: Mapping[str, Sequence[float]]  # of some metrics the value of each prompt; NaN: none
     rows: Sequence[Mapping]  # of the sample table

@@ -23,14 +23,18 @@ FALLING = ("diversity", "colour_entropy", "edge_density")
 def dark(pictures: Tensor) -> Tensor:
     """Share of the pixels whose channels are on average below an eighth of their range.
 
-    Not their luma: a pixel full of blue has little of it, and is no dark one.
+    Not their luma: a pixel full of blue has little of it, and is no dark one. Shape: [B, H, W, 3]
+    -> [B].
     """
     return (pictures.long().sum(-1) < 3 * DARK).double().mean((-2, -1))
 
 
 def colour_entropy(pictures: Tensor) -> Tensor:
     """Entropy of the colours of a picture in 4 x 4 x 4 boxes, nats: 0 for one colour alone, ln 64
-    at most."""
+    at most.
+
+    Shape: [B, H, W, 3] -> [B].
+    """
     red, green, blue = (pictures.long() * BOXES // 256).unbind(-1)
     box = ((red * BOXES + green) * BOXES + blue).flatten(-2)  # [..., H * W]
     rows = box.view(-1, box.shape[-1])
@@ -41,7 +45,10 @@ def colour_entropy(pictures: Tensor) -> Tensor:
 
 def edge_density(pictures: Tensor) -> Tensor:
     """Share of the pixels that differ from the one below or the one to the right by a
-    quarter of the range or more, in any channel: 0 for a blank picture."""
+    quarter of the range or more, in any channel: 0 for a blank picture.
+
+    Shape: [B, H, W, 3] -> [B].
+    """
     levels = pictures.short()
     edges = torch.zeros(levels.shape[:-1], dtype=torch.bool)
     edges[..., :-1, :] |= (levels.diff(dim=-3).abs() >= STEEP).any(-1)

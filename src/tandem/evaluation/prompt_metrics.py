@@ -35,6 +35,7 @@ class PromptMetrics:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the columns, in their order."""
         of_parts = (f"{what} {part}" for part in self.parts for what in ("known", "total"))
         return (*COUNTED, *of_parts, *MEASURES, "spread")
 
@@ -112,7 +113,10 @@ def compute_metrics(
 
 
 def measure_prompts(sums: Mapping[str, Tensor], one: EvalMode) -> dict[str, list[float]]:
-    """What the pass measures of a prompt by itself, by the name of its metric."""
+    """What the pass measures of a prompt by itself, by the name of its metric.
+
+    `sums`: [prompts] of each name.
+    """
     means = _average(sums)
     return {_name(one, x): means[x].tolist() for x in means if x in one.measures}
 

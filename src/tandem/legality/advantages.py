@@ -9,6 +9,7 @@ from tandem.legality.case import Case
 
 
 def groups_have_rivals(case: Case) -> Iterator[str]:
+    """An advantage that compares within groups needs groups of two or more."""
     size = case.plan.group_size
     for estimator in case.estimators.values():
         if size < 2 and facts_of(estimator).compares == "group":
@@ -19,6 +20,7 @@ def groups_have_rivals(case: Case) -> Iterator[str]:
 
 
 def sets_fit_into_groups(case: Case) -> Iterator[str]:
+    """pass@k needs groups of k samples or more."""
     size = case.plan.group_size
     for estimator in case.estimators.values():
         facts, name = facts_of(estimator), name_of(estimator)
@@ -38,6 +40,7 @@ def sets_fit_into_groups(case: Case) -> Iterator[str]:
 
 
 def values_have_a_critic(case: Case) -> Iterator[str]:
+    """A critic and an advantage that reads its values come together."""
     critic = case.algorithm.critic
     estimators = case.estimators.values()
     reading = [name_of(e) for e in estimators if "old_values" in facts_of(e).reads]
@@ -68,6 +71,7 @@ def rewards_are_weighed_once(case: Case) -> Iterator[str]:
 
 
 def scores_stay_in_their_domain(case: Case) -> Iterator[str]:
+    """An advantage of scores of 0 and more refuses penalties that make them negative."""
     limits = ((e, facts_of(e).rewards) for e in case.estimators.values())
     strict = next((e for e, limit in limits if limit is not None and not limit.admits(-1)), None)
     ranged = [n for n, r in case.rewards.items() if r.arguments.get("range")]

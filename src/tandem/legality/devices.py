@@ -8,12 +8,14 @@ from tandem.legality.case import Case
 
 
 def there_is_a_device(case: Case) -> Iterator[str]:
+    """trainer.devices is 1 or more."""
     devices = case.plan.trainer.devices
     if devices == [] or (isinstance(devices, int) and devices < 1):
         yield f"trainer.devices={devices}: give 1 or more, or auto"
 
 
 def every_rank_has_a_prompt(case: Case) -> Iterator[str]:
+    """An iteration has a prompt for every rank."""
     ranks, prompts = case.plan.trainer.ranks, case.plan.prompts_per_step
     if ranks is not None and ranks > prompts:
         yield (

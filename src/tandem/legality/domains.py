@@ -71,6 +71,7 @@ def functions_make_sense(case: Case) -> Iterator[str]:
 
 
 def rows_of_data_have_no_steps(case: Case) -> Iterator[str]:
+    """Rows of data have no sampled steps for an objective that reads them."""
     whole = case.domain == PICTURES and case.is_offline
     if whole and case.algorithm.objective == "policy_gradient":
         yield (

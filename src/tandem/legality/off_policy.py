@@ -11,6 +11,7 @@ NOTHING = "set algorithm/importance_sampling=none"
 
 
 def staleness_is_paid_once(case: Case) -> Iterator[str]:
+    """Importance sampling beside old log-probabilities of the sampler would weigh twice."""
     if not case.corrects:
         return
     correction = case.option("importance_sampling")
@@ -25,6 +26,7 @@ def staleness_is_paid_once(case: Case) -> Iterator[str]:
 
 
 def what_is_given_has_no_sampler(case: Case) -> Iterator[str]:
+    """Rows of data have no sampler to compare with."""
     if not case.is_offline:
         return
     if case.corrects:
@@ -107,6 +109,7 @@ def entropy_is_known(case: Case) -> Iterator[str]:
 
 
 def drift_can_be_seen(case: Case) -> Iterator[str]:
+    """algorithm.target_kl needs old log-probabilities, and a second update to end."""
     if case.algorithm.target_kl is None:
         return
     if case.is_offline or case.old_policy == "current":

@@ -59,6 +59,7 @@ def distances_are_of_fresh_noise(case: Case) -> Iterator[str]:
 
 
 def teachers_are_asked(case: Case) -> Iterator[str]:
+    """algorithm.teachers belongs to algorithm.objective=distillation, which needs them."""
     objective, teachers = case.algorithm.objective, case.algorithm.teachers
     if objective != "distillation":
         if teachers is not None:
@@ -86,6 +87,7 @@ def teachers_are_asked(case: Case) -> Iterator[str]:
 
 
 def velocities_are_taught_without_noise(case: Case) -> Iterator[str]:
+    """A target of distillation that is no mean of a step needs dynamics=ode."""
     kernel, numbers = case.plan.dynamics.kernel, numbers_of(case.loss)
     for name, target in numbers.items():
         if facts_of(target).noiseless and not facts_of(kernel).noiseless:
@@ -133,6 +135,7 @@ def samples_come_from_what_is_kept(case: Case) -> Iterator[str]:
 
 
 def snapshots_have_names_of_their_own(case: Case) -> Iterator[str]:
+    """A name under algorithm.ema must not be one that the policy uses itself."""
     taken = {"live": "the weights that are trained", "ema": "the average that model.ema keeps"}
     for name in case.algorithm.ema:
         if name in taken:

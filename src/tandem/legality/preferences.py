@@ -28,6 +28,7 @@ BESIDE: dict[str, tuple[Callable[[object], bool], str, str]] = {
 
 
 def preferences_are_what_they_compare(case: Case) -> Iterator[str]:
+    """A loss of whole rows refuses parts that belong to single steps."""
     if not case.compares_pairs:
         return
     for group, (fits, wanted, why) in BESIDE.items():
@@ -42,6 +43,7 @@ def preferences_are_what_they_compare(case: Case) -> Iterator[str]:
 
 
 def a_pair_is_supplied(case: Case) -> Iterator[str]:
+    """A loss of pairs needs a sampling strategy that gives them."""
     if not case.compares_pairs or not case.loss_facts.whole_groups:
         return
     if "pairs" not in case.strategy.gives:
@@ -68,6 +70,7 @@ def rows_to_compare_with_are_supplied(case: Case) -> Iterator[str]:
 
 
 def rows_to_compare_with_are_read(case: Case) -> Iterator[str]:
+    """Rows to compare with need somebody who reads them, and nobody who counts them."""
     gives, readers = case.strategy.gives, _readers(case)
     counting = [name_of(e) for e in case.estimators.values() if e not in readers]
     if "baseline" not in gives:
@@ -92,6 +95,7 @@ def _readers(case: Case) -> list[Callable]:
 
 
 def data_has_pairs(case: Case) -> Iterator[str]:
+    """A sampling strategy that shows pairs needs data that have them."""
     like = facts_of(case.data.target).pairs_in
     if "pairs" in case.strategy.reads and like is not None:
         yield (
@@ -101,6 +105,7 @@ def data_has_pairs(case: Case) -> Iterator[str]:
 
 
 def pairs_are_two(case: Case) -> Iterator[str]:
+    """A pair is a group of two, and mismatched answers need two prompts."""
     if "pairs" not in case.strategy.reads:
         return
     if case.plan.group_size != 2:

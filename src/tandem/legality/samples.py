@@ -25,6 +25,7 @@ def training_samples_are_whole(case: Case) -> Iterator[str]:
 
 
 def training_samples_are_random(case: Case) -> Iterator[str]:
+    """Training samples are drawn at a temperature above 0."""
     temperature = case.rollout.arguments.get("temperature")
     if not case.is_offline and temperature is not None and temperature <= 0:
         yield f"rollout.temperature={temperature} samples nothing to compare; set it above 0"
@@ -42,6 +43,7 @@ def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
 
 
 def rewards_read_what_is_made(case: Case) -> Iterator[str]:
+    """A reward of texts needs a model of texts, one of pictures a flow."""
     made = "texts" if case.is_of_texts else "pictures"
     for name, function in _functions(case).items():
         if (read := facts_of(function).judges) not in (None, made):
@@ -52,6 +54,7 @@ def rewards_read_what_is_made(case: Case) -> Iterator[str]:
 
 
 def rewards_that_compare_see_a_group(case: Case) -> Iterator[str]:
+    """A reward that compares needs groups of two or more."""
     comparing = [name for name, function in _functions(case).items() if compares(function)]
     if case.is_offline or not comparing:
         return
@@ -89,6 +92,7 @@ def an_average_is_kept(case: Case) -> Iterator[str]:
 
 
 def pictures_can_have_that_size(case: Case) -> Iterator[str]:
+    """The resolution of an evaluation is one that the model can paint."""
     evaluation, adapter = case.plan.evaluation, case.model.arguments.get("adapter")
     if not isinstance(evaluation, Pictures) or evaluation.resolution is None:
         return
@@ -117,6 +121,7 @@ def datasets_have_their_numbers(case: Case) -> Iterator[str]:
 
 
 def datasets_name_their_rewards(case: Case) -> Iterator[str]:
+    """The rewards that a data set of a mixture names are there, and each judges some."""
     named = {name: given.get("rewards") for name, given in _datasets(case.data).items()}
     for name, own in named.items():
         for reward in own or ():

@@ -21,6 +21,7 @@ def one_budget_of_memory(case: Case) -> Iterator[str]:
 
 
 def minibatches_have_a_group_each(case: Case) -> Iterator[str]:
+    """Every minibatch has a group."""
     cuts, prompts = case.plan.num_minibatches, case.plan.prompts_per_step
     if cuts > prompts:
         yield (
@@ -30,6 +31,7 @@ def minibatches_have_a_group_each(case: Case) -> Iterator[str]:
 
 
 def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
+    """A loss of one ratio per sample needs weights that are per sample."""
     weights = facts_of(case.algorithm.weights)
     if case.loss_facts.per == "sample" and weights.per != "sample":
         fitting = _weights_that(per="sample")
@@ -40,6 +42,7 @@ def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
 
 
 def demonstrations_come_alone(case: Case) -> Iterator[str]:
+    """Demonstrations come one to a prompt: group_size is 1."""
     size = case.plan.group_size
     if "demonstrations" in case.strategy.reads and size != 1:
         yield (
@@ -109,6 +112,7 @@ def the_cap_is_above_the_clip(case: Case) -> Iterator[str]:
 
 
 def the_policy_learns_at_last(case: Case) -> Iterator[str]:
+    """Warming up the critic must end before the run does."""
     critic, iterations = case.algorithm.critic, case.plan.iterations
     if critic is not None and critic.warmup >= iterations:
         yield (
@@ -126,6 +130,7 @@ def rates_are_not_negative(case: Case) -> Iterator[str]:
 
 
 def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
+    """run_dir holds no other run, unless that is resumed."""
     folder = case.plan.run_dir
     if case.plan.resume is None and (Path(folder) / "metrics.jsonl").exists():
         yield (

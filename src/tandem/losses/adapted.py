@@ -43,7 +43,7 @@ def from_scalar(function: Reducing) -> Loss:
 def refuse_part(loss: Callable, weights: Tensor) -> None:
     """Raise for a loss that averages itself on rows that are not a whole update, by their weights.
 
-    Those of a whole update add up to 1; rows that all weigh nothing are idle.
+    Those of a whole update add up to 1; rows that all weigh nothing are idle. `weights`: [B, T].
     """
     if not facts_of(loss).averages or not weights.any():
         return

@@ -35,7 +35,7 @@ def value_loss(batch: CoupledBatch, *, clip: Annotated[float, at_least(0)] | Non
     """max((V - G)^2, (V_clipped - G)^2) / 2, in squared units of the reward.
 
     V_clipped stays within `clip` of the value before the update; None leaves it out.
-    Source: PPO's code; its paper (arXiv:1707.06347) has no clip here.
+    Source: PPO's code; its paper (arXiv:1707.06347) has no clip here. Shape: [B, T].
     """
     if clip is None:
         return (batch.values - batch.returns).square() / 2
@@ -45,7 +45,7 @@ def value_loss(batch: CoupledBatch, *, clip: Annotated[float, at_least(0)] | Non
 def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> float:
     """1 - Var(G - V) / Var(G) over the steps of all rows: 1 is perfect, 0 is a constant.
 
-    NaN where the returns are all alike: nothing is to be explained.
+    NaN where the returns are all alike: nothing is to be explained. All are [B, T].
     """
     target, error = returns[mask].double(), (returns - values)[mask].double()
     if len(target) < 2 or (spread := target.var()) < ALIKE:

@@ -108,7 +108,10 @@ def has_gone_far(batch: DecoupledBatch, *, clip_low: float, clip_high: float) ->
 def dgpo_metrics(
     batch: DecoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
-    """What groups say, the objective that the paper writes, and the part that a clip silenced."""
+    """What groups say, the objective that the paper writes, and the part that a clip silenced.
+
+    `surveyed`: [B, T], S of each row's group.
+    """
     values = {
         "group_score": surveyed,
         "group_weight": surveyed.sigmoid(),
@@ -145,6 +148,7 @@ def dgpo(
     Its gradient is 1 / beta of that of the mean over groups of softplus(S); its value is no
     objective. Errors keep their value but no gradient once the policy left the band around the fast
     average. The rows of a group must share their noise levels, else S compares one with another.
+    Shape: [B, T].
     """
     own = energy(batch.error)
     silent = has_gone_far(batch, clip_low=clip_low, clip_high=clip_high)
@@ -171,5 +175,8 @@ def dgpo_fast(
     ] = 1e-5,  # of exp(error of the fast average - own error)
     clip_high: Annotated[float, at_least(0)] = 1e-5,
 ) -> Tensor:
-    """`dgpo` compared with the fast average in place of the reference, which nobody need ask."""
+    """`dgpo` compared with the fast average in place of the reference, which nobody need ask.
+
+    Shape: [B, T]. Source: DGPO without a reference, arXiv:2510.08425.
+    """
     return dgpo(batch, surveyed, beta=beta, clip_low=clip_low, clip_high=clip_high)

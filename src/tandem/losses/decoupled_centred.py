@@ -37,21 +37,30 @@ ROUNDING = 1e-6
 # Rewards are compared with those of the same prompt (default)
 @register_centre("prompt")
 def of_prompt(rows: Summary) -> Tensor:
-    """The samples of a prompt: what its constant cancels in."""
+    """The samples of a prompt: what its constant cancels in.
+
+    Shape: [B] ids. Source: Centred Reward Distillation.
+    """
     return rows.group
 
 
 # Rewards are compared with those of all prompts of an update (Flow-Factory)
 @register_centre("update")
 def of_update(rows: Summary) -> Tensor:
-    """All samples of an update, as Flow-Factory has it; constants of prompts then stay in."""
+    """All samples of an update, as Flow-Factory has it; constants of prompts then stay in.
+
+    Shape: [B] ids, all alike. Source: Flow-Factory's code of CRD.
+    """
     return torch.zeros_like(rows.group)
 
 
 # All samples count alike in a centre (default)
 @register_tilt
 def uniform(rewards: Tensor) -> Tensor:
-    """One centre in which all samples count alike."""
+    """One centre in which all samples count alike.
+
+    Shape: [B, T] -> [1, B, T]. Source: Centred Reward Distillation.
+    """
     return torch.zeros_like(rewards)[None]
 
 
@@ -62,20 +71,27 @@ def two_sided(
     *,
     temperature: Annotated[float, positive] = 0.5,  # of rewards in [0, 1]
 ) -> Tensor:
-    """A centre among the best, weights softmax(R / temperature), and one among the worst."""
+    """A centre among the best, weights softmax(R / temperature), and one among the worst.
+
+    Shape: [B, T] -> [2, B, T]. Source: Centred Reward Distillation.
+    """
     return torch.stack([rewards, -rewards]) / temperature
 
 
 # The squared difference of implicit and given reward (default)
 @register_fit("mse")
 def squared(implied: Tensor, given: Tensor) -> Tensor:
+    """(implied - given)^2, of any one shape [...]. Source: Centred Reward Distillation."""
     return (implied - given).square()
 
 
 # The cross entropy of the sigmoids of implicit and given reward
 @register_fit("bce")
 def cross_entropy(implied: Tensor, given: Tensor) -> Tensor:
-    """Of sigmoid(implied) against sigmoid(given)."""
+    """Of sigmoid(implied) against sigmoid(given).
+
+    In nats, of tensors of any one shape [...]. Source: Centred Reward Distillation.
+    """
     return binary_cross_entropy_with_logits(implied, given.sigmoid(), reduction="none")
 
 
@@ -107,7 +123,10 @@ def crd_metrics(
 ) -> dict[str, Metric]:
     """How implicit and given rewards go together, both less the mean of their centres: their
     correlation, and how often they agree in sign where both are off their centres by more than
-    rounding: a policy that is the old one, or nearly so, implies nothing yet."""
+    rounding: a policy that is the old one, or nearly so, implies nothing yet.
+
+    `surveyed`: [B, T, N, 2], the centres.
+    """
     given = optimality(batch.advantages, advantage_clip=advantage_clip) - surveyed[..., 1].mean(-1)
     reward = implicit_reward(batch, adaptive=adaptive)
     implied = reward - surveyed[..., 0].mean(-1)
@@ -146,6 +165,7 @@ def crd(
 
     r is the implicit reward and R in [0, 1] the given one. Centres carry no gradient. The rows of a
     group must share their noise levels, whose errors differ more than those of two samples.
+    Source: Centred Reward Distillation, as Flow-Factory has it.
     """
     implied = implicit_reward(batch, adaptive=adaptive)[..., None] - surveyed[..., 0]
     given = optimality(batch.advantages, advantage_clip=advantage_clip)[..., None]

@@ -20,7 +20,10 @@ LEAST = 1e-8
 # The mean of the step that was taken, by the variance of its noise (default)
 @register_distillation_target
 def xt(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
-    """The mean of the step that was taken, by the variance of the step if it had any."""
+    """The mean of the step that was taken, by the variance of the step if it had any.
+
+    The difference is [B, T, D], the variance [B, T]. Source: Diffusion-OPD.
+    """
     noisy = batch.std > 0
     variance = torch.where(noisy, batch.std.square().clamp(min=LEAST), 1)
     return batch.velocity_gain[..., None] * batch.error, variance
@@ -29,14 +32,20 @@ def xt(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
 # The velocity, under dynamics=ode
 @register_distillation_target(noiseless=True)
 def velocity(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
-    """The velocity; under dynamics=ode alone, where it is all that a step depends on."""
+    """The velocity; under dynamics=ode alone, where it is all that a step depends on.
+
+    The difference is [B, T, D], the variance [B, T], all 1. Source: Diffusion-OPD.
+    """
     return batch.error, torch.ones_like(batch.sigma)
 
 
 # The picture that is expected, under dynamics=ode
 @register_distillation_target(noiseless=True)
 def x0(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
-    """The picture that is expected, x - sigma velocity; under dynamics=ode alone."""
+    """The picture that is expected, x - sigma velocity; under dynamics=ode alone.
+
+    The difference is [B, T, D], the variance [B, T], all 1. Source: Diffusion-OPD.
+    """
     return -batch.sigma[..., None] * batch.error, torch.ones_like(batch.sigma)
 
 
@@ -61,7 +70,7 @@ def distillation(
 
     `self_normalize` divides by <|d|>, a constant, and so makes it a distance. The error of the
     batch is the student's velocity less the teacher's, on states of the student's own path; no
-    advantage is read (Diffusion-OPD).
+    advantage is read (Diffusion-OPD). Shape: [B, T]. Source: Diffusion-OPD.
     """
     difference, variance = target(batch)
     value = energy(difference)

@@ -31,7 +31,8 @@ SPARES_ENTROPY = {
 def covariance(batch: CoupledBatch) -> Tensor:
     """c = (A - mean A) (log p - mean log p) over the steps of an update, detached; 0 outside.
 
-    Where it is large, a policy gradient lowers the entropy fastest (arXiv:2505.22617).
+    Where it is large, a policy gradient lowers the entropy fastest (arXiv:2505.22617). Shape:
+    [B, T], nats times the unit of the advantage.
     """
     mask = batch.trained
     return _centred(batch.advantages, mask) * _centred(batch.logp.detach(), mask)
@@ -86,7 +87,10 @@ def clip_cov_survey(
 def clip_cov_metrics(
     batch: CoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
-    """PPO's own, and the fraction of steps that were drawn."""
+    """PPO's own, and the fraction of steps that were drawn.
+
+    `surveyed`: [B, T] bool, the steps that were drawn.
+    """
     clipped = clip_metrics(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
     return clipped | {"actor/clip_cov_selected": masked_mean(surveyed, batch.mask)}
 
@@ -115,7 +119,7 @@ def clip_cov(
 ) -> Tensor:
     """PPO's, but 0 for a random `part` of all steps, drawn where `between` bounds the covariance.
 
-    A drawn step still counts in the mean. Source: Clip-Cov, arXiv:2505.22617.
+    A drawn step still counts in the mean. Source: Clip-Cov, arXiv:2505.22617. Shape: [B, T].
     """
     plain = ppo(batch, clip_low=clip_low, clip_high=clip_high)
     return torch.where(surveyed.bool(), 0, plain)
@@ -128,7 +132,10 @@ def kl_cov_survey(batch: CoupledBatch, *, part: float) -> Tensor:
 
 
 def kl_cov_metrics(batch: CoupledBatch, surveyed: Tensor, *, coef: float) -> dict[str, Metric]:
-    """Fraction of steps that were held back, and how much that costs per step."""
+    """Fraction of steps that were held back, and how much that costs per step.
+
+    `surveyed`: [B, T] bool, the steps that are held back.
+    """
     moved = torch.where(surveyed.bool(), (batch.logp - batch.old_logp).abs(), 0)
     return {
         "actor/kl_cov_selected": masked_mean(surveyed, batch.mask),
@@ -154,7 +161,7 @@ def kl_cov(
 ) -> Tensor:
     """-r A without a clip, plus coef |log p - log p_old| on the steps of the highest covariance.
 
-    Source: KL-Cov, arXiv:2505.22617.
+    Source: KL-Cov, arXiv:2505.22617. Shape: [B, T].
     """
     held_back = coef * (batch.logp - batch.old_logp).abs()
     gain = ratio_of(batch.logp, batch.old_logp) * batch.advantages
@@ -204,6 +211,6 @@ class TopEntropy(LossWrapper):
         return torch.where(surveyed.bool(), self.loss(batch), 0)
 
     def metrics(self, batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
-        """The loss's own, and the fraction of steps that are kept."""
+        """The loss's own, and the fraction of steps that are kept. `surveyed`: [B, T] bool."""
         kept = masked_mean(surveyed, batch.mask)
         return own_metrics(self.loss, batch) | {"actor/top_entropy_kept": kept}

@@ -39,7 +39,7 @@ OF_GAUSSIAN_STEPS = {
 # A step counts by 1 / its duration, as in GRPO-Guard's code
 @register_step_weight
 def inverse_time(transition: Transition) -> Tensor:
-    """1 / -dt, as GRPO-Guard's code has it."""
+    """1 / -dt, as GRPO-Guard's code has it: [B, T]. Source: GRPO-Guard's code, arXiv:2510.22319."""
     return _inverse(transition.sigma - transition.next_sigma)
 
 
@@ -50,7 +50,8 @@ def inverse_gain(transition: Transition) -> Tensor:
 
     For Flow-SDE below sigma = 1 it is `inverse_time` times a constant; for Dance-SDE and CPS it is
     what balances the steps. The delta that GRPO-Guard's code has for Dance-SDE, (1 + eta^2
-    (1 - sigma) / (2 sigma)) / -dt, multiplies by the imbalance once more, and so squares it.
+    (1 - sigma) / (2 sigma)) / -dt, multiplies by the imbalance once more, and so squares it. Shape:
+    [B, T]. Tandem's own.
     """
     return _inverse(-transition.velocity_gain)
 
@@ -62,7 +63,7 @@ def noise(
     *,
     scale: float = 2.25,  # times std
 ) -> Tensor:
-    """scale x std: most where a step explores most (TempFlow-GRPO, arXiv:2508.04324)."""
+    """scale x std: most where a step explores most (TempFlow-GRPO, arXiv:2508.04324): [B, T]."""
     return scale * transition.std
 
 
@@ -70,7 +71,10 @@ def noise(
 @register_step_weight
 def equal_steps(transition: Transition) -> Tensor:
     """std / |d mean / d velocity| over its mean in the row: a change of velocity moves log p of
-    every step alike (the step weights of Flash-GRPO's code)."""
+    every step alike (the step weights of Flash-GRPO's code).
+
+    Shape: [B, T]. Source: Flash-GRPO's code.
+    """
     weight = transition.std * _inverse(-transition.velocity_gain)
     steps = (transition.std > 0).sum(1, keepdim=True).clamp(min=1)
     return weight * _inverse(weight.sum(1, keepdim=True) / steps)
@@ -84,6 +88,7 @@ def _inverse(x: Tensor) -> Tensor:
 def weighted_ppo_metrics(
     batch: CoupledBatch, *, clip_low: float, clip_high: float, weight: StepWeight
 ) -> dict[str, Metric]:
+    """PPO's metrics of the weighted steps: the share that a clip silenced, and the mean weight."""
     clipped = clip_metrics(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
     return clipped | {"actor/step_weight": masked_mean(weight(batch.transition), batch.mask)}
 
@@ -103,7 +108,10 @@ def weighted_ppo(
     clip_high: Annotated[float, at_least(0)] = 0.2,
     weight: StepWeight = noise,
 ) -> Tensor:
-    """PPO's loss, each step times a weight that noise levels alone decide."""
+    """PPO's loss, each step times a weight that noise levels alone decide.
+
+    Shape: [B, T]. Tandem's own: PPO under the step weights of this module.
+    """
     return weight(batch.transition) * ppo(batch, clip_low=clip_low, clip_high=clip_high)
 
 
@@ -143,7 +151,10 @@ def grpo_guard(
     clip_high: Annotated[float, at_least(0)] = 2e-6,
     weight: StepWeight | None = inverse_time,
 ) -> Tensor:
-    """PPO's loss of the guarded ratio, each step times a weight (GRPO-Guard, arXiv:2510.22319)."""
+    """PPO's loss of the guarded ratio, each step times a weight (GRPO-Guard, arXiv:2510.22319).
+
+    Shape: [B, T].
+    """
     loss = ppo(guard_ratio(batch), clip_low=clip_low, clip_high=clip_high)
     return loss if weight is None else weight(batch.transition) * loss
 
@@ -151,14 +162,18 @@ def grpo_guard(
 # Between the means of a step, by its noise: the KL in nats per latent dimension
 @register_step_distance
 def exact_kl(transition: Transition) -> Tensor:
-    """(mean - mean_old)^2 / (2 std^2): nats per latent dimension."""
+    """(mean - mean_old)^2 / (2 std^2): nats per latent dimension.
+
+    Shape: [B, T]. Source: the KL of two Gaussians of one variance, as in Flow-DPPO
+    (arXiv:2606.11025).
+    """
     return transition.kl_to_old
 
 
 # Between velocities, squared: every noise level counts alike
 @register_step_distance
 def velocity_moved(transition: Transition) -> Tensor:
-    """(velocity - velocity_old)^2, the mean over latent dimensions."""
+    """(velocity - velocity_old)^2, the mean over latent dimensions: [B, T]. Tandem's own."""
     return velocity_distance(transition.kl_to_old, transition.std, transition.velocity_gain)
 
 
@@ -192,7 +207,7 @@ def flow_dppo(
 ) -> Tensor:
     """-r A, 0 where the policy is `most` away and on its way further; no ratio is clipped.
 
-    Such steps still count in the mean. Source: the Flow-DPPO recipe of UniRL.
+    Such steps still count in the mean. Source: the Flow-DPPO recipe of UniRL. Shape: [B, T].
     """
     gain = ratio_of(batch.logp, batch.old_logp) * batch.advantages
     return torch.where(is_too_far(batch, distance=distance, most=most), 0, -gain)

@@ -59,7 +59,8 @@ def _within(ratio: Tensor, low: float, high: float) -> Tensor:
 def effect(batch: CoupledBatch, weight: Tensor) -> dict[str, Metric]:
     """What a correction did: the mean weight, whom it rejected, and how many samples are left.
 
-    ess: the effective number of steps of an importance-weighted mean, as a share of all.
+    ess: the effective number of steps of an importance-weighted mean, as a share of all. `weight`:
+    [B, T].
     """
     sampled = batch.mask.any(1)
     return {
@@ -82,28 +83,37 @@ def _capped_samples(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metri
 # Nothing: for fresh samples of an exact sampler, and for losses that compare with the sampler
 @register_correction(neutral=True)
 def none(batch: CoupledBatch) -> Tensor:
-    """Every step counts fully."""
+    """Every step counts fully: [B, T]. Tandem's own: no correction."""
     return batch.mask.to(batch.logp.dtype)
 
 
 # min(r, 2) of each step: truncated importance sampling (default)
 @register_correction(reads=BOTH, metrics=_capped_steps)
 def token_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
-    """min(r, ratio_max) of each step: truncated importance sampling."""
+    """min(r, ratio_max) of each step: truncated importance sampling.
+
+    Shape: [B, T]. Source: truncated importance sampling, https://fengyao.notion.site/off-policy-rl.
+    """
     return step_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
 # min(R, 2), R the product over a sample's steps
 @register_correction(reads=BOTH, metrics=_capped_samples)
 def sequence_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
-    """min(R, ratio_max), R the product over the sample's steps."""
+    """min(R, ratio_max), R the product over the sample's steps.
+
+    Shape: [B, T]. Source: verl's rollout correction at the level of samples.
+    """
     return product_ratio(batch).clamp(max=ratio_max) * batch.mask
 
 
 # r of each step, 0 where it is outside a band
 @register_correction(reads=BOTH, rising=(("low", "high"),))
 def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tensor:
-    """r of each step, 0 where it is outside [low, high]."""
+    """r of each step, 0 where it is outside [low, high].
+
+    Shape: [B, T]. Source: IcePop of Ring-1T, arXiv:2510.18855.
+    """
     ratio = step_ratio(batch)
     return ratio * _within(ratio, low, high) * batch.mask
 
@@ -111,7 +121,7 @@ def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tenso
 # R of the sample, 0 where it is outside a band (TRL's default)
 @register_correction(reads=BOTH, rising=(("low", "high"),))
 def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -> Tensor:
-    """R of the sample, 0 where it is outside [low, high]."""
+    """R of the sample, 0 where it is outside [low, high]: [B, T]. Source: TRL's sequence_mask."""
     ratio = product_ratio(batch)
     return ratio * _within(ratio, low, high) * batch.mask
 
@@ -119,14 +129,20 @@ def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -
 # Samples whose R is outside a band are not trained on
 @register_correction(reads=BOTH, rising=(("low", "high"),))
 def sequence_rejection(batch: CoupledBatch, *, low: float = 0.5, high: float = 2.0) -> Tensor:
-    """1, but 0 for samples whose R is outside [low, high]."""
+    """1, but 0 for samples whose R is outside [low, high].
+
+    Shape: [B, T]. Source: verl's rejection sampling of samples.
+    """
     return _within(product_ratio(batch), low, high) * none(batch)
 
 
 # Samples whose mean ratio is outside a band are not trained on
 @register_correction(reads=BOTH, rising=(("low", "high"),))
 def geometric_rejection(batch: CoupledBatch, *, low: float = 0.999, high: float = 1.001) -> Tensor:
-    """1, but 0 for samples whose geometric mean ratio is outside [low, high]."""
+    """1, but 0 for samples whose geometric mean ratio is outside [low, high].
+
+    Shape: [B, T]. Source: verl's rejection sampling by the geometric mean.
+    """
     return _within(geometric_ratio(batch), low, high) * none(batch)
 
 
@@ -153,7 +169,7 @@ def staleness_decay(
 
     Not divided by its mean: that would undo the decay and depend on the cut. With
     algorithm/old_logprobs=current it is the documented weight of the current policy, for losses
-    without a ratio.
+    without a ratio. Shape: [B, T]. Tandem's own.
     """
     shrink = torch.as_tensor(decay).to(batch.old_logp) ** batch.version_gap
     return step_ratio(batch).clamp(low, high) * shrink * batch.mask
@@ -162,7 +178,10 @@ def staleness_decay(
 # The old policy: the weights at the start of the update, in the trainer's arithmetic (default)
 @register_old_logprobs(reads={"old_logp"}, old_policy="recompute")
 def recompute(batch: CoupledBatch) -> Tensor:
-    """The weights at the start of the update, in the trainer's own arithmetic."""
+    """The weights at the start of the update, in the trainer's own arithmetic.
+
+    Shape: [B, T] nats. Source: decoupled PPO, arXiv:2110.00641.
+    """
     # With one update per rollout they are the current ones, and nobody ran them before.
     return batch.logp.detach() if batch.old_logp is None else batch.old_logp
 
@@ -170,7 +189,10 @@ def recompute(batch: CoupledBatch) -> Tensor:
 # The sampler in the place of the old policy: no forward pass
 @register_old_logprobs(reads={"behaviour_logp"}, old_policy="rollout")
 def rollout(batch: CoupledBatch) -> Tensor:
-    """The sampler itself: no forward pass, and the clip limits staleness and rounding alike."""
+    """The sampler itself: no forward pass, and the clip limits staleness and rounding alike.
+
+    Shape: [B, T] nats. Source: verl's bypass mode.
+    """
     return batch.behaviour_logp
 
 
@@ -179,7 +201,8 @@ def rollout(batch: CoupledBatch) -> Tensor:
 def interpolate(batch: CoupledBatch) -> Tensor:
     """Between sampler and current policy, by versions: no forward pass (AReaL).
 
-    The weights of one version ago are (gap - 1) / gap of the way from the sampler to now.
+    The weights of one version ago are (gap - 1) / gap of the way from the sampler to now. Shape:
+    [B, T] nats. Source: AReaL's code (arXiv:2505.24298).
     """
     gap = batch.version_gap
     share = ((gap - 1) / gap.clamp(min=1)).clamp(min=0)
@@ -189,5 +212,8 @@ def interpolate(batch: CoupledBatch) -> Tensor:
 # The policy as it is: for losses without a ratio, which the correction then gives them
 @register_old_logprobs(old_policy="current")
 def current(batch: CoupledBatch) -> Tensor:
-    """The policy as it is now: for losses without a ratio, which a correction then gives them."""
+    """The policy as it is now: for losses without a ratio, which a correction then gives them.
+
+    Shape: [B, T] nats. Tandem's own.
+    """
     return batch.logp.detach()

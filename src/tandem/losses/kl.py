@@ -43,11 +43,15 @@ OF_VELOCITIES = {
 
 
 def k2_of(logp: Tensor, other: Tensor) -> Tensor:
+    """x^2 / 2 of x = logp - other, [B, T] nats: the right gradient, a biased value."""
     return (logp - other).square() / 2
 
 
 def k3_of(logp: Tensor, other: Tensor) -> Tensor:
-    """exp(-x) + x - 1 >= 0, whose mean under the policy is the KL."""
+    """exp(-x) + x - 1 >= 0, whose mean under the policy is the KL.
+
+    x = logp - other, [B, T] nats.
+    """
     log_ratio = (logp - other).clamp(-LIMIT, LIMIT)
     return torch.expm1(-log_ratio) + log_ratio
 
@@ -55,14 +59,20 @@ def k3_of(logp: Tensor, other: Tensor) -> Tensor:
 # Half the squared log ratio in the loss: the right gradient, a biased value
 @register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k2(batch: CoupledBatch) -> Tensor:
-    """x^2 / 2: the right gradient on fresh samples, a biased value."""
+    """x^2 / 2: the right gradient on fresh samples, a biased value.
+
+    Shape: [B, T] nats. Source: http://joschu.net/blog/kl-approx.html.
+    """
     return k2_of(batch.logp, batch.ref_logp)
 
 
 # k3 in the loss, as GRPO published it: the gradient of the forward KL
 @register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k3(batch: CoupledBatch) -> Tensor:
-    """As GRPO published it (arXiv:2402.03300): the right value, the gradient of the forward KL."""
+    """As GRPO published it (arXiv:2402.03300): the right value, the gradient of the forward KL.
+
+    Shape: [B, T] nats.
+    """
     return k3_of(batch.logp, batch.ref_logp)
 
 
@@ -73,7 +83,7 @@ def k3_unbiased(batch: CoupledBatch) -> Tensor:
 
     Its gradient is r x: r k3 of the ratio and r (1 - exp(-x)) of k3, whose exp(-x) cancel. It is
     written as such, for where the reference finds a token far likelier float32 has no digit left of
-    their difference. Source: DeepSeek-V3.2.
+    their difference. Source: DeepSeek-V3.2. Shape: [B, T] nats.
     """
     ratio = (batch.logp - batch.old_logp).detach().clamp(-LIMIT, LIMIT).exp()
     value = ratio * k3_of(batch.logp, batch.ref_logp)
@@ -84,7 +94,10 @@ def k3_unbiased(batch: CoupledBatch) -> Tensor:
 # The value of k3 with the gradient of k2, in the loss
 @register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k3_plus(batch: CoupledBatch) -> Tensor:
-    """The value of k3 with the gradient of k2 (straight-through)."""
+    """The value of k3 with the gradient of k2 (straight-through).
+
+    Shape: [B, T] nats. Source: verl's k3+.
+    """
     slope = k2_of(batch.logp, batch.ref_logp)
     return slope - slope.detach() + k3_of(batch.logp, batch.ref_logp).detach()
 
@@ -92,14 +105,17 @@ def k3_plus(batch: CoupledBatch) -> Tensor:
 # The KL of Gaussian steps in the loss, exact: (mean - mean_ref)^2 / (2 std^2)
 @register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def gaussian(batch: CoupledBatch) -> Tensor:
-    """(mean - mean_ref)^2 / (2 std^2): exact, nats per latent dimension."""
+    """(mean - mean_ref)^2 / (2 std^2): exact, nats per latent dimension.
+
+    Shape: [B, T]. Source: Flow-GRPO, arXiv:2505.05470.
+    """
     return _steps(batch).kl_to_ref
 
 
 # (mean - mean_ref)^2 of Gaussian steps in the loss: Flow-Factory's x-based KL
 @register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def mean_distance(batch: CoupledBatch) -> Tensor:
-    """(mean - mean_ref)^2, the x-based KL of Flow-Factory."""
+    """(mean - mean_ref)^2, the x-based KL of Flow-Factory: [B, T]. Source: Flow-Factory."""
     steps = _steps(batch)
     return likelihood.mean_distance(steps.kl_to_ref, steps.std)
 
@@ -107,7 +123,10 @@ def mean_distance(batch: CoupledBatch) -> Tensor:
 # (velocity - velocity_ref)^2 of Gaussian steps in the loss: each noise level counts alike
 @register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def velocity_distance(batch: CoupledBatch) -> Tensor:
-    """(velocity - velocity_ref)^2: every noise level counts alike."""
+    """(velocity - velocity_ref)^2: every noise level counts alike.
+
+    Shape: [B, T]. Source: Flow-Factory's v-based KL.
+    """
     steps = _steps(batch)
     gain = torch.where(batch.mask, steps.velocity_gain, 1)  # a division by 0 would leave NaN
     return likelihood.velocity_distance(steps.kl_to_ref, steps.std, gain)
@@ -116,7 +135,10 @@ def velocity_distance(batch: CoupledBatch) -> Tensor:
 # The KL of Gaussian steps without their duration, in the loss: Flow-GRPO's code; SDEs only
 @register_kl(reads={"kl_to_ref"}, of_sde=True, refused=OF_GAUSSIAN_STEPS)
 def timeless(batch: CoupledBatch) -> Tensor:
-    """(mean - mean_ref)^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's code, for SDEs alone."""
+    """(mean - mean_ref)^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's code, for SDEs alone.
+
+    Shape: [B, T]. Source: Flow-GRPO's code (arXiv:2505.05470).
+    """
     steps = _steps(batch)
     return likelihood.timeless_kl(steps.kl_to_ref, steps.sigma, steps.next_sigma)
 
@@ -129,7 +151,10 @@ def _steps(batch: CoupledBatch) -> Transition:
 # (velocity - velocity_ref)^2 at fresh noise: each noise level counts alike
 @register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed(batch: DecoupledBatch) -> Tensor:
-    """(velocity - velocity_ref)^2 at fresh noise, the mean over latent dimensions."""
+    """(velocity - velocity_ref)^2 at fresh noise, the mean over latent dimensions.
+
+    Shape: [B, T]. Source: DiffusionNFT, arXiv:2509.16117.
+    """
     return energy(batch.error - batch.ref_error)
 
 
@@ -137,7 +162,10 @@ def regressed(batch: DecoupledBatch) -> Tensor:
 @register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed_elbo(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2 / (2 s^2), s = .7 sqrt(sigma / (1 - min(sigma, .99))): the
-    closer to data the more it counts, without bound (AWM, arXiv:2509.25050)."""
+    closer to data the more it counts, without bound (AWM, arXiv:2509.25050).
+
+    Shape: [B, T].
+    """
     sigma = torch.where(batch.mask, batch.sigma, 1)  # a division by 0 would leave NaN
     variance = 0.49 * sigma / (1 - sigma.clamp(max=0.99))
     return regressed(batch) / (2 * variance)
@@ -158,7 +186,7 @@ def reward_adaptive(
     """[least + (1 - least) R] (velocity - velocity_ref)^2, R in [0, 1] how good the picture is.
 
     The policy stays near the reference on good pictures alone. Published as a least coefficient of
-    1e-4, which is `least` times the coefficient (CRD).
+    1e-4, which is `least` times the coefficient (CRD). Source: Centred Reward Distillation.
     """
     wanted = optimality(batch.advantages, advantage_clip=advantage_clip)
     return (least + (1 - least) * wanted) * regressed(batch)
@@ -166,7 +194,10 @@ def reward_adaptive(
 
 @declare(reads={"fast_error"}, on_errors=True)
 def to_ema(batch: DecoupledBatch) -> Tensor:
-    """(velocity - velocity_fast)^2: to an average of the policy that follows in a few updates."""
+    """(velocity - velocity_fast)^2: to an average of the policy that follows in a few updates.
+
+    Shape: [B, T].
+    """
     return energy(batch.error - batch.fast_error)
 
 

@@ -24,7 +24,10 @@ def mismatched_kl(batch: CoupledBatch) -> Tensor:
 
 
 def kto_metrics(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[str, Metric]:
-    """Means over good and over bad rows, and the KL that rewards are measured against."""
+    """Means over good and over bad rows, and the KL that rewards are measured against.
+
+    `surveyed`: [B, T] nats, the KL.
+    """
     values = {
         "reward": beta * log_ratio(batch)[:, 0],
         "logp": of_row(batch.logp, batch)[:, 0],
@@ -71,7 +74,7 @@ def kto(
 
     z is the survey's KL. Good and bad are the signs of the advantage, and `desirable` and
     `undesirable` weigh them. Rows come in pairs, as many good as bad: the weights say what counts
-    more, and have no unequal numbers to make up for (arXiv:2402.01306).
+    more, and have no unequal numbers to make up for (arXiv:2402.01306). Shape: [B, T].
     """
     ahead = beta * (log_ratio(batch) - surveyed)
     good, bad = desirable * (-ahead).sigmoid(), undesirable * ahead.sigmoid()

@@ -82,7 +82,8 @@ def pairs_by(reward: Reward) -> Callable[..., dict[str, Metric]]:
 def reward_of(loss: Callable) -> Callable[[CoupledBatch], Tensor] | None:
     """What a loss takes for the reward of a row, bound to its numbers; None if it compares nothing.
 
-    Training logs what it says of pairs, and evaluation how often the chosen one has more of it.
+    Training logs what it says of pairs, and evaluation how often the chosen one has more of it. The
+    function gives [B, 1].
     """
     return bind_declared(loss, facts_of(loss).reward)
 

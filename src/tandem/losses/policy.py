@@ -15,6 +15,7 @@ MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32; a policy that far 
 
 
 def ratio_of(logp: Tensor, old_logp: Tensor) -> Tensor:
+    """exp(logp - old_logp), [B, T]."""
     return (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
@@ -23,7 +24,8 @@ def clipped_surrogate(
 ) -> Tensor:
     """min(r A, clip(r, 1 - low, 1 + high) A); to be maximised (PPO, arXiv:1707.06347 eq. 7).
 
-    `most` caps the first r, so a bad step that got far more likely costs at most `most` |A|.
+    `most` caps the first r, so a bad step that got far more likely costs at most `most` |A|. All
+    are [B, T].
     """
     capped = ratio if most is None else ratio.clamp(max=most)
     return torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
@@ -39,14 +41,20 @@ def imitation_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 # -log p of demonstrations
 @register_policy_loss(reads={"likeliest"}, metrics=imitation_metrics)
 def nll(batch: CoupledBatch) -> Tensor:
-    """-log p of the steps that were shown, each times the score its row brought."""
+    """-log p of the steps that were shown, each times the score its row brought.
+
+    Shape: [B, T] nats. Source: maximum likelihood, written as a loss on advantages (Tandem's own).
+    """
     return -batch.logp * batch.advantages
 
 
 # -A log p, for fresh samples
 @register_policy_loss(zero_at_zero_advantage=True, on_fresh_samples=True)
 def reinforce(batch: CoupledBatch) -> Tensor:
-    """-A log p; its gradient is the policy gradient only while the samples are fresh."""
+    """-A log p; its gradient is the policy gradient only while the samples are fresh.
+
+    Shape: [B, T]. Source: Williams 1992, https://doi.org/10.1007/BF00992696.
+    """
     return -batch.logp * batch.advantages
 
 
@@ -88,7 +96,8 @@ def ppo(
     """PPO, GRPO, Dr. GRPO and DAPO: they differ in advantage, clip numbers and weights alone.
 
     `ratio_max` > 1 + clip_high is both the c of dual clip and the delta of the two-sided clip,
-    which are one function there: a bad step's gradient ends where its ratio passes it.
+    which are one function there: a bad step's gradient ends where its ratio passes it. Shape:
+    [B, T]. Source: PPO, arXiv:1707.06347; dual clip, arXiv:1912.09729.
     """
     ratio = ratio_of(batch.logp, batch.old_logp)
     return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high, most=ratio_max)

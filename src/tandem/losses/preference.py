@@ -41,7 +41,10 @@ def by_mean_step(batch: CoupledBatch, *, odds: float) -> Tensor:
 
 
 def logistic(margin: Tensor, label_smoothing: float) -> Tensor:
-    """-log sigmoid(margin), as if a part `label_smoothing` of the labels were turned around."""
+    """-log sigmoid(margin), as if a part `label_smoothing` of the labels were turned around.
+
+    Shape: [B, 1] -> [B, 1].
+    """
     right, turned = logsigmoid(margin), logsigmoid(-margin)
     return -(1 - label_smoothing) * right - label_smoothing * turned
 
@@ -67,7 +70,8 @@ def dpo(
 ) -> Tensor:
     """-log sigmoid(beta D), D the difference of log ratios (arXiv:2305.18290).
 
-    `label_smoothing` is conservative DPO; `length_norm` takes mean steps in place of sums.
+    `label_smoothing` is conservative DPO; `length_norm` takes mean steps in place of sums. Shape:
+    [B, T].
     """
     chosen, rejected = of_pairs(log_ratio(batch, length_norm=length_norm), batch)
     return on_pairs(logistic(beta * (chosen - rejected), label_smoothing), batch)
@@ -89,7 +93,7 @@ def robust(
 
 @register_policy_loss("dpo_hinge", **AGAINST_REFERENCE)
 def hinge(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
-    """max(0, 1 - beta D) (SLiC, arXiv:2305.10425)."""
+    """max(0, 1 - beta D) (SLiC, arXiv:2305.10425): [B, T]."""
     chosen, rejected = of_pairs(log_ratio(batch), batch)
     return on_pairs((1 - beta * (chosen - rejected)).clamp(min=0), batch)
 
@@ -99,6 +103,7 @@ def ipo(batch: CoupledBatch, *, beta: Temperature = 0.1, length_norm: bool = Tru
     """(D - 1 / (2 beta))^2: a margin to reach, not to pass (arXiv:2310.12036).
 
     D is of mean steps, as its authors came to advise; of sums, as published, without `length_norm`.
+    Shape: [B, T].
     """
     chosen, rejected = of_pairs(log_ratio(batch, length_norm=length_norm), batch)
     return on_pairs((chosen - rejected - 1 / (2 * beta)).square(), batch)
@@ -127,7 +132,7 @@ def simpo(
 ) -> Tensor:
     """-log sigmoid(beta (log p_w / n_w - log p_l / n_l) - gamma), no reference (arXiv:2405.14734).
 
-    With gamma 0 and sums it is DPO against a reference that knows nothing.
+    With gamma 0 and sums it is DPO against a reference that knows nothing. Shape: [B, T].
     """
     chosen, rejected = of_pairs(of_row(batch.logp, batch, length_norm=length_norm), batch)
     return on_pairs(logistic(beta * (chosen - rejected) - gamma, label_smoothing), batch)
@@ -150,14 +155,14 @@ def orpo(batch: CoupledBatch, *, odds: float = 0.1) -> Tensor:
     """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.
 
     The first part imitates the chosen answer; each counts once, however long (arXiv:2403.07691,
-    where odds is lambda).
+    where odds is lambda). Shape: [B, T].
     """
     chosen, rejected = of_pairs(of_row(batch.logp, batch, length_norm=True), batch)
     return on_pairs(-chosen - odds * logsigmoid(log_odds(chosen) - log_odds(rejected)), batch)
 
 
 def log_odds(logp: Tensor) -> Tensor:
-    """log p - log(1 - p)"""
+    """log p - log(1 - p) [B, 1] -> [B, 1]."""
     logp = logp.clamp(max=NEARLY_SURE)
     return logp - (-logp.expm1()).log()
 
@@ -167,7 +172,7 @@ def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """-ls(r_w) - ls(-r_w) / 2 - ls(-r_l) / 2, r = beta (log p - log p_ref), ls = log sigmoid.
 
     Rewards of their own, not differences: a chosen row may not fall with the rejected one
-    (arXiv:2402.05369).
+    (arXiv:2402.05369). Shape: [B, T].
     """
     chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
     value = -logsigmoid(chosen) - 0.5 * logsigmoid(-chosen) - 0.5 * logsigmoid(-rejected)
@@ -181,7 +186,10 @@ def exo(
     beta: Temperature = 0.1,
     label_smoothing: Annotated[float, between(0, 0.5, open_low=True, open_high=True)] = 1e-3,
 ) -> Tensor:
-    """KL(policy's preference || the label's, smoothed), the reverse of DPO's (arXiv:2402.00856)."""
+    """KL(policy's preference || the label's, smoothed), the reverse of DPO's (arXiv:2402.00856).
+
+    Shape: [B, T].
+    """
     chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
     right, turned = logsigmoid(chosen - rejected), logsigmoid(rejected - chosen)
     value = right.exp() * (right - math.log1p(-label_smoothing))
@@ -192,7 +200,7 @@ def exo(
 def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """(log ratio of chosen - 1 / (2 beta))^2 + (that of rejected + 1 / (2 beta))^2.
 
-    Self-play against a judge that is sure (arXiv:2405.00675).
+    Self-play against a judge that is sure (arXiv:2405.00675). Shape: [B, T].
     """
     chosen, rejected = of_pairs(log_ratio(batch), batch)
     goal = 1 / (2 * beta)
@@ -203,7 +211,7 @@ def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
 def apo_zero(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """1 - sigmoid(r_w) + sigmoid(r_l): the chosen one up, the rejected one down, each by itself.
 
-    For chosen answers that are better than the policy's own (arXiv:2408.06266).
+    For chosen answers that are better than the policy's own (arXiv:2408.06266). Shape: [B, T].
     """
     chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
     return on_pairs((-chosen).sigmoid() + rejected.sigmoid(), batch)
@@ -224,7 +232,10 @@ def liked(batch: CoupledBatch) -> Tensor:
 
 
 def ranking_metrics(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
-    """S and its sigmoid, and how often a group is ranked as the advantages do, over steps."""
+    """S and its sigmoid, and how often a group is ranked as the advantages do, over steps.
+
+    `surveyed`: [B, T], S of each row's group.
+    """
     values = {"score": surveyed, "weight": surveyed.sigmoid(), "accuracy": surveyed < 0}
     return {f"preference/group_{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
@@ -244,6 +255,7 @@ def group_preference(batch: CoupledBatch, surveyed: Tensor, *, beta: Temperature
     Of advantages +1 and -1 and groups of two it is DPO of half the beta; of velocity errors, at one
     noise level, it has beta times the gradient of DGPO (arXiv:2510.08425) without a clip. The value
     is that of the group on every row with an advantage, the gradient the row's own part of it.
+    Shape: [B, T].
     """
     own = -beta * surveyed.sigmoid() * liked(batch)
     value = softplus(surveyed) + own - own.detach()

@@ -16,27 +16,33 @@ from tandem.contracts import positive, register_weights
 # Every step counts the same
 @register_weights(adds_to_one=True)
 def token_mean(mask: Tensor) -> Tensor:
-    """1 / N, N the trained steps of the update: all count the same (DAPO, arXiv:2503.14476)."""
+    """1 / N, N the trained steps of the update: all count the same (DAPO, arXiv:2503.14476).
+
+    Shape: [B, T].
+    """
     return mask / mask.sum().clamp(min=1)
 
 
 # Every sample counts the same, however long
 @register_weights(per="sample", adds_to_one=True)
 def sequence_mean(mask: Tensor) -> Tensor:
-    """1 / (S n_i): every sample counts the same, however long (GRPO, arXiv:2402.03300)."""
+    """1 / (S n_i): every sample counts the same, however long (GRPO, arXiv:2402.03300): [B, T]."""
     return mask / (_samples(mask) * mask.sum(1, keepdim=True).clamp(min=1))
 
 
 # Mean over samples of the sum over their steps
 @register_weights(per="sample")
 def sequence_sum(mask: Tensor) -> Tensor:
-    """1 / S: the mean over samples of the sum over their steps (REINFORCE)."""
+    """1 / S: the mean over samples of the sum over their steps (REINFORCE).
+
+    Shape: [B, T]. Source: Williams 1992, https://doi.org/10.1007/BF00992696.
+    """
     return mask / _samples(mask)
 
 
 @register_weights
 def constant_length(mask: Tensor, *, length: Annotated[int, positive]) -> Tensor:
-    """1 / (S L), L constant over the run: no length bias (Dr. GRPO, arXiv:2503.20783)."""
+    """1 / (S L), L constant over the run: no length bias (Dr. GRPO, arXiv:2503.20783): [B, T]."""
     return mask / (_samples(mask) * length)
 
 

@@ -46,6 +46,7 @@ def per_sample(x: Tensor, batch: CoupledBatch) -> Sum:
 
 
 def sequence_ratio(batch: CoupledBatch) -> dict[str, Metric]:
+    """Mean, least and largest ratio of the samples that have a step."""
     ratio, sampled = mean_log_ratio(batch)[:, 0].exp(), batch.mask.any(1)
     return {
         "actor/seq_ratio_mean": per_sample(ratio, batch),
@@ -79,7 +80,7 @@ def gspo(
     clip_low: Annotated[float, between(0, 1)] = 3e-4,
     clip_high: Annotated[float, at_least(0)] = 4e-4,
 ) -> Tensor:
-    """One ratio per sample: the geometric mean of its step ratios (arXiv:2507.18071)."""
+    """One ratio per sample: the geometric mean of its step ratios (arXiv:2507.18071): [B, T]."""
     ratio = mean_log_ratio(batch).clamp(max=MAX_LOG_RATIO).exp()
     return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
 
@@ -101,6 +102,7 @@ def gspo_token(
     """The value of GSPO's ratio with the gradient of each step's own log p (arXiv:2507.18071).
 
     With one advantage per sample it is GSPO, value and gradient; advantages may vary by step.
+    Shape: [B, T].
     """
     own = batch.logp - batch.logp.detach()
     ratio = (mean_log_ratio(batch).detach() + own).clamp(max=MAX_LOG_RATIO).exp()
@@ -135,7 +137,7 @@ def gmpo(
     """The geometric mean of a sample's clipped step ratios (arXiv:2507.20673).
 
     The clip numbers are nats: a step's ratio stays within exp(-clip_low) and exp(clip_high), on
-    the side where it would gain from going further.
+    the side where it would gain from going further. Shape: [B, T].
     """
     log_ratio = log_ratio_of(batch)
     good, bad = log_ratio.clamp(max=clip_high), log_ratio.clamp(min=-clip_low)
@@ -146,7 +148,10 @@ def gmpo(
 def reshaped_ratio(
     batch: CoupledBatch, *, good: tuple[float, float], bad: tuple[float, float]
 ) -> Tensor:
-    """W^power exp(rate (1 - W)), W the product of a sample's ratios: 1 at W = 1, small far off."""
+    """W^power exp(rate (1 - W)), W the product of a sample's ratios: 1 at W = 1, small far off.
+
+    Shape: [B, 1].
+    """
     log_product = log_ratio_of(batch).detach().sum(1, keepdim=True).clamp(*PRODUCT_LIMITS)
     of_good, of_bad = (
         (power * log_product + rate * (1 - log_product.exp())).exp() for power, rate in (good, bad)
@@ -157,6 +162,7 @@ def reshaped_ratio(
 def vespo_metrics(
     batch: CoupledBatch, *, good: tuple[float, float], bad: tuple[float, float]
 ) -> dict[str, Metric]:
+    """The mean weight phi of the samples, and the ratio of samples."""
     phi = reshaped_ratio(batch, good=good, bad=bad)
     return {"actor/vespo_phi": masked_mean(phi, batch.mask)} | sequence_ratio(batch)
 
@@ -178,6 +184,7 @@ def vespo(
     """-phi A log p: a smooth weight of the whole sample in place of a clip (arXiv:2602.10693).
 
     phi is detached. `good` and `bad` are its power and rate for either sign of the advantage.
+    Shape: [B, T].
     """
     phi = reshaped_ratio(batch, good=good, bad=bad)
     return -phi * batch.advantages * batch.logp

@@ -14,6 +14,7 @@ from tandem.types import CoupledBatch
 
 
 def cispo_metrics(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]:
+    """The fraction of steps whose ratio is capped."""
     above = ratio_of(batch.logp, batch.old_logp) > ratio_max
     return {"actor/ratio_capped": masked_mean(above, batch.mask)}
 
@@ -32,7 +33,7 @@ def cispo(
 ) -> Tensor:
     """-min(r, ratio_max) A log p, the capped ratio detached: no step loses its gradient.
 
-    `ratio_max` is absolute, not 1 + something. Source: MiniMax-M1, arXiv:2506.13585.
+    `ratio_max` is absolute, not 1 + something. Source: MiniMax-M1, arXiv:2506.13585. Shape: [B, T].
     """
     ratio = ratio_of(batch.logp, batch.old_logp).clamp(max=ratio_max).detach()
     return -ratio * batch.advantages * batch.logp
@@ -54,7 +55,7 @@ def sapo(
     """-(4 w / tau) sigmoid(tau (r - 1) / w) A: a soft gate whose slope at r = 1 is the policy
     gradient; `width` w is how far from 1 a ratio is far off.
 
-    The larger tau of bad steps lets their gradient fade sooner (arXiv:2511.20347).
+    The larger tau of bad steps lets their gradient fade sooner (arXiv:2511.20347). Shape: [B, T].
     """
     away = (ratio_of(batch.logp, batch.old_logp) - 1) / width
     good, bad = ((tau * away).sigmoid() * 4 * width / tau for tau in (tau_good, tau_bad))
@@ -70,6 +71,9 @@ def dro(
         float, at_least(0)
     ] = 0.1,  # a pull is of second order in a log ratio, as a temperature is
 ) -> Tensor:
-    """-A log p + beta / 2 (log p - log p_old)^2: a pull instead of a clip."""
+    """-A log p + beta / 2 (log p - log p_old)^2: a pull instead of a clip.
+
+    Shape: [B, T]. Source: DRO, arXiv:2405.19107.
+    """
     pull = (batch.logp - batch.old_logp).square()
     return -batch.logp * batch.advantages + 0.5 * beta * pull

@@ -30,7 +30,10 @@ of_probabilities = declare(
 
 @of_probabilities
 def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.15) -> Tensor:
-    """Where the probability of a step moved past its bound, the way its advantage pulls."""
+    """Where the probability of a step moved past its bound, the way its advantage pulls.
+
+    Shape: [B, T] bool.
+    """
     moved = batch.logp.exp() - batch.behaviour_logp.exp()
     good, bad = batch.advantages > 0, batch.advantages < 0
     return (good & (moved > high)) | (bad & (-moved > low))
@@ -38,7 +41,10 @@ def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.1
 
 @of_probabilities
 def binary_kl(batch: CoupledBatch, *, low: float = 0.05, high: float = 0.05) -> Tensor:
-    """Where KL(sampler || policy) of "this step or any other" is past its bound, in nats."""
+    """Where KL(sampler || policy) of "this step or any other" is past its bound, in nats.
+
+    Shape: [B, T] bool.
+    """
     log_p, log_q = batch.logp, batch.behaviour_logp
     p, q = log_p.exp(), log_q.exp()
     divergence = q * (log_q - log_p) + (1 - q) * ((1 - q + TINY) / (1 - p + TINY)).log()
@@ -71,13 +77,14 @@ def dppo(
     """-min(r, ratio_max) A log p, r = p / q detached, 0 where a divergence went `too_far`.
 
     r is the ratio to the policy that sampled, whatever the weights were at the start of the
-    update. Source: arXiv:2602.04879.
+    update. Source: arXiv:2602.04879. Shape: [B, T].
     """
     ratio = ratio_of(batch.logp, batch.behaviour_logp).clamp(max=ratio_max).detach()
     return torch.where(too_far(batch), 0, -ratio * batch.advantages * batch.logp)
 
 
 def pulled_metrics(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[str, Metric]:
+    """The fraction of steps that the bound silenced, and what the pull costs a step."""
     distance = (batch.logp - batch.behaviour_logp).square()
     masked = masked_mean(too_far(batch), batch.mask)
     return {
@@ -95,7 +102,8 @@ def dppo_pulled(
 ) -> Tensor:
     """-r A, 0 where a divergence went `too_far`, plus pull (log p - log q)^2 on every step.
 
-    The gradient of its first part is that of DPPO without a cap. Source: prime-rl's default.
+    The gradient of its first part is that of DPPO without a cap. Source: prime-rl's default. Shape:
+    [B, T].
     """
     drift = (batch.logp - batch.behaviour_logp).square()
     gain = ratio_of(batch.logp, batch.behaviour_logp) * batch.advantages
@@ -118,7 +126,7 @@ class OffPolicyMask(LossWrapper):
     """A loss, but 0 for bad samples that the policy has left far behind (DeepSeek-V3.2).
 
     Left behind: the mean over its steps of log q - log p, q the policy that sampled, is above
-    `delta` nats. Bad: its advantage is negative.
+    `delta` nats. Bad: its advantage is negative. Source: DeepSeek-V3.2, arXiv:2512.02556.
     """
 
     says: ClassVar[str] = "the off-policy mask"

@@ -60,7 +60,8 @@ class Found:
 def publish(folder: Path, step: int, tensors: Groups, state: Mapping, *, keep: int) -> Path:
     """Make checkpoint `step` appear whole, then drop all but the `keep` newest up to it.
 
-    A whole one of the same step is left as it is: a step has one content.
+    A whole one of the same step is left as it is: a step has one content. Raises ValueError for
+    keep < 1, CheckpointError where it could not be written.
     """
     if keep < 1:
         raise ValueError(f"keep={keep} would delete the checkpoint just written; keep at least 1")
@@ -136,7 +137,7 @@ def _find_broken(path: Path) -> list[str]:
 
 
 def list_not_finite(weights: Mapping[str, Tensor]) -> list[str]:
-    """The names of those that hold an infinity, or what is no number."""
+    """The names of those that hold an infinity, or what is no number. Of any shape [...]."""
     return [name for name, x in weights.items() if not bool(x.isfinite().all())]
 
 
@@ -153,7 +154,10 @@ def check_places(folder: Path) -> None:
 
 
 def read(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict]:
-    """Groups of tensors, on the CPU, and the state. Tensors may lie anywhere: copy out of them."""
+    """Groups of tensors, on the CPU, and the state. Tensors may lie anywhere: copy out of them.
+
+    Of any shape [...].
+    """
     files = [path / name for name in json.loads((path / MANIFEST).read_bytes())["files"]]
     tensors = {file.stem: load_file(file) for file in files if file.suffix == ".safetensors"}
     return tensors, json.loads((path / STATE).read_bytes())

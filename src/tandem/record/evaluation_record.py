@@ -23,6 +23,8 @@ from tandem.record.secrets import scrub_config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRecord:
+    """The files of an evaluation that stands alone, beside the run that it is of."""
+
     run_dir: Path
     split: str  # of the data
     config: str  # resolved, as YAML

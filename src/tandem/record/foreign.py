@@ -35,6 +35,7 @@ def check_file(path: Path, most: int) -> None:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
+    """The bytes of a file. Raises ValueError for more than `most` of them."""
     check_file(path, most)
     return path.read_bytes()
 

@@ -57,7 +57,7 @@ def split_by_kind(rows: Rows) -> dict[str, list[Mapping]]:
 
 
 def lay_out(rows: Rows) -> Tensor:
-    """All pictures of one kind, about as many in a row as in a column."""
+    """All pictures of one kind, about as many in a row as in a column. uint8 [H, W, 3]."""
     shown = [row["output"] for row in rows]
     return pictures.lay_out_grid(shown, math.ceil(math.sqrt(len(shown))))
 
@@ -110,7 +110,10 @@ def draw_progress(run_dir: Path) -> Path | None:
 
 
 def distance(pictures: Tensor, others: Tensor) -> Tensor:
-    """The root of the mean squared difference of two pictures, on the scale from -1 to 1."""
+    """The root of the mean squared difference of two pictures, on the scale from -1 to 1.
+
+    Shape: [N, H, W, 3] of both -> [N].
+    """
     difference = (pictures.double() - others.double()) / 127.5
     return difference.square().mean((-3, -2, -1)).sqrt()
 
@@ -166,12 +169,18 @@ def _read_pictures(table: Path) -> Iterator[tuple[Mapping, Tensor]]:
 
 
 def read_seen(table: Path) -> Iterator[tuple[Mapping, str | Tensor]]:
-    """The rows of a table with what evaluation saw, as a model is used."""
+    """The rows of a table with what evaluation saw, as a model is used.
+
+    Pictures are uint8 [H, W, 3].
+    """
     return read_shown(table, [row for row in jsonl.read(table) if row["kind"] == FIRST])
 
 
 def read_shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]]:
-    """Rows of a table with their outputs: texts, and pictures as they were to the bit."""
+    """Rows of a table with their outputs: texts, and pictures as they were to the bit.
+
+    Pictures are float32 [H, W, 3].
+    """
     tiles: dict[str, list[Tensor]] = {}
     for row in rows:
         where = row["output"]

@@ -28,7 +28,10 @@ def encode(rows: Iterable[Mapping]) -> bytes:
 
 def append(path: Path, row: Mapping) -> None:
     """All of the line or, where the disk has no room for it, nothing. A kill leaves a torn last
-    line at most."""
+    line at most.
+
+    Raises OSError where there is no room.
+    """
     left = encode([row])
     with path.open("ab", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)

@@ -45,6 +45,7 @@ def group(config: Config) -> str:
 
 
 def tags(config: Config) -> list[str]:
+    """The choices that a mirror tags a run with, every reward among them."""
     chosen = choices(config)
     return [*(str(chosen[name]) for name in TAGGED if name in chosen), *_rewards(config)]
 

@@ -52,6 +52,7 @@ class Mirrors:
         self.alive: list[Mirror] = []  # none before they are opened
 
     def open(self, run: Run) -> None:
+        """Open every mirror of a run."""
         self.alive = list(self.mirrors)
         self._each(lambda mirror: mirror.open(run))
 
@@ -62,6 +63,7 @@ class Mirrors:
         self._each(lambda mirror: mirror.samples(iteration, rows))
 
     def close(self) -> None:
+        """Close every mirror, also after one of them failed."""
         self._each(lambda mirror: mirror.close())
         self.alive = []
 
@@ -89,12 +91,14 @@ class Csv:
         self.columns: list[str] = []
 
     def open(self, run: Run) -> None:
+        """Find the columns that were written before."""
         self.path = run.folder / "metrics.csv"
         self.path.unlink(missing_ok=True)
         for line in lines(run.folder):
             self.write(line["iteration"], line)
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Append a row; a new column widens the file."""
         row = {"iteration": iteration, **metrics}
         missing = [name for name in row if name not in self.columns]
         if missing:
@@ -124,6 +128,7 @@ class TensorBoard:
     """Event files in tensorboard/; a resumed run hides what lies after its checkpoint."""
 
     def open(self, run: Run) -> None:
+        """Open the event file of a run."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -136,6 +141,7 @@ class TensorBoard:
             self.writer.add_scalar(name, value, iteration)
 
     def samples(self, iteration: int, rows: Rows) -> None:
+        """Write texts and pictures of an evaluation."""
         kinds = dict.fromkeys(row["kind"] for row in rows)
         for kind in kinds:
             lines = [_markdown(row) for row in rows if row["kind"] == kind]

@@ -21,7 +21,10 @@ Named = Mapping[str, Parameter]
 
 
 def optimizer_state(optimizer: Optimizer, names: Named) -> tuple[dict[str, Tensor], dict]:
-    """Tensors and JSON from which `load_optimizer_state` goes on to bit-identical updates."""
+    """Tensors and JSON from which `load_optimizer_state` goes on to bit-identical updates.
+
+    Of any shape [...].
+    """
     name_of = _name_of(optimizer, names)
     tensors: dict[str, Tensor] = {}
     state: dict[str, dict] = {}
@@ -53,7 +56,10 @@ def _unshare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def load_optimizer_state(
     optimizer: Optimizer, names: Named, tensors: Mapping[str, Tensor], state: Mapping
 ) -> None:
-    """Put a saved state into an optimiser of the same groups, on the devices of its parameters."""
+    """Put a saved state into an optimiser of the same groups, on the devices of its parameters.
+
+    Of any shape [...].
+    """
     name_of = _name_of(optimizer, names)
     _same_groups(optimizer, name_of, state["groups"])
     for group, saved in zip(optimizer.param_groups, state["groups"], strict=True):

@@ -31,7 +31,7 @@ INK = "#1f2933"
 def lay_out_grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
     """Pictures of one size row by row, paper between them and in the places left over: [H, W, 3].
 
-    Not enlarged: `tiles` takes it apart again.
+    Not enlarged: `tiles` takes it apart again. Raises ValueError for pictures of several sizes.
     """
     sizes = {tuple(picture.shape) for picture in pictures}
     if len(sizes) != 1 or columns < 1:
@@ -49,7 +49,7 @@ def lay_out_grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
 
 
 def cut_tiles(sheet: Tensor, size: tuple[int, int]) -> list[Tensor]:
-    """The places of a grid of pictures of that height and width, row by row."""
+    """The places of a grid of pictures of that height and width, row by row. `sheet`: [H, W, 3]."""
     height, width = size
     return [
         sheet[top : top + height, left : left + width] for top, left in _find_corners(sheet, size)
@@ -62,7 +62,7 @@ def draw_strip(
     """The same samples at several iterations: a row each, an iteration a column.
 
     Of more than `most` iterations the first and the last stay, and evenly spread ones between.
-    Gives the iterations that are shown too.
+    Gives the iterations that are shown too. `frames`: iteration -> pictures [H, W, 3].
     """
     known = sorted(frames)
     places = np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int)
@@ -77,7 +77,7 @@ def enlarge(picture: Tensor, times: int) -> Tensor:
 
 
 def enlarge_to_screen(picture: Tensor) -> Tensor:
-    """Enlarged as often as a screen needs."""
+    """Enlarged as often as a screen needs: [H, W, 3] -> [n H, n W, 3]."""
     return enlarge(picture, count_enlargement(picture.shape))
 
 
@@ -87,7 +87,7 @@ def count_enlargement(size: Sequence[int]) -> int:
 
 
 def shrink(picture: Tensor) -> Tensor:
-    """Small enough to be one of many; the mean of what falls together."""
+    """Small enough to be one of many; the mean of what falls together: [H, W, 3] -> [h, w, 3]."""
     times = max(1, min(picture.shape[:2]) // ENOUGH)
     pixels = picture.cpu().permute(2, 0, 1)[None].float()
     means = torch.nn.functional.avg_pool2d(pixels, times)
@@ -95,7 +95,7 @@ def shrink(picture: Tensor) -> Tensor:
 
 
 def save(picture: Tensor, path: Path) -> Path:
-    """A PNG of the very pixels, whole or absent."""
+    """A PNG of the very pixels, whole or absent. `picture`: uint8 [H, W, 3]."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -121,7 +121,10 @@ def save_titled(
     rows: Sequence[str] = (),
 ) -> Path:
     """A grid of pictures of that height and width to look at: small ones enlarged, a title above
-    each column and at the left of each row."""
+    each column and at the left of each row.
+
+    `sheet`: uint8 [H, W, 3].
+    """
     from matplotlib.figure import Figure
 
     times = count_enlargement(size)

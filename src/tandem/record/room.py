@@ -52,7 +52,10 @@ def measure_size(folder: Path) -> int:
 
 @contextmanager
 def stop_where_full(run_dir: Path) -> Iterator[None]:
-    """A disk that takes no more ends a run with one line; what was published is whole."""
+    """A disk that takes no more ends a run with one line; what was published is whole.
+
+    Raises Stop in place of the error of the disk.
+    """
     try:
         yield
     except OSError as error:

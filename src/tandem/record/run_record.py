@@ -146,6 +146,7 @@ class RunRecord:
                 durable.sync(self.folder / name)
 
     def close(self) -> None:
+        """Close the mirrors."""
         self.sync()
         self.mirrors.close()
 

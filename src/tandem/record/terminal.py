@@ -93,10 +93,12 @@ class Bar:
         return Group(row, Text(self.numbers, no_wrap=True, overflow="ellipsis"))
 
     def open(self) -> None:
+        """Show the bar."""
         BARS.append(self)
         self._live.start()
 
     def close(self) -> None:
+        """Take the bar away."""
         self._live.stop()
         BARS.remove(self)
 

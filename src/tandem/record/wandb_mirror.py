@@ -64,6 +64,7 @@ class Wandb:
         self.tags, self.job_type, self.mode = tags, job_type, mode
 
     def open(self, run: Run) -> None:
+        """Start the run there, or go on with it."""
         import wandb
 
         self.source, self.waiting = run, {}
@@ -79,6 +80,7 @@ class Wandb:
         self._drop_former()
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of an iteration."""
         row, self.waiting = {**metrics, "iteration": iteration, **self.waiting}, {}
         if iteration >= self.known:
             with self._staged():
@@ -88,6 +90,7 @@ class Wandb:
         self.waiting |= wandb_tables.make_media(iteration, rows)
 
     def close(self) -> None:
+        """End the run there."""
         if (table := wandb_tables.join_evaluations(self.source.folder)) is not None:
             with self._staged():
                 self.run.summary["samples/evaluations"] = table

@@ -31,6 +31,8 @@ GROUPS = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
+    """An option as its decorator declares it: its node and a line of help."""
+
     node: Node
     help: str  # the comment above the decorator, or the first line of the docstring
 

@@ -45,6 +45,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
+    """One call of a server."""
+
     method: str
     url: str
     body: bytes

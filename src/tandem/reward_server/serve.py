@@ -78,6 +78,7 @@ KEYS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve the rewards that a command line asks for, until it is told to stop."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or {"-h", "--help"} & set(words):
         print(make_help(), end="")
@@ -91,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def make_help() -> str:
+    """The text of --help: how to serve, and the keys."""
     defaults = {f.name: f.default for f in (*fields(Place), *fields(Capacity))}
     keys = "\n".join(
         f"  {f'{name}={defaults[name]}':<30} {what}".rstrip() for name, what in KEYS.items()
@@ -99,7 +101,10 @@ def make_help() -> str:
 
 
 def read(words: Sequence[str]) -> tuple[Place, Capacity, list[str]]:
-    """Where to listen, what to take on, and what is left to choose the rewards."""
+    """Where to listen, what to take on, and what is left to choose the rewards.
+
+    Raises ConfigError for a key that does not exist.
+    """
     own: dict[str, object] = {}
     overrides = []
     for part in parse(words):
@@ -125,14 +130,20 @@ def _record(kind: type, given: Mapping[str, object]) -> Any:
 
 
 def compose_rewards(overrides: Sequence[str]) -> Mapping[str, Any]:
-    """The rewards that a command line asks for, as train.py composes them."""
+    """The rewards that a command line asks for, as train.py composes them.
+
+    Raises ConfigError for one that cannot be served.
+    """
     if not any(part.key_or_group == "reward" for part in parse(overrides)):
         raise ConfigError("reward is missing: choose one, for example reward=exact_match")
     return compose(overrides).reward
 
 
 def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
-    """Built as train.py does it. Nothing is composed here: what a file says is no command line."""
+    """Built as train.py does it. Nothing is composed here: what a file says is no command line.
+
+    Raises ConfigError for a reward that does not bind.
+    """
     try:
         rewards = Rewards({name: build(node) for name, node in nodes.items()})
     except ConfigError:
@@ -162,6 +173,7 @@ def token_for(place: Place) -> str | None:
 
 
 def bind_server(place: Place, score: Scorer, token: str | None, capacity: Capacity) -> ScoreServer:
+    """Listen at a place. Raises ConfigError where that is not possible."""
     try:
         return ScoreServer((place.host, place.port), score, token=token, capacity=capacity)
     except OSError as error:

@@ -74,6 +74,7 @@ class ScoreServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """The address that a client is given."""
         host, port = self.server_address[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -98,6 +99,8 @@ class ScoreServer(ThreadingHTTPServer):
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
+        """One of the places for requests, for as long as it is held. Raises Refusal where all are
+        taken."""
         if not self.requests.acquire(blocking=False):
             raise Refusal(503, f"{self.capacity.max_requests} requests are being answered", BUSY)
         try:
@@ -106,6 +109,7 @@ class ScoreServer(ThreadingHTTPServer):
             self.requests.release()
 
     def scored(self, rows: Sequence[Row], client: socket.socket) -> list[Number]:
+        """The scores of rows, given up where the client hangs up."""
         with self.turn:
             if has_hung_up(client):  # it asks again, and its place in the line would be paid twice
                 print(f"{len(rows)} samples dropped: the client did not wait", flush=True)
@@ -132,11 +136,14 @@ BUSY = ("Retry-After", "1")
 
 
 class Handler(BaseHTTPRequestHandler):
+    """A connection: it reads requests, asks for their scores and answers."""
+
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "tandem", ""
     server: ScoreServer
 
     def setup(self) -> None:
+        """Set the limits of the socket before anything is read."""
         self.timeout = self.server.capacity.request_timeout  # of a single read or write
         super().setup()
 

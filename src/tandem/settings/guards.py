@@ -71,7 +71,10 @@ class Guards:
         return int(self.non_finite.partition(":")[2] or 0)
 
     def check_first_update(self, seen: Mapping[str, float], policy: Guarded) -> None:
-        """What fresh samples say of sampler and trainer, while the weights are the same."""
+        """What fresh samples say of sampler and trainer, while the weights are the same.
+
+        Raises Stop where they differ by more than the guards admit, in nats.
+        """
         gap = seen.get("rollout_corr/abs_logp_diff", policy.disagreement)
         if not gap <= self.max_mismatch:
             raise Stop(
@@ -87,7 +90,10 @@ class Guards:
             )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
-        """`facts` of an update that was left out, whose batch lies in `folder`."""
+        """`facts` of an update that was left out, whose batch lies in `folder`.
+
+        Raises Stop after as many in a row as the guard admits.
+        """
         if in_a_row > self.tolerated:
             raise Stop(
                 f"iteration {facts['iteration']}: loss {facts['losses']} or gradient norm "
@@ -97,7 +103,10 @@ class Guards:
             )
 
     def check_weights(self, weights: Iterable[torch.Tensor], iteration: int, rate: float) -> None:
-        """Those that an optimiser's step has just made, before anybody gets them."""
+        """Those that an optimiser's step has just made, before anybody gets them.
+
+        Of any shape [...]. Raises Stop where one is not finite.
+        """
         # Of its own part each rank: a maximum over ranks may lose what is no number.
         own = (weight.detach() for weight in weights)
         parts = [part.to_local() if distributed.is_sharded(part) else part for part in own]
@@ -112,6 +121,7 @@ class Guards:
             )
 
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
+        """Raise Stop where more than `max_missing_rewards` of the samples have no reward."""
         if not fraction > 0:
             return
         said = f"{fraction:.0%} of the samples have no reward ({describe_counts(reasons)})"
@@ -123,6 +133,7 @@ class Guards:
         log.warning("%s", said)
 
     def check_signal(self, flat_iterations: int, policy: Guarded) -> None:
+        """Raise Stop after `no_signal` iterations in a row in which every group ties."""
         if flat_iterations >= self.no_signal:
             raise Stop(
                 f"in {flat_iterations} iterations in a row every group scored alike, so nothing "

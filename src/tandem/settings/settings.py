@@ -34,6 +34,8 @@ COMPONENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
+    """How often a checkpoint is written, in iterations, and how many of them are kept."""
+
     every: Size  # iterations
     keep: Size
 
@@ -85,6 +87,8 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
+    """The keys of conf/config.yaml, each with what its value matters for."""
+
     seed: Annotated[int, at_least(0)] = field(
         metadata=key(shared=True, compared=False, mirrored=False)
     )

@@ -12,6 +12,7 @@ from tandem.sweep.table import summarise
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Print what each run of a sweep is doing, or the plan of one."""
     if len(arguments) != 1 or {"-h", "--help"} & {*arguments}:
         print(__doc__)
         return

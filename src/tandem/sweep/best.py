@@ -87,7 +87,10 @@ def list_shared(run: Run) -> list[str]:
 
 
 def keep_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:
-    """What was chosen stays chosen: fresh seeds that are looked at choose nothing."""
+    """What was chosen stays chosen: fresh seeds that are looked at choose nothing.
+
+    Raises ValueError where another choice was tested already.
+    """
     if before is None:
         return now
     if before.metric == now.metric and sorted(before.overrides) == sorted(now.overrides):

@@ -70,6 +70,7 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
 
 
 def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
+    """Raise ConfigError for a search over choices that no sampler can draw."""
     if sweep.hydra.runtime.choices["hydra/sweeper"] == "search":
         try:
             from tandem.sweep.search import check

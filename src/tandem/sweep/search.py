@@ -50,7 +50,10 @@ def search(
 
 @contextmanager
 def close_abandoned(folder: Path) -> Iterator[None]:
-    """What is open in the journal is then of a launch that has ended."""
+    """What is open in the journal is then of a launch that has ended.
+
+    Raises ConfigError while another launch searches there.
+    """
     with (folder / LOCK).open("a") as file:
         if not status.try_lock(file):
             raise ConfigError(f"another launch searches {folder}; start this one when it has ended")
@@ -64,6 +67,7 @@ def run_trials(
     launch: Launch,
     launch_rows: LaunchRows,
 ) -> None:
+    """Run trials until there are as many as were asked for."""
     searched, seeds = space.read(arguments)
     number = 0
     for trials in iterate_rounds(study, searched, asked):
@@ -127,6 +131,7 @@ def list_cut_short(study: optuna.Study) -> list[Trial]:
 
 
 def list_failed(study: optuna.Study, searched: space.Space) -> Iterator[Trial]:
+    """Trials that failed, each to be tried once more."""
     trials = study.get_trials(deepcopy=False)
     tried_again = {trial.user_attrs.get(AGAIN) for trial in trials}
     for trial in trials:

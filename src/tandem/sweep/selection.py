@@ -39,7 +39,10 @@ SPLIT = {  # option of data -> what gives it a third split
 
 
 def choose_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
-    """`count` seeds that the sweep has not used: those of an earlier start, then the next ones."""
+    """`count` seeds that the sweep has not used: those of an earlier start, then the next ones.
+
+    Raises ValueError where the sweep has come to use one of the earlier ones.
+    """
     used = {runs.read(folder).seed for folder in runs.find([sweep])}
     if seen := sorted(used & {*before}):
         raise ValueError(
@@ -166,5 +169,6 @@ def run_test(task: Task) -> dict[str, float]:
 
 
 def keep(found: Selection, sweep: Path) -> None:
+    """Write the selection and its table beside the sweep."""
     selection.write(sweep, found)
     durable.replace(sweep / PAGE, f"{selection.table(found).markdown()}\n".encode())

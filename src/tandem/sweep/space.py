@@ -40,6 +40,8 @@ def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
 def make_distribution(part: Override) -> BaseDistribution:
     """Of `interval(a,b)` all numbers between, of `int(interval(a,b))` the whole ones, tagged `log`
     or not; of a rising range of whole numbers these; of everything else the values as words.
+
+    Raises ConfigError for what no sampler can draw from.
     """
     sweep = part.value()
     if isinstance(sweep, IntervalSweep):

@@ -111,11 +111,13 @@ def read_plan(folder: Path) -> SweepPlan:
 
 
 def write_start(folder: Path, start: Start) -> None:
+    """Write down the start of a run in its folder."""
     plain = asdict(start) | {"overrides": scrub_overrides(start.overrides)}
     durable.replace(folder / JOB, json.dumps(plain, indent=1).encode())
 
 
 def read_start(folder: Path) -> Start | None:
+    """The last start of a run, under present names of keys; None: it was never started."""
     path = folder / JOB
     if not path.is_file():
         return None
@@ -205,6 +207,7 @@ def _explain(start: Start, state: State) -> str | None:
 
 
 def score_of(folder: Path) -> tuple[str, float] | None:
+    """Name and last value of the first of HEADLINES that a run has; None: it has none yet."""
     lines = [json.loads(line) for line in whole_lines(folder / METRICS) if b'"eval/' in line]
     known = [(name, line[name]) for name in HEADLINES for line in reversed(lines) if name in line]
     return next((found for found in known if found[1] is not None), None)

@@ -90,6 +90,7 @@ def refuse_unknown(metric: str | None, folder: Path) -> None:
 
 
 def missing(job: Job, asked: Asked) -> str:
+    """What a run lacks of the metric that is asked for, in words."""
     if job.state == "finished":
         return f"{job.name} has no number as {asked.metric or ' or '.join(status.HEADLINES)}"
     return f"{job.name} {job.state}" + (f" ({job.reason})" if job.reason else "")

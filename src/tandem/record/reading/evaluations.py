@@ -27,7 +27,10 @@ class Asked:
 
 
 def last_evaluation(run: Run, metric: str) -> Asked | None:
-    """The one that the run's score comes from; None: it kept no prompts of this metric."""
+    """The one that the run's score comes from; None: it kept no prompts of this metric.
+
+    Raises ValueError for a file that cannot be read.
+    """
     path, scored = run.folder / EVALUATIONS, run.curve(metric).x
     if not len(scored) or not path.exists() or not path.stat().st_size:
         return None

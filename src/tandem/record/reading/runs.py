@@ -44,6 +44,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
+    """A run directory as it was read: its configuration, its logs and what became of it."""
+
     folder: Path
     config: Mapping[str, object]
     seed: int
@@ -63,6 +65,7 @@ class Run:
 
     @property
     def state(self) -> State:
+        """Whether it goes on, finished, was stopped or died."""
         if self.finished:
             return "finished"
         return {True: "goes on", False: "died", None: "not finished"}[self.works]

@@ -21,7 +21,8 @@ def find_task_keys(
 ) -> list[str]:
     """The keys that tell the tasks of these runs apart; [] where there is one.
 
-    Left out, `task` is what is read, unless that is what tells variants apart.
+    Left out, `task` is what is read, unless that is what tells variants apart. Raises ValueError
+    for a key that tells both variants and tasks apart.
     """
     both = [key for key in task if key in by]
     if both:

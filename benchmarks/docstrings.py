@@ -1,0 +1,174 @@
+"""The check of public docstrings: `python benchmarks/docstrings.py [--all]` prints who lacks what.
+
+Public is a function, a class or a method without a leading underscore, at the top of a module or
+of a public class. Its docstring, or the one of the method that it stands for (of a base class, or
+of a protocol by name and parameters), must say
+
+* something: there is one. A body of one statement may go without (its name and body say it all),
+  unless one of the lines below asks for more;
+* shapes, where tensors come in or go out: `Tensor` in the signature asks for a `[...]` or `scalar`;
+* units: a number called timeout, pause or seconds asks for seconds; what is called kl, entropy,
+  logp or log_ratio and gives a tensor or a float asks for nats;
+* errors: a `raise` in the body asks for "raise" or "refuse";
+* the source of a formula: an option of an algorithm or a dynamics asks for an arXiv number, an
+  address, "Source:" or "Tandem's own".
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tandem"
+SECONDS = re.compile(r"(^|_)(timeout|pause|seconds)$")
+NATS = re.compile(r"(^|_)(kl|entropy|logp|log_ratio)($|_of$)")
+SAYS = {
+    "shapes": re.compile(r"\[[^\]]*\]|\bscalars?\b"),
+    "seconds": re.compile(r"\bseconds?\b|\bs\b"),
+    "nats": re.compile(r"\bnats\b"),
+    "errors": re.compile(r"\b[Rr](ais|efus)"),
+    "source": re.compile(r"arXiv:\d|https?://|Source:|Tandem's own"),
+}
+FORMULAS = re.compile(
+    r"register_(policy_loss|adv_estimator|weights|correction|old_logprobs|kl|dynamics"
+    r"|noise_schedule|stochastic_steps|window_pace|likelihood|step_\w+|distillation_target|centre"
+    r"|tilt|fit|error_weighting|level_candidates)\b"
+)
+Told = Mapping[tuple[str, ...], str]  # name and parameters of a protocol's method -> docstring
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    """A public function, class or method."""
+
+    place: str  # dotted, below the package
+    node: Definition
+    doc: str
+
+    @property
+    def lacks(self) -> list[str]:
+        """What its docstring should say and does not."""
+        wanted = list(wanted_of(self.node))
+        if not self.doc:
+            return ["docstring"] if wanted or not is_plain(self.node) else []
+        return [what for what in wanted if SAYS[what].search(self.doc) is None]
+
+
+def publics(package: Path = PACKAGE) -> list[Public]:
+    """All of a package, in the order of its files."""
+    trees = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        module = ".".join(parts).removesuffix(".__init__")
+        trees[module] = ast.parse(path.read_text(encoding="utf-8"))
+    told = dict(entry for tree in trees.values() for entry in of_protocols(tree))
+    return [one for module, tree in trees.items() for one in publics_in(tree, module, (), told)]
+
+
+def publics_in(
+    tree: ast.Module | ast.ClassDef, module: str, inside: tuple[str, ...], told: Told
+) -> Iterator[Public]:
+    """Those of a module or of a class; `inside`: the classes around it."""
+    for node in tree.body:
+        if isinstance(node, Definition) and not node.name.startswith("_"):
+            names = (*inside, node.name)
+            doc = ast.get_docstring(node)
+            if doc is None and inside and not isinstance(node, ast.ClassDef):
+                doc = told.get(call_of(node)) or inherited(module, names)
+            yield Public(".".join([module, *names]), node, doc or "")
+            if isinstance(node, ast.ClassDef):
+                yield from publics_in(node, module, names, told)
+
+
+def of_protocols(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The documented methods of the protocols of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and (doc := ast.get_docstring(method)):
+                    yield call_of(method), doc
+
+
+def call_of(method: ast.FunctionDef) -> tuple[str, ...]:
+    """The name of a method and those of its parameters: what makes it one of a protocol."""
+    given = method.args
+    return (method.name, *(one.arg for one in [*given.args, *given.kwonlyargs]))
+
+
+def inherited(module: str, names: tuple[str, ...]) -> str | None:
+    """The docstring of the method that a method stands for."""
+    try:
+        return inspect.getdoc(reduce(getattr, names, importlib.import_module(module)))
+    except ImportError:  # a library that is not installed here
+        return None
+
+
+def wanted_of(node: Definition) -> Iterator[str]:
+    """What the signature, the body and the decorators of a definition ask its docstring for."""
+    if any(FORMULAS.search(ast.unparse(one)) for one in node.decorator_list):
+        yield "source"
+    if isinstance(node, ast.ClassDef):
+        return
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    given = [ast.unparse(one.annotation) for one in arguments if one.annotation is not None]
+    result = "" if node.returns is None else ast.unparse(node.returns)
+    if any(re.search(r"\bTensor\b", one) for one in (*given, result)):
+        yield "shapes"
+    if any(SECONDS.search(one.arg) for one in arguments):
+        yield "seconds"
+    if NATS.search(node.name) and re.search(r"\b(Tensor|float)\b", result):
+        yield "nats"
+    if not node.name.startswith("refuse_") and any(map(is_refusal, statements(node))):
+        yield "errors"
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All of a function's own body: not of functions inside it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, Definition | ast.Lambda):
+            yield child
+            yield from statements(child)
+
+
+def is_refusal(node: ast.AST) -> bool:
+    """Whether it raises something of its own: not again what it caught."""
+    return isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+
+
+def is_plain(node: Definition) -> bool:
+    """Whether it is a function of one statement."""
+    return not isinstance(node, ast.ClassDef) and len(node.body) == 1
+
+
+def share(found: list[Public]) -> float:
+    """The part of all that lacks nothing, in percent."""
+    return 100 * sum(not one.lacks for one in found) / len(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--all", action="store_true", help="name everyone who lacks something")
+    chosen = parser.parse_args()
+    found = list(publics())
+    lacking = [one for one in found if one.lacks]
+    if chosen.all:
+        for one in lacking:
+            print(f"{one.place}: {', '.join(one.lacks)}")
+    counts = Counter(what for one in lacking for what in one.lacks)
+    listed = ", ".join(f"{count} {what}" for what, count in counts.most_common())
+    without = sum(not one.doc for one in found)
+    print(f"{share(found):.1f} % of {len(found)} say all they must; lacking: {listed or 'nothing'}")
+    print(f"{100 - 100 * without / len(found):.1f} % have a docstring, {without} do not")
+
+
+if __name__ == "__main__":
+    main()
