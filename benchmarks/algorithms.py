@@ -31,6 +31,7 @@ FLOW = ("model=tiny_flow", "iterations=20", "evaluation.every=4", "evaluation.sa
 SHORT = ("evaluation.temperatures=[1.0]", "evaluation.pass_at=[]", "evaluation.samples=2")
 PAIRS = ("data=sort_pairs", "iterations=40", "evaluation.every=8", *SHORT)
 SCRATCH = ("data=sort_letters", "warm_start=null", "evaluation.every=40", *SHORT)
+WHOLE = ("model=tiny_flow", "iterations=30", "evaluation.every=5", "evaluation.samples=8")
 STUDENT = (*FLOW, "data=shapes", f"algorithm.teachers.folders={{others: {TEACHER}}}")
 
 
@@ -56,6 +57,7 @@ PROTOCOLS = {
         "nft grpo flow_grpo dance_grpo mix_grpo grpo_guard flow_dppo tempflow_grpo awm dgpo crd"
         " dapo dr_grpo gspo rloo reinforce ppo",
     ),
+    "whole": Protocol(WHOLE, "grpo"),  # for the picture of the README
     "taught": Protocol(STUDENT, "diffusion_opd"),
 }
 

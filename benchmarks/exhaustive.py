@@ -96,6 +96,7 @@ PARTS = {
         "vectorised group statistics", "group_statistics.py", "group_statistics.md"
     ),
     "coverage": benchmark("intervals and bands on simulated seeds", "coverage.py", "coverage.md"),
+    "algorithms": benchmark("learning curves of every preset, three seeds", "algorithms.py"),
     "reading": benchmark("reports of 20 and of 200 runs", "reading.py"),
     "structure": benchmark("the shape of the code", "structure.py", "structure.md"),
 }

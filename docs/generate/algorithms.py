@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 import yaml
-from generate import curves
+from generate import curves, tables
 from generate.repository import ROOT
-from generate.signatures import parameters
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import build, compose
@@ -143,18 +142,6 @@ def _said(value: object) -> str:
     return f"`{value:.4g}`" if isinstance(value, float) else f"`{str(value).lower()}`"
 
 
-@functools.cache
-def fields() -> dict[str, str]:
-    """Field of a record that losses and advantages read -> its comment in types.py."""
-    records = ("Transition", "Evidence", "Rollout", "CoupledBatch", "DecoupledBatch")
-    found = [one for name in records for one in parameters(f"tandem.types.{name}").values()]
-    said: dict[str, str] = {}
-    for one in found:  # the longest comment says most
-        meaning = one.meaning.partition("; None:")[0]
-        said[one.name] = max(said.get(one.name, ""), meaning, key=len)
-    return said
-
-
 def needs(preset: str, algorithm: object) -> str:
     """The fields that are read, groups, a reference or critic, and where the preset is refused."""
     kind, wants, *_ = rows()[preset]
@@ -172,7 +159,7 @@ def needs(preset: str, algorithm: object) -> str:
 
 
 def _meaning(field: str) -> str:
-    return fields().get(field, "rows of the data").replace("|", r"\|")
+    return tables.meanings().get(field, "rows of the data").replace("|", r"\|")
 
 
 @functools.cache

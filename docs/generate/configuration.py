@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from tandem.registry.declared import options as registered
 
 CONF = ROOT / "conf"
 SETTINGS = "tandem.settings.settings.Settings"
-HEAD = "| key | type | default | bound | meaning |\n|---|---|---|---|---|"
+HEAD = "| key | default | meaning |\n|---|---|---|"
 COMMENT = re.compile(r"^(\s*)([\w]+):.*?\s#\s(.*)$")
 FOLDED = ("recipe",)  # groups of many files that hold numbers alone
 
@@ -103,16 +104,17 @@ def _top(group: str) -> str:
 def page(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
     if top in FOLDED:
         return folded(top, groups)
-    parts = [f"# Group {top}\n"]
+    parts = [f"# {top}\n"]
     for group, rows in groups.items():
-        parts.append(f"## {group}\n")
+        if group != top:
+            parts.append(f"## {group}\n")
         parts += [section(option) for option in rows]
     return "\n".join(parts)
 
 
 def folded(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
     """Files that hold numbers alone: shown as they are."""
-    parts = [f"# Group {top}\n"]
+    parts = [f"# {top}\n"]
     for group, rows in groups.items():
         parts.append(f"## {group}\n")
         for one in rows:
@@ -127,14 +129,15 @@ def section(option: Option) -> str:
     """One option: what it is, its keys, its file."""
     prefix = prefix_of(option)
     target = option.node.get("_target_", "")
-    lines = [f"### {option.group}={option.name}\n"]
+    depth = "##" if "/" not in option.group else "###"
+    lines = [f"{depth} {option.group}={option.name}\n"]
     says = option.says or docstring(str(target))
     if says:
         lines.append(f"{_plain(says)}\n")
     rows = list(table_rows(prefix, option.node, option.comments or {}, None))
     if rows:
         lines.append("\n".join([HEAD, *rows, ""]))
-    if option.group == "algorithm":
+    if option.group == "algorithm" and option.text is not None:
         lines.append(f"[Its page](../algorithms/{option.name}.md)\n")
     return "\n".join(lines)
 
@@ -186,9 +189,18 @@ def _target_name(value: Mapping[str, object]) -> str:
 
 def _row(key: str, one: Parameter, value: object, comment: str) -> str:
     default = one.default if value is None else _shown(value)
-    cells = (f"`{key}`", _code(one.type), _code(default), _code(one.bound))
+    kind = ", ".join(filter(None, (_code(one.type), _plain(one.bound))))
     meaning = _plain(comment or one.meaning)
-    return f"| {' | '.join(cells)} | {meaning} |"
+    said = " &middot; ".join(
+        filter(None, (meaning, f'<span class="kind">{kind}</span>' if kind else ""))
+    )
+    return f"| {_key(key)} | {_code(default)} | {said} |"
+
+
+def _key(key: str) -> str:
+    """It may be broken behind a dot or an underscore, and nowhere else."""
+    broken = re.sub(r"([._])", r"\1<wbr>", key)
+    return f"<code>{broken}</code>"
 
 
 def _shown(value: object) -> str:
@@ -204,7 +216,7 @@ def _code(text: str) -> str:
         return ""
     if text in (REQUIRED, "…"):
         return f"*{text}*"
-    return f"`{text}`".replace("|", r"\|")
+    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
 
 
 def _plain(text: str) -> str:

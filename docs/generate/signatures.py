@@ -79,7 +79,7 @@ def _of(node: ast.AST, comments: Mapping[int, tuple[str, bool]]) -> Iterator[Par
             (x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"), None
         )
         if init is None:
-            fields = [x for x in node.body if isinstance(x, ast.AnnAssign)]
+            fields = [x for x in node.body if isinstance(x, ast.AnnAssign) and _is_given(x)]
             yield from _described(
                 [(x.target.id, x.annotation, x.value, x.lineno) for x in fields],
                 fields[-1].end_lineno if fields else 0,
@@ -90,6 +90,12 @@ def _of(node: ast.AST, comments: Mapping[int, tuple[str, bool]]) -> Iterator[Par
     pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     named = [(x.arg, x.annotation, value, x.lineno) for x, value in pairs]
     yield from _described(named, node.body[0].lineno - 1, comments)
+
+
+def _is_given(field: ast.AnnAssign) -> bool:
+    """Whether a constructor takes it: not a constant of the class, nor what is computed."""
+    text = "" if field.value is None else ast.unparse(field.value)
+    return "init=False" not in text and "ClassVar" not in ast.unparse(field.annotation)
 
 
 def _described(
