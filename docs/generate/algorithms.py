@@ -37,9 +37,11 @@ def rows() -> dict[str, list[str]]:
 
 
 def linked(markdown: str) -> str:
-    """The table of docs/algorithms.md with each preset led to its page."""
+    """The table of docs/algorithms.md with each preset led to its page, in place of its file."""
     names = "|".join(presets())
-    return re.sub(rf"^\| `({names})` \|", r"| [`\1`](algorithms/\1.md) |", markdown, flags=re.M)
+    led = re.sub(rf"^\| `({names})` \|", r"| [`\1`](algorithms/\1.md) |", markdown, flags=re.M)
+    led = re.sub(r" \| \[file\]\([^)]*\) \|$", " |", led, flags=re.M)
+    return led.replace("| paper | |\n|---|---|---|---|---|---|", "| paper |\n|---|---|---|---|---|")
 
 
 def command(preset: str) -> list[str]:
