@@ -11,8 +11,8 @@ from gpu_runs import questions
 from gpu_sizes import Answers
 from torch import Tensor, nn
 
-from tandem.policies.language.decoding import left_padded
 from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.sampling import left_padded
 from tandem.types import Prompt
 
 ROUNDS = 2

@@ -19,7 +19,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFF
 import torch
 from torch import Tensor
 
-from tandem.budget import Budget
+from tandem.experience import Budget
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import tiny_lm

@@ -18,9 +18,8 @@ from torch import Tensor
 from tandem.config import build, check
 from tandem.launch.assembly import assemble
 from tandem.launch.run import trainer_for
-from tandem.policies.language.decoding import Answers
-from tandem.policies.language.rows import right_padded, sampled
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Answers, Sampling
+from tandem.policies.language.rows import as_rollout, right_padded
 from tandem.training.module import PostTraining
 from tandem.types import Prompt, Rollout
 
@@ -111,7 +110,7 @@ class Script:
         )
         group = torch.arange(len(prompts)).repeat_interleave(len(given) // len(prompts))
         encoded = policy.chat.encode(prompts)
-        rows = sampled(prompts, encoded, answers, chat=policy.chat, group=group, temperature=1.0)
+        rows = as_rollout(prompts, encoded, answers, chat=policy.chat, group=group, temperature=1.0)
         return replace(rows, behaviour_logp=None, entropy=None)  # nobody sampled them
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.policies.base import Policy
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.types import Evidence, Prompt, Rollout, pad_steps
 
 STOP = 0

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tandem.budget import Budget, shares
+from tandem.experience import Budget, shares
 
 
 def random_rows(seed):

@@ -1,9 +1,11 @@
-"""Rows that are ready to be trained on, and choices among them."""
+"""Rows that are ready to be trained on, choices among them, and their cut to what a pass holds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 import torch
 from torch import Tensor
@@ -69,3 +71,85 @@ def select_rows(experience: Experience, rows: Tensor) -> Experience:
 def unmask(rollout: Rollout) -> Rollout:
     """The same rows without a trained step: they weigh nothing and join no group's cut."""
     return replace(rollout, mask=torch.zeros_like(rollout.mask))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Steps, or rows. A padded row takes as many steps as the longest row beside it, a packed one
+    its own."""
+
+    max_tokens: int | None = None
+    rows: int | None = None
+    packed: bool = False
+
+    def cut(self, cost: Tensor, group: Tensor | None = None) -> list[Tensor]:
+        """Row indices of each micro-batch. cost: [N] steps of a row.
+
+        Padded rows are cut with similar lengths together; packed ones into parts of nearly equal
+        sums. With `group` [N] the rows of a group stay together, be they more than the budget.
+        """
+        if group is None and not self.packed:
+            return self._cut(cost, rows=1)
+        unit = torch.arange(len(cost)) if group is None else group.unique(return_inverse=True)[1]
+        unit, cost = unit.cpu(), cost.cpu()
+        sizes = torch.bincount(unit)
+        largest = int(sizes.max()) if len(sizes) else 1
+        if self.packed:
+            parts = self._share_out(torch.zeros_like(sizes).index_add(0, unit, cost), largest)
+        else:
+            longest = torch.zeros_like(sizes).scatter_reduce(0, unit, cost, "amax")
+            parts = self._cut(longest, rows=largest)
+        return [torch.isin(unit, part).nonzero()[:, 0] for part in parts]
+
+    def _cut(self, cost: Tensor, rows: int) -> list[Tensor]:
+        """Indices of units of at most so many rows each. cost: [N] steps of a unit's row."""
+        order = cost.argsort(descending=True, stable=True).cpu()
+        parts, start = [], 0
+        while start < len(order):
+            longest, left = int(cost[order[start]]), len(order) - start
+            limits = [left]
+            if self.rows is not None:
+                limits.append(self.rows // rows)
+            if self.max_tokens is not None:
+                limits.append(self.max_tokens // max(longest * rows, 1))
+            # Even parts, not full ones and a rest: one row alone takes another code path in BLAS.
+            size = math.ceil(left / math.ceil(left / max(1, min(limits))))
+            parts.append(order[start : start + size])
+            start += size
+        return parts
+
+    def _share_out(self, cost: Tensor, rows: int) -> list[Tensor]:
+        """Indices of units of at most so many rows each. cost: [N] steps of a whole unit."""
+        sizes = cost.tolist()
+        most = max(len(sizes) if self.rows is None else self.rows // rows, 1)
+        room = sum(sizes) if self.max_tokens is None else self.max_tokens
+        large = [[unit] for unit, size in enumerate(sizes) if size > room]
+        others = [unit for unit, size in enumerate(sizes) if size <= room]
+        found = _fewest([sizes[unit] for unit in others], room=room, most=most)
+        return [torch.tensor(part) for part in [*large, *([others[i] for i in p] for p in found)]]
+
+
+def _fewest(sizes: Sequence[int], *, room: int, most: int) -> list[list[int]]:
+    """As few parts as there can be with no more than `room` in a part, and `most` units."""
+    least = max(math.ceil(sum(sizes) / max(room, 1)), math.ceil(len(sizes) / most), 1)
+    for count in range(least, len(sizes)):
+        parts = shares(sizes, count, most)
+        if max(sum(sizes[unit] for unit in part) for part in parts) <= room:
+            return parts
+    return shares(sizes, len(sizes), most)
+
+
+def shares(sizes: Sequence[int], count: int, most: int | None = None) -> list[list[int]]:
+    """Indices dealt into `count` parts of nearly equal sums: the largest first, each to the part
+    that holds least so far. No part is empty, nor larger than `most`.
+
+    The fullest part exceeds the mean by less than its last and smallest unit.
+    """
+    parts: list[list[int]] = [[] for _ in range(count)]
+    held = [(0, part) for part in range(count)]
+    for unit in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        load, part = heappop(held)
+        parts[part].append(unit)
+        if most is None or len(parts[part]) < most:
+            heappush(held, (load + sizes[unit], part))
+    return [part for part in parts if part]

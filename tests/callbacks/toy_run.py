@@ -13,7 +13,7 @@ from table_policy import TablePolicy
 from torch import nn
 
 from tandem.evaluation.settings import Answers, Evaluation
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.record.run_record import RunRecord
 from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Guards

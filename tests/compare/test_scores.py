@@ -9,7 +9,7 @@ from tandem.evaluation.prompt_metrics import PromptMetrics, compute_metrics
 from tandem.evaluation.settings import Answers, Pictures
 from tandem.metrics import response_metrics, reward_metrics
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.types import Prompt
 
 ANSWERS = Answers(every=1, prompts=None, samples=2, temperatures=(1.0, 0.3), pass_at=(1, 2))

@@ -4,7 +4,7 @@ import torch
 
 from tandem import rng
 from tandem.data.contrast import add_rejected
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.types import Prompt, Rollout
 
 PROMPTS = [Prompt(id=i, source="s", text=f"{i}>", answer="right") for i in range(40)]

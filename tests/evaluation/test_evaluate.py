@@ -12,7 +12,7 @@ from tandem import rng
 from tandem.evaluation.evaluate import choose_held_out, evaluate
 from tandem.evaluation.prompt_metrics import pass_at
 from tandem.evaluation.settings import Answers
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.rewards import Reward, Rewards
 from tandem.types import Prompt, Rollout
 

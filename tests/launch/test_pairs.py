@@ -15,7 +15,7 @@ from tandem.evaluation.settings import Answers
 from tandem.launch import pairs
 from tandem.losses.policy import ppo
 from tandem.losses.preference import dpo, simpo
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.types import Prompt
 
 REFERENCE = frozenset({"ref_logp"})

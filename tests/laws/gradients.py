@@ -27,7 +27,7 @@ from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
 from tandem.metrics import reduce_metrics
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.types import Prompt, Rollout, Scores

@@ -14,7 +14,7 @@ from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.request import Request
 from tandem.rewards import Reward, Rewards, batched, groupwise, waits

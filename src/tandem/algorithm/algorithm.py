@@ -27,7 +27,7 @@ from tandem.losses.reduction import token_mean
 from tandem.metrics import advantage_metrics
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.teachers import TeacherConfig
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.policies.request import BY_ITSELF, Request
 from tandem.types import CoupledBatch, Rollout, Scores
 

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.budget import Budget
 from tandem.contracts import facts_of, metrics_of, summary_of, survey_of, unwrap_partial
 from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, WrongOutput, named, place_of
-from tandem.experience import Experience, select_rows
+from tandem.experience import Budget, Experience, select_rows
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric

@@ -20,7 +20,7 @@ from tandem.evaluation import sample_tables
 from tandem.evaluation.prompt_metrics import PromptMetrics, compute_metrics, measure_prompts
 from tandem.evaluation.settings import EvalMode, Evaluation
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.types import Prompt, Rollout, Scores
 
 

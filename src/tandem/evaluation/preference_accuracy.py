@@ -13,7 +13,7 @@ from tandem.contracts import facts_of
 from tandem.evaluation.settings import Evaluation
 from tandem.losses.pairs import reward_of
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.types import CoupledBatch, Prompt, Rollout
 
 

@@ -18,7 +18,7 @@ from tandem.evaluation.image_collapse import MEASURES, Collapse
 if TYPE_CHECKING:
     from tandem.policies.flow.records import Choose, FlowSampling
     from tandem.policies.flow.solvers import Solver
-    from tandem.policies.language.sampling import Sampling
+    from tandem.policies.language.records import Sampling
 
 GREEDY = 0.0
 Size = Annotated[int, positive]

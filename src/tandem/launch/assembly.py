@@ -18,7 +18,7 @@ from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.policies.weights import Precision
 from tandem.rewards import Rewards
 from tandem.settings.settings import Settings

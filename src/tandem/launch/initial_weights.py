@@ -20,7 +20,7 @@ from tandem.launch.ranks import made_by_first
 from tandem.launch.warm_start_key import FILE, MadeOf, made_of, reason
 from tandem.policies.flow.teachers import weights_of
 from tandem.policies.language.kernels import check_kernels
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.record.run_record import CONFIG
 from tandem.record.terminal import line, say

@@ -15,7 +15,7 @@ from tandem.data.rows import read_rows
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.record import durable, jsonl
 from tandem.types import Prompt
 

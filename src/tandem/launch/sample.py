@@ -20,7 +20,7 @@ from tandem.evaluation.settings import Evaluation, Pictures
 from tandem.launch.initial_weights import has_model
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import EMA, LIVE, FlowSampling
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.record.pictures import lay_out_grid, save
 from tandem.types import Prompt

@@ -35,6 +35,7 @@ class Policy(nn.Module, ABC):
     varies_by = "rollout.temperature"
     iteration = 0  # that the next samples belong to: it may name their draws
     packs = False  # whether a row costs a pass its own steps, not those of the longest beside it
+    exact: bool  # whether a log-probability comes out the same in any batch, to 1e-4
     same = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
 
     def __init__(self) -> None:
@@ -68,11 +69,6 @@ class Policy(nn.Module, ABC):
         for. All ranks begin it equally often; no rank waits for another to end it.
         """
         return nullcontext()
-
-    @property
-    @abstractmethod
-    def exact(self) -> bool:
-        """Whether a log-probability comes out the same in any batch, to 1e-4."""
 
     @abstractmethod
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:

@@ -14,7 +14,7 @@ from tandem.types import OF_SNAPSHOTS
 if TYPE_CHECKING:
     from tandem.policies.flow.records import FlowSampling
     from tandem.policies.flow.teachers import TeacherConfig
-    from tandem.policies.language.sampling import Sampling
+    from tandem.policies.language.records import Sampling
 
 BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 

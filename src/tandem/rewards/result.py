@@ -5,11 +5,13 @@ Whatever such a function does, a call of it gives an answer or what it raised, a
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -19,6 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from tandem.stop import end_process
+from tandem.types import Prompt
 
 TIMED_OUT = "timed out"
 ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
@@ -59,6 +62,15 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
         return error
     except BaseException as error:
         return error
+
+
+def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
+    """A function may write on what it is given: others are given it too."""
+    if isinstance(given, Tensor):
+        return given.clone()
+    if isinstance(given, Prompt) and given.fields:
+        return replace(given, fields=copy.deepcopy(given.fields))
+    return given
 
 
 class ExitTrap:

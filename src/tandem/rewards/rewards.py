@@ -17,11 +17,12 @@ from tandem.rewards.result import (
     LARGEST,
     Verdict,
     attempt,
+    copy_of,
     fault_of,
     number_of,
     one_each,
 )
-from tandem.rewards.signature import copy_of, rows_of_groups
+from tandem.rewards.signature import rows_of_groups
 from tandem.types import Prompt, Scores
 
 

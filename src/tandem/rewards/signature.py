@@ -5,16 +5,14 @@ A declaration stands above a function or a class, and `@batched` may stand above
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Protocol, TypeVar, overload
 
 from torch import Tensor
 
 from tandem.contracts import declare, facts_of
-from tandem.rewards.result import Missing, number_of, one_each
+from tandem.rewards.result import Missing, copy_of, number_of, one_each
 from tandem.types import Prompt
 
 Function = TypeVar("Function", bound=Callable)
@@ -167,12 +165,3 @@ def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:
     for row, one in enumerate(range(count) if group is None else group.tolist()):
         places.setdefault(one, []).append(row)
     return list(places.values())
-
-
-def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
-    """A function may write on what it is given: others are given it too."""
-    if isinstance(given, Tensor):
-        return given.clone()
-    if isinstance(given, Prompt) and given.fields:
-        return replace(given, fields=copy.deepcopy(given.fields))
-    return given

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from tandem import distributed, rng
-from tandem.budget import Budget
-from tandem.experience import Experience, select_rows, unmask
+from tandem.experience import Budget, Experience, select_rows, unmask
 from tandem.types import Rollout
 
 FIRST = torch.zeros(1, dtype=torch.int64)  # the row that a rank without any takes part with

@@ -17,7 +17,7 @@ from tandem import distributed, rng
 from tandem.advantages.baselines import OF_GREEDY_ROWS
 from tandem.contracts import register_sampling_strategy
 from tandem.metrics import Metric, merge_metrics
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.rewards import Rewards
 from tandem.training.batches import BatchPlan
 from tandem.types import Prompt, Rollout, Scores, concat, map_fields

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from tandem.policies.engines.replies import Question, Row
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 
 END = 1
 QUESTION = Question(

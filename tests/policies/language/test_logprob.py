@@ -9,9 +9,9 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tandem.policies.language.logprob import TokenIndex, token_logp
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
-from tandem.policies.language.vocabulary import TokenIndex, token_logp
 from tandem.types import concat, take
 
 ENTROPY = frozenset({"entropy"})

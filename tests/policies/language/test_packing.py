@@ -13,7 +13,7 @@ from test_families import families
 from torch.testing import assert_close
 
 from tandem.config import build, compose
-from tandem.policies.language.packing import EMPTY, packed, packed_in_one, padded
+from tandem.policies.language.rows import EMPTY, packed, packed_in_one, padded
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
 from tandem.settings.guards import Guards

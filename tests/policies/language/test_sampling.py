@@ -5,7 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from tandem import rng
-from tandem.policies.language.sampling import Sampling, distribution, draw, entropy_of
+from tandem.policies.language.records import Sampling
+from tandem.policies.language.sampling import distribution, draw, entropy_of
 
 PLAIN = Sampling(max_new_tokens=1)
 

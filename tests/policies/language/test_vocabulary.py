@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tandem.policies.language.vocabulary import TokenIndex, token_logp
+from tandem.policies.language.logprob import TokenIndex, token_logp
 
 
 class Waits(TorchDispatchMode):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tandem.policies.engines.diagnosis import Seen
+from tandem.policies.language.logprob import TokenIndex
 from tandem.policies.language.sampling import widened
-from tandem.policies.language.vocabulary import TokenIndex
 from tandem.types import Rollout
 
 if TYPE_CHECKING:

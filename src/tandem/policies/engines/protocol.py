@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from tandem.policies.language.decoding import Answers, Endings
-    from tandem.policies.language.sampling import Sampling
+    from tandem.policies.language.records import Answers, Endings, Sampling
     from tandem.policies.lora import Lora
 
 

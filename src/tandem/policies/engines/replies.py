@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 
 POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding
 NEVER = -9999.0  # what vLLM writes for minus infinity, which JSON has no word for

@@ -15,9 +15,9 @@ from tandem.policies.engines.mismatch_evidence import testimony
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.engines.weight_files import WeightFiles
 from tandem.policies.engines.weight_sync import WeightSync
-from tandem.policies.language.decoding import Local
 from tandem.policies.language.logprob import TokenLogProbComputer
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
+from tandem.policies.language.sampling import Local
 from tandem.policies.lora import Lora
 from tandem.policies.weights import Precision
 from tandem.types import Rollout

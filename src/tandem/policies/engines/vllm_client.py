@@ -16,8 +16,7 @@ from torch import Tensor
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
 from tandem.policies.engines.replies import Question, Row
 from tandem.policies.engines.weight_store import WeightStore
-from tandem.policies.language.decoding import Answers, Endings
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
 from tandem.stop import EngineUnavailable
 

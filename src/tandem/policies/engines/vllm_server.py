@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tandem.policies.engines.protocol import EngineOption, Hostable
 from tandem.policies.engines.vllm_client import VllmClient, ignored
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retries
 

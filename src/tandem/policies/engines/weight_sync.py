@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tandem import distributed
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
-from tandem.policies.language.decoding import Answers, Endings
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.stop import EngineUnavailable
 
 STARTS = 3  # of an engine within one call, that weights are handed over again for

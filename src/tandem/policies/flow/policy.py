@@ -116,6 +116,7 @@ class FlowPolicy(Policy):
             teachers=request.teachers,
             precision=request.precision,
         )
+        self.exact = request.precision.is_exact(self.model.network)
         admission.check_size(self.adapter, self.latent_size, path=self.path)
 
     def followed(self) -> dict[str, EmaSchedule]:
@@ -133,11 +134,6 @@ class FlowPolicy(Policy):
     @property
     def device(self) -> torch.device:
         return self.sampler.device
-
-    @property
-    def exact(self) -> bool:
-        """Whether a log-probability comes out the same in any batch, to 1e-4."""
-        return self.model.field.precision.is_exact(self.model.network)
 
     @contextmanager
     def summon_full_params(

@@ -1,19 +1,25 @@
-"""The training forward of one network: what its weights say of tokens that were taken."""
+"""Log-probabilities of tokens that were taken: the training forward of one network.
+
+[B, T, V] never exists in float32.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from tandem.budget import Budget
+from tandem.experience import Budget
+from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.critic import Critic
-from tandem.policies.language.decoding import arguments
-from tandem.policies.language.packing import (
+from tandem.policies.language.pretrained import Numerics, probed
+from tandem.policies.language.records import TokenSample
+from tandem.policies.language.rows import (
     Layout,
     LayoutFn,
     keeps_rows_apart,
@@ -21,11 +27,45 @@ from tandem.policies.language.packing import (
     packed_in_one,
     padded,
 )
-from tandem.policies.language.pretrained import Numerics, probed
-from tandem.policies.language.records import TokenSample
-from tandem.policies.language.vocabulary import ALSO, TokenIndex, token_logp
+from tandem.policies.language.sampling import arguments, entropy_of, widened
 from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, concat, take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenIndex:
+    """Where the N steps of a mask [B, T] stand, and what was taken there."""
+
+    row: Tensor  # [N] int64
+    step: Tensor  # [N] int64
+    column: Tensor  # [N] int64 of the token in its row; the logits stand one column before
+    token: Tensor  # [N] int64
+    temperature: Tensor  # [N]
+
+    @classmethod
+    def of(cls, sample: TokenSample, mask: Tensor) -> TokenIndex:
+        row, step = mask.nonzero(as_tuple=True)
+        column = sample.prompt_length[row] + step
+        return cls(
+            row=row,
+            step=step,
+            column=column,
+            token=sample.tokens[row, column],
+            temperature=sample.temperature[row],
+        )
+
+    def read(self, rows: int) -> Tensor:
+        """Tokens of each row that a forward pass must read, [B]: the last one is never read."""
+        blank = self.column.new_zeros(rows)
+        return blank.scatter_reduce(0, self.row, self.column, "amax")
+
+    def gather(self, states: Tensor, start: Tensor) -> Tensor:
+        """What stands one column before each token. [R, S, D] -> [N, D].
+
+        start: [B], where each row begins among the R x S states.
+        """
+        flat = start[self.row] + self.column - 1
+        return states.flatten(0, 1).index_select(0, flat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +115,9 @@ class TokenLogProbComputer:
         apart = critic is not None and critic.layers is not None
         self.own_trunk = Trunk(critic.layers, numerics) if apart else None
         self.lay = self.layout_of_rows()
+        # Whether rows share a row of the pass, and none of it is padding but a little.
+        self.packs = self.lay is not padded
         self.weights = Replicated()
-
-    @property
-    def packs(self) -> bool:
-        """Whether rows share a row of the pass, and none of it is padding but a little."""
-        return self.lay is not padded
 
     def __call__(
         self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
@@ -106,7 +143,8 @@ class TokenLogProbComputer:
         )
         if "values" in needs:
             numbers["values"] = self.values(places, layout, states)
-        return {name: places.scatter(x, mask) for name, x in numbers.items()}
+        blank, where = torch.zeros_like(mask), (places.row, places.step)
+        return {n: blank.to(x.dtype).index_put(where, x) for n, x in numbers.items()}
 
     def forward(self, layout: Layout) -> Tensor:
         """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""
@@ -175,3 +213,48 @@ def logits_are_head_of_trunk(model: nn.Module) -> bool:
         return False
     (_, states), ((read,), made) = calls[trunk][0], calls[head][0]
     return torch.equal(read, states) and torch.equal(made.float(), logits.float())
+
+
+# What else can be read off the distribution of a step: (logp [N, V], logp of the token [N]) -> [N].
+ALSO: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "entropy": lambda logp, chosen: entropy_of(logp, logp.exp()),
+    "likeliest": lambda logp, chosen: (chosen >= logp.amax(-1)).to(logp.dtype),
+}
+
+
+def token_logp(
+    states: Tensor,
+    head: Callable[[Tensor], Tensor],
+    places: TokenIndex,
+    *,
+    vocabulary: int,
+    logit_budget: int,
+    also: Sequence[str],
+) -> dict[str, Tensor]:
+    """log softmax(head(states) / temperature)[token] as "logp", and each of `also`: [N].
+
+    A chunk over N holds at most `logit_budget` logits; several are recomputed one by one in
+    backward.
+    """
+    size = max(logit_budget // vocabulary, 1)
+    single = len(states) <= size
+    tempered = bool((places.temperature != 1).any())  # asked once: a GPU must be waited for
+    head = head if single else for_chunks(head)
+
+    def of_chunk(states: Tensor, token: Tensor, temperature: Tensor) -> Tensor:
+        logits = widened(head(states))
+        if tempered:
+            logits = logits / temperature[:, None].to(logits.dtype)
+        logp = logits.log_softmax(-1)
+        chosen = logp.gather(-1, token[:, None])[:, 0]
+        return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also)])
+
+    columns = (states, places.token, places.temperature)
+    if single:
+        numbers = of_chunk(*columns)
+    else:
+        chunks = zip(*(column.split(size) for column in columns), strict=True)
+        numbers = torch.cat(
+            [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks], 1
+        )
+    return dict(zip(("logp", *also), numbers, strict=True))

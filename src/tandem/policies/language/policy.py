@@ -16,7 +16,6 @@ from tandem import distributed, rng
 from tandem.policies.engines.rollout_engine import EngineMixin
 from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.critic import Critic, Kind, critic_of
-from tandem.policies.language.decoding import Endings
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.liger import fuse
 from tandem.policies.language.logprob import (
@@ -25,9 +24,8 @@ from tandem.policies.language.logprob import (
     logits_are_head_of_trunk,
 )
 from tandem.policies.language.pretrained import Build, Numerics, Packing, positions, pretrained
-from tandem.policies.language.records import Description, TokenSample
-from tandem.policies.language.rows import check_room, demonstrated, sampled
-from tandem.policies.language.sampling import Sampling
+from tandem.policies.language.records import Description, Endings, Sampling, TokenSample
+from tandem.policies.language.rows import as_rollout, check_room, encode_examples
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.request import Request
 from tandem.policies.weights import (
@@ -118,6 +116,7 @@ class LanguagePolicy(EngineMixin):
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
             self.reference = TokenLogProbComputer(frozen, **own)
+        self.exact = self.precision.is_exact(self.network)
         if self.numerics.liger:  # after all that is copied, or judged on the CPU
             frozen = None if self.reference is None else self.reference.model
             fuse(model, frozen, None if self.critic is None else self.critic.layers)
@@ -132,11 +131,6 @@ class LanguagePolicy(EngineMixin):
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
-
-    @property
-    def exact(self) -> bool:
-        """Whether a log-probability comes out the same in any batch, to 1e-4."""
-        return self.precision.is_exact(self.network)
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
         if event == "update" and self.supply is not None:
@@ -170,7 +164,7 @@ class LanguagePolicy(EngineMixin):
         endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
         with self.summon_full_params(sampling):
             answers = self.engine.answer(encoded, keys, sampling=sampling, endings=endings)
-        rows = sampled(
+        rows = as_rollout(
             prompts,
             encoded,
             answers,
@@ -183,7 +177,7 @@ class LanguagePolicy(EngineMixin):
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""
         group = torch.tensor(slots, device=self.device)
-        return demonstrated(examples, chat=self.chat, group=group, positions=self.positions)
+        return encode_examples(examples, chat=self.chat, group=group, positions=self.positions)
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""

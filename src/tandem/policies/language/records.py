@@ -1,11 +1,42 @@
-"""Records of a language policy: rows of tokens, and its description."""
+"""Records of a language policy: sampling settings, rows of tokens, answers, its description."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
+
+from tandem.policies.engines.protocol import EngineOption
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How answers are sampled."""
+
+    max_new_tokens: int
+    temperature: float = 1.0  # of the logits; 0 takes the likeliest token
+    top_p: float = 1.0  # below 1: the likeliest tokens that hold this mass; not for training
+    top_k: int = 0  # above 0: the k likeliest tokens; not for training
+    stop: Sequence[str] = ()  # a text that ends with one of these is finished
+    max_prompt_tokens: int | None = None  # longer ones are left out; None: what the model holds
+    max_rows: int = 512  # of one forward pass: memory, nothing else
+    engine: EngineOption | None = None  # who samples; None: our own loop over the live weights
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", tuple(self.stop))
+        limits = {
+            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
+            "temperature": (self.temperature >= 0, "0 (greedy) or more"),
+            "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
+            "top_k": (self.top_k >= 0, "0 (off) or more"),
+            "max_rows": (self.max_rows >= 1, "at least 1"),
+            "stop": (all(self.stop), "a list of texts that are not empty"),
+        }
+        for name, (holds, wanted) in limits.items():
+            if not holds:
+                raise ValueError(f"rollout.{name} is {getattr(self, name)!r}; it must be {wanted}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +57,23 @@ class Description:
 
     kind: Literal["tokens", "flow"]
     provides: frozenset[str]  # the per-step fields it can fill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What was sampled, in the order of the rows. Every tensor is 0 after the end of its row."""
+
+    tokens: Tensor  # [B, T] int64
+    logp: Tensor  # [B, T] nats
+    entropy: Tensor | None  # [B, T] nats; None: an engine did not say
+    length: Tensor  # [B] int64
+    truncated: Tensor  # [B] bool: the limit came before an end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endings:
+    """What finishes an answer: an end token, or a text that ends with a stop string."""
+
+    tokens: Sequence[int]
+    strings: Sequence[str]
+    decode: Callable[[list[list[int]]], Sequence[str]]  # special tokens are shown

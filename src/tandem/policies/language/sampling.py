@@ -1,46 +1,25 @@
-"""Sampling of one token from logits: exact, and a function of its row's key alone."""
+"""Sampling of tokens from a causal language model, over its key-value cache: the local engine.
+
+A token is drawn exactly, as a function of its row's key and position alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tandem import rng
-from tandem.policies.engines.protocol import EngineOption
+from tandem.policies.language.records import Answers, Endings, Sampling
+from tandem.policies.weights import Precision
 
 ONE_BY_ONE = 4096  # vocabulary up to which every token is given its noise in every draw
 BLOCK = 256  # tokens of a larger one that are drawn as one first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How answers are sampled."""
-
-    max_new_tokens: int
-    temperature: float = 1.0  # of the logits; 0 takes the likeliest token
-    top_p: float = 1.0  # below 1: the likeliest tokens that hold this mass; not for training
-    top_k: int = 0  # above 0: the k likeliest tokens; not for training
-    stop: Sequence[str] = ()  # a text that ends with one of these is finished
-    max_prompt_tokens: int | None = None  # longer ones are left out; None: what the model holds
-    max_rows: int = 512  # of one forward pass: memory, nothing else
-    engine: EngineOption | None = None  # who samples; None: our own loop over the live weights
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", tuple(self.stop))
-        limits = {
-            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
-            "temperature": (self.temperature >= 0, "0 (greedy) or more"),
-            "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
-            "top_k": (self.top_k >= 0, "0 (off) or more"),
-            "max_rows": (self.max_rows >= 1, "at least 1"),
-            "stop": (all(self.stop), "a list of texts that are not empty"),
-        }
-        for name, (holds, wanted) in limits.items():
-            if not holds:
-                raise ValueError(f"rollout.{name} is {getattr(self, name)!r}; it must be {wanted}")
+COMPACT_BELOW = 0.75  # share of unfinished rows under which copying the cache pays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +109,155 @@ def entropy_of(logp: Tensor, probability: Tensor) -> Tensor:
 def widened(logits: Tensor) -> Tensor:
     """The same numbers in float32, or in float64 where they are."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class Rows:
+    """The rows that are being written, and the model's memory of them."""
+
+    def __init__(self, model: nn.Module, prompts: Sequence[list[int]], keys: Tensor) -> None:
+        """One forward pass over each prompt, then a row for each entry of keys [P, G]."""
+        self.model, self.cache = model, None
+        self.keys = keys.flatten()
+        self.index = torch.arange(len(self.keys), device=keys.device)  # place in the answers
+        self.alive = torch.ones_like(self.index, dtype=torch.bool)
+        tokens, mask = left_padded(prompts, keys.device)
+        self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
+        self.position = mask.sum(1, keepdim=True)
+        self.logits = self.forward(tokens, (mask.cumsum(1) - 1).clamp(min=0))
+        if keys.shape[1] > 1:
+            places = self.index // keys.shape[1]
+            self.remember(places)
+            self.logits = self.logits[places]
+
+    def forward(self, tokens: Tensor, position: Tensor) -> Tensor:
+        """Logits after the last column, [N, V]; the cache grows by the columns of tokens."""
+        given = {"position_ids": position, "logits_to_keep": 1}
+        known = {name: given[name] for name in given if name in arguments(type(self.model))}
+        out = self.model(
+            input_ids=tokens,
+            attention_mask=self.mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **known,
+        )
+        self.cache = out.past_key_values
+        return out.logits[:, -1]
+
+    def advance(self, token: Tensor) -> None:
+        """Read one more token per row."""
+        if self.mask is not None:
+            self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
+        self.logits = self.forward(token[:, None], self.position)
+        self.position = self.position + 1
+
+    def keep(self, rows: Tensor) -> None:
+        """Forget all other rows. rows: [N] int64."""
+        self.remember(rows)
+        self.keys, self.index, self.alive = self.keys[rows], self.index[rows], self.alive[rows]
+
+    def remember(self, rows: Tensor) -> None:
+        """The model's memory of these rows, each as often as it is named."""
+        self.cache.reorder_cache(rows)  # of all that gather rows, what every kind of layer has
+        self.position = self.position[rows]
+        if self.mask is not None:
+            self.mask = self.mask[rows]
+
+
+class Local:
+    """The engine that needs no server, as it samples from the very weights that are trained:
+    nothing is handed over, no second copy can be older, and no memory is given back."""
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        self.model, self.precision = model, precision
+
+    @torch.no_grad()
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        """Sample keys.shape[1] answers to every prompt, prompt by prompt. keys: [P, G] int64.
+
+        Noise depends on a row's key and its position alone, so neither cuts nor company move a
+        token.
+        """
+        with self.precision.on(keys.device):
+            parts = [
+                write_answers(self.model, prompts[p], keys[p, s], sampling, endings)
+                for p, s in cuts(*keys.shape, max_rows=sampling.max_rows)
+            ]
+        joined = {f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Answers)}
+        longest = int(joined["length"].max())
+        shorter = {name: joined[name][:, :longest] for name in ("tokens", "logp", "entropy")}
+        return Answers(**joined | shorter)
+
+
+def write_answers(
+    model: nn.Module,
+    prompts: Sequence[list[int]],
+    keys: Tensor,
+    sampling: Sampling,
+    endings: Endings,
+) -> Answers:
+    """The answers of one pass, token by token. Rows that ended are left out where that pays."""
+    rows = Rows(model, prompts, keys)
+    size, steps = len(rows.keys), sampling.max_new_tokens
+    # A token holds a byte or more; four more than needed, for a piece may begin otherwise.
+    tail = max((4 + len(stop.encode()) for stop in endings.strings), default=1)
+    tokens = torch.zeros(size, steps, dtype=torch.int64, device=rows.keys.device)
+    logp, entropy = (torch.zeros(size, steps, device=rows.keys.device) for _ in range(2))
+    length, truncated = torch.zeros_like(tokens[:, 0]), torch.zeros_like(tokens[:, 0]).bool()
+    for step in range(steps):
+        drawn = draw(rows.logits, rng.key(rows.keys, step), sampling)
+        tokens[rows.index, step] = drawn.token * rows.alive
+        logp[rows.index, step] = torch.where(rows.alive, drawn.logp, 0).float()
+        entropy[rows.index, step] = torch.where(rows.alive, drawn.entropy, 0).float()
+        length[rows.index] += rows.alive
+        written = tokens[rows.index, max(step + 1 - tail, 0) : step + 1]
+        rows.alive = rows.alive & ~find_ended(written, endings)
+        alive = int(rows.alive.sum())
+        if alive == 0 or step + 1 == steps:
+            break
+        token = drawn.token
+        if alive < COMPACT_BELOW * len(token):
+            kept = rows.alive.nonzero()[:, 0]
+            rows.keep(kept)
+            token = token[kept]
+        rows.advance(token)
+    truncated[rows.index] = rows.alive
+    return Answers(tokens=tokens, logp=logp, entropy=entropy, length=length, truncated=truncated)
+
+
+def find_ended(written: Tensor, endings: Endings) -> Tensor:
+    """Whether each row ends with its last token, [N] bool.
+
+    written: [N, K], the last tokens of each, enough of them for any stop string.
+    """
+    token = written[:, -1]
+    ends = torch.tensor(endings.tokens, dtype=token.dtype, device=token.device)
+    over = (token[:, None] == ends).any(1)
+    if not endings.strings:
+        return over
+    texts = endings.decode(written.tolist())
+    hits = [any(stop in text for stop in endings.strings) for text in texts]
+    return over | torch.tensor(hits, device=token.device)
+
+
+def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[slice, slice]]:
+    """Prompts and samples of each pass: whole groups, or pieces of a group that is too large."""
+    prompts, samples = max(max_rows // group_size, 1), min(group_size, max_rows)
+    for p in range(0, num_prompts, prompts):
+        for s in range(0, group_size, samples):
+            yield slice(p, p + prompts), slice(s, s + samples)
+
+
+def left_padded(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and mask (1 = token), both [P, longest] int64."""
+    longest = max(len(prompt) for prompt in prompts)
+    tokens = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(tokens, device=device), torch.tensor(mask, device=device)
+
+
+@cache
+def arguments(model: type[nn.Module]) -> frozenset[str]:
+    """The names that its forward takes: families differ."""
+    return frozenset(inspect.signature(model.forward).parameters)

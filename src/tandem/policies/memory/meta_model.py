@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from tandem.hub import locate
 from tandem.policies.language.critic import Critic, critic_of
+from tandem.policies.language.logprob import ALSO, TokenIndex, token_logp
 from tandem.policies.language.pretrained import positions, recompute_activations
-from tandem.policies.language.vocabulary import ALSO, TokenIndex, token_logp
 from tandem.policies.lora import adapted
 from tandem.policies.memory.tracker import Peak, fuse_attention
 
