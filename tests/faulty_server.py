@@ -18,6 +18,9 @@ class FaultyServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = (
+        128  # of five, the default, a sixth call at once waits for a second or more
+    )
 
     def __init__(self, port: int = 0, behaviour: Callable | None = None) -> None:
         super().__init__(("127.0.0.1", port), Handler)

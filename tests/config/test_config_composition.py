@@ -13,7 +13,8 @@ from tandem.config.plain import to_plain
 from tandem.config.plugins import ADMITTED
 from tandem.settings.settings import COMPONENTS, Settings
 
-# What an option leaves to the user, and what only makes sense beside another choice.
+# What an option leaves to the user to give, and what the error of an option that stands alone asks
+# for: pictures, pairs, a critic. Nothing that works alone is here.
 UNCORRECTED = ["algorithm/importance_sampling=none"]
 PAIRS, PAIRED = ["data=sort_pairs"], ["algorithm=dpo", "data=sort_pairs"]
 COMPARING = (
@@ -60,7 +61,6 @@ BESIDE = {
     **{f"algorithm/loss={name}": UNCORRECTED for name in ("dppo", "dppo_kl", "dppo_pulled")},
     "algorithm/advantage=gae": ["algorithm=ppo"],
     "algorithm/advantage=remax": ["algorithm/sampling_strategy=remax"],
-    "algorithm/sampling_strategy=best_and_worst": ["algorithm=dpo_online"],
     "algorithm/sampling_strategy=remax": ["algorithm=remax"],
     "algorithm/sampling_strategy=kto_kl": ["algorithm=kto", *PAIRS],
     "algorithm/sampling_strategy=tree": RANDOM,
@@ -95,8 +95,7 @@ FITTING = {  # of all options of a group
     "algorithm/loss/distance": [*FLOW, "algorithm=flow_dppo"],
     **{f"algorithm/loss/{part}": CRD for part in ("centre", "fit", "tilt")},
     "algorithm/loss/target": TAUGHT,
-    **{f"algorithm/timestep_sampling{part}": NFT for part in ("", "/weighting", AMONG)},
-    **{f"algorithm/ema@algorithm.ema.{name}": NFT for name in ("old", "fast")},
+    f"algorithm/timestep_sampling{AMONG}": NFT,
     SAMPLING: CRD,
     "algorithm/loss/weight": [*FLOW, "algorithm=grpo_guard"],
     "dynamics/logp": RANDOM,
@@ -119,9 +118,21 @@ OPTIONS = [
 RECIPES = [path.relative_to(conf_folder() / "recipe") for path in conf_folder().rglob("recipe/*/*")]
 
 
+def company(option):
+    """What it is checked beside."""
+    return BESIDE.get(option, FITTING.get(option.split("=")[0], []))
+
+
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_composes_and_binds(option):
-    check(compose([option, "~recipe", *BESIDE.get(option, FITTING.get(option.split("=")[0], []))]))
+    check(compose([option, "~recipe", *company(option)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", [one for one in OPTIONS if company(one)])
+def test_no_option_is_given_company_that_it_does_not_need(option):
+    with pytest.raises(ConfigError):
+        check(compose([option, "~recipe"]))
 
 
 @pytest.mark.parametrize("name", ["old", "sampling"])

@@ -126,13 +126,13 @@ TEXT = {
 @pytest.mark.parametrize("name", TEXT)
 def test_text_rewards_run_nothing_and_take_no_time(name, tmp_path):
     function, settings = TEXT[name]
-    start = time.monotonic()
+    start = time.process_time()
     for text in attacks(tmp_path / "canary"):
         for setting in settings:
             for answer in ("3", text):
                 given = function(text, Prompt(id=0, source="t", text="?", answer=answer), **setting)
                 assert -1 <= given <= 1
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert not (tmp_path / "canary").exists()
 
 

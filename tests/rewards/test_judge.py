@@ -199,11 +199,11 @@ def test_a_ranking_that_is_none_is_missing(words):
 
 
 def test_no_reply_takes_long_to_read():
-    start = time.monotonic()
+    start = time.process_time()
     for text in ("Score:" * 99_999, "score" + "*" * 99_999, "Ranking: 1" + " > 1" * 99_999,
                  "verdict" + " " * 99_999, "ranking: " * 50_000):  # fmt: skip
         score_in(text, 0, 1), preference_in(text), ranks_in(text, [0, 1])
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 def judged_pairs(texts):

@@ -33,6 +33,7 @@ LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 OWN = Path(__file__).parents[1]
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 LIBRARIES = (str(OWN), *(sysconfig.get_path(name) for name in PATHS), "<frozen ")
+INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, those of another prefix too
 
 Verdict = tuple[float | None, str | None]  # a number and no reason, or none and the reason
 
@@ -210,10 +211,14 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}{_place(error)}"
 
 
+def _is_library(file: str) -> bool:
+    return file.startswith(LIBRARIES) or not INSTALLED.isdisjoint(Path(file).parts)
+
+
 def _place(error: BaseException) -> str:
     """` at FILE:LINE`, the innermost one that is of no library; "" if all are."""
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [(name, line) for name, line in lines if not name.startswith(LIBRARIES)]
+    own = [(name, line) for name, line in lines if not _is_library(name)]
     if not own:
         return ""
     name, line = own[-1]
