@@ -11,7 +11,8 @@ from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_headline, write_next, write_warnings
 from tandem.compare.report.payload import make_payload
 from tandem.compare.table import Table
-from tandem.compare.terminal import fit_table, show_comparison
+from tandem.compare.terminal import show_comparison
+from tandem.compare.text_table import fit_table
 from tandem.record.reading.runs import find, read
 
 

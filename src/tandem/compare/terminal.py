@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tandem.compare.comparison import Comparison
 from tandem.compare.headline import write_headline, write_meta, write_next, write_warnings
-from tandem.compare.table import Table
-
-GAP = 2  # columns between two cells
-NARROWEST = 16  # characters that a column of prose keeps
+from tandem.compare.text_table import fill, fit_table
 
 
 def show_comparison(found: Comparison) -> str:
@@ -28,73 +24,3 @@ def show_summary(found: Comparison, width: int) -> Iterator[str]:
     if sentence:  # a command is not broken: it is there to be copied
         yield "\n".join([fill(f"Next: {sentence}", width), *(f"    {one}" for one in commands)])
     yield fill(write_meta(found), width)
-
-
-def fill(text: str, width: int) -> str:
-    return textwrap.fill(text, width, break_on_hyphens=False)
-
-
-def fit_table(table: Table, width: int) -> str:
-    """Plain text: long cells go on in the next line, and columns that do not fit go below."""
-    cells = [list(map(plain, row)) for row in (table.columns, *table.rows)]
-    columns = list(zip(*cells, strict=True))
-    blocks = [lay_out([columns[0], *some], width) for some in split_columns(columns, width)]
-    notes = [fill(plain(note), width) for note in table.notes]
-    return "\n\n".join([fill(plain(table.title), width), *blocks, *notes])
-
-
-def plain(text: str) -> str:
-    """One line without control characters: a name is no command to a terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
-Column = Sequence[str]
-
-
-def split_columns(columns: Sequence[Column], width: int) -> list[list[Column]]:
-    """The columns after the first, in as few blocks as fit beside it."""
-    blocks: list[list[Column]] = [[]]
-    for column in columns[1:]:
-        block = [*blocks[-1], column]
-        if blocks[-1] and sum(narrow(one) + GAP for one in [columns[0], *block]) - GAP > width:
-            blocks.append([column])
-        else:
-            blocks[-1] = block
-    return blocks
-
-
-def narrow(column: Column) -> int:
-    """The width below which it cannot go: a number is not broken, prose is between words."""
-    longest = max(map(len, column))
-    if longest <= NARROWEST:
-        return longest
-    words = max(len(word) for cell in column for word in cell.split() or [""])
-    return min(longest, max(NARROWEST, min(words, 2 * NARROWEST)))
-
-
-def lay_out(columns: Sequence[Column], width: int) -> str:
-    """Rows of one block; what is left of the width goes to those that have most to say."""
-    widths = [narrow(column) for column in columns]
-    wanted = [max(map(len, column)) for column in columns]
-    left = width - sum(widths) - GAP * (len(columns) - 1)
-    while left > 0 and (short := [i for i, w in enumerate(widths) if w < wanted[i]]):
-        widths[min(short, key=lambda i: widths[i] / wanted[i])] += 1
-        left -= 1
-    widths = [min(one, width) for one in widths]
-    lines = zip(*columns, strict=True)
-    head, *rows = ([wrap(c, w) for c, w in zip(line, widths, strict=True)] for line in lines)
-    rule = (" " * GAP).join("-" * one for one in widths)
-    below = [line for row in rows for line in write_lines(row, widths)]
-    return "\n".join([*write_lines(head, widths), rule, *below])
-
-
-def wrap(cell: str, width: int) -> list[str]:
-    return textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
-
-
-def write_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
-    """The lines of one row, whose cells may go on in the next line."""
-    for i in range(max(map(len, row))):
-        parts = (cell[i] if i < len(cell) else "" for cell in row)
-        padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
-        yield (" " * GAP).join(padded).rstrip()

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.compare.comparison import Request, compare_scores
-from tandem.compare.headline import write_headline, write_next, write_warnings
 from tandem.compare.table import Table
-from tandem.compare.terminal import fill, fit_table
+from tandem.compare.text_table import fill, fit_table
 from tandem.record.reading.runs import find, read_all
 from tandem.sweep.status import Job, SweepPlan, read_jobs
 
@@ -87,6 +85,10 @@ def _notes(folder: Path, plan: SweepPlan, jobs: Sequence[Job]) -> list[str]:
 
 def write_headlines(folder: Path) -> list[str]:
     """What a comparison of the runs says on top of its page."""
+    # These import torch, which takes seconds that a sweep has no use for while it runs.
+    from tandem.compare.comparison import Request, compare_scores
+    from tandem.compare.headline import write_headline, write_next, write_warnings
+
     try:
         runs, _ = read_all(find([folder]))
         found = compare_scores(runs, Request())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from tandem.compare.comparison import Comparison
 from tandem.compare.learning_curves import align_curves, draw_mean
+from tandem.compare.pairs import choose_pairs
+from tandem.compare.scores import rank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +22,7 @@ COLOURS = (
     *("#e69f00", "#56b4e9", "#7a5fd0", "#8a8f98"),
 )
 DASHES = ("-", "--", ":")
+MANY_SEEDS = 5  # from which on no line of every seed is drawn, as in the report
 
 
 def draw_plots(found: Comparison, folder: Path, line: str) -> None:
@@ -44,12 +48,13 @@ def choose_style(place: int) -> dict[str, str]:
 
 
 def _draw_curves(axes: Axes, found: Comparison) -> None:
-    for place, one in enumerate(found.variants):
+    few = all(len(one.scores) < MANY_SEEDS for one in found.variants)
+    for place, one in enumerate(rank(found.variants)):
         curves = align_curves(one.variant.runs, found.metric, found.axis)
         if curves is None:
             continue
         own = choose_style(place)
-        for x, seed, lived in zip(curves.x, curves.y, curves.lived, strict=True):
+        for x, seed, lived in zip(curves.x, curves.y, curves.lived, strict=True) if few else ():
             axes.plot(x[lived], seed[lived], alpha=0.3, linewidth=0.6, **own)
         # None, where there is no interval, is NaN, and leaves a gap.
         x, mean, low, high = np.array(draw_mean(curves), dtype=np.float64).T
@@ -73,13 +78,18 @@ def _draw_profiles(axes: Axes, found: Comparison) -> None:
 
 
 def _draw_scores(axes: Axes, found: Comparison) -> None:
-    for place, one in enumerate(found.variants):
+    ranked = rank(found.variants)
+    for place, (one, other) in enumerate(pairwise(ranked)):  # the dots of a seed
+        for seed in choose_pairs(one, other) if one.variant.task == other.variant.task else ():
+            both = [one.by_seed[seed], other.by_seed[seed]]
+            axes.plot(both, [place, place + 1], color="0.7", linewidth=0.5, zorder=0)
+    for place, one in enumerate(ranked):
         colour, own = choose_style(place)["color"], one.estimate
         axes.plot(one.scores, [place] * len(one.scores), "o", color=colour, alpha=0.6, markersize=4)
         axes.plot([own.mean] * 2, [place - 0.3, place + 0.3], color="black")
         if own.low is not None:
             axes.plot([own.low, own.high], [place] * 2, color=colour, alpha=0.5, linewidth=3)
-    names = [f"{one.variant.name} (n = {one.estimate.n})" for one in found.variants]
+    names = [f"{one.variant.name} (n = {one.estimate.n})" for one in ranked]
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set(xlabel=f"last {found.metric} of every seed")
