@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 import yaml
 from generate import curves, tables
@@ -18,6 +18,7 @@ from tandem.contracts import facts_of, iterate_innermost, name_of, unwrap_partia
 CONF = ROOT / "conf" / "algorithm"
 TABLE = ROOT / "docs" / "algorithms.md"
 FORMULAS = yaml.safe_load((ROOT / "docs" / "formulas.yaml").read_text(encoding="utf-8"))
+USED: set[tuple[str, str]] = set()  # formulas that a page shows
 PAIRS = ("data=sort_pairs",)
 TEACHER = "algorithm.teachers.folders={others: RUN}"
 NUMBERS = ("group_size", "num_minibatches", "epochs", "target_kl", "normalize_advantages")
@@ -57,7 +58,16 @@ def command(preset: str) -> list[str]:
 
 def pages() -> dict[str, str]:
     """uri -> Markdown of every preset."""
-    return {f"algorithms/{preset}.md": page(preset) for preset in presets()}
+    made = {f"algorithms/{preset}.md": page(preset) for preset in presets()}
+    refuse_left_over(USED, groups=["loss", "advantage", "weights"])
+    return made
+
+
+def refuse_left_over(used: Set[tuple[str, str]], groups: Iterable[str]) -> None:
+    """A formula that no page shows is one that nobody would keep right."""
+    known = {(group, name) for group in groups for name in FORMULAS[group]}
+    if left := sorted(known - used):
+        raise ValueError(f"formulas that no preset uses: {', '.join(map(' '.join, left))}")
 
 
 def page(preset: str) -> str:
@@ -104,11 +114,14 @@ def formulas(cfg: DictConfig, algorithm: object) -> str:
 def _formula(group: str, component: Callable) -> str:
     _, inner = next(iterate_innermost(component, ""))
     name = name_of(inner)
-    latex = FORMULAS.get(group, {}).get(name)
+    latex = FORMULAS[group].get(name)
+    if latex is None:
+        raise ValueError(f"{group} {name} has no formula in docs/formulas.yaml")
+    USED.add((group, name))
     owner = unwrap_partial(inner)[0]
     said = inspect.cleandoc(owner.__doc__ or type(owner).__doc__ or "").partition("\n\n")[0]
     lines = [f"**{TITLES[group]}** `{name}`: {' '.join(said.split())}"]
-    return "\n\n".join([*lines, *([f"$$\n{latex}\n$$"] if latex else []), ""])
+    return "\n\n".join([*lines, f"$$\n{latex}\n$$", ""])
 
 
 def numbers(cfg: DictConfig) -> str:

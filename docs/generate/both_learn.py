@@ -10,8 +10,8 @@ from generate.repository import ROOT
 
 PICTURE = ROOT / "docs" / "assets" / "both_learn.svg"
 PANELS = {
-    "letters": ("Tokens: sort 4 to 8 letters", "share of right answers", "#3f6fd8"),
-    "shapes": ("Pictures: paint what the prompt says", "share of right pictures", "#d9622b"),
+    "letters": ("Tokens: sort 4 to 8 letters", "mean reward, held-out prompts", "#3f6fd8"),
+    "whole": ("Pictures: paint what is asked for", "mean reward, held-out prompts", "#d9622b"),
 }
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, GAP = 400, 270, 44, 40, 40, 20
 STYLE = """\
@@ -35,8 +35,7 @@ def picture() -> str:
         panel = "\n".join(_panel(measured()[task, "grpo"], *words))
         shapes.append(f'<g transform="translate({shift} 0)">\n{panel}\n</g>')
     said = (
-        "algorithm=grpo, one loss and one training step: thin lines are seeds 0 to 2, thick ones "
-        "their mean"
+        "algorithm=grpo: one loss, one training step. Thin lines: seeds 0 to 2; thick: their mean"
     )
     width = 2 * WIDTH + GAP
     shapes.append(
@@ -48,7 +47,7 @@ def picture() -> str:
 
 
 def _panel(runs: Measured, title: str, axis: str, colour: str) -> Iterator[str]:
-    widest = max(max(curve) for curve in runs.curves)
+    widest = max(max(curve) for curve in runs.rewards)
     yield f'<text class="head" x="{LEFT}" y="16">{title}</text>'
     yield f'<text class="small" x="{LEFT}" y="33">{axis}</text>'
     for share in (0, 0.5, 1):
@@ -60,9 +59,9 @@ def _panel(runs: Measured, title: str, axis: str, colour: str) -> Iterator[str]:
         label = f"{part * widest:,}" + (" samples" if part else "")
         place = f'x="{x:.0f}" y="{y + 18:.0f}" text-anchor="{anchor}"'
         yield f'<text class="small" {place}>{label}</text>'
-    for curve in runs.curves:
+    for curve in runs.rewards:
         yield _line(curve.items(), widest, colour, ' class="seed"')
-    ends = zip(*(curve.items() for curve in runs.curves), strict=True)
+    ends = zip(*(curve.items() for curve in runs.rewards), strict=True)
     middle = [(mean(x for x, _ in at), mean(y for _, y in at)) for at in ends]
     yield _line(middle, widest, colour, "")
     for (samples, share), where in ((middle[0], "start"), (middle[-1], "end")):

@@ -17,6 +17,7 @@ TASKS = {
     "pairs": "preferences over sorted letters, embedded language model",
     "demonstrations": "sorting 4 to 8 letters from demonstrations alone, no warm start",
     "shapes": "coloured shapes, embedded flow model",
+    "whole": "coloured shapes with the whole recipe, embedded flow model",
     "taught": "coloured shapes, taught by a run of DiffusionNFT, embedded flow model",
 }
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 240, 44, 34, 12, 12
@@ -24,11 +25,12 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 240, 44, 34, 12, 12
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The runs of one algorithm on one task, a curve {samples: accuracy} for each seed."""
+    """The runs of one algorithm on one task: for each seed curves {samples: accuracy or reward}."""
 
     task: str
     algorithm: str
-    curves: Sequence[dict[int, float]]
+    curves: Sequence[dict[int, float]]  # share of held-out prompts that come out right
+    rewards: Sequence[dict[int, float]]  # mean reward of held-out prompts
     cpu_seconds: float
     commits: str
     dates: str
@@ -74,6 +76,7 @@ def _joined(task: str, algorithm: str, runs: Sequence[dict]) -> Measured:
         task=task,
         algorithm=algorithm,
         curves=[{p["samples"]: p["accuracy"] for p in run["curve"]} for run in runs],
+        rewards=[{p["samples"]: p["reward"] for p in run["curve"]} for run in runs],
         cpu_seconds=mean(run["cpu_seconds"] for run in runs),
         commits=", ".join(sorted({run["commit"] for run in runs})),
         dates=", ".join(sorted({run["date"] for run in runs})),
