@@ -35,7 +35,7 @@ def picture() -> str:
         panel = "\n".join(_panel(measured()[task, "grpo"], *words))
         shapes.append(f'<g transform="translate({shift} 0)">\n{panel}\n</g>')
     said = (
-        "algorithm=grpo: one loss, one training step. Thin lines: seeds 0 to 2; thick: their mean"
+        "algorithm=grpo: one loss, one training step. Thin lines are seeds, thick ones their mean"
     )
     width = 2 * WIDTH + GAP
     shapes.append(
