@@ -89,6 +89,10 @@ class RolloutEngine(EngineOption):
         """Another process has handed these over; the answers that count are theirs."""
         self.sync(weights, version)
 
+    def is_there(self) -> bool:
+        """Whether it answers, found out in seconds: of several engines one may be gone."""
+        return True
+
     def is_asleep(self) -> bool:
         """Whether somebody left it so."""
         return False

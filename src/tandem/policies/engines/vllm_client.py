@@ -36,13 +36,14 @@ class VllmClient(RolloutEngine):
         self,
         endpoint: Endpoint,
         *,
-        folder: str,
+        probe: Endpoint,
+        store: WeightStore,
         model: str | None,
         vocabulary: int,
         concurrency: int,
     ) -> None:
-        self.endpoint, self.model = endpoint, model
-        self.shelf = WeightStore(Path(folder).expanduser())
+        """probe: the same place, with an end after seconds; store: shared by all of a fleet."""
+        self.endpoint, self.probe, self.model, self.shelf = endpoint, probe, model, store
         self.vocabulary, self.concurrency = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over, of which a name tells the version
         self.version: str | None = None  # of the whole weights; None: the server cannot tell
@@ -68,7 +69,7 @@ class VllmClient(RolloutEngine):
             for prompt, row in zip(prompts, keys.tolist(), strict=True)
             for key in row
         ]
-        with ThreadPoolExecutor(self.concurrency) as pool:
+        with ThreadPoolExecutor(min(self.concurrency, len(questions))) as pool:
             rows = list(pool.map(self._row, questions))
         self._check_version()
         return together(rows, keys.device)
@@ -168,7 +169,14 @@ class VllmClient(RolloutEngine):
         except RemoteError as error:
             raise gone(error) from None
 
-    # Memory.
+    # Presence and memory.
+
+    def is_there(self) -> bool:
+        try:
+            self.probe.get("/health", read=ignored)
+        except RemoteError:
+            return False
+        return True
 
     def is_asleep(self) -> bool:
         """A server that cannot sleep is awake."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from tandem.policies.engines.protocol import EngineOption, Hostable
+from tandem.policies.engines.fleet import Fleet
+from tandem.policies.engines.protocol import EngineOption, Hostable, RolloutEngine
 from tandem.policies.engines.vllm_client import VllmClient, ignored
+from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retries
@@ -16,20 +19,23 @@ WHERE = "rollout.engine"
 FAITHFUL = "processed_logprobs"  # of what was sampled from: temperature and truncation are in it
 FORBIDDEN = (401, 403)
 SOON, FIRST_INFO = 5.0, 120.0  # seconds: a first /server_info asks pip, gcc and the drivers first
+FLEET = 4  # an engine is left to the others after this part of the patience
 NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmServer(EngineOption):
-    """A server of vLLM 0.31 or later, started beside the run; docs/engines.md says how."""
+    """Servers of vLLM 0.31 or later, started beside the run; docs/engines.md says how."""
 
-    url: str  # such as http://127.0.0.1:8000
+    url: str | Sequence[str]  # such as http://127.0.0.1:8000; several: [http://...,http://...]
     folder: str  # weights are handed over in it: the server sees it under the same path
     api_key_env: str | None = None  # name of the environment variable with the server's --api-key
     model: str | None = None  # name that the weights are served under; None: the server's first
-    concurrency: int = 256  # rows in flight: an H100 holds about so many of 8B
+    concurrency: int = 256  # rows in flight at each: an H100 holds about so many of 8B
     timeout: float = 300.0  # seconds of one attempt at a row, or at a handover
-    patience: float = 900.0  # seconds of all attempts, so long a server may be away
+    patience: float = (
+        900.0  # seconds of all attempts: one may be away so long, a quarter of several
+    )
     max_reply_bytes: int = 2**24
     sleeps: bool = False  # while the policy is trained: the server frees its memory
 
@@ -37,16 +43,23 @@ class VllmServer(EngineOption):
         for name in ("concurrency", "timeout", "patience", "max_reply_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{WHERE}.{name}={getattr(self, name)}: must be positive")
+        if not self.urls:
+            raise ValueError(f"{WHERE}.url=[]: give the address of one server at least")
         try:
-            self.endpoint()
+            for url in self.urls:
+                self.endpoint(url)
         except ValueError as error:
             raise ValueError(f"{WHERE}.{error}") from None
 
-    def endpoint(self, *, patience: float | None = None) -> Endpoint:
-        """Where it is; patience: in place of its own."""
+    @property
+    def urls(self) -> Sequence[str]:
+        return (self.url,) if isinstance(self.url, str) else tuple(self.url)
+
+    def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
+        """One of the servers; patience: in place of its own."""
         patience = self.patience if patience is None else patience
         return Endpoint(
-            self.url.rstrip("/"),
+            url.rstrip("/"),
             where=WHERE,
             token_env=self.api_key_env,
             keys={
@@ -65,7 +78,7 @@ class VllmServer(EngineOption):
         )
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:
-        """Ask the server whether it is there and can do what the run wants: in seconds, or in as
+        """Ask each server whether it is there and can do what the run wants: in seconds, or in as
         long as its first /server_info takes. Raises ValueError.
         """
         if self.api_key_env is not None and not os.environ.get(self.api_key_env, "").strip():
@@ -73,11 +86,15 @@ class VllmServer(EngineOption):
                 f"{WHERE}.api_key_env={self.api_key_env}: there is nothing in this environment "
                 "variable; put the server's --api-key there, or set it to null"
             )
-        endpoint = self.endpoint(patience=min(self.patience, SOON))
+        for url in self.urls:
+            self._check(url, sampling, lora)
+
+    def _check(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
+        endpoint = self.endpoint(url, patience=min(self.patience, SOON))
         try:
             endpoint.get("/health", read=ignored)
             card = served(endpoint.get("/v1/models"), self.model)
-            config = configuration(self.endpoint(patience=min(self.patience, FIRST_INFO)))
+            config = configuration(self.endpoint(url, patience=min(self.patience, FIRST_INFO)))
         except Rejected as error:
             if error.status not in FORBIDDEN:
                 raise ValueError(f"the engine does not answer: {error}") from None
@@ -92,19 +109,26 @@ class VllmServer(EngineOption):
             check_options(config, lora, sleeps=self.sleeps)
         elif lora is None or self.sleeps:
             raise ValueError(
-                f"{WHERE}.url={self.url}: the server takes no weights and does not sleep; start it "
+                f"{WHERE}.url={url}: the server takes no weights and does not sleep; start it "
                 "with VLLM_SERVER_DEV_MODE=1, or train adapters alone: model.lora, without "
                 "rollout.engine.sleeps"
             )
 
-    def host(self, policy: Hostable) -> VllmClient:
-        return VllmClient(
-            self.endpoint(),
-            folder=self.folder,
-            model=self.model,
-            vocabulary=policy.vocabulary,
-            concurrency=self.concurrency,
-        )
+    def host(self, policy: Hostable) -> RolloutEngine:
+        store = WeightStore(Path(self.folder).expanduser())
+        patience = self.patience if len(self.urls) == 1 else self.patience / FLEET
+        clients = [
+            VllmClient(
+                self.endpoint(url, patience=patience),
+                probe=self.endpoint(url, patience=min(patience, SOON)),
+                store=store,
+                model=self.model,
+                vocabulary=policy.vocabulary,
+                concurrency=self.concurrency,
+            )
+            for url in self.urls
+        ]
+        return clients[0] if len(clients) == 1 else Fleet(clients, concurrency=self.concurrency)
 
 
 def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:

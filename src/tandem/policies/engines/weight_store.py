@@ -7,6 +7,7 @@ import re
 import secrets
 import shutil
 import socket
+import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ class WeightStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.handovers: list[Path] = []  # oldest first
+        self.lock = threading.RLock()  # engines of a fleet are handed the same at once
 
     def put(self, weights: Weights, version: str) -> Path:
         """Whole, or not there: a process of the same run may have been here before.
@@ -38,29 +40,35 @@ class WeightStore:
         Raises EngineUnavailable if nothing was saved: a server that is told to load an empty folder
         ends.
         """
-        home, place = self._home(version), self.place(version)
+        place = self.place(version)
+        with self.lock:
+            if not place.is_dir():
+                self._save(weights, place)
+            self.keep(version)
+        return place
+
+    def _save(self, weights: Weights, place: Path) -> None:
+        home = place.parent
         if not home.is_dir():
             self._claim(home)
-        if not place.is_dir():
-            arriving = home / f"new-{secrets.token_hex(4)}"
-            weights.save(arriving)
-            if not any(arriving.glob("*.safetensors")):
-                shutil.rmtree(arriving, ignore_errors=True)
-                raise EngineUnavailable(
-                    f"{place}: no weights were saved for the engine; those of several ranks are "
-                    "saved by the first one alone"
-                )
-            publish(arriving, place)
-        self.keep(version)
-        return place
+        arriving = home / f"new-{secrets.token_hex(4)}"
+        weights.save(arriving)
+        if not any(arriving.glob("*.safetensors")):
+            shutil.rmtree(arriving, ignore_errors=True)
+            raise EngineUnavailable(
+                f"{place}: no weights were saved for the engine; those of several ranks are "
+                "saved by the first one alone"
+            )
+        publish(arriving, place)
 
     def keep(self, version: str) -> None:
         """Know of a handover, whoever made it, and of none but the newest."""
         place = self.place(version)
-        if place not in self.handovers:
-            self.handovers.append(place)
-        while len(self.handovers) > KEPT:
-            shutil.rmtree(self.handovers.pop(0), ignore_errors=True)
+        with self.lock:
+            if place not in self.handovers:
+                self.handovers.append(place)
+            while len(self.handovers) > KEPT:
+                shutil.rmtree(self.handovers.pop(0), ignore_errors=True)
 
     def place(self, version: str) -> Path:
         return self._home(version) / version

@@ -1,0 +1,186 @@
+"""Several engines as one: each takes whole groups as it has room for them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
+from tandem.policies.language.records import Answers, Endings, Sampling
+from tandem.stop import EngineUnavailable
+
+RENEWALS = 3  # of one engine within one call, before it counts as gone
+
+
+class Fleet(RolloutEngine):
+    """An engine that is gone loses its groups to the others, which answer them with the same seeds.
+
+    It is asked again at the next handover of weights. The samples are those of any one engine:
+    which of them answers decides nothing but the time.
+    """
+
+    def __init__(self, engines: Sequence[RolloutEngine], *, concurrency: int) -> None:
+        """concurrency: rows in flight at each."""
+        self.engines, self.concurrency = tuple(engines), concurrency
+        self.faults: dict[RolloutEngine, str] = {}  # of those that are gone
+        self.newest: tuple[Weights, str] | None = None  # what was handed over last, and its version
+        self.renewing = threading.Lock()  # whoever comes second finds the weights there
+
+    @property
+    def living(self) -> list[RolloutEngine]:
+        return [engine for engine in self.engines if engine not in self.faults]
+
+    @property
+    def handovers(self) -> Sequence[Path]:
+        return self.living[0].handovers
+
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        groups = Groups(len(prompts))
+
+        def serve(engine: RolloutEngine) -> None:
+            renewals = 0
+            while engine not in self.faults and (place := groups.take()) is not None:
+                try:
+                    answers = engine.answer(
+                        [prompts[place]], keys[[place]], sampling=sampling, endings=endings
+                    )
+                except (Forgotten, EngineUnavailable) as error:
+                    groups.give_back(place)
+                    renewals += 1
+                    if not self._renewed(engine, error, renewals):
+                        return
+                except BaseException:
+                    groups.close()
+                    raise
+                else:
+                    groups.finish(place, answers)
+
+        calls = max(1, self.concurrency // keys.shape[1])
+        workers = [engine for engine in self.living for _ in range(min(calls, len(prompts)))]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            for served in [pool.submit(serve, engine) for engine in workers]:
+                served.result()
+        if groups.left:
+            raise self._all_gone()
+        return concat_answers([groups.answers[place] for place in range(len(prompts))])
+
+    def sync(self, weights: Weights, version: str) -> None:
+        """To every engine that is there, those among them that were gone before."""
+        self.newest = weights, version
+        self.faults.clear()
+        self._each(lambda engine: engine.sync(weights, version))
+
+    def renew(self, weights: Weights, version: str) -> None:
+        self.newest = weights, version
+        self._each(lambda engine: engine.renew(weights, version))
+
+    def follow(self, weights: Weights, version: str) -> None:
+        self.newest = weights, version
+        self.faults.clear()
+        self._each(lambda engine: engine.follow(weights, version))
+
+    def is_asleep(self) -> bool:
+        return any(self._each(lambda engine: engine.is_asleep()))
+
+    def sleep(self, *, keep: bool) -> None:
+        self._each(lambda engine: engine.sleep(keep=keep))
+
+    def wake(self, tag: str) -> None:
+        self._each(lambda engine: engine.wake(tag))
+
+    def _each(self, ask: Callable[[RolloutEngine], object]) -> list[object]:
+        """What those that are there say, all asked at once. Raises EngineUnavailable: none is."""
+
+        def asked(engine: RolloutEngine) -> object:
+            try:
+                if not engine.is_there():
+                    raise EngineUnavailable("it does not answer")
+                return ask(engine)
+            except EngineUnavailable as error:
+                self.faults[engine] = str(error)
+                return None
+
+        with ThreadPoolExecutor(len(self.engines)) as pool:
+            found = list(pool.map(asked, self.living))
+        if not self.living:
+            raise self._all_gone()
+        return found
+
+    def _renewed(self, engine: RolloutEngine, error: Exception, renewals: int) -> bool:
+        """Whether it has the newest weights again, and may go on."""
+        if isinstance(error, Forgotten) and renewals <= RENEWALS and self.newest is not None:
+            try:
+                with self.renewing:
+                    engine.renew(*self.newest)
+                return True
+            except EngineUnavailable as fault:
+                error = fault
+        self.faults[engine] = str(error)
+        return False
+
+    def _all_gone(self) -> EngineUnavailable:
+        return EngineUnavailable(f"no engine is left: {'; '.join(self.faults.values())}")
+
+
+class Groups:
+    """The places of groups that nobody answers yet, shared by threads."""
+
+    def __init__(self, count: int) -> None:
+        self.waiting, self.left = deque(range(count)), count
+        self.answers: dict[int, Answers] = {}
+        self.changed = threading.Condition()
+
+    def take(self) -> int | None:
+        """The next one; None: there is none, and nobody is at work who might give one back."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.waiting or not self._in_flight)
+            if not self.waiting:
+                return None
+            return self.waiting.popleft()
+
+    def give_back(self, place: int) -> None:
+        with self.changed:
+            self.waiting.appendleft(place)
+            self.changed.notify_all()
+
+    def finish(self, place: int, answers: Answers) -> None:
+        with self.changed:
+            self.answers[place] = answers
+            self.left -= 1
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """Nobody gets another one."""
+        with self.changed:
+            self.waiting.clear()
+            self.left = 0
+            self.changed.notify_all()
+
+    @property
+    def _in_flight(self) -> int:
+        return self.left - len(self.waiting)
+
+
+def concat_answers(parts: Sequence[Answers]) -> Answers:
+    """Rows one after another, padded with 0 to the longest; an entropy only if all have one."""
+    longest = max(part.tokens.shape[1] for part in parts)
+
+    def joined(name: str) -> Tensor | None:
+        values = [getattr(part, name) for part in parts]
+        if any(value is None for value in values):
+            return None
+        if values[0].dim() == 1:
+            return torch.cat(values)
+        return torch.cat([pad(value, (0, longest - value.shape[1])) for value in values])
+
+    return Answers(**{field.name: joined(field.name) for field in fields(Answers)})

@@ -1,0 +1,202 @@
+"""Several engines as one: who answers decides nothing but the time, and one may be gone."""
+
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from loopback import Loopback, serving
+from small_language import questions
+from torch.testing import assert_close
+
+from tandem.policies.engines.fleet import Fleet, concat_answers
+from tandem.policies.engines.protocol import Forgotten, RolloutEngine
+from tandem.policies.engines.vllm_server import VllmServer
+from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.records import Answers
+from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.policies.request import Request
+from tandem.stop import EngineUnavailable
+
+KEYS = torch.arange(24).reshape(8, 3)
+PROMPTS = [[i] * (i + 1) for i in range(8)]
+
+
+class Engine(RolloutEngine):
+    """Says of each row its key and its prompt; waits, forgets and goes as it is told."""
+
+    def __init__(self, *, wait=0.0, dies_after=None, forgets=0):
+        self.wait, self.dies_after, self.forgets = wait, dies_after, forgets
+        self.version, self.calls, self.here = None, 0, True
+        self.lock = threading.Lock()
+
+    def is_there(self):
+        return self.here
+
+    def sync(self, weights, version):
+        self.version = version
+
+    def answer(self, prompts, keys, *, sampling, endings):
+        time.sleep(self.wait)
+        with self.lock:
+            self.calls += 1
+            if self.dies_after is not None and self.calls > self.dies_after:
+                self.here = False
+                raise EngineUnavailable("killed")
+            if self.forgets > 0:
+                self.forgets -= 1
+                raise Forgotten("started again")
+        rows = [[int(key), *prompt] for prompt, row in zip(prompts, keys, strict=True)
+                for key in row]  # fmt: skip
+        tokens = torch.tensor(rows)
+        length = torch.full((len(rows),), tokens.shape[1])
+        return Answers(tokens=tokens, logp=-tokens.float(), entropy=None, length=length,
+                       truncated=length > 4)  # fmt: skip
+
+
+def asked(fleet):
+    return fleet.answer(PROMPTS, KEYS, sampling=None, endings=None)
+
+
+def fleet_of(*engines, concurrency=6):
+    fleet = Fleet(engines, concurrency=concurrency)
+    fleet.sync(None, "a-1")
+    return fleet
+
+
+def same(one, other):
+    for name in ("tokens", "logp", "length", "truncated"):
+        assert_close(getattr(one, name), getattr(other, name), rtol=0, atol=0)
+
+
+WHOLE = asked(fleet_of(Engine(), concurrency=1))
+
+
+def test_rows_stand_in_the_order_of_their_prompts_padded_with_zeros():
+    assert WHOLE.tokens[:, 0].tolist() == KEYS.flatten().tolist()
+    assert WHOLE.tokens.shape == (24, 9)
+    assert WHOLE.tokens[0, 2:].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("waits", [(0.0, 0.0), (0.0, 0.02), (0.03, 0.0, 0.001)])
+def test_fast_and_slow_engines_share_the_groups_and_the_answers_are_the_same(waits):
+    engines = [Engine(wait=wait) for wait in waits]
+    same(asked(fleet_of(*engines)), WHOLE)
+    assert sum(engine.calls for engine in engines) == len(PROMPTS)
+
+
+def test_an_engine_that_lags_holds_up_no_group_but_its_own():
+    slow, fast = Engine(wait=0.5), Engine()
+    same(asked(fleet_of(slow, fast, concurrency=3)), WHOLE)
+    assert slow.calls <= 1
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_the_groups_of_an_engine_that_is_killed_go_to_the_others(after):
+    killed, other = Engine(dies_after=after, wait=0.005), Engine(wait=0.01)
+    fleet = fleet_of(killed, other)
+    same(asked(fleet), WHOLE)
+    assert fleet.living == [other]
+    same(asked(fleet), WHOLE)
+    killed.here, killed.dies_after = True, None
+    fleet.sync(None, "a-2")
+    assert fleet.living == [killed, other]
+    assert killed.version == "a-2"
+
+
+def test_an_engine_that_was_started_again_is_given_the_newest_weights():
+    again, other = Engine(forgets=1), Engine(wait=0.01)
+    fleet = fleet_of(again, other)
+    again.version = "default"
+    same(asked(fleet), WHOLE)
+    assert again.version == "a-1"
+    assert fleet.living == [again, other]
+
+
+def test_one_that_is_gone_before_the_handover_costs_seconds_and_no_run():
+    gone, other = Engine(), Engine()
+    gone.here = False
+    fleet = fleet_of(gone, other)
+    same(asked(fleet), WHOLE)
+    assert (gone.version, other.version) == (None, "a-1")
+
+
+def test_where_none_is_left_each_says_why():
+    fleet = fleet_of(Engine(dies_after=1), Engine(dies_after=2))
+    with pytest.raises(EngineUnavailable, match="no engine is left: killed; killed"):
+        asked(fleet)
+    with pytest.raises(EngineUnavailable, match="it does not answer; it does not answer"):
+        fleet.sync(None, "a-2")
+
+
+def test_a_fault_of_another_kind_ends_the_call_and_keeps_nobody_waiting():
+    class Broken(Engine):
+        def answer(self, prompts, keys, *, sampling, endings):
+            raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        asked(fleet_of(Broken(), Engine(wait=0.02), Engine(wait=0.02)))
+
+
+def test_an_entropy_is_kept_where_all_say_one():
+    silent = Engine().answer(PROMPTS[:1], KEYS[:1], sampling=None, endings=None)
+    telling = replace(silent, entropy=silent.logp)
+    assert concat_answers([telling, telling]).entropy.shape == (6, 2)
+    assert concat_answers([telling, silent]).entropy is None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("served")
+    for part in tiny_lm(seed=0, hidden_size=32, num_layers=1, head_dim=8):
+        part.save_pretrained(path)
+    return str(path)
+
+
+@contextmanager
+def hosted(folder, place, count):
+    """(servers, a policy that they sample for)."""
+    with ExitStack() as stack:
+        states = [Loopback(folder) for _ in range(count)]
+        urls = [stack.enter_context(serving(state)) for state in states]
+        engine = VllmServer(url=urls, folder=str(place), timeout=5.0, patience=4.0, concurrency=4)
+        policy = LanguagePolicy(path=folder)
+        policy.load(Request(sampling=Sampling(max_new_tokens=6, engine=engine)))
+        yield states, policy
+
+
+def sampled(policy, key=5):
+    return policy.sample(questions()[:4], 2, key=key, slots=range(4))
+
+
+def test_two_servers_say_what_one_says_and_follow_the_weights(folder, tmp_path):
+    found = []
+    for count in (1, 2):
+        with hosted(folder, tmp_path / str(count), count) as (states, policy):
+            before = sampled(policy)
+            torch.manual_seed(0)
+            with torch.no_grad():
+                for parameter in policy.trainable().values():
+                    parameter.add_(0.05 * torch.randn_like(parameter))
+            policy.notify("update")
+            policy.notify("iteration")
+            found.append((before, sampled(policy, key=6)))
+            for state in states:
+                assert len(state.paths("/collective_rpc")) == 2
+                assert state.paths("/v1/completions")
+    for one, two in zip(*found, strict=True):
+        assert_close(one.sample.tokens, two.sample.tokens, rtol=0, atol=0)
+        assert_close(one.behaviour_logp, two.behaviour_logp, rtol=0, atol=0)
+
+
+def test_a_server_that_ends_in_the_middle_costs_no_token(folder, tmp_path):
+    with hosted(folder, tmp_path / "one", 1) as (_, policy):
+        whole = sampled(policy)
+    with hosted(folder, tmp_path / "two", 2) as (states, policy):
+        count = iter(range(100))
+        states[0].habits.spoil = lambda path, _: (
+            (503, b"") if path == "/v1/completions" and next(count) > 1 else None
+        )
+        assert_close(sampled(policy).sample.tokens, whole.sample.tokens, rtol=0, atol=0)
