@@ -15,8 +15,10 @@ from tandem.rewards.images import (
     diversity,
     jpeg_compressibility,
     jpeg_incompressibility,
+    match,
+    nearest_rendering,
+    squared_errors,
 )
-from tandem.rewards.nearest_rendering import match, nearest_rendering, squared_errors
 from tandem.types import Prompt
 
 DRAWN = renderings()

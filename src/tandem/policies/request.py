@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -35,21 +35,14 @@ class Request:
     teachers: TeacherConfig | None = None
     precision: Precision = FULL  # of forward passes
 
-    @property
-    def whole(self) -> bool:
-        """Whether pictures are trained as a whole, at fresh noise, whatever path led to them."""
-        return self.objective == "denoising"
+    # Whether pictures are trained as a whole, at fresh noise, whatever path led to them.
+    whole: bool = field(init=False)
+    # Of a rollout, where pictures as a whole are trained: noise levels, or their mean.
+    steps_of_a_picture: int = field(init=False)
 
-    @property
-    def steps_of_a_picture(self) -> int:
-        """Of a rollout, where pictures as a whole are trained: noise levels, or their mean."""
-        return self.timesteps.count if self.whole else 1
-
-    def kept_steps(self, steps: int) -> Sequence[int] | None:
-        """The denoising steps that are trained; None: those that were random."""
-        if self.whole:
-            return ()
-        return None if self.teachers is None else self.teachers.kept(steps)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "whole", self.objective == "denoising")
+        object.__setattr__(self, "steps_of_a_picture", self.timesteps.count if self.whole else 1)
 
     def followed(self) -> dict[str, EmaSchedule]:
         """The snapshots that a loss reads, or that samples are drawn from."""

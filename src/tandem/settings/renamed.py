@@ -56,6 +56,7 @@ RENAMED: Mapping[str, str] = {
     "tandem.policies.language.LanguagePolicy": "tandem.policies.language.policy.LanguagePolicy",
     "tandem.policies.language.Sampling": "tandem.policies.language.policy.Sampling",
     "tandem.policies.tiny_lm": "tandem.policies.language.tiny_lm",
+    "tandem.rewards.nearest_rendering.nearest_rendering": "tandem.rewards.images.nearest_rendering",
     "tandem.schedules": "tandem.training.lr_schedules",
     "tandem.training.collect.best_and_worst": "tandem.training.strategies.best_and_worst",
     "tandem.training.collect.branched": "tandem.training.collect.tree",

@@ -22,8 +22,7 @@ from tandem.evaluation.image_collapse import MEASURES
 from tandem.evaluation.settings import Pictures
 from tandem.experience import Experience
 from tandem.rewards import Reward, Rewards
-from tandem.rewards.images import diversity
-from tandem.rewards.nearest_rendering import nearest_rendering
+from tandem.rewards.images import diversity, nearest_rendering
 from tandem.settings.guards import save_failure
 from tandem.types import Scores
 

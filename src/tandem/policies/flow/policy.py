@@ -169,11 +169,10 @@ class FlowPolicy(Policy):
         starts = of_group if sampling.shared_noise else keys
         plan = SamplingPlan.of(
             sampling,
+            self.request,
             tokens=self.adapter.canvas(sampling.resolution).tokens,
             iteration=self.iteration,
             seed=self.seed,
-            keep_mean="kl_to_old" in self.request.needs,
-            kept=self.request.kept_steps(sampling.steps),
         )
         with self.summon_full_params(sampling):
             output, pictures = generate(self.model, self.library, asked, keys, starts, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -18,6 +18,7 @@ from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import FlowSampling, SamplerOutput, Trajectory
 from tandem.policies.flow.solvers import solve
 from tandem.policies.flow.velocity_model import VelocityModel, even_parts
+from tandem.policies.request import Request
 from tandem.types import Prompt, concat
 
 
@@ -33,25 +34,19 @@ class SamplingPlan:
 
     @classmethod
     def of(
-        cls,
-        sampling: FlowSampling,
-        *,
-        tokens: int,
-        iteration: int,
-        seed: int,
-        keep_mean: bool = False,
-        kept: Indices | None = None,
+        cls, sampling: FlowSampling, request: Request, *, tokens: int, iteration: int, seed: int
     ) -> SamplingPlan:
-        """tokens: of one latent picture; kept: None is the random steps."""
+        """tokens: of one latent picture."""
         steps, random = sampling.steps, ()
         if not sampling.deterministic:
             random = sampling.stochastic(steps, iteration, seed)
+        kept = random if request.teachers is None else request.teachers.kept(steps)
         return cls(
             sigmas=sampling.schedule(steps, tokens),
             stochastic=random,
-            kept=random if kept is None else kept,
+            kept=() if request.whole else kept,
             sampling=sampling,
-            keep_mean=keep_mean,
+            keep_mean="kl_to_old" in request.needs,
         )
 
 
@@ -101,7 +96,7 @@ def denoise(
     """
     sampling = plan.sampling
     x = start.to(sampling.dtype).float()
-    recorder = TrajectoryRecorder(sampling.dtype, keep_mean=plan.keep_mean)
+    recorder = TrajectoryRecorder(sampling.dtype, plan.keep_mean)
     levels = plan.sigmas.to(x.device)
     for number, (level, after) in enumerate(itertools.pairwise(levels)):
         random, last = number in plan.stochastic, number == sampling.steps - 1
@@ -118,18 +113,19 @@ def denoise(
     return SamplerOutput(x0=x, trajectory=trajectory, logp=logp)
 
 
+@dataclass(slots=True)
 class TrajectoryRecorder:
     """Collects what training will need: a state that two steps share is kept once."""
 
-    def __init__(self, storage: torch.dtype, *, keep_mean: bool) -> None:
-        self.storage, self.keep_mean = storage, keep_mean
-        self.states: list[Tensor] = []
-        self.places: list[int] = []
-        self.levels: list[tuple[Tensor, Tensor]] = []
-        self.means: list[Tensor] = []
-        self.gains: list[tuple[Tensor, Tensor]] = []
-        self.logp: list[Tensor | None] = []
-        self.previous: int | None = None
+    storage: torch.dtype
+    keep_mean: bool
+    states: list[Tensor] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    levels: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    means: list[Tensor] = field(default_factory=list)
+    gains: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    logp: list[Tensor | None] = field(default_factory=list)
+    previous: int | None = None
 
     def record(
         self,

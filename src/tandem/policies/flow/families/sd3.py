@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
 from tandem.policies.flow.families.sd3_transformer import velocity
@@ -55,7 +54,4 @@ class SD3(Pipeline):
         )
         return {"states": states[0], "pooled": pooled[0]}
 
-    def velocity(
-        self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
-    ) -> Tensor:
-        return velocity(network, x, sigma, condition)
+    velocity = staticmethod(velocity)

@@ -87,10 +87,7 @@ class TinyFlow:
     def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
         return ({name: x.to(device) for name, x in read(text).items()} for text in texts)
 
-    def velocity(
-        self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
-    ) -> Tensor:
-        return velocity(network, x, sigma, condition)
+    velocity = staticmethod(velocity)
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
         return guide(prompted, unprompted, scale=scale)
