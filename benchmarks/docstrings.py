@@ -7,7 +7,7 @@ of a protocol by name and parameters), must say
 * something: there is one. A body of one statement may go without (its name and body say it all),
   unless one of the lines below asks for more;
 * shapes, where tensors come in or go out: `Tensor` in the signature asks for a `[...]` or `scalar`;
-* units: a number called timeout, pause or seconds asks for seconds; what is called kl, entropy,
+* units: a number called timeout, pause or ..._seconds asks for seconds; what is called kl, entropy,
   logp or log_ratio and gives a tensor or a float asks for nats;
 * errors: a `raise` in the body asks for "raise" or "refuse";
 * the source of a formula: an option of an algorithm or a dynamics asks for an arXiv number, an
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -28,7 +29,7 @@ from functools import reduce
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "tandem"
-SECONDS = re.compile(r"(^|_)(timeout|pause|seconds)$")
+SECONDS = re.compile(r"(^|_)(timeout|pause)$|_seconds$")
 NATS = re.compile(r"(^|_)(kl|entropy|logp|log_ratio)($|_of$)")
 SAYS = {
     "shapes": re.compile(r"\[[^\]]*\]|\bscalars?\b"),
@@ -63,6 +64,7 @@ class Public:
         return [what for what in wanted if SAYS[what].search(self.doc) is None]
 
 
+@functools.cache
 def publics(package: Path = PACKAGE) -> list[Public]:
     """All of a package, in the order of its files."""
     trees = {}
@@ -70,7 +72,7 @@ def publics(package: Path = PACKAGE) -> list[Public]:
         parts = path.relative_to(package.parent).with_suffix("").parts
         module = ".".join(parts).removesuffix(".__init__")
         trees[module] = ast.parse(path.read_text(encoding="utf-8"))
-    told = dict(entry for tree in trees.values() for entry in of_protocols(tree))
+    told = dict(entry for tree in trees.values() for entry in documented_methods(tree))
     return [one for module, tree in trees.items() for one in publics_in(tree, module, (), told)]
 
 
@@ -83,18 +85,22 @@ def publics_in(
             names = (*inside, node.name)
             doc = ast.get_docstring(node)
             if doc is None and inside and not isinstance(node, ast.ClassDef):
-                doc = told.get(call_of(node)) or inherited(module, names)
+                bases = [ast.unparse(base) for base in tree.bases]
+                above = (told.get((base, node.name)) for base in bases)
+                doc = told.get(call_of(node)) or next(filter(None, above), None)
+                doc = doc or (inherited(module, names) if bases else None)
             yield Public(".".join([module, *names]), node, doc or "")
             if isinstance(node, ast.ClassDef):
                 yield from publics_in(node, module, names, told)
 
 
-def of_protocols(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The documented methods of the protocols of a module."""
+def documented_methods(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Those of the classes of a module, by class and name; of a protocol also by what they take."""
     for node in tree.body:
-        if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef) and (doc := ast.get_docstring(method)):
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(method, ast.FunctionDef) and (doc := ast.get_docstring(method)):
+                yield (node.name, method.name), doc
+                if "Protocol" in map(ast.unparse, node.bases):
                     yield call_of(method), doc
 
 

@@ -24,7 +24,7 @@ class Additive:
     __slots__ = ()
 
     def parts(self) -> list[Tensor]:
-        """The sums that add up over ranks and micro-batches."""
+        """The sums that add up over ranks and micro-batches. Each a scalar."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def __add__(self, other: Self) -> Self:

@@ -41,6 +41,7 @@ class MovingAverage(StatefulComponent):
 
     @property
     def baseline(self) -> float:
+        """The average so far, corrected for its start at 0; 0 before the first iteration."""
         seen = 1 - self.decay ** self.iterations.item()
         return self.average.item() / seen if seen else 0.0
 

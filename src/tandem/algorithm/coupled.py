@@ -147,6 +147,7 @@ def reference_metrics(
     Of Gaussian steps it is exact, of tokens k3; where the reward alone is charged it is what that
     pays, in nats of whole steps. Nothing where nobody asked for a reference. What the coefficient
     multiplies is actor/kl_penalty, and the two differ where the penalty is not this KL.
+    `old_kl_to_ref`: [B, T].
     """
     if batch.transition is not None and batch.transition.kl_to_ref is not None:
         kl = batch.transition.kl_to_ref

@@ -134,7 +134,10 @@ class Objective(ABC):
         return Outcome(loss=loss, parts=shares, metrics=metrics)
 
     def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
-        """One term, of a record as it sees it: sum of coef * loss * correction * weight."""
+        """One term, of a record as it sees it: sum of coef * loss * correction * weight.
+
+        A scalar.
+        """
         term = self.terms[name]
         learns = batch.evidence.requires_grad and not term.may_be_constant
         statistics = found(rows, name)

@@ -55,6 +55,7 @@ class KLInLoss(KL):
 
     @property
     def distance(self) -> Callable[..., Tensor]:
+        """What it says of two policies, step by step."""
         return self.loss
 
     def term_beside(self, weights: Weigh) -> Term:
@@ -76,7 +77,7 @@ class KLInReward(KL):
     nats of a token, or of a denoising step as a whole.
 
     A step then answers for all the divergence that follows it, and what it pays stays as it is
-    over the updates of an iteration.
+    over the updates of an iteration. Source: InstructGPT, arXiv:2203.02155.
     """
 
     distance = None  # it pays with the log ratio of the steps that were taken

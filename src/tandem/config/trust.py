@@ -50,7 +50,7 @@ def place() -> Path:
 
 
 def read_trusted() -> Trusted:
-    """What this user has confirmed so far."""
+    """What this user has confirmed so far. Raises ConfigError for a file that cannot be read."""
     path = place()
     if not path.is_file():
         return Trusted()

@@ -98,7 +98,7 @@ class Policy(nn.Module, ABC):
 
         From then on all ranks call `evidence` and `errors` equally often, as they wait for one
         another there, and begin `summon_full_params`, `save`, and, outside of the former, `sample`
-        and `complete` equally often.
+        and `complete` equally often. Raises ValueError where the policy cannot be cut.
         """
         raise ValueError(f"{type(self).__name__} cannot be cut over ranks; set trainer=ddp")
 
@@ -114,11 +114,14 @@ class Policy(nn.Module, ABC):
         return self
 
     def weights(self) -> dict[str, Tensor]:
-        """What a checkpoint holds: all that is trained."""
+        """What a checkpoint holds: all that is trained. Of any shape [...]."""
         return {name: parameter.detach() for name, parameter in self.trainable().items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy into the tensors that are there, so that an optimiser keeps its hold of them."""
+        """Copy into the tensors that are there, so that an optimiser keeps its hold of them.
+
+        Of any shape [...].
+        """
         copy_into(self.trainable(), weights)
 
 

@@ -25,7 +25,10 @@ class Lora:
 
 
 def adapted(model: nn.Module, lora: Lora, *, seed: int) -> PeftModel:
-    """The model with new adapters in it, float32 and without dropout; only they are trained."""
+    """The model with new adapters in it, float32 and without dropout; only they are trained.
+
+    Raises ValueError for a target that is not there.
+    """
     from peft import LoraConfig, get_peft_model
 
     places = lora.target_modules
@@ -48,7 +51,10 @@ def adapted(model: nn.Module, lora: Lora, *, seed: int) -> PeftModel:
 
 
 def check_ties(model: nn.Module) -> None:
-    """A tied head would miss its share of an adapter on the embeddings once the two are merged."""
+    """A tied head would miss its share of an adapter on the embeddings once the two are merged.
+
+    Raises ValueError for it.
+    """
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     if model.config.get_text_config().tie_word_embeddings and any(is_adapted(end) for end in ends):
         raise ValueError(
@@ -58,6 +64,7 @@ def check_ties(model: nn.Module) -> None:
 
 
 def is_adapted(layer: nn.Module) -> bool:
+    """Whether a layer has an adapter."""
     from peft.tuners.lora import LoraLayer
 
     return isinstance(layer, LoraLayer)
@@ -66,7 +73,7 @@ def is_adapted(layer: nn.Module) -> bool:
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
     """The weights of a model with adapters in its layers added, under the names of the bare model.
 
-    The sums are new tensors, so the training copy does not drift.
+    The sums are new tensors, so the training copy does not drift. Of any shape [...].
     """
     state = model.state_dict()
     weights = {bare(name): value for name, value in state.items() if is_base(name)}

@@ -27,6 +27,8 @@ WIDE = (torch.float32, torch.float64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
+    """The precision that a pass computes in."""
+
     mixed: bool = False  # bfloat16 autocast; False: the dtype of the weights
 
     def on(self, device: torch.device) -> AbstractContextManager[None]:

@@ -45,6 +45,7 @@ def from_trl(function: Callable) -> Callable:
     `(outputs, prompts, *, numbers) -> [number or None]`. Numbers are its keyword-only parameters.
 
     Answers to messages are messages too. Columns are the fields of the prompts, and their answer.
+    Raises ValueError for a parameter that only TRL has.
     """
     parameters = inspect.signature(function).parameters
     numbers = [one for one in parameters.values() if one.kind is Parameter.KEYWORD_ONLY]

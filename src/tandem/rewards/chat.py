@@ -82,7 +82,7 @@ def content(question: Question) -> str | list[dict[str, Any]]:
 
 
 def data_url(picture: Tensor) -> str:
-    """A PNG, so that no pixel changes on the way."""
+    """A PNG, so that no pixel changes on the way. `picture`: uint8 [H, W, 3]."""
     from PIL import Image
 
     file = io.BytesIO()

@@ -75,10 +75,12 @@ class Clip:
 
 
 def unit(features: Tensor) -> Tensor:
+    """Features at length 1: [N, D] -> [N, D]."""
     return torch.nn.functional.normalize(features.float(), dim=-1)
 
 
 def texts_of(prompts: Sequence[Prompt]) -> list[str]:
+    """The texts of prompts. Raises ValueError for a chat, which has none."""
     for prompt in prompts:
         if prompt.text is None:
             raise ValueError(f"prompt {prompt.id} of {prompt.source} is a chat, and not a text")

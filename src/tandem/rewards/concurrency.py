@@ -39,6 +39,7 @@ class Calls:
         self.changed = threading.Condition()
 
     def made(self, count: int) -> list:
+        """Make every call on `count` threads, and wait for what comes of them."""
         for _ in range(count):
             thread_like_this(self._work)
         with self.changed:
@@ -102,6 +103,7 @@ class CallQueue:
         self.last: Future | None = None
 
     def put(self, function: Callable, *arguments: object) -> Future:
+        """Call a function once the one before it has ended; the future holds what comes of it."""
         before, self.last = self.last, Future()
         call = (before, self.last, function, arguments)
         thread_like_this(_settle, *call)

@@ -22,7 +22,7 @@ from tandem.types import Prompt
 def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
     """Minus the size as a JPEG, in kB (1000 bytes): smooth pictures score high.
 
-    Source: DDPO, arXiv:2305.13301.
+    Source: DDPO, arXiv:2305.13301. `output`: uint8 [H, W, 3].
     """
     return -jpeg_size(output, quality)
 
@@ -31,13 +31,13 @@ def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -
 def jpeg_incompressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
     """The size as a JPEG, in kB (1000 bytes): rich pictures score high.
 
-    Source: DDPO, arXiv:2305.13301.
+    Source: DDPO, arXiv:2305.13301. `output`: uint8 [H, W, 3].
     """
     return jpeg_size(output, quality)
 
 
 def jpeg_size(picture: Tensor, quality: int) -> float:
-    """kB (1000 bytes), headers included."""
+    """kB (1000 bytes), headers included. `picture`: uint8 [H, W, 3]."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -52,7 +52,7 @@ def colour_share(
     """Share of the pixels that are nearer to a colour the prompt names than to any other.
 
     None where it names none. A picture full of that colour scores 1, whatever else was asked for: a
-    quick test that something learns, not of what it learns.
+    quick test that something learns, not of what it learns. `output`: uint8 [H, W, 3].
     """
     words = re.findall(r"\w+", (prompt.text or "").lower())
     named = torch.tensor([name in words for name in palette])
@@ -82,7 +82,10 @@ def spread(pictures: Sequence[Tensor]) -> Tensor:
 
 
 def pixels(picture: Tensor) -> Tensor:
-    """The picture on the CPU; a ValueError says what else it is."""
+    """The picture on the CPU; a ValueError says what else it is.
+
+    It is uint8 [H, W, 3], and a ValueError is raised for any other.
+    """
     if not isinstance(picture, Tensor):
         raise ValueError(f"a picture is a tensor, not {type(picture).__name__}")
     if picture.dtype != torch.uint8 or picture.ndim != 3 or picture.shape[2] != 3:

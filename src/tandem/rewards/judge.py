@@ -121,6 +121,7 @@ def read(said: Sequence[str | Exception], meaning: Callable) -> list:
 
 
 def score_in(words: str, low: float, high: float) -> float | Missing:
+    """The score that the judge ended with, or why there is none that counts."""
     found = SCORE.fullmatch(last_line(words))
     if found is None:
         return Missing("the judge did not end with `Score: x`")
@@ -133,6 +134,7 @@ def score_in(words: str, low: float, high: float) -> float | Missing:
 
 
 def preference_in(words: str) -> float | Missing:
+    """What the verdict that the judge ended with is worth, or why there is none."""
     found = VERDICT.fullmatch(last_line(words))
     if found is None:
         return Missing("the judge did not end with `Verdict: A, B or tie`")

@@ -34,6 +34,7 @@ class Hosting:
 
     @property
     def place(self) -> torch.device:
+        """The device that the network is on."""
         if self.device != "auto":
             return torch.device(self.device)
         if not torch.cuda.is_available():
@@ -49,6 +50,7 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
     """A transformers model of that class from safetensors, in eval mode and without gradients.
 
     `key` is the setting that gave the path: whatever cannot be loaded is one line that names it.
+    Raises ValueError for it.
     """
     hide_bars()
     refuse_pickles(path, key=key, kind=name_of(kind))
@@ -61,7 +63,10 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
 
 
 def read(kind: Any, path: str, key: str, **given: object) -> Any:
-    """What a transformers class makes of a path, without running code that lies there."""
+    """What a transformers class makes of a path, without running code that lies there.
+
+    Raises ValueError for what it cannot make.
+    """
     try:
         return kind.from_pretrained(locate(path, key=key), trust_remote_code=False, **given)
     except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
@@ -72,7 +77,10 @@ def read(kind: Any, path: str, key: str, **given: object) -> Any:
 
 
 def tokenizer(path: str, key: str) -> Any:
-    """The one that lies there. transformers would make one without words out of nothing."""
+    """The one that lies there. transformers would make one without words out of nothing.
+
+    Raises ValueError where there is none.
+    """
     from transformers import AutoTokenizer
 
     found = read(AutoTokenizer, path, key)

@@ -66,7 +66,10 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
-    """A function may write on what it is given: others are given it too."""
+    """A function may write on what it is given: others are given it too.
+
+    A picture is uint8 [H, W, 3].
+    """
     if isinstance(given, Tensor):
         return given.clone()
     if isinstance(given, Prompt) and given.fields:

@@ -62,7 +62,7 @@ class Rewards:
         """Ask those that wait for somebody else, each in a thread of its own.
 
         What comes back asks the others, waits for all, and gives the scores. To begin again before
-        is fine: every reward is asked in the order of these calls.
+        is fine: every reward is asked in the order of these calls. `group`: [B] int64.
         """
         # Here and not in a thread, where a copy would wait for what the sampler does next.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]

@@ -39,7 +39,7 @@ class Row:
 
 
 def row_of(place: int, output: str | Tensor, prompt: Prompt) -> Row:
-    """Raises ValueError or TypeError for what cannot travel."""
+    """Raises ValueError or TypeError for what cannot travel. A picture is uint8 [H, W, 3]."""
     if isinstance(output, Tensor):
         output = output.cpu().contiguous().clone()  # safetensors takes no views of one tensor
         content = output.numpy().tobytes()
@@ -81,6 +81,7 @@ def decode(kind: str, body: bytes) -> list[Row]:
 
 
 def encode_numbers(ids: Sequence[str], numbers: Sequence[Number]) -> bytes:
+    """The body of an answer: an id and a number, or a reason, for each row."""
     scores = [
         {"id": id, "score": None, "reason": str(number)[:LONGEST_REASON]}
         if isinstance(number, Exception)

@@ -160,7 +160,10 @@ def compares(component: Callable) -> bool:
 
 
 def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:
-    """The rows of each group, both in the order in which they come; None: each stands alone."""
+    """The rows of each group, both in the order in which they come; None: each stands alone.
+
+    `group`: [B] int64.
+    """
     places: dict[int, list[int]] = {}
     for row, one in enumerate(range(count) if group is None else group.tolist()):
         places.setdefault(one, []).append(row)

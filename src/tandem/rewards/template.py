@@ -87,7 +87,10 @@ def common(prompt: Prompt) -> dict[str, Question]:
 
 
 def fence_of(outputs: Sequence[str | Tensor]) -> str:
-    """A word that stands in none of the outputs: it follows from all of them and a secret."""
+    """A word that stands in none of the outputs: it follows from all of them and a secret.
+
+    Pictures are uint8 [H, W, 3].
+    """
     digest = hmac.new(KEY, digestmod=hashlib.sha256)
     for output in outputs:
         digest.update(content_of(output))
@@ -95,11 +98,15 @@ def fence_of(outputs: Sequence[str | Tensor]) -> str:
 
 
 def fenced(output: str | Tensor, fence: str) -> Question:
+    """The output between two lines of the fence, so that a judge knows where it ends.
+
+    A picture is uint8 [H, W, 3].
+    """
     return [f"BEGIN {fence}\n", output, f"\nEND {fence}"]
 
 
 def content_of(output: str | Tensor) -> bytes:
-    """Whatever tells two outputs apart."""
+    """Whatever tells two outputs apart. A picture is uint8 [H, W, 3]."""
     if isinstance(output, Tensor):
         return repr([*output.shape]).encode() + output.cpu().contiguous().numpy().tobytes()
     return output.encode(errors="surrogatepass")

@@ -30,6 +30,7 @@ MATHEMATICS = frozenset(" ".join(NAMES).split())
 
 
 def main(name: str, seconds: float) -> None:
+    """Judge the rows that come by stdin until it is closed, each within so many seconds."""
     # Verdicts go to the real output; what libraries print must not stand between them.
     verdicts = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,6 +49,7 @@ def main(name: str, seconds: float) -> None:
 
 
 def verdict(judge: Callable[[dict], float | None], request: dict) -> dict:
+    """What the judge says of one row, or what it failed with."""
     try:
         score = judge(request)
     except Exception as error:
@@ -71,6 +73,7 @@ class Gate:
         self.closed = False
 
     def audit(self, event: str, arguments: tuple) -> None:
+        """Raise for an event that a judge has no business with."""
         if event != "exec" or not self.closed or is_library_code():
             return
         code = arguments[0]
@@ -93,6 +96,7 @@ GATE = Gate()
 
 
 def math_verify() -> Callable[[dict], float | None]:
+    """Load math-verify; the function that judges a row by it."""
     from math_verify import LatexExtractionConfig, parse, verify
 
     def judge(request: dict) -> float | None:
@@ -111,6 +115,7 @@ def math_verify() -> Callable[[dict], float | None]:
 
 
 def reasoning_gym() -> Callable[[dict], float | None]:
+    """Load Reasoning Gym; the function that judges a row by it."""
     from reasoning_gym import create_dataset
 
     @functools.lru_cache(maxsize=8)

@@ -19,6 +19,7 @@ def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tenso
 
     The groups are those that have a trained step on any rank, so every rank finds the same cut. If
     they are fewer than minibatches (a filter or a mask took the others) they are that many updates.
+    Each is [G] int64.
     """
     group = distributed.gather(rollout.group)
     ids = group[distributed.gather(rollout.trained.any(1))].unique().cpu()
@@ -28,7 +29,10 @@ def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tenso
 
 
 def select_groups(experience: Experience, ids: Tensor) -> Experience:
-    """The rows of these groups; if this rank has none of them, one row without a trained step."""
+    """The rows of these groups; if this rank has none of them, one row without a trained step.
+
+    `ids`: [G] int64.
+    """
     group = experience.rollout.group
     rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
     if len(rows):
@@ -88,7 +92,7 @@ def counting_rows(
     """Indices of the rows of which some step counts in some term of the update.
 
     `zero_at_zero_advantage`: those without advantage do not; `whole_groups`: with one row counts
-    its group.
+    its group. Shape: [N] int64.
     """
     weights = experience.weights.values()
     counts = torch.stack([weight.ne(0).any(1) for weight in weights]).any(0)

@@ -97,6 +97,7 @@ class LightningHooks(LightningModule):
         return counters | remembered
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave, scalars and tensors."""
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
         self.stream.load_state_dict(owned(state, "stream."))

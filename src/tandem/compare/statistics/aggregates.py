@@ -40,6 +40,8 @@ class WinCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
+    """A number over tasks with its interval."""
+
     value: float
     low: float | None  # None: the middle half of every resample is the same, and shows no spread
     high: float | None

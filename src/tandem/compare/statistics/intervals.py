@@ -91,7 +91,7 @@ def welch(a: ArrayLike, b: ArrayLike) -> Difference:
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> Difference:
-    """Of runs that share seed and warm start, pair by pair."""
+    """Of runs that share seed and warm start, pair by pair. Raises ValueError for other lengths."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if len(a) != len(b):
         raise ValueError(f"{len(a)} scores cannot be paired with {len(b)}")

@@ -73,6 +73,8 @@ def diagnose(seen: Seen) -> str:
 
 
 def of_temperature(seen: Seen) -> Iterator[Fit]:
+    """The temperature that would explain the difference best, and what it leaves of it."""
+
     def left(log_temperature: float) -> float:
         logp = (seen.logits / torch.tensor(log_temperature).exp()).log_softmax(-1)
         return _mean(chosen(logp, seen.token) - seen.reported)

@@ -79,7 +79,7 @@ class RolloutEngine(EngineOption):
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """As any engine does."""
+        """As any engine does. `keys`: [B] int64."""
 
     def renew(self, weights: Weights, version: str) -> None:
         """Take those that were handed over last again, unless another process has seen to it."""

@@ -98,15 +98,16 @@ class EngineMixin(Policy):
         return distributed.all_gather_object([own])[0]
 
     def state(self) -> dict[str, Tensor]:
-        """What the policy remembers beside its weights."""
+        """What the policy remembers beside its weights. Scalars."""
         return {"sampler": self.sampler}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Scalars."""
         self.sampler.copy_(state["sampler"])
 
 
 def mean_gap(rows: Rollout, logp: Tensor) -> float:
-    """Mean |difference| over the masked steps of the rows of all ranks, nats."""
+    """Mean |difference| over the masked steps of the rows of all ranks, nats. `logp`: [B, T]."""
     sums = torch.stack([logp_gap(rows, logp).sum(), rows.mask.sum()]).double()
     total, count = distributed.all_sum(sums).tolist()
     return total / max(count, 1)

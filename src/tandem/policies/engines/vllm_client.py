@@ -217,6 +217,7 @@ def as_body(payload: object) -> bytes:
 
 
 def as_mapping(reply: Reply) -> dict:
+    """The JSON object of a reply. Raises ValueError for any other."""
     said = as_json(reply)
     if not isinstance(said, dict):
         raise ValueError("what came is no JSON object")
@@ -232,7 +233,10 @@ def said_if_any(reply: Reply) -> dict:
 
 
 def names(reply: Reply) -> list[str]:
-    """Of the models on a list of vLLM's, of which there is at least one."""
+    """Of the models on a list of vLLM's, of which there is at least one.
+
+    Raises ValueError for any other reply.
+    """
     data = as_mapping(reply).get("data")
     found = [card.get("id") for card in data or () if isinstance(card, dict)]
     if not found or not all(isinstance(name, str) for name in found):

@@ -143,7 +143,10 @@ def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
 
 
 def served(models: object, name: str | None) -> Mapping[str, object]:
-    """The card of the model under that name; of the first, without one."""
+    """The card of the model under that name; of the first, without one.
+
+    Raises ValueError where the server has no such model.
+    """
     data = models.get("data") if isinstance(models, dict) else None
     cards = {card["id"]: card for card in data or () if isinstance(card, dict) and "id" in card}
     if not cards:
@@ -156,6 +159,7 @@ def served(models: object, name: str | None) -> Mapping[str, object]:
 
 
 def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
+    """Raise ValueError where the server's context is shorter than what may be sampled."""
     room, wanted = card.get("max_model_len"), sampling.max_new_tokens
     wanted += 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
     if isinstance(room, int) and wanted > room:
@@ -166,7 +170,10 @@ def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
 
 
 def check_options(config: Mapping[str, object], lora: Lora | None, *, sleeps: bool) -> None:
-    """Of the server's own configuration; what it does not tell is not held against it."""
+    """Of the server's own configuration; what it does not tell is not held against it.
+
+    Raises ValueError for an option that is missing.
+    """
     model, adapters = config.get("model_config"), config.get("lora_config")
     model = model if isinstance(model, dict) else {}
     mode = model.get("logprobs_mode", FAITHFUL)

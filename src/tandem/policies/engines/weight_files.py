@@ -20,6 +20,7 @@ class WeightFiles:
         self.network, self.adapter = network, adapter
 
     def save(self, folder: Path) -> None:
+        """Write the weights of the network, or its adapters alone, into a folder."""
         # "auto" would ask the hub whether the vocabulary grew.
         options = {"save_embedding_layers": False} if self.adapter else {}
         self.network.save_pretrained(str(folder), **options)
@@ -41,7 +42,7 @@ class WeightFiles:
 
 
 def read(folder: Path, *, adapter: bool) -> Iterator[tuple[str, Tensor]]:
-    """Names as the network has them, and tensors."""
+    """Names as the network has them, and tensors. Of any shape [...]."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118, it is no mapping
@@ -56,5 +57,6 @@ def in_network(name: str) -> str:
 
 @torch.no_grad()
 def put(into: dict[str, nn.Parameter], tensors: dict[str, Tensor]) -> None:
+    """Copy tensors into those of the same names. Of any shape [...]."""
     for name, tensor in tensors.items():
         into[name].copy_(tensor)

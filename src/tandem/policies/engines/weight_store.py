@@ -123,5 +123,6 @@ def publish(arriving: Path, place: Path) -> bool:
 
 
 def left(home: Path, file: IO[str]) -> None:
+    """Leave a place of the store: its files go, and its lock with them."""
     shutil.rmtree(home, ignore_errors=True)
     file.close()

@@ -72,6 +72,10 @@ class WeightSync:
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
+        """The engine's answer under weights that it has by now.
+
+        `keys`: [B] int64. Raises EngineUnavailable where it forgets them again and again.
+        """
         self.refresh()
         for _ in range(STARTS):
             try:

@@ -73,7 +73,10 @@ def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
 
 
 def shown(prompt: Prompt, adapter: Adapter) -> Tensor:
-    """The picture of a demonstration, uint8 [H, W, 3]."""
+    """The picture of a demonstration, uint8 [H, W, 3].
+
+    Raises ValueError for a prompt whose picture cannot be taken.
+    """
     reason = refuse_picture(prompt, adapter)
     if reason is not None:
         raise ValueError(f"demonstration {prompt.id} of {prompt.source} {reason}")
@@ -81,7 +84,10 @@ def shown(prompt: Prompt, adapter: Adapter) -> Tensor:
 
 
 def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> None:
-    """`wanted`: dimensions of a latent picture that the configuration reckons with."""
+    """`wanted`: dimensions of a latent picture that the configuration reckons with.
+
+    Raises ValueError for another number.
+    """
     size = math.prod(adapter.latent_shape)
     if wanted not in (None, size):
         raise ValueError(

@@ -81,7 +81,10 @@ class DenoisingErrors:
         return found
 
     def logp(self, field: VelocityModel, rollout: Rollout, *, of_reference: bool = False) -> Tensor:
-        """-weighting(sigma, mean of error^2), the mean over the noise levels of a step: [B, T]."""
+        """-weighting(sigma, mean of error^2), the mean over the noise levels of a step: [B, T].
+
+        In place of nats.
+        """
         own = self.regression
         scale = own.ref_guidance_scale if of_reference else own.guidance_scale
         at = self.fresh(rollout)
@@ -90,6 +93,7 @@ class DenoisingErrors:
         return logp.view(*rollout.mask.shape, -1).mean(-1)
 
     def points(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
+        """The points at which a rollout is asked about."""
         if rollout.sample.trajectory is None:
             return self.fresh(rollout)
         return self.on_the_way(model, rollout)

@@ -74,6 +74,7 @@ class PromptEmbeddingCache:
         return prompt.fields.get("negative_prompt", self.negative)
 
     def stacked(self, texts: Sequence[str], device: torch.device) -> Condition:
+        """The embeddings of texts as one condition on a device."""
         self.prepare(texts, device)
         found = {text: self._find(text) for text in dict.fromkeys(texts)}
         places = {text: place for place, text in enumerate(found)}
@@ -103,6 +104,7 @@ class PromptEmbeddingCache:
 
 
 def text_of(prompt: Prompt) -> str:
+    """The text of a prompt. Raises ValueError for a chat."""
     if prompt.text is None:
         raise ValueError(
             f"prompt {prompt.id} of {prompt.source} is a chat, but a picture is asked for by text"

@@ -94,7 +94,10 @@ class LogProbComputer:
 
 
 def one_scale(guidance: Tensor) -> float:
-    """The guidance scale that all rows share. guidance: [N]."""
+    """The guidance scale that all rows share. guidance: [N].
+
+    Raises ValueError where rows have several.
+    """
     scales = set(guidance.tolist())
     if len(scales) > 1:
         raise ValueError(

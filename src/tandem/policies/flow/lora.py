@@ -33,7 +33,8 @@ def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: in
     """New ones, float32 and without dropout; from now on only they are trained.
 
     `own`: the layers that "attention" stands for in this family. A layer that is frozen already
-    gets none: nothing would move it, and ranks would wait for its gradient.
+    gets none: nothing would move it, and ranks would wait for its gradient. Raises ValueError for a
+    target that is not there.
     """
     from peft import LoraConfig
 
@@ -63,6 +64,7 @@ def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: in
 
 
 def frozen_layers(network: nn.Module) -> list[str]:
+    """The names of the layers that no adapter trains."""
     linear = [(n, x) for n, x in network.named_modules() if isinstance(x, nn.Linear)]
     return [name for name, layer in linear if not layer.weight.requires_grad]
 

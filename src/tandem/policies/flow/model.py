@@ -170,7 +170,10 @@ class Snapshots:
         return {key: p.detach().float().clone() for key, p in self.live.items()}
 
     def beside(self, name: str) -> dict[str, Tensor]:
-        """The snapshot, where the live weights are by now: whoever moves those knows of no copy."""
+        """The snapshot, where the live weights are by now: whoever moves those knows of no copy.
+
+        Of any shape [...].
+        """
         kept = self.weights[name]
         self.weights[name] = {key: x.to(self.live[key].device) for key, x in kept.items()}
         return self.weights[name]
@@ -183,7 +186,8 @@ class Snapshots:
     def under(self, name: str) -> Iterator[None]:
         """The network with the weights of a snapshot in it, for passes without gradient.
 
-        A graph of the live weights does not survive it: ask snapshots first.
+        A graph of the live weights does not survive it: ask snapshots first. Raises ValueError for
+        a name that there is not.
         """
         if name != LIVE and name not in self.weights:
             raise ValueError(f"no snapshot is called {name!r}; there are {sorted(self.weights)}")
@@ -207,7 +211,10 @@ class Snapshots:
 
     def state(self) -> dict[str, Tensor]:
         """snapshot/weight -> tensor, which of them are the live weights, and how many updates and
-        iterations there were."""
+        iterations there were.
+
+        Of any shape [...].
+        """
         counts = {event: torch.tensor(count) for event, count in self.counts.items()}
         live = {f"{name}/": torch.tensor(name in self.current) for name in self.weights}
         weights = {
@@ -216,6 +223,7 @@ class Snapshots:
         return counts | live | weights
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Of any shape [...]."""
         self.counts = {event: int(state[event]) for event in COUNTERS}
         self.current = {name for name in self.weights if bool(state[f"{name}/"])}
         for name, kept in self.weights.items():

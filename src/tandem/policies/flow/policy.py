@@ -318,10 +318,14 @@ class FlowPolicy(Policy):
         return self.model.groups()
 
     def state(self) -> dict[str, Tensor]:
-        """What the policy remembers beside its weights; snapshots as snapshot/weight."""
+        """What the policy remembers beside its weights; snapshots as snapshot/weight.
+
+        Of any shape [...].
+        """
         return {"sampler": self.sampler} | self.model.snapshots.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Of any shape [...]."""
         self.sampler.copy_(state["sampler"])
         others = {name: value for name, value in state.items() if name != "sampler"}
         self.model.snapshots.load_state(others)

@@ -118,7 +118,7 @@ def as_rollout(
 ) -> Rollout:
     """One row per picture, of so many steps unless some were kept.
 
-    Every step of a picture is trained, and no picture is cut off.
+    Every step of a picture is trained, and no picture is cut off. `group` and `steps`: [B].
     """
     if sample.trajectory is not None:
         steps = sample.trajectory.place.shape[1]
@@ -141,7 +141,10 @@ def renew_noise(rollout: Rollout, epoch: int) -> Rollout:
 
 
 def pick(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the mask; where there is none, one that counts for nothing."""
+    """Rows and columns of the mask; where there is none, one that counts for nothing.
+
+    Shape: [B, T] bool -> [N] and [N].
+    """
     row, column = mask.nonzero(as_tuple=True)
     if not len(row):  # ranks wait for gradients of all weights
         row = column = torch.zeros(1, dtype=torch.int64, device=mask.device)

@@ -41,7 +41,10 @@ class TeacherConfig:
     def load(
         self, adapter: Adapter, dtype: torch.dtype | None, precision: Precision
     ) -> TeacherModels:
-        """`adapter`: the student's, by now with its weights."""
+        """`adapter`: the student's, by now with its weights.
+
+        Raises ValueError for a teacher of another family or size.
+        """
         fields = {}
         for source, folder in self.folders.items():
             given = f"algorithm.teachers.folders.{source}={folder}"

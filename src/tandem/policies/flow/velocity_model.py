@@ -17,6 +17,8 @@ from tandem.types import Prompt
 
 
 class VelocityModel:
+    """A transformer with its adapter: velocities of latents, guided where that is asked for."""
+
     def __init__(
         self,
         network: nn.Module,
@@ -57,6 +59,7 @@ class VelocityModel:
         return velocity, seen[0][: len(x)].mean(1)
 
     def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
+        """The velocity under a condition: [B, ...], sigma [B]."""
         with self.precision.on(x.device):
             return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))
 
@@ -112,6 +115,6 @@ def even_parts(
     code path in BLAS, and its bits would differ.
 
     `passes`: how many there shall be where so many are wanted; where there are more than rows, some
-    are empty.
+    are empty. Indices [n] of each part.
     """
     return list(torch.arange(rows).tensor_split(passes(max(1, -(-rows // budget)))))

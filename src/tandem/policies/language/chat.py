@@ -59,7 +59,10 @@ class Chat:
         return ids
 
     def answer(self, prompt: Prompt) -> str:
-        """What a demonstration shows: the final turn of the assistant, or the answer."""
+        """What a demonstration shows: the final turn of the assistant, or the answer.
+
+        Raises ValueError for a prompt that shows nothing.
+        """
         if prompt.messages is not None and prompt.messages[-1]["role"] == "assistant":
             return prompt.messages[-1]["content"]
         if prompt.answer is None:
@@ -75,6 +78,7 @@ class Chat:
         return [ids if end is None else [*ids, end] for ids in self.ids(answers, special=False)]
 
     def ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
+        """The token ids of texts."""
         if not texts:
             return []
         masks = {"return_attention_mask": False, "return_token_type_ids": False}

@@ -17,9 +17,11 @@ class Total:
         self.sum: Tensor | None = None
 
     def add(self, gradient: Tensor) -> None:
+        """Add a gradient [V, D] to the sum."""
         self.sum = gradient.float() if self.sum is None else self.sum.add_(gradient)
 
     def take(self) -> Tensor:
+        """The sum [V, D], given once."""
         total, self.sum = self.sum, None
         return total
 
@@ -60,7 +62,7 @@ def for_chunks(head: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
     Autocast would cast the weight for each chunk, or keep what it cast: beyond an optimiser step,
     and with gradients of all chunks added in the narrow dtype. Log-probabilities are those of the
-    head itself.
+    head itself. The head is [N, D] -> [N, V].
     """
     if type(head) is not nn.Linear:
         return head

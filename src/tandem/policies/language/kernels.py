@@ -21,6 +21,7 @@ def check_kernels(liger: bool, attention: str | None) -> None:
 
 
 def check_flash(attention: str) -> None:
+    """Raise ValueError where flash attention is asked for and cannot run."""
     given, instead = f"model.attn_implementation={attention}", "set model.attn_implementation=sdpa"
     if not torch.cuda.is_available():
         raise ValueError(f"{given}: it runs on a GPU alone, and there is none here; {instead}")

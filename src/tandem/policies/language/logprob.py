@@ -44,6 +44,7 @@ class TokenIndex:
 
     @classmethod
     def of(cls, sample: TokenSample, mask: Tensor) -> TokenIndex:
+        """The places of the tokens of a mask [B, T]."""
         row, step = mask.nonzero(as_tuple=True)
         column = sample.prompt_length[row] + step
         return cls(
@@ -158,7 +159,10 @@ class TokenLogProbComputer:
         return self.critic(states)
 
     def layout_of_rows(self) -> LayoutFn:
-        """How rows are laid out for good: packed only if the network keeps packed rows apart."""
+        """How rows are laid out for good: packed only if the network keeps packed rows apart.
+
+        Raises ValueError where packing was asked for and it does not.
+        """
         asked = self.numerics.packing
         if asked is False:
             return padded
@@ -182,7 +186,7 @@ class TokenLogProbComputer:
     def in_parts(
         self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
     ) -> Evidence:
-        """The same without gradient, a few rows at a time."""
+        """The same without gradient, a few rows at a time. `mask`: [B, T]."""
         budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
         parts = budget.cut(TokenIndex.of(sample, mask).read(len(mask)).clamp(min=1))
         if len(parts) <= 1:
@@ -234,7 +238,7 @@ def token_logp(
     """log softmax(head(states) / temperature)[token] as "logp", and each of `also`: [N].
 
     A chunk over N holds at most `logit_budget` logits; several are recomputed one by one in
-    backward.
+    backward. In nats.
     """
     size = max(logit_budget // vocabulary, 1)
     single = len(states) <= size

@@ -35,6 +35,8 @@ class Numerics:
 
 
 class Pretrained(NamedTuple):
+    """A language model with its tokenizer."""
+
     model: nn.Module  # a transformers causal language model
     tokenizer: Any  # its transformers tokenizer
 
@@ -43,7 +45,10 @@ Build = Callable[[], tuple[nn.Module, Any]]
 
 
 def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
-    """Model in eval mode and tokenizer; `path` wins over `build`."""
+    """Model in eval mode and tokenizer; `path` wins over `build`.
+
+    Raises ValueError where both are null.
+    """
     hide_bars()
     if path is not None:
         loaded = from_path(path, numerics)
@@ -57,6 +62,7 @@ def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pre
 
 
 def built(build: Build, numerics: Numerics) -> Pretrained:
+    """The model that a function makes, with its tokenizer, as if it had been loaded."""
     model, tokenizer = build()
     if numerics.dtype != "auto":
         model = model.to(_dtype(numerics))
@@ -66,7 +72,10 @@ def built(build: Build, numerics: Numerics) -> Pretrained:
 
 
 def from_path(path: str, numerics: Numerics) -> Pretrained:
-    """Whatever cannot be loaded is one line that names the setting."""
+    """Whatever cannot be loaded is one line that names the setting.
+
+    It is raised as a ValueError.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     place = locate(path, key="model.path")
@@ -90,7 +99,10 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
 
 
 def check_whole(path: str, tokenizer: Any, missing: set[str]) -> None:
-    """transformers makes up what is missing, without a word or with a mere warning."""
+    """transformers makes up what is missing, without a word or with a mere warning.
+
+    Raises ValueError for it.
+    """
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise ValueError(f"model.path={path} holds no tokenizer; save one beside the model")
     if missing:
@@ -99,6 +111,7 @@ def check_whole(path: str, tokenizer: Any, missing: set[str]) -> None:
 
 
 def check_memory(model: nn.Module) -> None:
+    """Raise ValueError for a model that keeps no past_key_values."""
     if "past_key_values" not in inspect.signature(model.forward).parameters:
         raise ValueError(
             f"model.path: {type(model).__name__} keeps no past_key_values, and sampling needs them"
@@ -153,6 +166,10 @@ def positions(model: nn.Module) -> int | None:
 
 @torch.no_grad()
 def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into the tensors of those names. Raises ValueError for other names or shapes.
+
+    Of any shape [...].
+    """
     if tensors.keys() != weights.keys():
         odd = sorted(tensors.keys() ^ weights.keys())
         raise ValueError(

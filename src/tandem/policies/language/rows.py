@@ -53,7 +53,10 @@ def as_rollout(
     group: Tensor,
     temperature: float,
 ) -> Rollout:
-    """One row per answer; as many answers to each prompt as there are rows for it."""
+    """One row per answer; as many answers to each prompt as there are rows for it.
+
+    `group`: [B] int64.
+    """
     rows = torch.arange(len(prompts)).repeat_interleave(len(answers.tokens) // len(prompts))
     rows = rows.tolist()
     sample = pack([encoded[i] for i in rows], answers.tokens, answers.length, temperature)
@@ -74,7 +77,10 @@ def as_rollout(
 def encode_examples(
     examples: Sequence[Prompt], *, chat: Chat, group: Tensor, positions: int | None
 ) -> Rollout:
-    """The answer of each example and the end token, as if they had been sampled."""
+    """The answer of each example and the end token, as if they had been sampled.
+
+    `group`: [B] int64.
+    """
     texts = [chat.answer(example) for example in examples]
     answers = chat.encode_answers(texts)
     length = torch.tensor([len(answer) for answer in answers], device=group.device)
@@ -134,7 +140,7 @@ LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of eac
 
 
 def padded(tokens: Tensor, read: Tensor) -> Layout:
-    """A row for each row, as wide as the longest one."""
+    """A row for each row, as wide as the longest one. Both are [B, T]."""
     width = max(int(read.max()), 1)
     return Layout(
         tokens=tokens[:, :width], start=torch.arange(len(read), device=read.device) * width
@@ -142,12 +148,18 @@ def padded(tokens: Tensor, read: Tensor) -> Layout:
 
 
 def packed(tokens: Tensor, read: Tensor) -> Layout:
-    """As many rows as leave few places empty: attention costs the square of their width."""
+    """As many rows as leave few places empty: attention costs the square of their width.
+
+    Both are [B, T].
+    """
     return _behind_one_another(tokens, read, _shelves(read.tolist()))
 
 
 def packed_in_one(tokens: Tensor, read: Tensor) -> Layout:
-    """A single row, for attention that costs nothing between rows: flash's of varying lengths."""
+    """A single row, for attention that costs nothing between rows: flash's of varying lengths.
+
+    Both are [B, T].
+    """
     return _behind_one_another(tokens, read, [list(range(len(read)))])
 
 

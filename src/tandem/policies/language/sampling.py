@@ -62,13 +62,16 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def keep_top_k(logp: Tensor, k: int) -> Tensor:
-    """The k likeliest tokens of each row, renormalised."""
+    """The k likeliest tokens of each row, renormalised: [B, V] -> [B, V] nats."""
     weakest = logp.topk(min(k, logp.shape[-1])).values[:, -1:]
     return logp.masked_fill(logp < weakest, -torch.inf).log_softmax(-1)
 
 
 def keep_top_p(logp: Tensor, p: float) -> Tensor:
-    """The smallest set of likeliest tokens that holds a mass of p, renormalised."""
+    """The smallest set of likeliest tokens that holds a mass of p, renormalised.
+
+    Shape: [B, V] -> [B, V] nats.
+    """
     ordered, token = logp.sort(dim=-1, descending=True)
     mass = ordered.exp()
     outside = mass.cumsum(-1) - mass >= p
@@ -77,7 +80,10 @@ def keep_top_p(logp: Tensor, p: float) -> Tensor:
 
 
 def gumbel_max(logp: Tensor, keys: Tensor, ids: Tensor) -> Tensor:
-    """argmax(logp + Gumbel): a column of each row, drawn by a noise of its key and its id alone."""
+    """argmax(logp + Gumbel): a column of each row, drawn by a noise of its key and its id alone.
+
+    logp [B, N], keys [B], ids [B, N] -> [B].
+    """
     # max, whose indices are argmax's, is the one that is vectorised.
     return (logp + rng.gumbel(rng.at(keys[:, None], ids))).max(-1).indices
 
@@ -88,7 +94,8 @@ def gumbel_max_by_block(probability: Tensor, keys: Tensor) -> Tensor:
     Exact: a block wins with the mass of its tokens. V / 256 + 256 hashes take the place of V.
     Two policies at total variation d part in at most 6 d of the draws; measured, in about 2 d.
     (Noise for the likeliest tokens alone and an inverse CDF for the others would part whenever
-    one of the others wins, and to find the likeliest costs more than all the rest.)
+    one of the others wins, and to find the likeliest costs more than all the rest.). probability
+    [B, V], keys [B] -> [B].
     """
     rows, vocabulary = probability.shape
     padded = torch.nn.functional.pad(probability, (0, -vocabulary % BLOCK))
@@ -107,7 +114,7 @@ def entropy_of(logp: Tensor, probability: Tensor) -> Tensor:
 
 
 def widened(logits: Tensor) -> Tensor:
-    """The same numbers in float32, or in float64 where they are."""
+    """The same numbers in float32, or in float64 where they are. Of any shape [...]."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -144,7 +151,7 @@ class Rows:
         return out.logits[:, -1]
 
     def advance(self, token: Tensor) -> None:
-        """Read one more token per row."""
+        """Read one more token per row. `token`: [R] int64."""
         if self.mask is not None:
             self.mask = torch.nn.functional.pad(self.mask, (0, 1), value=1)
         self.logits = self.forward(token[:, None], self.position)
@@ -156,7 +163,7 @@ class Rows:
         self.keys, self.index, self.alive = self.keys[rows], self.index[rows], self.alive[rows]
 
     def remember(self, rows: Tensor) -> None:
-        """The model's memory of these rows, each as often as it is named."""
+        """The model's memory of these rows, each as often as it is named. `rows`: [N] int64."""
         self.cache.reorder_cache(rows)  # of all that gather rows, what every kind of layer has
         self.position = self.position[rows]
         if self.mask is not None:
@@ -197,7 +204,10 @@ def write_answers(
     sampling: Sampling,
     endings: Endings,
 ) -> Answers:
-    """The answers of one pass, token by token. Rows that ended are left out where that pays."""
+    """The answers of one pass, token by token. Rows that ended are left out where that pays.
+
+    `keys`: [B] int64.
+    """
     rows = Rows(model, prompts, keys)
     size, steps = len(rows.keys), sampling.max_new_tokens
     # A token holds a byte or more; four more than needed, for a piece may begin otherwise.

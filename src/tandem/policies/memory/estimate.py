@@ -59,6 +59,7 @@ def footprint(policy: LanguagePolicy, request: Request, work: Workload) -> list[
 
 
 def of_weights(outline: MetaModel) -> list[Part]:
+    """What the weights take, and adapters if there are any."""
     size, says = size_of([*outline.base, *outline.model.buffers()]), counted(outline.base)
     weights = Part(
         name="weights",
@@ -81,6 +82,7 @@ def of_weights(outline: MetaModel) -> list[Part]:
 
 
 def narrower(outline: MetaModel) -> str:
+    """Which option would make the weights smaller."""
     if outline.policy.numerics.dtype == "bfloat16":
         return "take a smaller model"
     return "set model.dtype=bfloat16 with model.lora, or take a smaller model"
@@ -203,11 +205,12 @@ def of_sampling(outline: MetaModel, work: Workload) -> list[Part]:
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of tensors. Of any shape [...]."""
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
 def counted(tensors: list[Tensor]) -> str:
-    """How many numbers of which dtypes."""
+    """How many numbers of which dtypes. Of any shape [...]."""
     numbers = {str(x.dtype).removeprefix("torch."): 0 for x in tensors}
     for x in tensors:
         numbers[str(x.dtype).removeprefix("torch.")] += x.numel()

@@ -152,7 +152,7 @@ class MetaModel:
 
 
 def configured(path: str, dtype: torch.dtype | None) -> nn.Module:
-    """A model as its config.json describes it."""
+    """A model as its config.json describes it. Raises ValueError for a folder without one."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:

@@ -70,7 +70,7 @@ class Checkpoints(Callback):
 
 
 def assembled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the first rank all of every tensor; elsewhere nothing."""
+    """On the first rank all of every tensor; elsewhere nothing. Of any shape [...]."""
     found = {name: distributed.gather_on_first(tensor) for name, tensor in tensors.items()}
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
@@ -108,7 +108,10 @@ def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> in
 
 def newest_policy(run_dir: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:
     """Of the newest whole checkpoint of a run: the weights of the policy, its state, and the
-    iterations that led to it."""
+    iterations that led to it.
+
+    Of any shape [...]. Raises ValueError where there is none.
+    """
     found = find_newest_whole(run_dir / FOLDER)
     for reason in found.skipped:
         log.warning(reason)

@@ -18,7 +18,10 @@ PATTERNS = ("*.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
 
 
 def pipeline_folder(path: str | None) -> Path:
-    """The folder itself, or the hub's copy of it on this machine, fetched if it can be."""
+    """The folder itself, or the hub's copy of it on this machine, fetched if it can be.
+
+    Raises ValueError where it cannot be.
+    """
     if path is None:
         raise ValueError("model.path is null: give the folder of a diffusers pipeline")
     folder = Path(path).expanduser()
@@ -38,6 +41,7 @@ def without_bars() -> None:
 
 
 def from_hub(name: str) -> Path:
+    """The hub's copy of a pipeline on this machine. Raises ValueError where there is none."""
     from huggingface_hub import snapshot_download
 
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -63,7 +67,10 @@ def refuse_pickled_readers(folder: Path, readers: Sequence[str]) -> None:
 def loaded(
     folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | Literal["auto"]
 ) -> nn.Module:
-    """The network in a subfolder, all of its weights. Whatever cannot be loaded is one line."""
+    """The network in a subfolder, all of its weights. Whatever cannot be loaded is one line.
+
+    Raises ValueError with it.
+    """
     if not (folder / part / "config.json").is_file():
         raise ValueError(f"model.path={folder} holds no {part}/config.json")
     hub.refuse_pickles(folder, key="model.path", kind=hub.name_of(kind), part=part)

@@ -88,6 +88,8 @@ class Pipeline(ABC):
         """noise - x0 as the network predicts it: [N, *latent_shape], sigma [N]."""
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        """Load the transformer of a folder, and what reads its prompts. Raises ValueError for a
+        part that is missing."""
         without_bars()
         self.folder, family = pipeline_folder(path), self.family()
         self.network = loaded(self.folder, "transformer", family.transformer, dtype or "auto")

@@ -36,6 +36,7 @@ class QwenImage(Pipeline):
         )
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        """Load the parts of a folder; what nothing reads of the last block is frozen."""
         network = super().load(path, dtype)
         last = network.transformer_blocks[-1]  # nothing reads what it says of the text
         for layer in (last.attn.to_add_out, last.txt_mlp):
@@ -71,7 +72,10 @@ class QwenImage(Pipeline):
         return unpacked(patches, height, width)
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
-        """Each patch goes as far as for the prompt alone, into another direction."""
+        """Each patch goes as far as for the prompt alone, into another direction.
+
+        Shape: [B, N, D] of both.
+        """
         way = guide(prompted, unprompted, scale=scale)
         return unpacked(rescale(packed(prompted), packed(way)), *way.shape[2:])
 

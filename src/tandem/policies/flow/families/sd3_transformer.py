@@ -8,7 +8,7 @@ from tandem.policies.flow.records import Condition
 
 
 def velocity(network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-    """The transformer counts noise levels in thousandths."""
+    """The transformer counts noise levels in thousandths: [B, C, H, W], sigma [B]."""
     dtype = network.pos_embed.proj.weight.dtype
     return network(
         hidden_states=x.to(dtype),
