@@ -27,7 +27,11 @@ from tandem.compare.statistics.curves import (
     reaching,
 )
 from tandem.compare.statistics.intervals import bonferroni, estimate, paired, welch
-from tandem.compare.statistics.variance_components import VarianceComponents, own, shared
+from tandem.compare.statistics.variance_components import (
+    VarianceComponents,
+    estimate_own,
+    estimate_shared,
+)
 
 SEEDS = (3, 5, 10)
 VARIANTS = (4, 20)
@@ -198,7 +202,7 @@ def apart(kind: str, n: int, experiments: int, *, same: bool) -> tuple[float, ..
     found: list[VarianceComponents] = []
     for _ in range(experiments):
         y = answers(random, kind, n, shared=same)
-        found.append(shared(y, sources) if same else own(list(y), [sources] * n))
+        found.append(estimate_shared(y, sources) if same else estimate_own(list(y), [sources] * n))
     seed, prompt, rest = (sd**2 for sd in NOISES[kind])
     by_prompts = (prompt + rest / n if same else (prompt + rest) / n) / PROMPTS
     truth, ends = (SOURCES - 1) / 2, [one.interval for one in found]

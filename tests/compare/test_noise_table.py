@@ -7,7 +7,7 @@ from written_runs import die, write_prompts, write_run
 from tandem.compare.noise_table import table_noises
 from tandem.compare.pairs import compare_all
 from tandem.compare.scores import score_variant
-from tandem.compare.statistics.variance_components import own, shared
+from tandem.compare.statistics.variance_components import estimate_own, estimate_shared
 from tandem.record.reading.evaluations import last_evaluation
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import group_runs
@@ -44,7 +44,7 @@ def answers(n, prompts, *, seed, prompt, at=0.5, stream=0):
 def test_numbers_of_one_variant_and_what_to_buy(tmp_path):
     y = answers(4, 10, seed=0.01, prompt=0.3)
     written(tmp_path, "grpo", y)
-    table, found = table_of(tmp_path), shared(y, ["letters"] * 10)
+    table, found = table_of(tmp_path), estimate_shared(y, ["letters"] * 10)
     one = cells(table, "grpo")
     assert (one["n"], one["prompts"], one["larger"]) == ("4", "10", "prompts")
     assert one["another set adds"] == f"{found.added**0.5:.3f}"
@@ -107,7 +107,7 @@ def test_prompts_that_are_shared_without_pairs_are_not_counted_twice(tmp_path):
 def test_seeds_that_were_asked_other_prompts_count_them_already(tmp_path):
     y = answers(3, 10, seed=0.05, prompt=0.3)
     written(tmp_path, "grpo", y, ids=[range(10 * s, 10 * s + 10) for s in range(3)])
-    one, found = cells(table_of(tmp_path), "grpo"), own(list(y), [["letters"] * 10] * 3)
+    one, found = cells(table_of(tmp_path), "grpo"), estimate_own(list(y), [["letters"] * 10] * 3)
     assert one["another set adds"] == "counted"
     assert one["by prompts"] == f"{found.prompts**0.5:.3f}"
 

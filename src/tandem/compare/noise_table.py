@@ -87,8 +87,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         return row.name, n, *["-"] * 9
     edges = found.interval if min(row.seeds) >= FEWEST else None
     return (
-        *(row.name, n, f"{found.asked:g}", format_number(found.mean), _error(found.here)),
-        "counted" if found.own else _error(found.added),
+        *(row.name, n, f"{found.n_prompts:g}", format_number(found.mean), _error(found.on_these)),
+        "counted" if found.own_prompts else _error(found.added),
         format_edges(edges),
         *(_error(found.seeds), _error(found.prompts)),
         "-" if found.enough is None else str(found.enough),

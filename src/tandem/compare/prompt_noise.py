@@ -12,10 +12,10 @@ from tandem.compare.pairs import Pair
 from tandem.compare.scores import Scored
 from tandem.compare.statistics.variance_components import (
     VarianceComponents,
-    own,
-    shared,
-    shared_unpaired,
-    unrelated,
+    estimate_own,
+    estimate_shared,
+    estimate_unpaired,
+    subtract_unrelated,
 )
 from tandem.record.reading.evaluations import Asked, last_evaluation
 
@@ -33,11 +33,11 @@ def estimate_components(answers: Sequence[Asked]) -> VarianceComponents | None:
     """None: nothing was kept, or each source has one prompt, so that nothing was left to chance."""
     table = cross_seeds(answers) if len(answers) > 1 else None
     if table is not None:
-        return shared(*table) if are_drawn(table[1]) else None
+        return estimate_shared(*table) if are_drawn(table[1]) else None
     known = [_choose_prompts(one, np.isfinite(one.values)) for one in answers]
     if not known or not all(are_drawn(one.sources) for one in known):
         return None
-    return own([one.values for one in known], [one.sources for one in known])
+    return estimate_own([one.values for one in known], [one.sources for one in known])
 
 
 def are_drawn(sources: Sequence[str]) -> bool:
@@ -82,8 +82,8 @@ def estimate_difference(
     both = cross_seeds([*a.values(), *b.values()])
     if both is not None and min(len(a), len(b)) > 1:
         y, sources = both
-        return shared_unpaired(y[: len(a)], y[len(a) :], sources)
-    return None if collect_prompts(a) & collect_prompts(b) else unrelated(of_a, of_b)
+        return estimate_unpaired(y[: len(a)], y[len(a) :], sources)
+    return None if collect_prompts(a) & collect_prompts(b) else subtract_unrelated(of_a, of_b)
 
 
 def collect_prompts(answers: Answers) -> set[int]:

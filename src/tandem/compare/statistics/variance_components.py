@@ -26,33 +26,33 @@ class VarianceComponents:
     """Variances of a mean over seeds, or of a difference of two: why another one would differ."""
 
     mean: float
-    asked: float  # prompts of one seed
-    own: bool  # each seed was asked other prompts, so that `here` counts them already
-    here: float | None  # on these prompts; None: one seed
+    n_prompts: float  # prompts of one seed
+    own_prompts: bool  # each seed was asked other prompts, so that `on_these` counts them already
+    on_these: float | None  # on these prompts; None: one seed
     seeds: float | None  # of the seeds proper
     prompts: float  # of the choice of prompts, and of the answers to them
-    added: float  # by another set of as many prompts, to `here`
-    freedom: float  # degrees, of here + added
+    added: float  # by another set of as many prompts, to `on_these`
+    df: float  # degrees of freedom, of on_these + added
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """Where the mean over all seeds and all prompts of these sources lies."""
-        if self.here is None or not self.seen:
+        if self.on_these is None or not self.seen:
             return None
-        half = quantile(LEVEL, self.freedom) * math.sqrt(self.here + self.added)
+        half = quantile(LEVEL, self.df) * math.sqrt(self.on_these + self.added)
         return self.mean - half, self.mean + half
 
     @property
     def seen(self) -> bool:
         """Whether anything differs by more than the last digits of a score."""
-        return (self.here or 0) + self.prompts > ROUNDING**2
+        return (self.on_these or 0) + self.prompts > ROUNDING**2
 
     @property
     def enough(self) -> int | None:
         """Prompts of a seed that make them a small noise; None: no seeds are seen to differ."""
         if not self.seeds:
             return None
-        return math.ceil(self.asked * self.prompts / (SMALL**2 * self.seeds))
+        return math.ceil(self.n_prompts * self.prompts / (SMALL**2 * self.seeds))
 
     @property
     def by_prompts(self) -> bool | None:
@@ -67,7 +67,7 @@ class Squares:
     means: NDArray  # [n] of the seeds
     effects: NDArray  # [P] of prompts within their source, the mean over seeds
     rest: float  # mean square of what is left: variance of one cell
-    freedom: int  # P less sources
+    df: int  # P less sources
 
     @property
     def spread(self) -> float:
@@ -80,96 +80,96 @@ class Squares:
         return max(0.0, self.spread - self.rest / len(self.effects))
 
 
-def squares(y: NDArray, sources: Sequence[str]) -> Squares:
+def measure_squares(y: NDArray, sources: Sequence[str]) -> Squares:
     """y: [n, P] with n > 1, and some source has two prompts."""
-    within = centred(y, sources)
+    within = center_prompts(y, sources)
     effects = within.mean(0)
-    freedom = y.shape[1] - len(set(sources))
-    rest = float(((within - effects) ** 2).sum()) / ((len(y) - 1) * freedom)
-    return Squares(means=y.mean(1), effects=effects, rest=rest, freedom=freedom)
+    df = y.shape[1] - len(set(sources))
+    rest = float(((within - effects) ** 2).sum()) / ((len(y) - 1) * df)
+    return Squares(means=y.mean(1), effects=effects, rest=rest, df=df)
 
 
-def centred(y: NDArray, sources: Sequence[str]) -> NDArray:
+def center_prompts(y: NDArray, sources: Sequence[str]) -> NDArray:
     """[..., P] less its mean over the prompts of each source."""
     _, kind = np.unique(np.asarray(sources), return_inverse=True)
     member = np.eye(kind.max() + 1)[kind]  # [P, sources]
     return y - (y @ member / member.sum(0)) @ member.T
 
 
-def shared(y: NDArray, sources: Sequence[str]) -> VarianceComponents:
+def estimate_shared(y: NDArray, sources: Sequence[str]) -> VarianceComponents:
     """All seeds were asked the same prompts, [n, P]; a difference is that of its pairs of runs."""
-    found = squares(y, sources)
-    return _shared([found], found.effects, mean=float(y.mean()))
+    found = measure_squares(y, sources)
+    return _combine([found], found.effects, mean=float(y.mean()))
 
 
-def shared_unpaired(a: NDArray, b: NDArray, sources: Sequence[str]) -> VarianceComponents:
+def estimate_unpaired(a: NDArray, b: NDArray, sources: Sequence[str]) -> VarianceComponents:
     """A less B where their seeds have nothing in common: [n, P] and [m, P]."""
-    one, other = squares(a, sources), squares(b, sources)
-    return _shared([one, other], one.effects - other.effects, mean=float(a.mean() - b.mean()))
+    one, other = measure_squares(a, sources), measure_squares(b, sources)
+    return _combine([one, other], one.effects - other.effects, mean=float(a.mean() - b.mean()))
 
 
-def _shared(sides: Sequence[Squares], effects: NDArray, *, mean: float) -> VarianceComponents:
-    asked, freedom = len(effects), sides[0].freedom
+def _combine(sides: Sequence[Squares], effects: NDArray, *, mean: float) -> VarianceComponents:
+    asked, df = len(effects), sides[0].df
     here = [side.spread / len(side.means) for side in sides]
     rest = [side.rest / len(side.means) / asked for side in sides]
     # Means over seeds of prompts differ by the prompts, and by what is left of the rest.
-    seen = float((effects**2).sum()) / freedom / asked
+    seen = float((effects**2).sum()) / df / asked
     added = max(0.0, seen - sum(rest))
     terms = [(v, len(side.means) - 1) for v, side in zip(here, sides, strict=True)]
     if added > 0:
-        terms += [(seen, freedom)]
-        terms += [(v, (len(s.means) - 1) * freedom) for v, s in zip(rest, sides, strict=True)]
+        terms += [(seen, df)]
+        terms += [(v, (len(s.means) - 1) * df) for v, s in zip(rest, sides, strict=True)]
     return VarianceComponents(
         mean=mean,
-        asked=asked,
-        own=False,
-        here=sum(here),
+        n_prompts=asked,
+        own_prompts=False,
+        on_these=sum(here),
         seeds=sum(side.seeds / len(side.means) for side in sides),
         prompts=added + sum(rest),
         added=added,
-        freedom=satterthwaite(sum(here) + added, terms),
+        df=satterthwaite(sum(here) + added, terms),
     )
 
 
 def satterthwaite(total: float, terms: Sequence[tuple[float, float]]) -> float:
     """Degrees of freedom of a sum, or difference, of mean squares, each with its own."""
-    uncertain = sum(value**2 / freedom for value, freedom in terms)
+    uncertain = sum(value**2 / df for value, df in terms)
     return total**2 / uncertain if uncertain > 0 else math.inf
 
 
-def own(seeds: Sequence[NDArray], sources: Sequence[Sequence[str]]) -> VarianceComponents:
+def estimate_own(seeds: Sequence[NDArray], sources: Sequence[Sequence[str]]) -> VarianceComponents:
     """Each seed was asked prompts of its own: [P] of each and their sources. Or there is one seed.
 
     The spread of seeds is then that of another evaluation set too.
     """
-    sums = [float((centred(y, s) ** 2).sum()) for y, s in zip(seeds, sources, strict=True)]
-    freedom = sum(len(y) - len(set(s)) for y, s in zip(seeds, sources, strict=True))
+    sums = [float((center_prompts(y, s) ** 2).sum()) for y, s in zip(seeds, sources, strict=True)]
+    df = sum(len(y) - len(set(s)) for y, s in zip(seeds, sources, strict=True))
     means, n = np.array([y.mean() for y in seeds]), len(seeds)
-    of_seed = sum(sums) / freedom * float(np.mean([1 / len(y) for y in seeds]))
+    of_seed = sum(sums) / df * float(np.mean([1 / len(y) for y in seeds]))
     spread = float(means.var(ddof=1)) if n > 1 else None
     return VarianceComponents(
         mean=float(means.mean()),
-        asked=float(np.mean([len(y) for y in seeds])),
-        own=True,
-        here=None if spread is None else spread / n,
+        n_prompts=float(np.mean([len(y) for y in seeds])),
+        own_prompts=True,
+        on_these=None if spread is None else spread / n,
         seeds=None if spread is None else max(0.0, spread - of_seed) / n,
         prompts=of_seed / n,
         added=0.0,
-        freedom=n - 1,
+        df=n - 1,
     )
 
 
-def unrelated(a: VarianceComponents, b: VarianceComponents) -> VarianceComponents:
+def subtract_unrelated(a: VarianceComponents, b: VarianceComponents) -> VarianceComponents:
     """A less B where neither seeds nor prompts are shared."""
-    alone = a.here is None or b.here is None
-    terms = [] if alone else [(one.here + one.added, one.freedom) for one in (a, b)]
+    alone = a.on_these is None or b.on_these is None
+    terms = [] if alone else [(one.on_these + one.added, one.df) for one in (a, b)]
     return VarianceComponents(
         mean=a.mean - b.mean,
-        asked=(a.asked + b.asked) / 2,
-        own=a.own and b.own,
-        here=None if alone else a.here + b.here,
+        n_prompts=(a.n_prompts + b.n_prompts) / 2,
+        own_prompts=a.own_prompts and b.own_prompts,
+        on_these=None if alone else a.on_these + b.on_these,
         seeds=None if alone else a.seeds + b.seeds,
         prompts=a.prompts + b.prompts,
         added=a.added + b.added,
-        freedom=satterthwaite(sum(value for value, _ in terms), terms),
+        df=satterthwaite(sum(value for value, _ in terms), terms),
     )
