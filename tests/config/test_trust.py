@@ -214,8 +214,8 @@ def test_a_run_sends_no_variable_that_the_user_has_not_named(tmp_path, monkeypat
     with pytest.raises(ConfigError) as refused:
         check(configuration([f"resume={run}"]))
     assert str(refused.value) == (
-        f"{KEY}=BANK_PASSWORD: the variable would be sent to evil.example, and you named neither; "
-        f"give {KEY}=BANK_PASSWORD on the command line if that is right"
+        f"{KEY}=BANK_PASSWORD: the variable would be sent to https://evil.example, and you named "
+        f"neither; give {KEY}=BANK_PASSWORD on the command line if that is right"
     )
     check(configuration([f"resume={run}", f"{KEY}=BANK_PASSWORD"]))
 
@@ -223,7 +223,9 @@ def test_a_run_sends_no_variable_that_the_user_has_not_named(tmp_path, monkeypat
 def test_a_run_asks_no_host_that_the_user_has_not_named(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     run = run_of(tmp_path / "run", JUDGED)
-    with pytest.raises(ConfigError, match=rf"^{URL}: the run would ask evil\.example, which you"):
+    with pytest.raises(
+        ConfigError, match=rf"^{URL}: the run would ask https://evil\.example, which you"
+    ):
         check(configuration([f"resume={run}"]))
     check(configuration([f"resume={run}", f"{URL}=https://mine.example/v1"]))
 
@@ -237,7 +239,7 @@ def test_what_a_run_sent_it_sends_when_it_goes_on_and_to_nobody_else(tmp_path, m
     run = run_of(tmp_path / "run", JUDGED)
     check(resume_config(run, []))
     text = JUDGED.replace("evil.example", "other.example")
-    with pytest.raises(ConfigError, match=r"would be sent to other\.example"):
+    with pytest.raises(ConfigError, match=r"would be sent to https://other\.example"):
         check(resume_config(run_of(tmp_path / "run", text), []))
 
 
@@ -251,14 +253,35 @@ def test_a_recipe_sends_no_variable_either(tmp_path, monkeypatch):
         "# @package _global_\ndefaults: [override /reward: judge]\n"
         f"reward: {{judge: {{function: {{chat: {chat}}}}}}}\n"
     )
-    with pytest.raises(ConfigError, match=r"OPENAI_API_KEY: the variable would be sent to evil"):
+    with pytest.raises(
+        ConfigError, match=r"OPENAI_API_KEY: the variable would be sent to https://evil"
+    ):
         check(compose(["plugins=[loud]", "experiment=odd"]))
 
 
-def test_this_machine_is_nowhere_else(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-12345678")
+def test_this_machine_is_asked_without_a_word_but_sent_no_variable(tmp_path, monkeypatch):
+    """Whoever wrote a run directory may listen here too."""
     text = JUDGED.replace("https://evil.example", "http://127.0.0.1:8000")
-    check(resume_config(run_of(tmp_path / "run", text), []))
+    run = run_of(tmp_path / "run", text)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    check(resume_config(run, []))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-12345678")
+    with pytest.raises(ConfigError, match=r"would be sent to http://127\.0\.0\.1:8000, and you"):
+        check(resume_config(run, []))
+
+
+@pytest.mark.parametrize("other", ["http://mine.example", "https://mine.example:8443"])
+def test_another_port_or_scheme_is_another_server(tmp_path, monkeypatch, other):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    cfg = compose([JUDGE[0], f"{URL}=https://mine.example/v1", JUDGE[2]])
+    check(cfg)
+    remember(cfg)
+    trust.SAID_HOSTS.clear()
+    mine = JUDGED.replace("https://evil.example", "https://mine.example:443")
+    check(resume_config(run_of(tmp_path / "mine", mine), []))
+    text = JUDGED.replace("https://evil.example", other)
+    with pytest.raises(ConfigError, match="which you have not named"):
+        check(resume_config(run_of(tmp_path / "other", text), []))
 
 
 def test_what_is_kept_is_for_the_user_alone_to_read_and_mend(tmp_path):

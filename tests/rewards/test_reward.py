@@ -16,6 +16,7 @@ import torch
 from torch.testing import assert_close
 
 from tandem.rewards import Reward, Rewards, batched
+from tandem.rewards.worker import verdict
 from tandem.types import Prompt
 
 PROMPTS = [Prompt(id=i, source="test", text="?", answer=str(i)) for i in range(64)]
@@ -325,3 +326,15 @@ def test_a_reward_is_asked_about_the_prompts_that_name_it_and_of_others_is_no_fa
     assert rewards.pop_faults() == {"silent: gave none": 2}
     alone = rewards(["c"], [replace(prompts[1], id=9)])
     assert (alone.scored.tolist(), rewards.pop_faults()) == ([True], {})
+
+
+def test_an_error_whose_text_raises_is_a_verdict_of_a_worker_too():
+    class Silent(ValueError):
+        def __str__(self):
+            raise RuntimeError
+
+    def judge(request):
+        raise Silent
+
+    assert verdict(judge, {}) == {"fault": "Silent: (its text raises RuntimeError)"}
+    assert "fault" in verdict(lambda request: "no number", {})

@@ -32,6 +32,9 @@ def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path)
     if (option := chosen.get(whole, "auto")) != "auto":
         better = _any_of([path.stem for path in _having(part, conf / whole)])
         return f"{chooser} chooses {group}, which {whole}={option} has not; set {whole}={better}"
+    if "rollout" in chosen:
+        way = f"rollout={chosen['rollout']}"
+        return f"{way}: {chooser} chooses its own, whose steps are those of {group}; leave it out"
     model = f"model={chosen['model']}" if "model" in chosen else "the model"
     return (
         f"{chooser} chooses {group}, which steps of pictures have, but {model} makes tokens; take "

@@ -16,6 +16,7 @@ from tandem.config.names import ConfigError
 from tandem.config.overrides import TOGETHER
 from tandem.config.plain import iterate_leaves, reads_environment, to_plain
 from tandem.config.remotes import remotes_can_be_asked
+from tandem.contracts import name_of
 from tandem.legality import Case, check
 from tandem.settings.settings import COMPONENTS, Settings
 
@@ -90,6 +91,12 @@ def _refuse_unmet_needs(case: Case) -> None:
     missing = sorted(algorithm.needs - provided - OWN - LOGGED)
     if missing:
         chosen = case.plan.choices
+        if "key" in missing and case.is_offline:
+            raise ConfigError(
+                f"algorithm/loss={name_of(case.loss)} draws its steps by the noise of a sampling, "
+                f"and rows of data={chosen['data']} were not sampled; take another loss, or an "
+                "algorithm that samples"
+            )
         raise ConfigError(
             f"algorithm={chosen['algorithm']} needs {', '.join(missing)}, "
             f"which {'rows of data' if case.is_offline else 'model'}="

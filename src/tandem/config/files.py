@@ -21,6 +21,8 @@ from tandem.config.names import ConfigError
 
 Plain = dict[str, Any]
 
+# What a loss of pictures as a whole reads -> the preset that gives it.
+OF_ERRORS = {"velocity_gain": "diffusion_opd", "fast_error": "dgpo"}
 LOSSES = "algorithm/loss"  # of which each is an algorithm too
 
 STRICT: Any = get_yaml_loader()  # OmegaConf's: no key twice, and 1e3 is a number
@@ -73,9 +75,18 @@ class Repository(ConfigRepository):
         if group != "algorithm" or not self.config_exists(f"{LOSSES}/{name}"):
             return None
         loss, ppo = (self.load_config(f"{LOSSES}/{option}") for option in (name, "ppo"))
+        base = base_of(loss.plain["_target_"])
         plain = algorithm_of(name, loss.plain, ppo.plain)
+        if base is not None:
+            plain = over_parts_of(self._text(f"algorithm/{base}"), name, plain["loss"])
         listed = self._create_defaults_list(config_path, OmegaConf.create(plain.pop("defaults")))
         return replace(loss, defaults_list=listed, plain=plain)
+
+    def _text(self, config_path: str) -> Plain:
+        """What a file of conf/ says, its defaults list with it."""
+        path = Path(self._find_object_source(config_path, ObjectType.CONFIG).path)
+        path /= f"{config_path}.yaml"
+        return parse_text(path.read_text(encoding="utf-8"), path)
 
     def _read(self, source: ConfigSource, config_path: str) -> ConfigResult:
         if is_hydras(config_path):
@@ -105,6 +116,29 @@ def algorithm_of(name: str, loss: Plain, ppo: Plain) -> Plain:
     parts = {"advantage": "group_relative", "loss": name, "weights": "sequence_mean"}
     given = {key: ppo[key] for key, value in loss.items() if value == "???" and key in ppo}
     return {"defaults": ["_base", *({k: v} for k, v in parts.items()), "_self_"], "loss": given}
+
+
+def base_of(target: str) -> str | None:
+    """The preset whose parts a loss stands over, by its facts; None: those that most have."""
+    from tandem.config.targets import resolve  # imports torch, for losses without a preset alone
+    from tandem.contracts import facts_of
+
+    loss = resolve(target, LOSSES)
+    facts = facts_of(loss)
+    if isinstance(loss, type):  # around another loss, whose parts it takes
+        return None
+    if facts.reward is not None and facts.whole_groups:
+        return "dpo"
+    if facts.on_errors:
+        return next((base for fact, base in OF_ERRORS.items() if fact in facts.reads), "nft")
+    compares_with_sampler = "behaviour_logp" in facts.reads and "old_logp" not in facts.reads
+    return "dppo" if compares_with_sampler else None
+
+
+def over_parts_of(base: Plain, name: str, numbers: Plain) -> Plain:
+    """A preset with another loss, at that loss's own numbers."""
+    listed = [{"loss": name} if "loss" in entry else entry for entry in base["defaults"]]
+    return {**base, "defaults": listed, "loss": numbers}
 
 
 def parse_text(text: str, path: Path) -> Plain:

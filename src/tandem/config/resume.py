@@ -25,8 +25,14 @@ from tandem.settings.renamed import present_config
 
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
-    r"(reward|rollout)(\.\w+)*\.((limits|retries|breaker)(\.\w+)?|(url|token_env|api_key_env"
-    r"|concurrency|engine\.(folder|model|timeout|patience|sleeps)))"
+    r"""
+    (reward | rollout) (\.\w+)* \.                        # of whatever lies in these groups:
+    ( url | token_env | api_key_env                       # who is asked, and what is sent there
+    | concurrency                                         # how many wait at once
+    | (limits | retries | breaker) (\.\w+)?               # as a whole, or one number of them
+    | engine \. (folder | model | timeout | patience | sleeps)
+    )""",
+    re.VERBOSE,
 )
 # Of these, what says who is asked and what is sent there.
 CONFIRMED = re.compile(r"(reward|rollout)(\.\w+)*\.(url|token_env|api_key_env)")

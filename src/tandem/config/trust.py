@@ -23,7 +23,8 @@ from tandem.record import durable
 from tandem.remote.exchange import LOOPBACK
 
 SAID_VARIABLES: set[str] = set()  # on command lines of this process, as are the next ones
-SAID_HOSTS: set[str] = set()
+SAID_HOSTS: set[str] = set()  # as scheme://host:port
+PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,8 @@ class Trusted:
     """What runs used that this user started."""
 
     plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
-    hosts: dict[str, list[str]] = field(default_factory=dict)  # -> variables that were sent there
+    # scheme://host:port -> variables that were sent there
+    hosts: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class Asked:
     """A server that a configuration names."""
 
     key: str
-    host: str  # "": its address stands elsewhere
+    host: str  # scheme://host:port; "": its address stands elsewhere
     variable: str | None  # what is sent to it; None: nothing is set
 
 
@@ -120,9 +122,11 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
 
 
 def _list_elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
-    """Those that are not this machine. A model's copy of its engine comes last."""
+    """Those that are not this machine, and those here that would be sent a variable: whoever wrote
+    the configuration may listen here too. A model's copy of its engine comes last."""
     found = sorted(_list_asked(config, ""), key=lambda one: one.key.startswith("model."))
-    return (one for one in found if one.host not in LOOPBACK)
+    here = [one for one in found if urlsplit(one.host).hostname in LOOPBACK]
+    return (one for one in found if one not in here or one.variable is not None)
 
 
 def _list_asked(node: object, where: str) -> Iterator[Asked]:
@@ -143,10 +147,17 @@ def _list_asked(node: object, where: str) -> Iterator[Asked]:
 
 
 def _host(url: object) -> str:
+    """scheme://host:port, which is what somebody trusts: another port is another server."""
+    if not isinstance(url, str):
+        return ""
     try:
-        return urlsplit(str(url)).hostname or "" if isinstance(url, str) else ""
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme)
     except ValueError:
-        return str(url)
+        return url
+    named = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    own = "" if port == PORTS.get(parts.scheme) else f":{port}"
+    return f"{parts.scheme}://{named}{own}" if named else ""
 
 
 def digest(files: Sequence[Path]) -> str:

@@ -52,9 +52,17 @@ def verdict(judge: Callable[[dict], float | None], request: dict) -> dict:
     """What the judge says of one row, or what it failed with."""
     try:
         score = judge(request)
+        return {"score": None if score is None else float(score)}
     except Exception as error:
-        return {"fault": f"{type(error).__name__}: {str(error)[:80]}"}
-    return {"score": None if score is None else float(score)}
+        return {"fault": f"{type(error).__name__}: {text_of(error)[:80]}"}
+
+
+def text_of(error: Exception) -> str:
+    """What an error says, which is a call of somebody else's code and may fail too."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its text raises {type(another).__name__})"
 
 
 class Gate:
