@@ -314,7 +314,7 @@ WRONG = {
         "algorithm without a critic"
     ),
     "algorithm=ppo algorithm.critic.warmup=200": (
-        "algorithm.critic.warmup=200 of iterations=150 leaves none to the policy; set it lower"
+        "algorithm.critic.warmup=200 of iterations=120 leaves none to the policy; set it lower"
     ),
     "algorithm=ppo algorithm.critic=null": (
         "algorithm.critic=null: gae reads the values of a critic; take the one of "
