@@ -13,14 +13,14 @@ PANELS = {
     "letters": ("Tokens: sort 4 to 8 letters", "mean reward, held-out prompts", "#3f6fd8"),
     "whole": ("Pictures: paint what is asked for", "mean reward, held-out prompts", "#d9622b"),
 }
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, GAP = 400, 270, 44, 40, 40, 20
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM, GAP = 400, 280, 44, 46, 40, 24
 STYLE = """\
 <style>
 .drawing { color: #1f2937 }
 @media (prefers-color-scheme: dark) { .drawing { color: #e5e7eb } }
-.both text { fill: currentColor; font: 13px system-ui, sans-serif }
-.both .head { font-size: 15px; font-weight: 700 }
-.both .small { font-size: 12px; opacity: 0.75 }
+.both text { fill: currentColor; font: 16px system-ui, sans-serif }
+.both .head { font-size: 18px; font-weight: 700 }
+.both .small { font-size: 15px; opacity: 0.75 }
 .both .axis { stroke: currentColor; stroke-opacity: 0.18 }
 .both polyline { fill: none; stroke-width: 3; stroke-linejoin: round }
 .both .seed { stroke-width: 1.2; opacity: 0.5 }
@@ -48,8 +48,8 @@ def picture() -> str:
 
 def _panel(runs: Measured, title: str, axis: str, colour: str) -> Iterator[str]:
     widest = max(max(curve) for curve in runs.rewards)
-    yield f'<text class="head" x="{LEFT}" y="16">{title}</text>'
-    yield f'<text class="small" x="{LEFT}" y="33">{axis}</text>'
+    yield f'<text class="head" x="{LEFT}" y="18">{title}</text>'
+    yield f'<text class="small" x="{LEFT}" y="39">{axis}</text>'
     for share in (0, 0.5, 1):
         x, y = _at(0, share, widest)
         yield f'<line class="axis" x1="{x}" x2="{WIDTH}" y1="{y:.0f}" y2="{y:.0f}"/>'
@@ -64,9 +64,10 @@ def _panel(runs: Measured, title: str, axis: str, colour: str) -> Iterator[str]:
     ends = zip(*(curve.items() for curve in runs.rewards), strict=True)
     middle = [(mean(x for x, _ in at), mean(y for _, y in at)) for at in ends]
     yield _line(middle, widest, colour, "")
-    for (samples, share), where in ((middle[0], "start"), (middle[-1], "end")):
+    for (samples, share), where, shift in ((middle[0], "start", 26), (middle[-1], "end", -12)):
         x, y = _at(samples, share, widest)
-        yield f'<text x="{x:.0f}" y="{y - 10:.0f}" text-anchor="{where}">{share:.2f}</text>'
+        place = f'x="{x:.0f}" y="{y + shift:.0f}" text-anchor="{where}"'
+        yield f"<text {place}>{share:.2f}</text>"
 
 
 def _line(points: Sequence, widest: int, colour: str, kind: str) -> str:
