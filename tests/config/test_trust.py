@@ -284,6 +284,19 @@ def test_another_port_or_scheme_is_another_server(tmp_path, monkeypatch, other):
         check(resume_config(run_of(tmp_path / "other", text), []))
 
 
+@pytest.mark.parametrize("named", [(), ("https://mine.example",)])
+def test_every_address_of_a_list_is_asked_about(tmp_path, monkeypatch, named):
+    monkeypatch.delenv("VLLM_KEY", raising=False)
+    servers = "rollout.engine.url=[https://mine.example,https://evil.example/v1]"
+    words = ["model=qwen3_0_6b", "rollout=vllm_server", "rollout.engine.api_key_env=VLLM_KEY"]
+    run = run_of(tmp_path / "run", OmegaConf.to_yaml(compose([*words, servers]), resolve=True))
+    monkeypatch.setattr(trust, "SAID_HOSTS", set(named))
+    missed = "evil" if named else "mine"
+    with pytest.raises(ConfigError, match=rf"url: the run would ask https://{missed}\.example, "):
+        check(resume_config(run, []))
+    check(configuration([f"resume={run}", servers]))
+
+
 def test_what_is_kept_is_for_the_user_alone_to_read_and_mend(tmp_path):
     (tmp_path / "loud.py").write_text("")
     remember(compose(["plugins=[loud]"]))

@@ -96,7 +96,7 @@ def _believe(name: str, value: object) -> None:
     elif name.endswith("_env"):
         SAID_VARIABLES.add(str(value))
     elif name == "url":
-        SAID_HOSTS.add(_host(value))
+        SAID_HOSTS.update(_hosts(value))
 
 
 def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
@@ -135,15 +135,22 @@ def _list_asked(node: object, where: str) -> Iterator[Asked]:
             yield from _list_asked(item, f"{where}{place}.")
     if not isinstance(node, Mapping):
         return
-    host = _host(node.get("url"))
+    hosts = _hosts(node.get("url"))
     named = {str(key): name for key, name in node.items() if str(key).endswith("_env")}
     sent = {key: name for key, name in named.items() if name and os.environ.get(str(name))}
-    for key, name in sent.items():
-        yield Asked(key=f"{where}{key}", host=host, variable=str(name))
-    if host and not sent:
-        yield Asked(key=f"{where}url", host=host, variable=None)
+    for host in hosts or [""]:
+        for key, name in sent.items():
+            yield Asked(key=f"{where}{key}", host=host, variable=str(name))
+        if host and not sent:
+            yield Asked(key=f"{where}url", host=host, variable=None)
     for key, item in node.items():
         yield from _list_asked(item, f"{where}{key}.")
+
+
+def _hosts(url: object) -> list[str]:
+    """Those of one address, or of a list."""
+    named = [_host(one) for one in (url if isinstance(url, list) else [url])]
+    return [host for host in named if host]
 
 
 def _host(url: object) -> str:
