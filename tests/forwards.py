@@ -58,7 +58,7 @@ NOTES = """
   iteration.
 * A reference of log-probabilities (`dpo`) is asked once an iteration, one of velocities in every
   update: with `epochs` above 1 at the same points again.
-* {surveyed} look at all rows of an update before any of them is trained. Where the
+* {statistics} look at all rows of an update before any of them is trained. Where the
   update is cut to fit into memory that is one more pass of everybody, without gradient; where it
   is not, none.
 * The samples of a branch in `tempflow_grpo` start from one state; each is asked by itself.
@@ -215,15 +215,17 @@ def row(name: str) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def surveyed() -> list[str]:
+def statistics() -> list[str]:
     """The presets whose losses look at all rows first."""
     return [
-        name for name in OF_ERRORS if build(configured(name).algorithm).training_objective.surveys
+        name
+        for name in OF_ERRORS
+        if build(configured(name).algorithm).training_objective.statistics
     ]
 
 
 def notes() -> str:
-    return NOTES.format(surveyed=" and ".join(f"`{name}`" for name in surveyed()))
+    return NOTES.format(statistics=" and ".join(f"`{name}`" for name in statistics()))
 
 
 def page() -> str:

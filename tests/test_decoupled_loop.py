@@ -46,7 +46,7 @@ def test_any_cut_gives_the_same_gradients_and_metrics(name):
 
 @pytest.mark.parametrize("name", SURVEYED)
 def test_a_survey_finds_the_same_in_any_cut(name):
-    invariance.survey(few(name))
+    invariance.find_alike(few(name))
 
 
 @EACH

@@ -59,7 +59,7 @@ def compared(*chosen: str) -> Algorithm:
     return replace(build(compose([*chosen, "~recipe"]).algorithm), group_size=5)
 
 
-# No presets, but they survey whole groups: of pictures and of tokens.
+# No presets, but they look at whole groups: of pictures and of tokens.
 COMPARED = {
     "groups of pictures": (
         "algorithm=dgpo", "algorithm/loss=group_preference", "model=tiny_flow",
@@ -97,7 +97,7 @@ def test_two_ranks_give_the_gradients_of_one_but_where_a_reason_says_not(name, o
 @pytest.mark.parametrize("name", COMPARED)
 def test_two_ranks_compare_groups_as_one_does(name, of_two_ranks):
     alone = one_rank(compared(*COMPARED[name]))
-    assert alone.surveys[-1]["policy"].any()
+    assert alone.statistics[-1]["policy"].any()
     assert all(gradient.any() for gradient in alone.gradients)
     for rank in range(2):
         gradients, report = of_two_ranks[rank, name]

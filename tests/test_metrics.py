@@ -9,7 +9,7 @@ from records import coupled, rollout, scores
 from torch.testing import assert_close
 
 from tandem.algorithm.coupled import mismatch_metrics, policy_metrics, reference_metrics
-from tandem.contracts import declare, survey_of
+from tandem.contracts import batch_statistics_of, declare
 from tandem.losses import importance
 from tandem.losses.policy import ppo, reinforce
 from tandem.metrics import (
@@ -95,25 +95,25 @@ def test_a_loss_is_measured_under_the_numbers_it_was_bound_with(vectors):
     assert own_metrics(reinforce, batch) == {}
 
 
-def of_its_clip(batch, surveyed, *, clip):
-    return {"clip": masked_mean(clip * surveyed, batch.mask)}
+def of_its_clip(batch, statistics, *, clip):
+    return {"clip": masked_mean(clip * statistics, batch.mask)}
 
 
 def of_its_power(batch, *, power):
     return batch.advantages**power
 
 
-@declare(survey=of_its_power, metrics=of_its_clip)
-def own_loss(batch, surveyed, *, power=2, clip):
-    return clip * surveyed
+@declare(batch_statistics=of_its_power, metrics=of_its_clip)
+def own_loss(batch, statistics, *, power=2, clip):
+    return clip * statistics
 
 
 def test_surveys_and_metrics_get_the_numbers_that_they_name(vectors):
     batch, loss = coupled(vectors), partial(own_loss, clip=0.5)
-    surveyed = survey_of(loss)(batch)
-    assert_close(surveyed, batch.advantages.square())
-    want = reduce_metrics({"clip": masked_mean(loss(batch, surveyed), batch.mask)})
-    assert reduce_metrics(own_metrics(loss, batch, surveyed)) == want
+    statistics = batch_statistics_of(loss)(batch)
+    assert_close(statistics, batch.advantages.square())
+    want = reduce_metrics({"clip": masked_mean(loss(batch, statistics), batch.mask)})
+    assert reduce_metrics(own_metrics(loss, batch, statistics)) == want
 
 
 def test_a_mean_over_nothing_is_left_out():

@@ -32,7 +32,7 @@ class Experience:
     returns: Tensor | None = None  # [B, T] what a critic learns; None: there is none
     # Of one update, by term: how much each step counts, and what its loss found in all rows.
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
-    surveyed: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T, ...]
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T, ...]
     # What the policy said of them, with gradient, if it was asked before the cut.
     record: CoupledBatch | DecoupledBatch | None = None
 
@@ -41,11 +41,11 @@ class Experience:
         own = {"advantages": self.advantages, "returns": self.returns}
         check_shapes("Experience", own, shape)
         check_shapes("Experience.weights", self.weights, shape)
-        # A survey may find several numbers for a step, along further axes.
+        # A loss may find several numbers for a step, along further axes.
         found = {
-            name: x.flatten(2)[..., 0] if x.ndim > 2 else x for name, x in self.surveyed.items()
+            name: x.flatten(2)[..., 0] if x.ndim > 2 else x for name, x in self.statistics.items()
         }
-        check_shapes("Experience.surveyed", found, shape)
+        check_shapes("Experience.statistics", found, shape)
 
 
 def select_rows(experience: Experience, rows: Tensor) -> Experience:
@@ -63,7 +63,7 @@ def select_rows(experience: Experience, rows: Tensor) -> Experience:
         advantages=chosen.advantages[:, :steps],
         returns=None if returns is None else returns[:, :steps],
         weights={name: weight[:, :steps] for name, weight in chosen.weights.items()},
-        surveyed={name: found[:, :steps] for name, found in chosen.surveyed.items()},
+        statistics={name: found[:, :steps] for name, found in chosen.statistics.items()},
         record=map_fields(chosen.record, lambda x: x if x.ndim == 1 else x[:, :steps]),
     )
 

@@ -145,10 +145,10 @@ def correlation(x: Tensor, y: Tensor, mask: Tensor) -> Correlation:
     return Correlation(mask.sum(), *(part.sum() for part in (x, y, *products)))
 
 
-def own_metrics(loss: Callable, batch: CoupledBatch, *surveyed: Tensor) -> dict[str, Metric]:
+def own_metrics(loss: Callable, batch: CoupledBatch, *statistics: Tensor) -> dict[str, Metric]:
     """The metrics that a loss declared, under the numbers bound to the loss."""
     metrics = metrics_of(loss)
-    return {} if metrics is None else metrics(batch, *surveyed)
+    return {} if metrics is None else metrics(batch, *statistics)
 
 
 def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:

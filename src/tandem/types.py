@@ -230,7 +230,7 @@ class DecoupledBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """All that a survey of velocity errors sees, of the rows of an update: one number a level."""
+    """All that statistics of velocity errors see, of the rows of an update: one number a level."""
 
     value: Tensor  # [B, T] of the row by itself
     advantages: Tensor  # [B, T]

@@ -273,10 +273,10 @@ def mean_advantage(batch, *, power):
     return torch.full_like(batch.advantages, batch.logp.detach().sum() ** power)
 
 
-@declare(reads={"old_logp"}, zero_at_zero_advantage=True, survey=mean_advantage)
-def scaled(batch, surveyed, *, power=2):
+@declare(reads={"old_logp"}, zero_at_zero_advantage=True, batch_statistics=mean_advantage)
+def scaled(batch, statistics, *, power=2):
     """A loss that depends on all rows of an update."""
-    return ppo(batch) * surveyed
+    return ppo(batch) * statistics
 
 
 @pytest.mark.parametrize("budget", [Budget(rows=5), Budget(rows=1), Budget(max_tokens=17)], ids=str)

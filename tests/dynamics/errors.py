@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.objective import summarised
-from tandem.contracts import survey_of
+from tandem.contracts import batch_statistics_of
 from tandem.dynamics.regression import Weighting, energy
 from tandem.losses import reduction
 from tandem.types import CoupledBatch, DecoupledBatch
@@ -67,9 +67,9 @@ def random_errors(
 
 def found(loss, batch) -> tuple[Tensor, ...]:
     """What a loss finds in all rows, as it is called with it; nothing for most."""
-    survey = survey_of(loss)
+    find = batch_statistics_of(loss)
     with torch.no_grad():
-        return () if survey is None else (survey(summarised(loss, batch)),)
+        return () if find is None else (find(summarised(loss, batch)),)
 
 
 def mean_loss(loss, batch) -> Tensor:

@@ -139,13 +139,13 @@ def test_agreement_is_not_counted_where_the_implied_reward_is_rounding(flow, ada
     near = replace(batch, error=batch.old_error * last_bits)
     loss = partial(crd, centre=of_update, adaptive=adaptive)
     centre_of_rewards = torch.full((*near.mask.shape, 1), 0.5)  # and 0 of the implied ones
-    surveyed = torch.stack([torch.zeros_like(centre_of_rewards), centre_of_rewards], -1)
+    statistics = torch.stack([torch.zeros_like(centre_of_rewards), centre_of_rewards], -1)
     for signs, want in (([1, -1, 1, -1], 1.0), ([-1, 1, 1, 1], 0.5)):
         given = replace(near, advantages=torch.tensor(signs, dtype=torch.float32)[:, None])
-        metrics = reduce_metrics(own_metrics(loss, given, surveyed))
+        metrics = reduce_metrics(own_metrics(loss, given, statistics))
         assert metrics["actor/reward_agreement"] == want
     same = replace(near, error=batch.old_error)
-    assert reduce_metrics(own_metrics(loss, same, surveyed)).get("actor/reward_agreement") is None
+    assert reduce_metrics(own_metrics(loss, same, statistics)).get("actor/reward_agreement") is None
 
 
 @DTYPES

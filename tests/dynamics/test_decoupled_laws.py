@@ -45,25 +45,25 @@ def gradient_of(loss, batch):
     return torch.autograd.grad(mean_loss(loss, batch), batch.error)[0]
 
 
-def rows_of(surveyed, rows):
-    return tuple(x[rows] for x in surveyed)
+def rows_of(statistics, rows):
+    return tuple(x[rows] for x in statistics)
 
 
 @every_loss
 @pytest.mark.parametrize("cut", CUTS, ids=["uneven", "rows"])
 def test_every_cut_gives_the_value_the_gradient_and_the_metrics_of_the_whole(loss, cut):
     batch = random_errors()
-    surveyed, weight = found(loss, batch), reduction.sequence_mean(batch.mask)
+    statistics, weight = found(loss, batch), reduction.sequence_mean(batch.mask)
     value, gradient, measured = 0.0, torch.zeros_like(batch.error), {}
     for rows in map(torch.tensor, cut):
-        part, own = take(batch, rows), rows_of(surveyed, rows)
+        part, own = take(batch, rows), rows_of(statistics, rows)
         share = (loss(part, *own) * weight[rows]).sum()
         value += share.detach()
         gradient += torch.autograd.grad(share, batch.error)[0]
         merge_metrics(measured, own_metrics(loss, part, *own))
     assert_close(value, mean_loss(loss, batch).detach(), atol=1e-13, rtol=1e-12)
     assert_close(gradient, gradient_of(loss, batch), atol=1e-15, rtol=1e-12)
-    whole = reduce_metrics(own_metrics(loss, batch, *surveyed))
+    whole = reduce_metrics(own_metrics(loss, batch, *statistics))
     assert reduce_metrics(measured) == pytest.approx(whole, rel=1e-9, abs=1e-12)
     assert not facts_of(loss).whole_groups
 

@@ -148,7 +148,7 @@ class Setting:
 
 
 class Bench(Alone):
-    """Plain SGD, and a memory for gradients and surveys."""
+    """Plain SGD, and a memory for gradients and statistics."""
 
     def __init__(self, algorithm: Algorithm, setting: Setting | None = None) -> None:
         setting = setting or Setting()
@@ -167,10 +167,10 @@ class Bench(Alone):
             folder=Path(tempfile.gettempdir()) / "tandem_laws",
         )
         self.gradients: list[Tensor] = []
-        self.surveys: list[dict[str, Tensor]] = []
+        self.statistics: list[dict[str, Tensor]] = []
 
     def update(self, minibatch: Experience) -> None:
-        self.surveys.append(dict(minibatch.surveyed))
+        self.statistics.append(dict(minibatch.statistics))
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters()]
         self.gradients.append(torch.cat([part.flatten() for part in parts]))
         super().update(minibatch)
@@ -182,7 +182,7 @@ class Bench(Alone):
         rollout = self.policy.complete(rollout, self.needs)
         experience = self.algorithm.experience(scores, rollout)
         minibatch = next(iter(self.minibatches(experience)))
-        return self.objective.survey(self.policy, minibatch, self.plan.budget)
+        return self.objective.add_statistics(self.policy, minibatch, self.plan.budget)
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> BatchPlan:

@@ -56,7 +56,7 @@ def first_step(algorithm: Algorithm) -> None:
     outcome = bench.objective(bench.policy, rows)
     counts = rows.weights["policy"] * rows.advantages * weight_of_steps(bench, rows)
     if kind(algorithm.loss) is clip_cov:  # what was drawn by lot has lost its gradient
-        counts = counts * ~rows.surveyed["policy"].bool()
+        counts = counts * ~rows.statistics["policy"].bool()
     logp = logp_of(bench, rows)
     want = torch.autograd.grad(-(logp * counts).sum(), bench.policy.table)
     assert want[0].any()

@@ -55,16 +55,16 @@ def cut(algorithm: Algorithm) -> None:
         agree(parts, whole)
 
 
-def surveys_nothing(algorithm: Algorithm) -> str | None:
-    return None if algorithm.training_objective.surveys else "each row is judged by itself"
+def finds_nothing(algorithm: Algorithm) -> str | None:
+    return None if algorithm.training_objective.statistics else "each row is judged by itself"
 
 
-def survey(algorithm: Algorithm) -> None:
+def find_alike(algorithm: Algorithm) -> None:
     """What a loss found in the rows of an update is the same in every cut of them."""
     whole = run(algorithm)
-    assert any(found.any() for update in whole.surveys for found in update.values())
+    assert any(found.any() for update in whole.statistics for found in update.values())
     for budget in CUTS:
-        assert_close(run(algorithm, budget=budget).surveys, whole.surveys, **EXACT)
+        assert_close(run(algorithm, budget=budget).statistics, whole.statistics, **EXACT)
 
 
 # Rows and steps.

@@ -30,10 +30,10 @@ LAWS = {
         "and metrics, to 1e-9",
         check=invariance.cut,
     ),
-    "survey": Law(
+    "statistics": Law(
         says="what a loss finds in all rows of an update does not depend on that cut",
-        check=invariance.survey,
-        reason=invariance.surveys_nothing,
+        check=invariance.find_alike,
+        reason=invariance.finds_nothing,
     ),
     "ranks": Law(
         says="two ranks with unequal numbers of groups give the gradients and metrics of one, "

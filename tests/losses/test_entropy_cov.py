@@ -10,7 +10,7 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem import rng
-from tandem.contracts import facts_of, survey_of
+from tandem.contracts import batch_statistics_of, facts_of
 from tandem.losses import reduction
 from tandem.losses.entropy_cov import TopEntropy, clip_cov, covariance, kl_cov, step_draws
 from tandem.losses.policy import ppo
@@ -29,12 +29,12 @@ both = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 
 def chosen(loss, batch):
     with torch.no_grad():
-        return survey_of(loss)(batch)
+        return batch_statistics_of(loss)(batch)
 
 
-def value_and_gradient(loss, batch, surveyed=None):
-    surveyed = chosen(loss, batch) if surveyed is None else surveyed
-    value = (loss(batch, surveyed) * reduction.token_mean(batch.mask)).sum()
+def value_and_gradient(loss, batch, statistics=None):
+    statistics = chosen(loss, batch) if statistics is None else statistics
+    value = (loss(batch, statistics) * reduction.token_mean(batch.mask)).sum()
     return value.detach(), torch.autograd.grad(value, batch.logp)[0]
 
 
@@ -129,14 +129,14 @@ def test_what_another_cut_does_to_the_last_bits_changes_nothing(loss):
 
 
 @every_loss
-def test_a_row_only_needs_its_own_part_of_the_survey(loss):
+def test_a_row_only_needs_its_own_part_of_the_statistics(loss):
     batch = random_update()
-    surveyed = chosen(loss, batch)
-    assert surveyed.any()
+    statistics = chosen(loss, batch)
+    assert statistics.any()
     for rows in ([3, 1], [5], [0, 2, 4, 39]):
         rows = torch.tensor(rows)
-        alone = loss(take(batch, rows), surveyed[rows])
-        assert_close(alone, loss(batch, surveyed)[rows], atol=1e-14, rtol=0)
+        alone = loss(take(batch, rows), statistics[rows])
+        assert_close(alone, loss(batch, statistics)[rows], atol=1e-14, rtol=0)
 
 
 @every_loss
@@ -267,7 +267,7 @@ def test_what_wraps_a_loss_declares_what_the_loss_does():
     assert facts_of(TopEntropy(loss=inside)).zero_at_zero_advantage
 
 
-def test_a_wrapper_refuses_a_loss_with_a_survey_and_an_empty_part():
+def test_a_wrapper_refuses_a_loss_with_statistics_and_an_empty_part():
     with pytest.raises(ValueError, match=r"set algorithm\.loss\.loss to a loss that judges"):
         TopEntropy(loss=partial(kl_cov, part=0.1))
     for part in (0.0, 1.1):

@@ -9,7 +9,7 @@ from pairs import random_pairs, reference_pairs
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
-from tandem.contracts import facts_of, survey_of
+from tandem.contracts import batch_statistics_of, facts_of
 from tandem.losses import reduction
 from tandem.losses.preference import dpo, group_preference
 from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
@@ -35,9 +35,9 @@ def random_groups(groups: int = 3, size: int = 4, seed: int = 0) -> CoupledBatch
     )
 
 
-def surveyed(loss, batch):
+def statistics(loss, batch):
     with torch.no_grad():
-        return survey_of(loss)(batch)
+        return batch_statistics_of(loss)(batch)
 
 
 def gradient_of(value, batch):
@@ -64,7 +64,7 @@ def by_formula(batch, beta):
 @pytest.mark.parametrize("beta", [0.2, 3.0])
 def test_value_and_gradient_are_those_of_the_mean_over_groups(seed, beta):
     batch, loss = random_groups(seed=seed), partial(group_preference, beta=beta)
-    got, want = total(loss, batch, surveyed(loss, batch)), by_formula(batch, beta)
+    got, want = total(loss, batch, statistics(loss, batch)), by_formula(batch, beta)
     assert_close(got, want)
     assert_close(gradient_of(got, batch), gradient_of(want, batch))
 
@@ -74,7 +74,7 @@ def test_value_and_gradient_are_those_of_the_mean_over_groups(seed, beta):
 def test_a_group_of_two_with_twice_the_beta_is_a_pair_of_dpo(batch, beta):
     batch = replace(batch, advantages=batch.advantages.sign())
     loss = partial(group_preference, beta=2 * beta)
-    found = surveyed(loss, batch)
+    found = statistics(loss, batch)
     assert_close(loss(batch, found), dpo(batch, beta=beta))
     pair = [total(loss, batch, found), total(partial(dpo, beta=beta), batch)]
     assert_close(*(gradient_of(value, batch) for value in pair))
@@ -83,7 +83,7 @@ def test_a_group_of_two_with_twice_the_beta_is_a_pair_of_dpo(batch, beta):
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_rows_need_not_be_together(cut):
     batch, loss = random_groups(), group_preference
-    found, weight = surveyed(loss, batch), reduction.sequence_mean(batch.mask)
+    found, weight = statistics(loss, batch), reduction.sequence_mean(batch.mask)
     whole, parts = gradient_of((loss(batch, found) * weight).sum(), batch), []
     measured = {}
     for rows in map(torch.tensor, cut):
@@ -99,7 +99,7 @@ def test_rows_need_not_be_together(cut):
 def test_a_row_without_advantage_moves_nothing():
     batch, loss = random_groups(), group_preference
     quiet = replace(batch, advantages=torch.where(batch.group[:, None] == 1, 0, batch.advantages))
-    found = surveyed(loss, quiet)
+    found = statistics(loss, quiet)
     gradient = gradient_of(total(loss, quiet, found), quiet)
     rows = batch.group == 1
     assert facts_of(loss).zero_at_zero_advantage and rows.sum() == 4
@@ -111,7 +111,7 @@ def test_metrics_are_those_of_groups():
     batch = random_groups()
     wrong = replace(batch, advantages=-batch.advantages)
     got, turned = (
-        reduce_metrics(own_metrics(group_preference, x, surveyed(group_preference, x)))
+        reduce_metrics(own_metrics(group_preference, x, statistics(group_preference, x)))
         for x in (batch, wrong)
     )
     assert turned["preference/group_score"] == pytest.approx(-got["preference/group_score"])

@@ -9,7 +9,7 @@ import torch
 from pairs import random_pairs, reference_pairs
 from torch.testing import assert_close
 
-from tandem.contracts import facts_of, survey_of
+from tandem.contracts import batch_statistics_of, facts_of
 from tandem.losses import reduction
 from tandem.losses.kto import kto, mismatched_kl
 from tandem.losses.pairs import of_pairs, reward_of
@@ -313,12 +313,12 @@ def with_mismatched(logp):
 
 def test_kto_measures_rewards_against_the_kl_of_mismatched_rows(vectors):
     batch = with_mismatched([0.5, 0.3, -0.2])
-    surveyed = survey_of(kto)(batch)
-    assert_close(surveyed, torch.full_like(batch.logp, 0.2))
+    statistics = batch_statistics_of(kto)(batch)
+    assert_close(statistics, torch.full_like(batch.logp, 0.2))
     weight = reduction.sequence_mean(batch.mask & ~batch.baseline[:, None])
-    value = (kto(batch, surveyed) * weight).sum()
+    value = (kto(batch, statistics) * weight).sum()
     assert_close(value, vectors["kto/z.2"], atol=1e-6, rtol=0)
-    got = reduce_metrics(own_metrics(kto, batch, surveyed))
+    got = reduce_metrics(own_metrics(kto, batch, statistics))
     assert got["preference/mismatched_kl"] == pytest.approx(0.2)
     assert got["preference/chosen_reward"] == pytest.approx(-0.01)
     assert got["preference/rejected_reward"] == pytest.approx(-1.3 / 30)
@@ -330,8 +330,8 @@ def test_a_kl_below_zero_is_an_estimate_that_is_cut_off():
 
 def test_kto_weighs_good_and_bad_rows():
     batch = with_mismatched([0.5, 0.3, -0.2])
-    surveyed = survey_of(kto)(batch)
-    plain, uneven = kto(batch, surveyed), kto(batch, surveyed, desirable=2.0, undesirable=0.5)
+    statistics = batch_statistics_of(kto)(batch)
+    plain, uneven = kto(batch, statistics), kto(batch, statistics, desirable=2.0, undesirable=0.5)
     assert_close(uneven[:6:2], 2 * plain[:6:2])
     assert_close(uneven[1:6:2], 0.5 * plain[1:6:2])
     assert not plain[6:].any()

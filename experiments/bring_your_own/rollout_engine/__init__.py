@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from tandem import register_rollout_engine
 from tandem.policies.engines.protocol import RolloutEngine, Weights
-from tandem.policies.language.decoding import Answers, answer
+from tandem.policies.language.records import Answers
+from tandem.policies.language.sampling import Local
 
 
 @register_rollout_engine("copying")
@@ -25,4 +26,4 @@ class Copying(RolloutEngine):
         self.given += 1
 
     def answer(self, prompts, keys, *, sampling, endings) -> Answers:
-        return answer(self.model, prompts, keys, sampling=sampling, endings=endings)
+        return Local(self.model).answer(prompts, keys, sampling=sampling, endings=endings)

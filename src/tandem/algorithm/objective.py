@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.contracts import facts_of, metrics_of, summary_of, survey_of, unwrap_partial
+from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
 from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, WrongOutput, named, place_of
 from tandem.experience import Budget, Experience, select_rows
 from tandem.losses import importance
@@ -71,8 +71,8 @@ class Objective(ABC):
         self.corrected = {n for n, t in self.terms.items() if not facts_of(t.correction).neutral}
         self.metrics = {name: metrics_of(term.loss) for name, term in self.terms.items()}
         self.metrics_of_corrections = {n: metrics_of(t.correction) for n, t in self.terms.items()}
-        surveys = {name: survey_of(term.loss) for name, term in self.terms.items()}
-        self.surveys = {name: survey for name, survey in surveys.items() if survey is not None}
+        declared = {name: batch_statistics_of(term.loss) for name, term in self.terms.items()}
+        self.statistics = {name: find for name, find in declared.items() if find is not None}
         self.unchecked = {
             name for name, term in self.terms.items() if may_hide_statistics(term.loss)
         }
@@ -94,17 +94,17 @@ class Objective(ABC):
         weighed = {n: partial(WEIGHTS.ask, term.weights) for n, term in self.terms.items()}
         return {name: distributed.with_all_rows(call)(mask) for name, call in weighed.items()}
 
-    def survey(self, policy, rows: Experience, budget: Budget) -> Experience:
+    def add_statistics(self, policy, rows: Experience, budget: Budget) -> Experience:
         """Let losses look at all rows of an update, before any cut; most have no wish to.
 
         What the policy said is kept where one forward pass holds all rows: it is not asked again.
         """
-        if not self.surveys:
+        if not self.statistics:
             return rows
         parts = budget.cut(policy.row_cost(rows.rollout))
         most = distributed.all_max(torch.tensor(len(parts)))
         alone = int(most) == 1 and not self.whole_groups  # whose cut may be another one
-        seen: dict[str, list[Record | Summary]] = {name: [] for name in self.surveys}
+        seen: dict[str, list[Record | Summary]] = {name: [] for name in self.statistics}
         # A rank of fewer parts asks the last one again: ranks may wait for one another's weights.
         for number in range(int(most)):
             part = parts[min(number, len(parts) - 1)]
@@ -116,11 +116,11 @@ class Objective(ABC):
         order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
         with torch.no_grad():
             found = {
-                name: distributed.with_all_rows(survey)(take(concat(seen[name]), order))
-                for name, survey in self.surveys.items()
+                name: distributed.with_all_rows(find)(take(concat(seen[name]), order))
+                for name, find in self.statistics.items()
             }
-        surveyed = {name: pad_steps(x, width) for name, x in found.items()}
-        return replace(rows, surveyed=surveyed, record=take(record, order) if alone else None)
+        statistics = {name: pad_steps(x, width) for name, x in found.items()}
+        return replace(rows, statistics=statistics, record=take(record, order) if alone else None)
 
     def __call__(self, policy, rows: Experience) -> Outcome:
         record = self.record(policy, rows) if rows.record is None else rows.record
@@ -158,7 +158,7 @@ def may_hide_statistics(loss: Callable) -> bool:
     they find in all rows, and one with a state must not be asked twice."""
     own = facts_of(loss)
     return (
-        own.survey is None
+        own.batch_statistics is None
         and not own.averages
         and not isinstance(unwrap_partial(loss)[0], nn.Module)
     )
@@ -196,7 +196,7 @@ def refuse_statistics(loss: Callable, batch: Record, whole: Tensor) -> None:
 
 
 def summarised(loss: Callable, batch: Record) -> Record | Summary:
-    """What the survey of a loss sees of these rows."""
+    """What the batch statistics of a loss see of these rows."""
     of = summary_of(loss)
     if of is None:
         return batch
@@ -205,7 +205,7 @@ def summarised(loss: Callable, batch: Record) -> Record | Summary:
 
 def found(rows: Experience, term: str) -> tuple[Tensor, ...]:
     """What the loss of a term found in all rows of the update; nothing for most losses."""
-    return (rows.surveyed[term],) if term in rows.surveyed else ()
+    return (rows.statistics[term],) if term in rows.statistics else ()
 
 
 def counted(rows: Experience) -> Tensor:

@@ -9,6 +9,7 @@ from tandem.contracts.facts import (
     Facts,
     Switch,
     Wrapper,
+    batch_statistics_of,
     bind_declared,
     declare,
     defaults_of,
@@ -20,7 +21,6 @@ from tandem.contracts.facts import (
     parts_of,
     select_numbers,
     summary_of,
-    survey_of,
     unwrap_partial,
 )
 from tandem.contracts.registration import (
@@ -66,6 +66,7 @@ __all__ = [
     "Wrapper",
     "above",
     "at_least",
+    "batch_statistics_of",
     "between",
     "bind_declared",
     "declare",
@@ -110,6 +111,5 @@ __all__ = [
     "rising",
     "select_numbers",
     "summary_of",
-    "survey_of",
     "unwrap_partial",
 ]

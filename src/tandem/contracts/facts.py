@@ -58,10 +58,10 @@ class Facts:
     on_fresh_samples: bool = False  # it is the policy gradient there and nowhere else
     reads_density: bool = False  # it takes the log-probability of a step for a density
     reward: Callable | None = None  # of pairs: (batch, *, numbers) -> [B, 1], see losses/pairs.py
-    # survey(batch, *, numbers) -> [B, T] sees all rows of an update, without gradient and before
-    # any cut; the loss is then called as loss(batch, surveyed, *, numbers). `summary(batch, *,
-    # numbers)` -> [B, T] says something of each row, and the survey gets it as a `Summary`.
-    survey: Callable | None = None
+    # batch_statistics(batch, *, numbers) -> [B, T] sees all rows of an update, without gradient and
+    # before any cut; the loss is then called as loss(batch, statistics, *, numbers). `summary(
+    # batch, *, numbers)` -> [B, T] says something of each row, and they get it as a `Summary`.
+    batch_statistics: Callable | None = None
     summary: Callable | None = None
 
     # Of advantages.
@@ -183,9 +183,9 @@ def iterate_innermost(component: Callable, where: str) -> Iterator[tuple[str, Ca
         yield from iterate_innermost(inner, f"{where}.{key}")
 
 
-def survey_of(component: Callable) -> Callable | None:
-    """The survey that a loss declared, bound to numbers of the loss; None if it needs none."""
-    return bind_declared(component, facts_of(component).survey)
+def batch_statistics_of(component: Callable) -> Callable | None:
+    """The batch statistics of a loss, bound to numbers of the loss; None if it needs none."""
+    return bind_declared(component, facts_of(component).batch_statistics)
 
 
 def metrics_of(component: Callable) -> Callable | None:
@@ -195,7 +195,7 @@ def metrics_of(component: Callable) -> Callable | None:
 
 
 def summary_of(component: Callable) -> Callable | None:
-    """What the survey of a loss sees of each row, bound to numbers of the loss; None: all of it."""
+    """What statistics see of each row, bound to numbers of the loss; None: all of it."""
     return bind_declared(component, facts_of(component).summary)
 
 

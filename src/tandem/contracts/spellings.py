@@ -90,7 +90,7 @@ def adapt_to_group(function: Callable, accepted: Sequence[Spelling]) -> Callable
 
 def _is_number(parameter: Parameter) -> bool:
     """What a keyword can set, or what a loss found in all rows of an update."""
-    if parameter.name == "surveyed":
+    if parameter.name == "statistics":
         return True
     has_default = parameter.default is not Parameter.empty
     return parameter.kind in KEYWORD or (

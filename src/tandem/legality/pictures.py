@@ -145,7 +145,7 @@ def snapshots_have_names_of_their_own(case: Case) -> Iterator[str]:
 def groups_share_their_noise(case: Case) -> Iterator[str]:
     """Errors differ more between noise levels than between samples."""
     facts, regression = case.loss_facts, case.algorithm.timestep_sampling
-    compares = facts.whole_groups or facts.survey is not None
+    compares = facts.whole_groups or facts.batch_statistics is not None
     if compares and case.domain == PICTURES and regression is not None and not regression.shared:
         yield (
             f"algorithm.timestep_sampling.shared=false: {name_of(case.loss)} compares the samples "

@@ -106,16 +106,16 @@ def has_gone_far(batch: DecoupledBatch, *, clip_low: float, clip_high: float) ->
 
 
 def dgpo_metrics(
-    batch: DecoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
+    batch: DecoupledBatch, statistics: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
     """What groups say, the objective that the paper writes, and the part that a clip silenced.
 
-    `surveyed`: [B, T], S of each row's group.
+    `statistics`: [B, T], S of each row's group.
     """
     values = {
-        "group_score": surveyed,
-        "group_weight": surveyed.sigmoid(),
-        "group_loss": softplus(surveyed),
+        "group_score": statistics,
+        "group_weight": statistics.sigmoid(),
+        "group_loss": softplus(statistics),
         "clip_frac": has_gone_far(batch, clip_low=clip_low, clip_high=clip_high),
     }
     return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
@@ -127,13 +127,13 @@ def dgpo_metrics(
     on_errors=True,
     units={"beta": "none", "clip_low": "none", "clip_high": "none"},
     zero_at_zero_advantage=True,
-    survey=group_score,
+    batch_statistics=group_score,
     summary=beyond_reference,
     metrics=dgpo_metrics,
 )
 def dgpo(
     batch: DecoupledBatch,
-    surveyed: Tensor,
+    statistics: Tensor,
     *,
     beta: Annotated[
         float, positive
@@ -152,7 +152,7 @@ def dgpo(
     """
     own = energy(batch.error)
     silent = has_gone_far(batch, clip_low=clip_low, clip_high=clip_high)
-    return surveyed.sigmoid() * batch.advantages * torch.where(silent, own.detach(), own)
+    return statistics.sigmoid() * batch.advantages * torch.where(silent, own.detach(), own)
 
 
 # Groups as preferences, against the policy's own fast average (DGPO without a reference)
@@ -161,13 +161,13 @@ def dgpo(
     on_errors=True,
     units={"beta": "none", "clip_low": "none", "clip_high": "none"},
     zero_at_zero_advantage=True,
-    survey=group_score,
+    batch_statistics=group_score,
     summary=beyond_average,
     metrics=dgpo_metrics,
 )
 def dgpo_fast(
     batch: DecoupledBatch,
-    surveyed: Tensor,
+    statistics: Tensor,
     *,
     beta: Annotated[float, positive] = 2000.0,  # per unit of a mean squared velocity error
     clip_low: Annotated[
@@ -179,4 +179,4 @@ def dgpo_fast(
 
     Shape: [B, T]. Source: DGPO without a reference, arXiv:2510.08425.
     """
-    return dgpo(batch, surveyed, beta=beta, clip_low=clip_low, clip_high=clip_high)
+    return dgpo(batch, statistics, beta=beta, clip_low=clip_low, clip_high=clip_high)

@@ -119,17 +119,19 @@ def centres(rows: Summary, *, advantage_clip: float, centre: Pool, tilt: Tilt) -
 
 
 def crd_metrics(
-    batch: DecoupledBatch, surveyed: Tensor, *, advantage_clip: float, adaptive: bool
+    batch: DecoupledBatch, statistics: Tensor, *, advantage_clip: float, adaptive: bool
 ) -> dict[str, Metric]:
     """How implicit and given rewards go together, both less the mean of their centres: their
     correlation, and how often they agree in sign where both are off their centres by more than
     rounding: a policy that is the old one, or nearly so, implies nothing yet.
 
-    `surveyed`: [B, T, N, 2], the centres.
+    `statistics`: [B, T, N, 2], the centres.
     """
-    given = optimality(batch.advantages, advantage_clip=advantage_clip) - surveyed[..., 1].mean(-1)
+    given = optimality(batch.advantages, advantage_clip=advantage_clip) - statistics[..., 1].mean(
+        -1
+    )
     reward = implicit_reward(batch, adaptive=adaptive)
-    implied = reward - surveyed[..., 0].mean(-1)
+    implied = reward - statistics[..., 0].mean(-1)
     rounding = ROUNDING * denoising_loss(batch.old_error, adaptive=adaptive)
     differs = batch.mask & (given.abs() > ROUNDING) & (implied.abs() > rounding)
     return {
@@ -145,13 +147,13 @@ def crd_metrics(
     reads={"old_error"},
     on_errors=True,
     units={"beta": "none", "advantage_clip": "none"},
-    survey=centres,
+    batch_statistics=centres,
     summary=implicit_reward,
     metrics=crd_metrics,
 )
 def crd(
     batch: DecoupledBatch,
-    surveyed: Tensor,
+    statistics: Tensor,
     *,
     beta: Annotated[float, positive] = 1.0,
     advantage_clip: Annotated[float, positive] = 5.0,
@@ -167,7 +169,7 @@ def crd(
     group must share their noise levels, whose errors differ more than those of two samples.
     Source: Centred Reward Distillation, as Flow-Factory has it.
     """
-    implied = implicit_reward(batch, adaptive=adaptive)[..., None] - surveyed[..., 0]
+    implied = implicit_reward(batch, adaptive=adaptive)[..., None] - statistics[..., 0]
     given = optimality(batch.advantages, advantage_clip=advantage_clip)[..., None]
-    value = fit(beta * implied, given - surveyed[..., 1]).mean(-1)
+    value = fit(beta * implied, given - statistics[..., 1]).mean(-1)
     return torch.where(batch.mask, advantage_clip / beta * value, 0)

@@ -1,6 +1,6 @@
 """Policy losses that treat some steps of an update unlike the others, [B, T].
 
-Which steps, only all rows of the update can tell: a survey sees them before they are cut.
+Which steps, only all rows of the update can tell: its statistics see them before they are cut.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def share(part: float, batch: CoupledBatch) -> int:
     return max(1, int(part * int(batch.trained.sum())))
 
 
-def clip_cov_survey(
+def find_clipped(
     batch: CoupledBatch,
     *,
     clip_low: float,
@@ -85,14 +85,14 @@ def clip_cov_survey(
 
 
 def clip_cov_metrics(
-    batch: CoupledBatch, surveyed: Tensor, *, clip_low: float, clip_high: float
+    batch: CoupledBatch, statistics: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
     """PPO's own, and the fraction of steps that were drawn.
 
-    `surveyed`: [B, T] bool, the steps that were drawn.
+    `statistics`: [B, T] bool, the steps that were drawn.
     """
     clipped = clip_metrics(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
-    return clipped | {"actor/clip_cov_selected": masked_mean(surveyed, batch.mask)}
+    return clipped | {"actor/clip_cov_selected": masked_mean(statistics, batch.mask)}
 
 
 # Clipped surrogate; a few steps of high covariance, drawn by lot, lose their gradient (Clip-Cov)
@@ -102,12 +102,12 @@ def clip_cov_metrics(
     units={"clip_low": "clip", "clip_high": "clip", "part": "none", "between": "none"},
     zero_at_zero_advantage=True,
     refused=SPARES_ENTROPY,
-    survey=clip_cov_survey,
+    batch_statistics=find_clipped,
     metrics=clip_cov_metrics,
 )
 def clip_cov(
     batch: CoupledBatch,
-    surveyed: Tensor,
+    statistics: Tensor,
     *,
     clip_low: Annotated[float, within(0, 1)] = 0.2,
     clip_high: Annotated[float, at_least(0)] = 0.2,
@@ -122,23 +122,23 @@ def clip_cov(
     A drawn step still counts in the mean. Source: Clip-Cov, arXiv:2505.22617. Shape: [B, T].
     """
     plain = ppo(batch, clip_low=clip_low, clip_high=clip_high)
-    return torch.where(surveyed.bool(), 0, plain)
+    return torch.where(statistics.bool(), 0, plain)
 
 
-def kl_cov_survey(batch: CoupledBatch, *, part: float) -> Tensor:
+def find_penalised(batch: CoupledBatch, *, part: float) -> Tensor:
     """[B, T] bool, True for the `part` of all steps with the highest covariance above 0."""
     c = covariance(batch)
     return highest(c, batch.trained & (c > 0), share(part, batch))
 
 
-def kl_cov_metrics(batch: CoupledBatch, surveyed: Tensor, *, coef: float) -> dict[str, Metric]:
+def kl_cov_metrics(batch: CoupledBatch, statistics: Tensor, *, coef: float) -> dict[str, Metric]:
     """Fraction of steps that were held back, and how much that costs per step.
 
-    `surveyed`: [B, T] bool, the steps that are held back.
+    `statistics`: [B, T] bool, the steps that are held back.
     """
-    moved = torch.where(surveyed.bool(), (batch.logp - batch.old_logp).abs(), 0)
+    moved = torch.where(statistics.bool(), (batch.logp - batch.old_logp).abs(), 0)
     return {
-        "actor/kl_cov_selected": masked_mean(surveyed, batch.mask),
+        "actor/kl_cov_selected": masked_mean(statistics, batch.mask),
         "actor/kl_cov_penalty": masked_mean(coef * moved, batch.mask),
     }
 
@@ -149,12 +149,12 @@ def kl_cov_metrics(batch: CoupledBatch, surveyed: Tensor, *, coef: float) -> dic
     reads={"old_logp"},
     units={"part": "none", "coef": "none"},
     refused=SPARES_ENTROPY,
-    survey=kl_cov_survey,
+    batch_statistics=find_penalised,
     metrics=kl_cov_metrics,
 )
 def kl_cov(
     batch: CoupledBatch,
-    surveyed: Tensor,
+    statistics: Tensor,
     *,
     part: Annotated[float, fraction] = 2e-4,  # of all steps of an update; published: 2e-4 to 2e-3
     coef: Annotated[float, at_least(0)] = 1.0,  # of |log p - log p_old|
@@ -165,7 +165,7 @@ def kl_cov(
     """
     held_back = coef * (batch.logp - batch.old_logp).abs()
     gain = ratio_of(batch.logp, batch.old_logp) * batch.advantages
-    return torch.where(surveyed.bool(), held_back, 0) - gain
+    return torch.where(statistics.bool(), held_back, 0) - gain
 
 
 @register_policy_loss(
@@ -195,9 +195,9 @@ class TopEntropy(LossWrapper):
         super().__post_init__()
 
     def own_facts(self, declared: Facts) -> Facts:
-        return replace(super().own_facts(declared), survey=self.survey)
+        return replace(super().own_facts(declared), batch_statistics=self.find_steps)
 
-    def survey(self, batch: CoupledBatch) -> Tensor:
+    def find_steps(self, batch: CoupledBatch) -> Tensor:
         """[B, T] bool, True where a step is kept."""
         mask = batch.trained
         entropy = batch.entropy[mask]
@@ -207,10 +207,10 @@ class TopEntropy(LossWrapper):
         below = math.ceil((1 - self.part) * (len(entropy) - 1) - 1e-9)
         return mask & (batch.entropy >= entropy.kthvalue(below + 1).values)
 
-    def __call__(self, batch: CoupledBatch, surveyed: Tensor) -> Tensor:
-        return torch.where(surveyed.bool(), self.loss(batch), 0)
+    def __call__(self, batch: CoupledBatch, statistics: Tensor) -> Tensor:
+        return torch.where(statistics.bool(), self.loss(batch), 0)
 
-    def metrics(self, batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
-        """The loss's own, and the fraction of steps that are kept. `surveyed`: [B, T] bool."""
-        kept = masked_mean(surveyed, batch.mask)
+    def metrics(self, batch: CoupledBatch, statistics: Tensor) -> dict[str, Metric]:
+        """The loss's own, and the fraction of steps that are kept. `statistics`: [B, T] bool."""
+        kept = masked_mean(statistics, batch.mask)
         return own_metrics(self.loss, batch) | {"actor/top_entropy_kept": kept}

@@ -23,10 +23,10 @@ def mismatched_kl(batch: CoupledBatch) -> Tensor:
     return (total / rows.sum().clamp(min=1)).clamp(min=0).expand_as(batch.mask)
 
 
-def kto_metrics(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[str, Metric]:
+def kto_metrics(batch: CoupledBatch, statistics: Tensor, *, beta: float) -> dict[str, Metric]:
     """Means over good and over bad rows, and the KL that rewards are measured against.
 
-    `surveyed`: [B, T] nats, the KL.
+    `statistics`: [B, T] nats, the KL.
     """
     values = {
         "reward": beta * log_ratio(batch)[:, 0],
@@ -39,7 +39,7 @@ def kto_metrics(batch: CoupledBatch, surveyed: Tensor, *, beta: float) -> dict[s
         for name, x in values.items()
     }
     either = rows["chosen"] | rows["rejected"]
-    kl = Sum(torch.where(either, surveyed[:, 0], 0).sum(), either.sum())
+    kl = Sum(torch.where(either, statistics[:, 0], 0).sum(), either.sum())
     return means | {"preference/mismatched_kl": kl}
 
 
@@ -55,12 +55,12 @@ def by_reference(batch: CoupledBatch, *, beta: float) -> Tensor:
     units={"beta": "preference", "desirable": "none", "undesirable": "none"},
     zero_at_zero_advantage=True,
     reward=by_reference,
-    survey=mismatched_kl,
+    batch_statistics=mismatched_kl,
     metrics=kto_metrics,
 )
 def kto(
     batch: CoupledBatch,
-    surveyed: Tensor,
+    statistics: Tensor,
     *,
     beta: Annotated[float, positive] = 0.1,
     desirable: Annotated[
@@ -72,11 +72,11 @@ def kto(
 ) -> Tensor:
     """1 - sigmoid(beta (log ratio - z)) for good rows, 1 - sigmoid(beta (z - log ratio)) for bad.
 
-    z is the survey's KL. Good and bad are the signs of the advantage, and `desirable` and
+    z is the KL of mismatched rows. Good and bad are the signs of the advantage, and `desirable` and
     `undesirable` weigh them. Rows come in pairs, as many good as bad: the weights say what counts
     more, and have no unequal numbers to make up for (arXiv:2402.01306). Shape: [B, T].
     """
-    ahead = beta * (log_ratio(batch) - surveyed)
+    ahead = beta * (log_ratio(batch) - statistics)
     good, bad = desirable * (-ahead).sigmoid(), undesirable * ahead.sigmoid()
     value = torch.where(batch.advantages > 0, good, bad)
     return torch.where((batch.advantages != 0) & batch.mask, value, 0)

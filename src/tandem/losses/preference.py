@@ -231,12 +231,12 @@ def liked(batch: CoupledBatch) -> Tensor:
     return of_row(batch.advantages * (batch.logp - batch.ref_logp), batch)
 
 
-def ranking_metrics(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
+def ranking_metrics(batch: CoupledBatch, statistics: Tensor) -> dict[str, Metric]:
     """S and its sigmoid, and how often a group is ranked as the advantages do, over steps.
 
-    `surveyed`: [B, T], S of each row's group.
+    `statistics`: [B, T], S of each row's group.
     """
-    values = {"score": surveyed, "weight": surveyed.sigmoid(), "accuracy": surveyed < 0}
+    values = {"score": statistics, "weight": statistics.sigmoid(), "accuracy": statistics < 0}
     return {f"preference/group_{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
 
@@ -246,10 +246,10 @@ def ranking_metrics(batch: CoupledBatch, surveyed: Tensor) -> dict[str, Metric]:
     per="row",
     units={"beta": "preference"},
     zero_at_zero_advantage=True,
-    survey=disagreement,
+    batch_statistics=disagreement,
     metrics=ranking_metrics,
 )
-def group_preference(batch: CoupledBatch, surveyed: Tensor, *, beta: Temperature = 0.2) -> Tensor:
+def group_preference(batch: CoupledBatch, statistics: Tensor, *, beta: Temperature = 0.2) -> Tensor:
     """softplus(S) = -log sigmoid(-S), S of the row's group: a preference among all its samples.
 
     Of advantages +1 and -1 and groups of two it is DPO of half the beta; of velocity errors, at one
@@ -257,6 +257,6 @@ def group_preference(batch: CoupledBatch, surveyed: Tensor, *, beta: Temperature
     is that of the group on every row with an advantage, the gradient the row's own part of it.
     Shape: [B, T].
     """
-    own = -beta * surveyed.sigmoid() * liked(batch)
-    value = softplus(surveyed) + own - own.detach()
+    own = -beta * statistics.sigmoid() * liked(batch)
+    value = softplus(statistics) + own - own.detach()
     return torch.where((batch.advantages != 0).any(1, keepdim=True) & batch.mask, value, 0)

@@ -23,7 +23,9 @@ class LossWrapper(Wrapper):
     loss: Callable[[CoupledBatch], Tensor]
 
     def __post_init__(self) -> None:
-        if facts_of(self.loss).survey is not None:  # it would have to see the whole update
+        if (
+            facts_of(self.loss).batch_statistics is not None
+        ):  # it would have to see the whole update
             raise ValueError(
                 f"{self.says} calls the loss in it with one batch, but "
                 f"{unwrap_partial(self.loss)[0].__name__} looks at a whole update first; set "

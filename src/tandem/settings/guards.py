@@ -159,7 +159,7 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
         "old_values": rollout.old_values,
         "baseline": rollout.baseline,
         "returns": batch.returns,
-        **{f"surveyed.{name}": found for name, found in batch.surveyed.items()},
+        **{f"statistics.{name}": found for name, found in batch.statistics.items()},
     }
     tensors |= _select_pictures(rollout.outputs)
     known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}

@@ -74,7 +74,7 @@ class PostTraining(LightningHooks):
         experience = self.algorithm.experience(scores, rollout)
         with self.clock.phase("train"):
             for minibatch in self.minibatches(experience):
-                minibatch = self.objective.survey(self.policy, minibatch, self.plan.budget)
+                minibatch = self.objective.add_statistics(self.policy, minibatch, self.plan.budget)
                 for rows in self.microbatches(minibatch):
                     self.accumulate(self.objective(self.policy, rows))
                 if self.moved_too_far():

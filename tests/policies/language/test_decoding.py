@@ -11,7 +11,6 @@ from tandem import rng
 from tandem.policies.language.records import Endings
 from tandem.policies.language.sampling import Local, Rows, cuts, find_ended, left_padded
 from tandem.policies.language.tiny_lm import tiny_lm
-from tandem.policies.weights import FULL
 
 KEY = 7
 
@@ -69,7 +68,7 @@ def test_a_prefill_for_the_group_is_a_prefill_for_each_row(policy):
     rows = [prompt for prompt in policy.chat.encode(questions()) for _ in range(4)]
     keys = rng.key(KEY, torch.arange(8)[:, None], torch.arange(4)).reshape(32, 1)
     endings = Endings(tokens=policy.ends, strings=(), decode=policy.chat.decode_all)
-    each = Local(policy.network, FULL).answer(rows, keys, sampling=policy.sampling, endings=endings)
+    each = Local(policy.network).answer(rows, keys, sampling=policy.sampling, endings=endings)
     assert_close(each.tokens, group.sample.tokens.new_tensor(padded(responses(group))))
     assert_close(each.logp, group.behaviour_logp, atol=1e-6, rtol=0)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.policies.language.records import Answers, Endings, Sampling
-from tandem.policies.weights import Precision
+from tandem.policies.weights import FULL, Precision
 
 ONE_BY_ONE = 4096  # vocabulary up to which every token is given its noise in every draw
 BLOCK = 256  # tokens of a larger one that are drawn as one first
@@ -174,7 +174,7 @@ class Local:
     """The engine that needs no server, as it samples from the very weights that are trained:
     nothing is handed over, no second copy can be older, and no memory is given back."""
 
-    def __init__(self, model: nn.Module, precision: Precision) -> None:
+    def __init__(self, model: nn.Module, precision: Precision = FULL) -> None:
         self.model, self.precision = model, precision
 
     @torch.no_grad()
