@@ -39,7 +39,7 @@ OF = {
 }
 NAMES = ("live", "old", "fast", "ref", "teacher")
 
-INTRODUCTION = """# How often an update asks the transformer
+INTRODUCTION = """# Forward passes of an update
 
 Forward passes of a training step beyond those of sampling, for every picture and noise level (or
 step) of the update. An update reads velocities of the live policy, and of whom its loss compares

@@ -31,7 +31,7 @@ GROUPS = (
 )
 BESIDE = {"entropy": [EntropyBonus], "critic": [value_loss, gae_returns]}
 
-INTRODUCTION = """# What makes sense of what
+INTRODUCTION = """# Which function trains what
 
 An algorithm trains on one of three things, and functions are shared wherever they mean the same.
 

@@ -115,7 +115,7 @@ def page() -> str:
     ]
     return "\n".join(
         [
-            "# What holds of every algorithm",
+            "# Laws that hold for every algorithm",
             "",
             "A tick is a test of `tests/test_law_matrix.py`; a number says why a law is not one of "
             "that algorithm.",
