@@ -15,13 +15,14 @@ from omegaconf import OmegaConf
 from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_headline, write_next
 from tandem.compare.table import Table
-from tandem.config import ConfigError, configuration
+from tandem.config import ConfigError, check, configuration
 from tandem.record.reading.runs import find, read
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
 from tandem.sweep.job import Launch, Task, told
 from tandem.sweep.launch import conclude, launch, list_hydra_overrides, make_environment
 from tandem.sweep.launch import configuration as told_of
+from tandem.sweep.swept_values import find_one_that_runs
 from tandem.sweep.table import SweepSummary, summarise, write_headlines
 from tandem.sweep.words import name_job, parse_sweep
 
@@ -318,3 +319,13 @@ def test_hydra_is_told_of_no_group_that_composing_has_made_known_to_it():
     told = [word.removeprefix("++").partition("=")[0] for word in list_hydra_overrides(sweep)]
     assert told == ["swept/algorithm", "swept/algorithm/loss", "seed"]
     assert not any(known.get_type(name) is ObjectType.GROUP for name in told)
+
+
+def test_a_refusal_names_the_value_that_no_run_of_the_sweep_can_have():
+    """The reason speaks of the data, and what is swept is the algorithm."""
+    sweep = parse_sweep(["algorithm=grpo,dpo", "seed=0,1"], multirun=True)
+    with pytest.raises(ConfigError, match=r"^algorithm=dpo: data=sort_ladder has no chosen"):
+        find_one_that_runs(sweep, check)
+    sweep = parse_sweep(["group_size=4,1"], multirun=True)
+    with pytest.raises(ConfigError, match=r"^group_size=1: group_relative compares"):
+        find_one_that_runs(sweep, check)

@@ -37,8 +37,13 @@ def _run_with(value: str, sweep: Sweep, judge: Judge) -> Lines | None:
     rows = [(*sweep.shared, *row) for row in combine(sweep.swept, value)]
     run = next((row for row in rows if judge(row) is None), None)
     if run is None and judge(_drop_words(rows[0], value, sweep)) is not None:
-        raise ConfigError(explain_no_number(rows[0]) or judge(rows[0]))
+        raise ConfigError(explain_no_number(rows[0]) or _name_run(value, judge(rows[0])))
     return run
+
+
+def _name_run(value: str, reason: str | None) -> str:
+    """A refusal, and the swept value that no run of the sweep can have, where it says another."""
+    return f"{reason}" if not value or f"{value}:" in f"{reason}:" else f"{value}: {reason}"
 
 
 def combine(swept: Mapping[str, Sequence[str]], value: str) -> list[Lines]:
