@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from os import _exit as end_process  # at once, whatever other threads do; rewards cannot have it
 
-__all__ = ["INTERRUPTED", "STALLED", "STOPPED", "EngineUnavailable", "Stop", "end_process"]
+__all__ = [
+    "INTERRUPTED",
+    "STALLED",
+    "STOPPED",
+    "Abandoned",
+    "EngineUnavailable",
+    "Stop",
+    "end_process",
+]
 
 STOPPED = 3  # exit code of a run that a guard ended
 STALLED = 4  # of one that made no progress any more
@@ -21,3 +29,11 @@ class EngineUnavailable(Stop):
     It is raised before anything of an iteration was trained, so a checkpoint of that moment loses
     nothing.
     """
+
+
+class Abandoned(SystemExit):
+    """A run that was told to end waits for rewards no longer. As `EngineUnavailable`, it comes
+    before anything of an iteration was trained."""
+
+    def __init__(self) -> None:
+        super().__init__(INTERRUPTED)

@@ -5,8 +5,9 @@ import signal
 import time
 
 import pytest
+import torch
 from hanging import hangs_at, in_c, in_c_with_the_lock, in_python, said_by, started
-from toy_run import run
+from toy_run import expected_table, run
 
 from tandem.record import jsonl
 from tandem.record.checkpoint import find_newest_whole
@@ -36,6 +37,23 @@ def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, ho
     assert find_newest_whole(folder / "checkpoints").step == 2
     run(folder, resume=True)
     assert [line["iteration"] for line in jsonl.read(folder / "metrics.jsonl")] == [*range(7)]
+
+
+def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path, monkeypatch):
+    """Three rounds of 300 s. The iteration is given up as a whole, and done again later."""
+    monkeypatch.setattr("tandem.rewards.concurrency.GRACE", 0.5)
+    folder, hanging, straight = (tmp_path / name for name in ("run", "hanging", "straight"))
+    child = started(folder, reward=hangs_at(FOURTH, in_python, hanging), timeout=300.0)
+    wait_for(hanging)
+    os.kill(child.pid, signal.SIGTERM)
+    child.join(SOON)
+    assert child.exitcode == INTERRUPTED
+    assert find_newest_whole(folder / "checkpoints").step == 3
+    assert [line["iteration"] for line in jsonl.read(folder / "metrics.jsonl")] == [0, 1, 2]
+    run(folder, resume=True)
+    run(straight)
+    assert jsonl.read(folder / "metrics.jsonl") == jsonl.read(straight / "metrics.jsonl")
+    assert torch.equal(expected_table(folder), expected_table(straight))
 
 
 @pytest.mark.parametrize("how", [in_python, in_c])

@@ -106,13 +106,15 @@ def module_in(
     iterations: int = ITERATIONS,
     dies_at: int | None = None,
     guards: Guards = HEALTHY,
+    timeout: float | None = None,
 ) -> PostTraining:
     plan = BatchPlan(
         seed=0, iterations=iterations, prompts_per_step=6, group_size=4, num_minibatches=2,
         epochs=1, budget=Budget(), max_grad_norm=1.0,
     )  # fmt: skip
     return PostTraining(
-        policy=Policy(), algorithm=GRPO, rewards=Rewards({"threes": Reward(reward)}),
+        policy=Policy(), algorithm=GRPO,
+        rewards=Rewards({"threes": Reward(reward, timeout=timeout)}),
         stream=Stream(dies_at=dies_at), optimizer=partial(torch.optim.AdamW, lr=0.05),
         schedule=lambda iteration, iterations: 1 - iteration / (2 * iterations), plan=plan,
         guards=guards, folder=folder,

@@ -10,10 +10,33 @@ from concurrent.futures import Future
 import torch
 
 from tandem.rewards.result import Missing, attempt
+from tandem.stop import Abandoned
 
 # Rounds of calls in a row that all took too long: whoever hangs thrice is not asked any more.
 PATIENCE = 3
 HEARING = 0.25  # seconds: a signal that another thread caught is heard when a wait ends
+GRACE = 5.0  # seconds that calls have to come back once the run was told to end
+
+
+class Ending:
+    """Whether the run was told to end, and how long ago."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+
+    def begin(self) -> None:
+        self.since = time.monotonic()
+
+    def clear(self) -> None:
+        self.since = None
+
+    def refuse_to_wait(self) -> None:
+        """Raise Abandoned once calls had their grace."""
+        if self.since is not None and time.monotonic() - self.since >= GRACE:
+            raise Abandoned
+
+
+ENDING = Ending()
 
 
 def at_once(
@@ -45,6 +68,7 @@ class Calls:
         with self.changed:
             try:
                 while len(self.answers) < len(self.asked):
+                    ENDING.refuse_to_wait()
                     self.changed.wait(self._until_one_is_late())
                     self._give_up(PATIENCE * count)
             finally:  # nobody waits any more

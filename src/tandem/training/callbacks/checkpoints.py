@@ -16,7 +16,7 @@ from tandem.record.checkpoint import find_newest_whole, publish, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
-from tandem.stop import EngineUnavailable
+from tandem.stop import Abandoned, EngineUnavailable
 from tandem.training.lightning_hooks import owned
 from tandem.training.module import PostTraining
 
@@ -41,9 +41,10 @@ class Checkpoints(Callback):
         self.publish(trainer, module)  # a run may end before its time
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
-        """Whoever did not answer may be there again, and the run goes on from here."""
+        """Whoever did not answer may be there again, and the run goes on from here; so it does
+        where it was told to end and waits for rewards no longer."""
         # With several ranks each may have stopped at another place, and nobody waits for nobody.
-        if isinstance(exception, EngineUnavailable) and distributed.world_size() == 1:
+        if isinstance(exception, EngineUnavailable | Abandoned) and distributed.world_size() == 1:
             self.publish(trainer, module)
             log.warning("go on with: python train.py resume=%s", self.record.folder)
 

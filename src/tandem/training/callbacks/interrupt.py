@@ -11,7 +11,9 @@ from typing import NoReturn
 
 from lightning.pytorch import Callback, Trainer
 
+from tandem import distributed
 from tandem.record.checkpoint import find_newest_step
+from tandem.rewards.concurrency import ENDING
 from tandem.stop import INTERRUPTED, end_process
 from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.callbacks.signals import Ear, Pipe
@@ -87,6 +89,8 @@ class Interrupt(Callback):
             first = self.received is None
             self.received = signal.Signals(number)
         if first:
+            if distributed.world_size() == 1:  # ranks must end at one place
+                ENDING.begin()
             name = self.received.name
             _say(f"{name}: ending after this iteration, with a checkpoint; once more ends at once")
 
@@ -103,6 +107,7 @@ class Interrupt(Callback):
         return f"go on with: python train.py resume={self.checkpoints.record.folder}"
 
     def _restore(self) -> None:
+        ENDING.clear()
         if self._before:
             self._pipe.close()
         for number, handler in self._before.items():
