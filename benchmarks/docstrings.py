@@ -114,7 +114,7 @@ def inherited(module: str, names: tuple[str, ...]) -> str | None:
     """The docstring of the method that a method stands for."""
     try:
         return inspect.getdoc(reduce(getattr, names, importlib.import_module(module)))
-    except ImportError:  # a library that is not installed here
+    except (ImportError, AttributeError):  # a library that is not here, or another checkout
         return None
 
 

@@ -20,6 +20,10 @@ from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))  # run as a script, it finds its neighbour
+
+from benchmarks.docstrings import publics, share  # noqa: E402
+
 RESULTS = HERE / "results"
 STEPS = {
     "one GRPO step (tiny_lm, 2 updates)": ("model=tiny_lm", "algorithm=grpo", "num_minibatches=2"),
@@ -99,6 +103,7 @@ def of_tree(root: Path) -> dict[str, object]:
             1000 * probes / sum(lines.values()), 1
         ),
         "deepest nesting of a function": max(nesting(body) for body in bodies),
+        "public docstrings that say all they must, percent": round(share(publics(package)), 1),
         "YAML files in conf/": sum(1 for _ in (root / "conf").rglob("*.yaml")),
     }
 

@@ -1,12 +1,16 @@
 """The rule for public docstrings, and that 95 % of them keep it (benchmarks/docstrings.py)."""
 
 import ast
+import re
+from pathlib import Path
 
 import pytest
 
 from benchmarks.docstrings import Public, publics, share
 
 FEWEST = 95.0  # percent
+SRC = Path(__file__).parents[1] / "src" / "tandem"
+RIDDLE = re.compile(r"(What|Where|Who|Whoever|Whether|How|Which|When|Why|From)\b")
 
 
 def lacks(source, doc=""):
@@ -49,3 +53,8 @@ def test_public_docstrings_give_shapes_units_errors_and_sources():
 def test_the_mathematics_keeps_the_rule_without_exception():
     rooms = ("tandem.advantages.", "tandem.losses.", "tandem.dynamics.")
     assert not [one.place for one in publics() if one.place.startswith(rooms) and one.lacks]
+
+
+def test_a_module_s_docstring_opens_with_the_noun_that_it_is():
+    texts = {path: ast.get_docstring(ast.parse(path.read_text())) for path in SRC.rglob("*.py")}
+    assert not [path.name for path, text in texts.items() if text and RIDDLE.match(text)]

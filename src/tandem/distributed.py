@@ -165,7 +165,7 @@ def _reduce(value: Tensor, operation: dist.ReduceOp) -> Tensor:
 
 
 def _to_backend(value: Tensor) -> Tensor:
-    """Where the backend can reach it: NCCL knows GPUs only."""
+    """The tensor where the backend can reach it: NCCL knows GPUs only."""
     return value.cuda() if dist.get_backend() == "nccl" else value
 
 

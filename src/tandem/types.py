@@ -70,7 +70,7 @@ PER_STEP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """What a policy did. Rows compared with one another share a `group`, unique over ranks."""
+    """Samples of a policy. Rows compared with one another share a `group`, unique over ranks."""
 
     sample: Any  # opaque: only the policy that made it opens it
     # What rewards and people see: texts, or pictures, uint8 [H, W, 3].
@@ -107,7 +107,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What rewards said of each sample. A sample without a score leaves its group's statistics."""
+    """The rewards of samples. A sample without a score leaves its group's statistics."""
 
     total: Tensor  # [B] float32 weighted sum of the parts; 0 where not scored
     parts: Mapping[str, Tensor]  # name -> [B] float32, NaN where that reward gave none
@@ -138,7 +138,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What dynamics say of Gaussian steps, x' ~ N(mean, std^2); only the KLs carry a gradient."""
+    """Gaussian steps x' ~ N(mean, std^2) of the dynamics; only the KLs carry a gradient."""
 
     std: Tensor  # [B, T] of every latent dimension
     sigma: Tensor  # [B, T] noise level before the step
@@ -150,7 +150,8 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a policy says of steps that were taken, with gradient; 0 outside the mask."""
+    """Log-probabilities of steps that were taken, and what goes with them, with gradient; 0 outside
+    the mask."""
 
     logp: Tensor  # [B, T] nats
     entropy: Tensor | None = None  # [B, T] nats; None: not asked for
@@ -182,7 +183,7 @@ class CoupledBatch:
 
     @property
     def evidence(self) -> Tensor:
-        """What carries the gradient of the policy: [B, T]."""
+        """The tensor that carries the gradient of the policy: [B, T]."""
         return self.logp
 
     @property
@@ -216,7 +217,7 @@ class DecoupledBatch:
 
     @property
     def evidence(self) -> Tensor:
-        """What carries the gradient of the policy: [B, T, D]."""
+        """The tensor that carries the gradient of the policy: [B, T, D]."""
         return self.error
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ def best_gap(
     compares="group", rewards=at_least(0), set_size="k", whole_group_is_no_set=True
 )
 def pass_at_k(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
-    """What a sample adds to passing within k samples, over all sets of k of its group at once.
+    """Gain of a sample for passing within k samples, over all sets of k of its group at once.
 
     With mu = pass@k of the group and sd = sqrt(mu (1 - mu)): a correct sample gets (1 - mu) / sd, a
     wrong one (1 - mu - P(k - 1 others all wrong)) / sd; 0 where sd is 0, or fewer than k were

@@ -1,4 +1,4 @@
-"""Which sample of a group is preferred to which: (Scores, Rollout) -> [B, T]."""
+"""Preference advantages, +1 and -1 within a group: (Scores, Rollout) -> [B, T]."""
 
 from __future__ import annotations
 

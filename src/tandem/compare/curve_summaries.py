@@ -1,4 +1,4 @@
-"""What learning curves come to: area, place of a threshold, final level, by variant."""
+"""Summaries of learning curves by variant: area, place of a threshold, final level."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tandem.settings.renamed import was_renamed
 
 
 def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str | None:
-    """What an error of Hydra about such a choice means; None: it is about something else.
+    """The meaning of an error of Hydra about such a choice; None: it is about something else.
 
     given: the choices of the command line, which need not be those that Hydra fell over.
     """
@@ -43,7 +43,7 @@ def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path)
 
 
 def _places(said: str) -> str | None:
-    """Where a group stands that was chosen under another name, or under none: Hydra lists it."""
+    """Places of a group that was chosen under another name, or under none: Hydra lists them."""
     listed = re.search(r"Did you mean to override (?:one of )?([^?]+)\?", said)
     chosen = re.search(r"use \+(\S+)", said)
     if listed is None or chosen is None:

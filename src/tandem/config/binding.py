@@ -28,7 +28,7 @@ BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What will be called, with what. `partial`: its positional arguments come at call time."""
+    """A call to be made, with its arguments. `partial`: its positional ones come at call time."""
 
     target: Callable
     arguments: Mapping[str, Any]

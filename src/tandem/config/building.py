@@ -12,7 +12,7 @@ from tandem.config.plain import key_of, to_plain
 
 
 def build(node: DictConfig | dict[str, Any], where: str = "") -> Any:
-    """What the `_target_`s of a node make, innermost first. Constructors see plain values only.
+    """The objects that a node's `_target_`s make, innermost first. Constructors see plain values.
 
     `where` is the key that messages name; a part of a configuration knows its own.
     """

@@ -84,7 +84,7 @@ def _bind_component(config: Mapping[str, Any], group: str) -> Any:
 
 
 def _refuse_unmet_needs(case: Case) -> None:
-    """What the algorithm reads and the policy cannot say; neither has weights yet."""
+    """Raise for what the algorithm reads and the policy cannot say; neither has weights yet."""
     algorithm, policy = case.algorithm, _make(case.model)
     provided = policy.describe(algorithm.request(case.sampling)).provides
     provided -= OF_SAMPLES if case.is_offline else frozenset()

@@ -1,4 +1,4 @@
-"""From a command line to one configuration, or to one line that says which word of it is wrong."""
+"""Composition of a command line: one configuration, or one line about the word that is wrong."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _add_hydra(source: Loader, choices: Sequence[str]) -> Composition:
 
 
 def read_option(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
-    """What the file of an option says by itself, in conf/ or beside the plugins of a command."""
+    """The file of an option by itself, in conf/ or beside the plugins of a command."""
     source = make_loader(import_plugins(overrides))
     return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
 
@@ -155,7 +155,7 @@ def _list_plugins(given: Sequence[Override]) -> object:
 
 @contextmanager
 def _reword_errors(choices: Sequence[Override] = ()) -> Iterator[None]:
-    """What Hydra finds wrong, in one line."""
+    """Raise what Hydra finds wrong as one line."""
     try:
         yield
     except MissingConfigException as error:
@@ -175,7 +175,7 @@ def _explain_missing_option(error: MissingConfigException) -> str:
 
 
 def shorten_error(error: Exception) -> str:
-    """What an error of Hydra or OmegaConf says, without its advice for programmers."""
+    """The message of an error of Hydra or OmegaConf, without its advice for programmers."""
     said = re.sub(r"\n\s*(full_key|object_type|See|To append).*", "", str(error), flags=re.S)
     return " ".join(said.split())
 

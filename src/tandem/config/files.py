@@ -40,7 +40,7 @@ class Yaml(*FAST):
 
 @dataclass
 class Read(ConfigResult):
-    """What Hydra reads of a file, its defaults list, beside the content of it."""
+    """A file as Hydra reads it, its defaults list, beside the content of it."""
 
     plain: Any = None
 

@@ -26,7 +26,7 @@ class Rates:
 
 
 def around(rate: float) -> Rates:
-    """Where one number alone is known to work: from its half to its double."""
+    """The range around a number that alone is known to work: from its half to its double."""
     return Rates(low=rate / 2, high=2 * rate)
 
 

@@ -95,7 +95,8 @@ class Loader(ConfigLoaderImpl):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """What a command line's choices make, and the numbers of the parts that they replaced."""
+    """The configuration of a command line's choices, and the numbers of the parts that they
+    replaced."""
 
     cfg: DictConfig
     choices: Mapping[str, str | None]  # group -> its option
@@ -145,7 +146,7 @@ def _find_swaps(
 
 
 def read(default: ResultDefault, repo: IConfigRepository) -> Plain:
-    """What a file says, put where its package says; nothing of Hydra's own files."""
+    """The content of a file, put where its package says; nothing of Hydra's own files."""
     path = default.config_path
     found = repo.load_config(path)
     package = default.package if default.package is not None else found.header["package"]
@@ -161,7 +162,7 @@ def place_content(content: Any, package: str | None) -> Plain:
 
 
 def merge(into: Plain, own: Mapping[str, Any]) -> None:
-    """What `own` says beats what stands there. `~` deletes it, and `???` leaves it as it is."""
+    """Let `own` win over what stands there. `~` deletes it, and `???` leaves it as it is."""
     for name, value in own.items():
         if value == DELETED:
             into.pop(name, None)

@@ -22,7 +22,7 @@ def conf_folder() -> Path:
 
 @functools.cache
 def own_targets() -> frozenset[str]:
-    """What the files of conf/ and the options made of signatures name by `_target_`."""
+    """All that files of conf/ and options made of signatures name by `_target_`."""
     found = {target for option in declared.options().values() for target in _inside(option.node)}
     folder = conf_folder()
     for path in folder.rglob("*.yaml"):

@@ -65,7 +65,7 @@ def list_user_keys(cfg: DictConfig) -> list[str]:
 
 
 def key_of(node: DictConfig | ListConfig | Any) -> str:
-    """Where a node stands in its configuration; empty for the whole and for plain values."""
+    """The place of a node in its configuration; empty for the whole and for plain values."""
     return (node._get_full_key(None) or "") if OmegaConf.is_config(node) else ""
 
 

@@ -55,7 +55,7 @@ def hash_modules(names: Sequence[str]) -> dict[str, str]:
 
 
 def list_files(name: str) -> list[Path]:
-    """What importing a module runs: its file, its package's, and those around it; [] if none.
+    """The files that importing a module runs: its own, its package's, and those around it; or [].
 
     Nothing is imported to find them.
     """
@@ -118,7 +118,7 @@ def _load(name: str) -> list[Path]:
 
 
 def _describe_fault(name: str, error: Exception) -> str:
-    """What a module failed with, and the line of the user's own files that led there."""
+    """The error of a module, and the line of the user's own files that led there."""
     if isinstance(error, SyntaxError):
         return f"plugins: {error.filename}, line {error.lineno}: {error.msg}"
     frames, files = traceback.extract_tb(error.__traceback__), list_files(name)

@@ -23,7 +23,7 @@ def refusals() -> Iterator[None]:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What building and loading find wrong is the user's to mend: one line, no traceback."""
+    """Print what building and loading find wrong as one line, without a traceback."""
     try:
         yield
     except ConfigError:

@@ -68,6 +68,6 @@ def _hold(node: Node, component: Callable) -> object:
 
 
 def _line(component: Callable) -> str:
-    """Where it is written."""
+    """The line of source that it is written in."""
     written = inspect.unwrap(component)
     return f"{inspect.getsourcefile(written)}, line {inspect.getsourcelines(written)[1]}"

@@ -14,7 +14,7 @@ GROUPS = ("reward", "rollout")
 
 
 def remotes_can_be_asked(components: Mapping[str, Any]) -> Iterator[str]:
-    """Why an address of a server is none, or a judge is not shown what it judges."""
+    """Addresses of servers are some, and a judge is shown what it judges."""
     for group in GROUPS:
         for where, call in _calls(components[group], group):
             try:

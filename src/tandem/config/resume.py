@@ -39,7 +39,7 @@ CONFIRMED = re.compile(r"(reward|rollout)(\.\w+)*\.(url|token_env|api_key_env)")
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:
-    """What a command line asks for: a run of its own, or one that goes on.
+    """The configuration that a command line asks for: a run of its own, or one that goes on.
 
     Raises ConfigError for a sweep, and for whatever is wrong with one run.
     """
@@ -132,12 +132,12 @@ def _load_plugins(names: list[str], given: Sequence[Override]) -> None:
 
 
 def remember(cfg: DictConfig) -> None:
-    """What the user has started is his own when it goes on: see `trust`."""
+    """Keep what the user has started as trusted, for when it goes on: see `trust`."""
     trust.remember(to_plain(cfg), hash_modules(list(cfg.plugins)))
 
 
 def list_confirmed(overrides: Sequence[str]) -> list[str]:
-    """What of the command line of a run is to be said again when it goes on."""
+    """The words of a run's command line that are to be said again when it goes on."""
     parts = [part for part in parse(overrides) if not part.is_delete()]
     return [
         part.input_line

@@ -25,7 +25,8 @@ PRESETS = ("model", "algorithm", "recipe", "experiment", "sweep")
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """What stands at a place by itself, before any other file sets a number of it."""
+    """A replaced part: the node at its place before and after, before any other file sets a number
+    of it."""
 
     group: str  # with slashes
     place: str  # with dots
@@ -61,7 +62,7 @@ def list_replaced(before: Choices, after: Choices) -> Iterator[tuple[str, str]]:
 
 
 def fit_numbers(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
-    """What a file says, without what it says of the part that was replaced and does not fit."""
+    """The content of a file, without numbers of the replaced part that do not fit the new one."""
     *path, last = swap.place.split(".")
     outer = content = dict(content)
     for name in path:

@@ -29,7 +29,7 @@ PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """What runs used that this user started."""
+    """The hosts, variables and plugins of runs that this user started."""
 
     plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
     # scheme://host:port -> variables that were sent there
@@ -52,7 +52,8 @@ def place() -> Path:
 
 
 def read_trusted() -> Trusted:
-    """What this user has confirmed so far. Raises ConfigError for a file that cannot be read."""
+    """The hosts, variables and plugins that this user has confirmed so far. Raises ConfigError for
+    a file that cannot be read."""
     path = place()
     if not path.is_file():
         return Trusted()

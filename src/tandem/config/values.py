@@ -74,7 +74,7 @@ def is_left_out(key: str, base: DictConfig) -> bool:
 
 
 def _node(base: DictConfig, key: str) -> object:
-    """What stands at a key; None where that can only be known later, as the name of a run."""
+    """The node at a key; None where that can only be known later, as the name of a run."""
     return OmegaConf.select(base, key, throw_on_resolution_failure=False)
 
 

@@ -1,4 +1,4 @@
-"""What facts may say: values that their annotations list, and numbers that a component takes."""
+"""Checks of declared facts: values that their annotations list, numbers that a component takes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ INF = float("inf")
 
 @runtime_checkable
 class Limit(Protocol):
-    """What an annotation may say of a value beside its type."""
+    """A condition on a value, beside its type, that stands in its annotation."""
 
     def broken(self, value: object) -> str | None:
         """What the value must do instead; None: it does."""

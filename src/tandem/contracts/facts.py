@@ -161,7 +161,7 @@ def declare(**facts: Any) -> Callable:
 
 
 def facts_of(component: Callable | None) -> Facts:
-    """What a component declared, through any number of `functools.partial`s."""
+    """The facts that a component declared, through any number of `functools.partial`s."""
     owner, _ = unwrap_partial(component)
     declared = getattr(owner, "facts", NOTHING)
     return owner.own_facts(declared) if isinstance(owner, Wrapper) else declared
@@ -174,7 +174,7 @@ def name_of(component: Callable) -> str:
 
 
 def iterate_innermost(component: Callable, where: str) -> Iterator[tuple[str, Callable]]:
-    """What a component comes to within all that wraps it, each under its key."""
+    """The parts within all that wraps a component, each under its key."""
     owner, _ = unwrap_partial(component)
     if not isinstance(owner, Wrapper):
         yield where, component
@@ -195,7 +195,7 @@ def metrics_of(component: Callable) -> Callable | None:
 
 
 def summary_of(component: Callable) -> Callable | None:
-    """What statistics see of each row, bound to numbers of the loss; None: all of it."""
+    """The summary of each row that statistics see, with numbers of the loss; None: the row."""
     return bind_declared(component, facts_of(component).summary)
 
 

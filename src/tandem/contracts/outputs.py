@@ -31,7 +31,7 @@ class WrongOutput(Stop, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a kind of component returns: [B, T], float32 or wider."""
+    """The return value of a kind of component: [B, T], float32 or wider."""
 
     kind: str
     of_samples: bool = False  # or [B, 1], the same number for all steps of a sample
@@ -41,7 +41,7 @@ class Output:
     def ask(
         self, part: Callable, *records: object, mask: Tensor | None = None, learns: bool = False
     ) -> Tensor:
-        """What the part makes of these records, if it may be used.
+        """The result of a part for these records, if it may be used.
 
         mask: [B, T], None: the first record is it. `learns`: there is a gradient to be had.
         Raises WrongOutput if it may not be used.

@@ -1,4 +1,4 @@
-"""Which of the forms that a decorator accepts a function has, by the names of what it takes."""
+"""Forms of a function that a decorator accepts, told apart by the names of what it takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """What a function is called with, by position, and what it gives."""
+    """The positional parameters of a function, and what it returns."""
 
     takes: tuple[str, ...]
     gives: str

@@ -12,7 +12,7 @@ class StatefulComponent(nn.Module):
     """A module of float64 buffers on the CPU, which may speak in the metrics of a run."""
 
     def report(self) -> dict[str, float]:
-        """What is to be recorded of it after each iteration's updates; nothing, unless it says."""
+        """The metrics of a component after each iteration's updates; none, unless it says."""
         return {}
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:

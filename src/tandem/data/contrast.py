@@ -11,7 +11,7 @@ from tandem.types import Prompt, Rollout
 
 
 class Speaker(Protocol):
-    """What is asked of a policy."""
+    """A policy that answers prompts."""
 
     sampling: Any  # its `max_rows` is how many may be asked at once
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Which part of the data set is used for what."""
+    """The parts of a data set by their use."""
 
     subset: str | None = None  # the configuration of a data set that has several
     train: str = "train"
@@ -32,7 +32,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where question and answer stand; `reward_model.ground_truth` is a part of a column. All other
+    """Columns of question and answer; `reward_model.ground_truth` is a part of a column. All other
     columns but `id` and `source` become fields."""
 
     prompt: str  # text, or a list of messages
@@ -139,7 +139,7 @@ def _part(row: Mapping, column: str) -> object:
 
 
 def _map_columns(columns: Columns) -> dict[str, str]:
-    """What is read -> the column that it stands in."""
+    """Each field that is read -> the column that it stands in."""
     known = {
         "prompt": columns.prompt,
         "answer": columns.answer,

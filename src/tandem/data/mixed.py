@@ -1,4 +1,4 @@
-"""Which prompts an iteration gets where several datasets are mixed."""
+"""Prompts of an iteration where several datasets are mixed."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def complaint(
     rewards: Sequence[str] | None = None,
     eval: bool | int = True,
 ) -> str | None:
-    """What is wrong with a dataset, or its numbers; None: nothing. `mixed`: it is a mixture."""
+    """The fault of a dataset, or of its numbers; None: none. `mixed`: it is a mixture."""
     key = f"data.of.{name}"
     if not name or "/" in name or "." in name:
         return f"{key}: the name of a dataset starts its sources; give one without / and ."

@@ -18,7 +18,7 @@ KEY = "picture"  # of a row that shows one; pairs name theirs as `chosen` and `r
 def make_finisher(
     folder: Path, *, pictures: bool, resize: int | None
 ) -> Callable[[Prompt], Prompt]:
-    """What turns a row that was read into a prompt with its pictures; names start at `folder`.
+    """A function that turns a row into a prompt with its pictures; names start at `folder`.
 
     Without `pictures` a row names none, and one that does is refused.
     """

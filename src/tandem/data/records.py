@@ -94,7 +94,8 @@ def _question(prompt: Prompt) -> str:
 
 
 def groups_to_report(prompt: Prompt) -> tuple[str, ...]:
-    """What evaluation reports a prompt under, beside its source. A row may name just one."""
+    """The groups that evaluation reports a prompt under, beside its source. A row may name just
+    one."""
     named = prompt.fields.get(TOGETHER, ())
     return (named,) if isinstance(named, str) else tuple(named)
 

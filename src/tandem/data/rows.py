@@ -114,7 +114,7 @@ def assemble(
     curriculum: StreamMaker,
     seed: int,
 ) -> Data:
-    """What `jsonl` promises, of rows that were read."""
+    """The data that `jsonl` promises, of rows that were read."""
     if evaluation is None:
         rows, evaluation = split_rows(rows, held_out=held_out, seed=seed)
     train = choose(rows.prompts, max_size=max_size, seed=seed)
@@ -154,7 +154,7 @@ def read_rows(
 
 
 def looked_at(path: Path) -> str:
-    """Where a relative path led from here."""
+    """The place that a relative path led to from here."""
     return "" if path.is_absolute() else f": {path.absolute()}"
 
 

@@ -114,7 +114,7 @@ def _make_demonstrations(
 
 
 def _corrupt(named: Tensor, shown: Sequence[tuple[str, str]], *, share: float, seed: int) -> Tensor:
-    """What the pictures show of what was named: [N] int64, both numbers of `PAIRS`.
+    """The pairs that the pictures show, of those that were named: [N] int64, numbers of `PAIRS`.
 
     A colour or a shape may be replaced by any, itself included, but no held-out pair comes of it.
     """

@@ -1,4 +1,4 @@
-"""Which prompts an iteration gets: a pure function of seed, iteration, round and slot."""
+"""Prompts of an iteration: a pure function of seed, iteration, round and slot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PromptStream(nn.Module):
         """Success in [0, 1] of the rows of one iteration. A uniform stream does not care."""
 
     def places(self, iteration: int, count: int, round: int) -> Tensor:
-        """Where in the set the draws lie: [count] int64."""
+        """Places in the set of the draws: [count] int64."""
         main = self._main(iteration, count)
         if round == 0:
             return main

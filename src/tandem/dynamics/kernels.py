@@ -24,7 +24,7 @@ from tandem.dynamics.path import align_level, widen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Where a step goes. Only `mean` carries a gradient."""
+    """The distribution of a step. Only `mean` carries a gradient."""
 
     mean: Tensor  # [B, ...]
     std: Tensor  # [B], of every latent dimension; 0: no noise

@@ -38,7 +38,7 @@ FLOOR = 1e-10  # an energy of 0 keeps a finite slope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """Where a velocity field is asked about finished pictures, and what its errors stand for.
+    """Noise levels at which velocities of finished pictures are compared, and their weights.
 
     Every epoch asks elsewhere under algorithm.objective=denoising. Under `any` all epochs ask at
     the same points: ratios compare log-probabilities with those that were found there before.

@@ -1,4 +1,4 @@
-"""Which steps of a rollout are stochastic: (steps, iteration, seed, *, numbers) -> step indices.
+"""Stochastic steps of a rollout: (steps, iteration, seed, *, numbers) -> step indices.
 
 All other steps follow the ODE, and the last one always does: its noise would stay in the sample.
 Every sample of an iteration has the same stochastic steps, a function of seed and iteration alone.

@@ -35,7 +35,7 @@ class Evaluated:
 
 
 class Sampler(Protocol):
-    """What evaluation wants of a policy."""
+    """A policy as evaluation uses it."""
 
     sampling: Sampling | FlowSampling
 
@@ -59,7 +59,7 @@ class Sampler(Protocol):
 
 
 class Judges(Protocol):
-    """What evaluation wants of rewards."""
+    """Rewards as evaluation uses them."""
 
     @property
     def components(self) -> Mapping[str, object]: ...

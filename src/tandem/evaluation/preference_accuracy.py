@@ -18,7 +18,7 @@ from tandem.types import CoupledBatch, Prompt, Rollout
 
 
 class PreferenceReader(Protocol):
-    """What is asked of a policy."""
+    """A policy as it is asked about held-out pairs."""
 
     sampling: Sampling | FlowSampling
 

@@ -29,7 +29,7 @@ def pass_at(tries: int, correct: int, k: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PromptMetrics:
-    """What is counted of each prompt, so that ranks can add it up."""
+    """Counts of each prompt that add up over ranks."""
 
     parts: tuple[str, ...]  # names of the rewards
 
@@ -67,7 +67,7 @@ class PromptMetrics:
 
 
 def _measure_looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
-    """What is measured of each picture, where that is asked: [B] of each."""
+    """Measures of each picture, where that is asked: [B] of each."""
     asked = [name for name in MEASURES if name in one.measures]
     nothing = torch.zeros(len(rollout.outputs), dtype=torch.float64)
     shown = torch.stack([pixels(picture) for picture in rollout.outputs]) if asked else nothing
@@ -113,7 +113,7 @@ def compute_metrics(
 
 
 def measure_prompts(sums: Mapping[str, Tensor], one: EvalMode) -> dict[str, list[float]]:
-    """What the pass measures of a prompt by itself, by the name of its metric.
+    """The measures of single prompts, by the name of their metric.
 
     `sums`: [prompts] of each name.
     """

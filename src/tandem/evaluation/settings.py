@@ -40,7 +40,7 @@ class EvalMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(ABC):
-    """What is measured on held-out prompts, and how often."""
+    """The measures on held-out prompts, and how often they are taken."""
 
     every: Size | None  # iterations; None: never
     prompts: Size | None  # None: all
@@ -61,14 +61,14 @@ class Evaluation(ABC):
         return False
 
     def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
-        """What is wrong with the samples though the reward rises, if anything can be known.
+        """A warning about samples that get worse though the reward rises, if anything can be known.
 
         Both are metrics by name, of the first evaluation of a run and of a later one.
         """
         return None
 
     def right(self, part: Tensor) -> Tensor:
-        """Which scores are those of right samples, [B] -> [B]; a missing one is NaN, and none."""
+        """The scores of right samples, [B] -> [B]; a missing one is NaN, and none."""
         return part >= (math.inf if self.threshold is None else self.threshold)
 
     def most(self, *, full: bool) -> int:

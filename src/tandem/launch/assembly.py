@@ -1,4 +1,4 @@
-"""From a configuration to the module that runs it, with weights and the prompts it can read."""
+"""Assembly of the module that runs a configuration, with weights and the prompts it can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a configuration to a finished run: `train.py` and `tandem.train` do nothing else."""
+"""A run from its configuration to its end: `train.py` and `tandem.train` do nothing else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tandem.training.module import PostTraining
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a run leaves in memory; everything else is in its directory."""
+    """The part of a run that stays in memory; everything else is in its directory."""
 
     metrics: dict[str, float]  # the last value of each
     run_dir: Path

@@ -24,7 +24,7 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What the rules read: facts and numbers of parts, never the name of a function."""
+    """Facts and numbers of parts as rules read them, never the name of a function."""
 
     plan: Settings
     algorithm: Algorithm
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def engine(self) -> Part | None:
-        """Whoever samples with weights of its own."""
+        """The engine that samples with weights of its own."""
         return self.rollout.arguments.get("engine")
 
     @property
@@ -86,7 +86,7 @@ class Case:
 
     @property
     def domain(self) -> str:
-        """What the log-probabilities are of: one of DOMAINS."""
+        """The domain of the log-probabilities: one of DOMAINS."""
         wanted = self.algorithm.objective
         if self.is_of_texts:
             return TOKENS
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def shaping(self) -> str | None:
-        """What is taken from a score before it is compared, as the option that does it."""
+        """The option that takes something from a score before it is compared."""
         if facts_of(self.algorithm.truncation_handling).lowers_scores:
             return self.option("truncation_handling")
         if facts_of(self.algorithm.kl).lowers_scores and self.algorithm.kl.coef:

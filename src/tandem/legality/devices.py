@@ -25,7 +25,7 @@ def every_rank_has_a_prompt(case: Case) -> Iterator[str]:
 
 
 def parts_fit(case: Case) -> Iterator[str]:
-    """What cannot be had where every weight is cut over ranks."""
+    """Options that cannot be had where every weight is cut over ranks."""
     if case.plan.trainer.strategy != "fsdp2":
         return
     chosen, given = case.plan.choices, case.model.arguments

@@ -1,4 +1,4 @@
-"""Which functions make sense of what is trained on: tokens, Gaussian steps, or pictures.
+"""Rules of domains: which functions make sense of tokens, Gaussian steps or pictures.
 
 A function says where it does not by `refused`. Where it only reads what nobody could tell it, that
 is reason enough, and known here.
@@ -36,7 +36,7 @@ INSTEAD = {
 
 
 def refusal(function: Callable, where: str, group: str) -> str | None:
-    """Why a function makes no sense in a domain, and what to set; None if it does."""
+    """The reason why a function makes no sense in a domain, and what to set; None if it does."""
     facts = facts_of(function)
     if (reason := facts.refused.get(where)) is not None:
         return reason
@@ -81,7 +81,7 @@ def rows_of_data_have_no_steps(case: Case) -> Iterator[str]:
 
 
 def numbers_are_of_their_dynamics(case: Case) -> Iterator[str]:
-    """What single dynamics lack, where the domain does not tell."""
+    """Numbers that single dynamics lack, where the domain does not tell."""
     dynamics, kl = case.plan.dynamics, case.algorithm.kl
     timeless = next((part for part in parts_of(kl) if facts_of(part).of_sde), None)
     if timeless is not None and not case.is_of_texts and not facts_of(dynamics.kernel).of_sde:
@@ -97,7 +97,7 @@ def numbers_are_of_their_dynamics(case: Case) -> Iterator[str]:
 
 
 def _of_velocities(case: Case, group: str) -> str:
-    """What to set in place of a KL where velocity errors are known."""
+    """The option to set in place of a KL where velocity errors are known."""
     known = group == "kl" and case.algorithm.objective in ON_ERRORS
     return ", or algorithm/kl=regressed, the distance of velocities" if known else ""
 

@@ -180,7 +180,7 @@ def settings_of_pictures_are_read(case: Case) -> Iterator[str]:
 
 
 def _unread(case: Case, name: str, inner: str) -> str | None:
-    """Why nobody reads a setting algorithm.NAME.INNER; None: somebody does."""
+    """The reason why nobody reads a setting algorithm.NAME.INNER; None: somebody does."""
     if case.domain != PICTURES:
         return (
             "only who trains on whole pictures reads it, and "
@@ -215,7 +215,7 @@ def _compared(case: Case) -> set[str]:
 
 
 def _penalties(case: Case) -> dict[str, Callable]:
-    """What is called beside the loss, by the group of the algorithm."""
+    """The penalties beside the loss, by the group of the algorithm."""
     parts = {"kl": case.algorithm.kl, "ema_kl": case.algorithm.ema_kl}
     return {
         group: part.distance

@@ -121,7 +121,7 @@ def pairs_are_two(case: Case) -> Iterator[str]:
 
 
 def pairs_keep_their_order(case: Case) -> Iterator[str]:
-    """Which answer is the better one must not depend on what the policy thinks of it."""
+    """The better answer of a pair must not depend on what the policy thinks of it."""
     if case.shaping is not None and "pairs" in case.strategy.gives:
         yield (
             f"{case.shaping} takes from the scores of pairs after "

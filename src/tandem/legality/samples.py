@@ -74,7 +74,7 @@ def _functions(case: Case) -> dict[str, Callable]:
 
 
 def metrics_name_a_reward(case: Case) -> Iterator[str]:
-    """What evaluation calls correct, and what dynamic sampling filters by."""
+    """The reward that evaluation calls correct, and that dynamic sampling filters by, exists."""
     collect = case.algorithm.sampling_strategy
     numbers = collect.keywords if isinstance(collect, partial) else {}
     named = {
@@ -138,7 +138,7 @@ def datasets_name_their_rewards(case: Case) -> Iterator[str]:
 
 
 def _datasets(data: Part) -> dict[str, Mapping[str, Any]]:
-    """What each dataset of a mixture was given, by name."""
+    """The numbers of each dataset of a mixture, by name."""
     if not facts_of(data.target).mixes:
         return {}
     return {name: one.arguments for name, one in data.arguments["of"].items()}

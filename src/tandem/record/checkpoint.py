@@ -106,7 +106,7 @@ def find_newest_step(folder: Path) -> int | None:
 
 
 def find_flaws(path: Path) -> list[str]:
-    """Why a checkpoint must not be used, [] if it is whole. Reads every byte of it."""
+    """Reasons why a checkpoint must not be used, [] if it is whole. Reads every byte of it."""
     try:
         raw = (path / MANIFEST).read_bytes()
         manifest = json.loads(raw)
@@ -122,7 +122,7 @@ def find_flaws(path: Path) -> list[str]:
 
 
 def _find_displaced(path: Path, step: int) -> list[str]:
-    """What is wrong with the place of a whole checkpoint: a run finds the step by the name."""
+    """The fault of a whole checkpoint's place: a run finds the step by the name."""
     if path.is_symlink():
         return [f"it is a link to {path.readlink()}; copy the checkpoint itself here"]
     if step != _step(path):
@@ -131,7 +131,7 @@ def _find_displaced(path: Path, step: int) -> list[str]:
 
 
 def _find_broken(path: Path) -> list[str]:
-    """What is wrong with weights that are as they were written; the file may be absent."""
+    """The fault of weights that are as they were written; the file may be absent."""
     names = list_not_finite(load_file(path)) if path.is_file() else []
     return [f"{len(names)} weights are not finite, {names[0]} for one"] if names else []
 

@@ -28,7 +28,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """What was written to this file, or renamed in this folder, survives a power cut."""
+    """Make what was written to this file, or renamed in this folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Whether a run has nothing left to do, from its directory alone: no heavy import."""
+"""State of a run that may have nothing left to do, from its directory alone: no heavy import."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def home_of_runs(run_dir: Path) -> Path | None:
 
 
 def followed(folder: Path) -> Path:
-    """Where a link leads: a run that goes on stays in its folder, whatever is started meanwhile."""
+    """The folder that a link leads to: a run that goes on stays there, whatever is started
+    meanwhile."""
     if not folder.is_symlink():
         return folder
     real, here = folder.resolve(), Path.cwd().resolve()

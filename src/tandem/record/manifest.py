@@ -24,12 +24,12 @@ PACKAGES = (
 
 
 def new_manifest(seed: int) -> dict:
-    """What stays the same over restarts; each start adds itself to `starts`."""
+    """The part that stays the same over restarts; each start adds itself to `starts`."""
     return {"id": uuid.uuid4().hex[:8], "seed": seed, "starts": []}
 
 
 def start(command: Sequence[str]) -> dict:
-    """What may differ from one start of a run to the next."""
+    """The part that may differ from one start of a run to the next."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(scrub_words(command, os.environ)),
@@ -52,7 +52,7 @@ def _code() -> dict:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints; None if there is no git, no repository, or it says no."""
+    """The output of git; None if there is no git, no repository, or it says no."""
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -20,7 +20,7 @@ Job = Literal["train", "evaluate", "warm_start"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a mirror learns when the run starts, or goes on."""
+    """A run as a mirror learns of it when it starts, or goes on."""
 
     folder: Path
     name: str

@@ -54,5 +54,5 @@ def _typed(row: dict) -> bool:
 
 
 def offline(run_dir: Path) -> list[Path]:
-    """What W&B keeps of a run until it is sent."""
+    """The folder that W&B keeps of a run until it is sent."""
     return sorted((run_dir / "wandb").glob("offline-run-*"))

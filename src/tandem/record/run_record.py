@@ -35,7 +35,7 @@ Numbers = Mapping[str, float]
 
 
 class RunRecord:
-    """What one process writes about its run; with several ranks, rank 0."""
+    """The record that one process writes of its run; with several ranks, rank 0."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RunRecord:
         return self._manifest()["id"]
 
     def totals(self, names: Sequence[str]) -> dict[str, float]:
-        """What the last line of timing.jsonl says was spent so far, by all starts of the run."""
+        """Sums over all starts of the run, from the last line of timing.jsonl."""
         lines = jsonl.read(self.folder / TIMING)
         return {name: lines[-1].get(name, 0.0) if lines else 0.0 for name in names}
 

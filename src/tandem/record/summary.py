@@ -26,7 +26,7 @@ def summarise(run_dir: Path, *, warn: Warn | None = None) -> str:
 
 
 def evaluation_table(metrics: Mapping[str, float], weights: str) -> str:
-    """What one evaluation found of these weights: all prompts together, then source by source."""
+    """The table of one evaluation: all prompts together, then source by source."""
     whole = {name: value for name, value in metrics.items() if name.count("/") == 1}
     rows = [["", weights]]
     rows += [[name.removeprefix("eval/"), _format_number(value)] for name, value in whole.items()]

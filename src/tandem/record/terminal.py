@@ -57,7 +57,7 @@ def painted(text: str) -> Text:
 
 @contextmanager
 def doing(name: str, text: str) -> Iterator[None]:
-    """What takes a while is on the screen until it is done: beside the bar, or on its own line."""
+    """Show what takes a while until it is done: beside the bar, or on its own line."""
     if BARS:
         bar, before = BARS[-1], BARS[-1].doing
         bar.doing = f"{name} {text}"

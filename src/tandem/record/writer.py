@@ -28,7 +28,7 @@ STARTED = 19  # place of the start time, counted from what follows the name of t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Who holds the lock, or held it last."""
+    """The process that holds the lock, or held it last."""
 
     host: str
     pid: int
@@ -72,7 +72,7 @@ def claim_folder(folder: Path) -> Iterator[None]:
 
 
 def read_start_ticks(pid: int) -> str | None:
-    """When a process began, in ticks of which boot; None: this system does not say."""
+    """The time at which a process began, in ticks of which boot; None: this system does not say."""
     try:
         after_name = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2]
         return f"{BOOT.read_text().strip()} {after_name.split()[STARTED]}"

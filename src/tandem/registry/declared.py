@@ -84,7 +84,7 @@ def init_of(node: ast.ClassDef) -> list[ast.FunctionDef]:
 
 
 def _facts(call: ast.Call, module: Module) -> dict[str, ast.expr]:
-    """What a decorator declares, `**SHARED` among it."""
+    """The facts that a decorator declares, `**SHARED` among them."""
     said = [(keyword.arg, keyword.value) for keyword in call.keywords]
     return dict(_spelled_out(said, module))
 
@@ -135,7 +135,7 @@ def _help(node: Definition, decorator: ast.expr, module: Module) -> str:
 
 
 def _stub(node: Definition, module: Module) -> Callable:
-    """What stands for a component: its name, its place and its signature, and no code."""
+    """A stand-in for a component: its name, its place and its signature, and no code."""
     if isinstance(node, ast.ClassDef):
         made: Any = type(node.name, (), {})
         parameters = [p for init in init_of(node) for p in _parameters(init, module)][1:]

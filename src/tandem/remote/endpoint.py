@@ -40,7 +40,7 @@ class Retries:
 
 
 def as_json(reply: Reply) -> object:
-    """What a JSON reply says. Raises ValueError for anything else."""
+    """The content of a JSON reply. Raises ValueError for anything else."""
     if reply.kind != JSON:
         raise ValueError(f"{reply.kind or 'no content type'} came, not {JSON}")
     try:
@@ -50,7 +50,7 @@ def as_json(reply: Reply) -> object:
 
 
 class Endpoint:
-    """Where requests go, and what is put up with.
+    """An address that requests go to, with their limits.
 
     `token_env` names the environment variable with the bearer token: it is read whenever a request
     is made and kept nowhere. `where` is the key of the configuration that messages name, `keys`
@@ -80,7 +80,7 @@ class Endpoint:
         return f"Endpoint({self.url!r}, token_env={self.wire.token_env!r})"
 
     def get(self, path: str, *, read: Callable[[Reply], Answer] = as_json) -> Answer:
-        """What `read` makes of the reply; raises RemoteError."""
+        """The result of `read` for the reply; raises RemoteError."""
         request = Request(method="GET", url=self.url + path, body=b"", kind=JSON)
         return self._call(request, read, repeatable=True)
 
@@ -93,7 +93,7 @@ class Endpoint:
         read: Callable[[Reply], Answer] = as_json,
         repeatable: bool = True,
     ) -> Answer:
-        """What `read` makes of the reply; a ValueError of its own is the endpoint's fault.
+        """The result of `read` for the reply; a ValueError of its own is the endpoint's fault.
 
         `repeatable`: sent twice it does no more than once, so that it may be tried again. Raises
         RemoteError.

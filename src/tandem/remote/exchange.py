@@ -30,7 +30,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @declare(judges_itself=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a call may cost."""
+    """Limits of a call."""
 
     connect: float = 5.0  # seconds until a connection stands
     timeout: float = 60.0  # seconds for one attempt, from the connection to the last byte

@@ -12,7 +12,7 @@ Scorer = Callable[[Sequence[Row]], list[Number]]
 
 
 def make_scorer(rewards: Rewards) -> Scorer:
-    """What a run would make of the same samples: the weighted sum, or why there is none."""
+    """A function that scores samples as a run would: the weighted sum, or why there is none."""
 
     def score(rows: Sequence[Row]) -> list[Number]:
         outputs, prompts = [row.output for row in rows], [row.prompt for row in rows]

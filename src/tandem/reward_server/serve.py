@@ -50,7 +50,7 @@ Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a server listens."""
+    """The address that a server listens at."""
 
     host: str = "127.0.0.1"
     port: int = 8123
@@ -101,7 +101,7 @@ def make_help() -> str:
 
 
 def read(words: Sequence[str]) -> tuple[Place, Capacity, list[str]]:
-    """Where to listen, what to take on, and what is left to choose the rewards.
+    """The address to listen at, the limits, and what is left to choose the rewards.
 
     Raises ConfigError for a key that does not exist.
     """

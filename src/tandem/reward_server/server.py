@@ -25,7 +25,7 @@ LINGER = 2.0  # seconds in which a client that was refused may read why
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What a server takes on."""
+    """The limits of a server."""
 
     max_request_bytes: int = 256 << 20  # of a body
     max_requests: int = 32  # that are read or scored at a time; more are sent away with a 503
@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
         """Requests are counted in samples, where they are scored."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class finds wrong with a request, as one line too."""
+        """Answer what the base class finds wrong with a request, as one line too."""
         self._send(code, _fault("this is no request that is answered here"), [])
 
     def _answer(self, make: Callable[[], bytes]) -> None:

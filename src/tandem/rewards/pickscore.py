@@ -1,4 +1,5 @@
-"""Which picture people would pick: a CLIP model tuned on their choices, arXiv:2305.01569."""
+"""PickScore, the picture that people would pick: a CLIP model tuned on their choices,
+arXiv:2305.01569."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ STALE = (
 
 
 class Guarded(Protocol):
-    """What guards want to know of a policy."""
+    """A policy as guards ask it."""
 
     exact: bool  # whether a log-probability comes out the same in any batch
     disagreement: float  # of sampler and trainer, on a few rows of the first samples, nats
     varies_by: str  # the setting that makes its samples differ more
 
     def suspicion(self) -> str:
-        """Why the two differ, as far as can be told."""
+        """The likely reason why the two differ, as far as can be told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Guards:
         return int(self.non_finite.partition(":")[2] or 0)
 
     def check_first_update(self, seen: Mapping[str, float], policy: Guarded) -> None:
-        """What fresh samples say of sampler and trainer, while the weights are the same.
+        """Compare sampler and trainer on fresh samples, while the weights are the same.
 
         Raises Stop where they differ by more than the guards admit, in nats.
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What the value of a key matters for. What lies below a key matters as it does."""
+    """Facts of a configuration key. All that lies below a key has the same."""
 
     weights: bool = True  # decides which weights come out: part of the name of a warm start
     shared: bool = False  # a warm start takes over the value of the run that it is for

@@ -61,7 +61,7 @@ class Dynamics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What of Lightning's Trainer a user may choose."""
+    """The arguments of Lightning's Trainer that a user may choose."""
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"]
     devices: int | list[int] | Literal["auto"]  # of each node
@@ -124,7 +124,7 @@ class Settings:
 
 
 def _describe(record: type) -> dict[str, Key]:
-    """What the fields of a record say, those of records within it too, by dotted key."""
+    """The facts of the fields of a record, those of records within it too, by dotted key."""
     hints, found = get_type_hints(record), {}
     for own in fields(record):
         found |= {own.name: own.metadata["key"]} if "key" in own.metadata else {}
@@ -143,7 +143,7 @@ ORDINARY = Key()
 
 
 def key_of(name: str) -> Key:
-    """What a dotted key, or a group written with slashes, matters for."""
+    """The facts of a dotted key, or of a group written with slashes."""
     parts = name.replace("/", ".").split(".")
     if KEYS.get(parts[-1]) == Key(**AT_HOME):  # model.cache_dir repeats cache_dir
         return KEYS[parts[-1]]

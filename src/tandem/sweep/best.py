@@ -87,7 +87,7 @@ def list_shared(run: Run) -> list[str]:
 
 
 def keep_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:
-    """What was chosen stays chosen: fresh seeds that are looked at choose nothing.
+    """Keep the choice that was made: fresh seeds that are looked at choose nothing.
 
     Raises ValueError where another choice was tested already.
     """

@@ -1,4 +1,4 @@
-"""Why a process ended, in one line: from its exit code and the last that it said."""
+"""Reason for which a process ended, in one line: from its exit code and its last line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _killed(by: signal.Signals) -> str:
 
 
 def last_line(log: Path) -> str | None:
-    """What a run said last, without secrets; None: nothing."""
+    """The last line that a run printed, without secrets; None: nothing."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOOKED_AT))
         lines = file.read().decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Which GPUs of a machine a run takes, where several runs share the machine."""
+"""Shares of a machine's GPUs, where several runs share the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a run gets: variables for its process, and files that it holds as long as it lives."""
+    """The devices of a run: variables for its process, and files that it holds while it lives."""
 
     environment: Mapping[str, str]
     held: tuple[IO, ...]

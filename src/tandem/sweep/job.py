@@ -42,7 +42,7 @@ LOUD = {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What all runs of a sweep are started with; plain, so that it travels to other machines."""
+    """The settings that all runs of a sweep share; plain, so that they travel to other machines."""
 
     id: str
     folder: str

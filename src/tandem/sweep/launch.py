@@ -119,7 +119,8 @@ def _hand_to_hydra(sweep: Sweep, order: Launch) -> bool:
 
 
 def make_task_function(order: Launch) -> Callable[[DictConfig], float | None]:
-    """What Hydra calls for each run: it carries what Hydra's configuration must not hold."""
+    """A function that Hydra calls for each run: it carries what Hydra's configuration must not
+    hold."""
 
     def run(_: DictConfig) -> float | None:
         return job(order)
@@ -128,7 +129,7 @@ def make_task_function(order: Launch) -> Callable[[DictConfig], float | None]:
 
 
 def make_environment(sweep: Sweep) -> dict[str, str]:
-    """What `hydra.job.env_set` and `env_copy` ask for, of which Hydra would keep the values."""
+    """The variables of `hydra.job.env_set` and `env_copy`, of which Hydra would keep the values."""
     said = OmegaConf.to_container(sweep.hydra.job, resolve=True)
     copied = {name: os.environ[name] for name in said["env_copy"] if name in os.environ}
     return copied | {name: str(value) for name, value in said["env_set"].items()}

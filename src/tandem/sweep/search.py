@@ -50,7 +50,7 @@ def search(
 
 @contextmanager
 def close_abandoned(folder: Path) -> Iterator[None]:
-    """What is open in the journal is then of a launch that has ended.
+    """Close what is open in the journal: it is then of a launch that has ended.
 
     Raises ConfigError while another launch searches there.
     """

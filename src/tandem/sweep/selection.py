@@ -63,7 +63,7 @@ def choose_folder(sweep: Path, overrides: Sequence[str]) -> Path:
 
 
 def count_unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str | None:
-    """What the test prompts of a run share with those that it trains on or was chosen by.
+    """The number of test prompts that a run shares with those it trains on or was chosen by.
 
     None: nothing. Raises ValueError where there are none, or where they are no others although
     they should be.
@@ -148,7 +148,7 @@ def _read_fresh(seed: int, task: Task, metric: str) -> Fresh:
 
 
 def run_test(task: Task) -> dict[str, float]:
-    """What the test prompts say of a run, asked in a process of its own; {}: it did not answer.
+    """The scores of a run on the test prompts, asked in a process of its own; {}: no answer.
 
     Of one that died, of its newest checkpoint. It is asked once: what is there is read.
     """

@@ -1,4 +1,4 @@
-"""From what Hydra's grammar calls a sweep to what Optuna calls a distribution, and back."""
+"""Search spaces: from Hydra's grammar of sweeps to Optuna's distributions, and back."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What one command means, or all that were launched in a folder."""
+    """The runs of one command, or of all that were launched in a folder."""
 
     commands: Mapping[str, Sequence[str] | None]  # -> its runs; None: a search's are those started
     jobs: Mapping[str, Sequence[str]]  # name of a run's folder -> its overrides
@@ -192,7 +192,7 @@ def _state(
 
 
 def _is_through(folder: Path) -> bool:
-    """What the record says of a run whose end nobody saw."""
+    """Whether a run whose end nobody saw is through, by its record."""
     with suppress(ValueError):  # a folder without a record
         return read(folder).finished and (folder / MODEL).is_dir()
     return False

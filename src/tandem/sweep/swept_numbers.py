@@ -35,7 +35,8 @@ def replace_words(shared: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 def explain_no_number(row: Sequence[str]) -> str | None:
-    """Why words of a command line make no number; None: they do, or the rest of it is at fault."""
+    """The reason why words of a command line make no number; None: they do, or the rest of it is at
+    fault."""
     words = {part.input_line: part for part in parse(row) if is_open(part)}
     try:
         cfg = _compose([line for line in row if line not in words])

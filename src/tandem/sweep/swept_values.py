@@ -1,4 +1,4 @@
-"""Which values of a sweep no run could have, said before the first one starts.
+"""Values of a sweep that no run could have, refused before the first run starts.
 
 Not every combination is a run: a value is refused only where it cannot run beside any of the
 partners that it is tried with, and what else cannot run is refused by its own process.

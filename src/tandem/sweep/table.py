@@ -26,7 +26,7 @@ OPEN = ("failed", "stopped", "waiting")  # what the same command runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSummary:
-    """What became of the runs, which of them is better, and what to type next."""
+    """The fate of the runs, which of them is better, and what to type next."""
 
     table: Table
     notes: Sequence[str]
@@ -84,7 +84,7 @@ def _notes(folder: Path, plan: SweepPlan, jobs: Sequence[Job]) -> list[str]:
 
 
 def write_headlines(folder: Path) -> list[str]:
-    """What a comparison of the runs says on top of its page."""
+    """The headlines of a comparison of the runs."""
     # These import torch, which takes seconds that a sweep has no use for while it runs.
     from tandem.compare.comparison import Request, compare_scores
     from tandem.compare.headline import write_headline, write_next, write_warnings

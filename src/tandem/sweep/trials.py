@@ -90,14 +90,14 @@ def refuse_unknown(metric: str | None, folder: Path) -> None:
 
 
 def missing(job: Job, asked: Asked) -> str:
-    """What a run lacks of the metric that is asked for, in words."""
+    """The metric that a run lacks, in words."""
     if job.state == "finished":
         return f"{job.name} has no number as {asked.metric or ' or '.join(status.HEADLINES)}"
     return f"{job.name} {job.state}" + (f" ({job.reason})" if job.reason else "")
 
 
 def best(study: optuna.Study, asked: Asked, folder: str, seeds: int) -> str:
-    """What was found, and that it was found by looking."""
+    """The best trial, and that it was found by looking."""
     done = complete(study)
     if not done:
         return "no trial came to an end"

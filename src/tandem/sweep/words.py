@@ -1,4 +1,4 @@
-"""From a command line that means many runs to the command line of each."""
+"""Command lines of a sweep: from one that means many runs to that of each."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Sweep:
 
 
 def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
-    """What a command line sweeps: as -m, `sweep=` or an experiment's file says. None: nothing."""
+    """The sweep of a command line: as -m, `sweep=` or an experiment's file says. None: nothing."""
     if not multirun and not (_list_chosen(overrides) & {*FILES}):
         return None
     if multirun:
@@ -143,7 +143,7 @@ def _strip_key(key: str) -> str:
 
 
 def _is_aside(part: Override) -> bool:
-    """What says how the runs are started, and nothing of any of them."""
+    """Whether a word says how the runs are started, and nothing of any of them."""
     return part.key_or_group in ("sweep", "sweep_dir", "dry_run") or part.is_hydra_override()
 
 
@@ -202,7 +202,7 @@ def _sets(one: Override, other: Override) -> bool:
 
 
 def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:
-    """What else an option of `sweep` set would be lost: a run gets what is swept and no more."""
+    """Raise for what else an option of `sweep` sets: a run gets what is swept and no more."""
     chosen = [part.value() for part in parse(overrides) if part.key_or_group == "sweep"]
     names = [name for value in chosen for name in (value if isinstance(value, list) else [value])]
     for name in names:

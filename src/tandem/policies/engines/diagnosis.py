@@ -1,4 +1,4 @@
-"""Why an engine's log-probabilities differ from the trainer's: each cause has a shape of its own.
+"""Causes of a train-inference mismatch: each leaves a shape of its own in the log-probabilities.
 
 Of two temperatures, or of a tail that was cut, the trainer's own logits can make the engine's
 numbers. Shifted numbers are those of a neighbour, and stale ones those of weights that are known.

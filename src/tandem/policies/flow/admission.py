@@ -1,4 +1,4 @@
-"""Which prompts a flow policy can paint, which demonstrations it can learn from, and why not."""
+"""Admission of prompts that a flow can paint and of demonstrations that it can learn from."""
 
 from __future__ import annotations
 

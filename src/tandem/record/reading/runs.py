@@ -91,7 +91,7 @@ class Run:
         return found
 
     def curve(self, metric: str, axis: str = "iterations") -> Curve:
-        """Where both numbers are there, in the order of iterations."""
+        """The points where both numbers are there, in the order of iterations."""
         at = self.where(metric)
         x, y = self.places(axis, at), self.values(metric, at)
         known = np.isfinite(x)

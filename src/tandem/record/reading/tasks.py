@@ -1,4 +1,4 @@
-"""Which runs were asked the same: variants are compared within a task, and aggregated over many.
+"""Tasks of runs: variants are compared within one, and aggregated over many.
 
 A task is a choice of data, or of what such a choice reads. Sources within one evaluation are none:
 they share their runs, so that their scores are no replicates of one another.

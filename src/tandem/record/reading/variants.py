@@ -1,4 +1,4 @@
-"""Which runs are seeds of one another, what sets two variants apart, and what they share."""
+"""Variants: runs that are seeds of one another, what sets two apart, and what they share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def group_runs(
 
 
 def facts_to_name(runs: Sequence[Run]) -> list[dict[str, object]]:
-    """What runs may be named by: their facts, and whether they had a recipe where some had none."""
+    """Facts that runs may be named by, and whether they had a recipe where some had none."""
     facts, has_recipe = (
         [facts_of(run) for run in runs],
         [recipe_of(run) is not None for run in runs],
@@ -114,7 +114,7 @@ def _without_group(key: str) -> str:
 
 
 def choose_naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:
-    """What people typed and runs do not agree on; and of the rest what more names it takes."""
+    """Keys that people typed and runs do not agree on; and of the rest what more names it takes."""
     apart = find_differing_keys(facts)
     typed = dict.fromkeys(
         text.lstrip("+~").partition("=")[0].partition("@")[0]
@@ -171,7 +171,7 @@ def iterate_flat(node: object, where: str = "") -> Iterator[tuple[str, object]]:
 
 
 def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
-    """What the two configurations do not agree on."""
+    """Keys on which the two configurations do not agree, with both values."""
     a, b = facts_of(one), facts_of(other)
     keys = dict.fromkeys((*a, *b))
     return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
@@ -191,7 +191,7 @@ def find_shared_seeds(one: Variant, other: Variant) -> list[int]:
 
 
 def start_of(run: Run) -> tuple[object, ...]:
-    """What the first weights are a function of, but for the seed."""
+    """The configuration that the first weights are a function of, but for the seed."""
     leaves = dict(iterate_flat({key: run.config.get(key) for key in KEYS if key_of(key).start}))
     return tuple(
         (key, value)
