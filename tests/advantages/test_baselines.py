@@ -20,8 +20,8 @@ def test_the_moving_average_is_the_reference_one(vectors):
     after = [dict(zip(x[::2], x[1::2], strict=True)) for x in vectors.plain("ema")]
     one, two = [x for x in after if "after" in x]
     average, rows = MovingAverage(), rollout(LONG, GROUPS)
-    first = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.25, 0.0], dtype=torch.float64)  # mean .416667
-    second = torch.tensor([1.0, 1.0, 0.5, 0.5, 1.0, 0.0], dtype=torch.float64)  # mean .666667
+    first = torch.tensor([1.0, 0.0, 0.25, 1.0, 0.25, 0.0], dtype=torch.float64)  # mean 0.416667
+    second = torch.tensor([1.0, 1.0, 0.5, 0.5, 1.0, 0.0], dtype=torch.float64)  # mean 0.666667
     assert_close(average(scores(first), rows), first[:, None] * LONG)
     assert average.average.item() == pytest.approx(one["after"])
     assert average.baseline == pytest.approx(one["debiased"])

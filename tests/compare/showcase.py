@@ -27,7 +27,7 @@ MOMENTS = 4  # at which pictures are shown
 
 
 def curve(algorithm, seed, kind):
-    """Scores at every evaluation: from .08 they saturate, with the noise of 128 prompts."""
+    """Scores at every evaluation: from 0.08 they saturate, with the noise of 128 prompts."""
     end, half, apart = kind[algorithm]
     random = np.random.default_rng([seed, *algorithm.encode()])
     end += apart * random.normal()

@@ -216,7 +216,7 @@ def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, capsys, arguments, li
 
 
 def test_seeds_that_all_agree_prove_nothing(tmp_path):
-    """Though .2 - .1 differs from .3 - .2 in the last digit."""
+    """Though 0.2 - 0.1 differs from 0.3 - 0.2 in the last digit."""
     (pair,) = compare_all(
         table(tmp_path, {"grpo": [0.2, 0.3, 0.7], "rloo": [0.1, 0.2, 0.6]}), METRIC
     )

@@ -24,7 +24,7 @@ def cells(table, row=0):
 
 
 def test_one_variant_by_hand(tmp_path):
-    """Two seeds rise from 0 by .2 and by .1 at each of four points; the threshold is .3."""
+    """Two seeds rise from 0 by 0.2 and by 0.1 at each of four points; the threshold is 0.3."""
     write_run(tmp_path / "0", [0.0, 0.2, 0.4, 0.6], seed=0, every=10)
     write_run(tmp_path / "1", [0.0, 0.1, 0.2, 0.3], seed=1, every=10)
     table = table_curves(variants_of(tmp_path), METRIC, "samples", 0.3)
@@ -60,7 +60,7 @@ def test_areas_end_where_the_shortest_variant_does(tmp_path):
 
 
 def test_an_area_is_of_each_seed_on_its_own_places_up_to_where_the_first_one_ends(tmp_path):
-    """At 1,280 tokens one seed has .4, and the one that writes ten times as much .12."""
+    """At 1,280 tokens one seed has 0.4, and the one that writes ten times as much 0.12."""
     write_run(tmp_path / "0", [0.0, 0.2, 0.4], seed=0)
     wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8], seed=1), 10)
     found = cells(table_curves(variants_of(tmp_path), METRIC, "tokens"))

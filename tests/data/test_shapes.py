@@ -106,7 +106,7 @@ def test_corruption_replaces_colour_and_shape_each_by_any_one():
         kept = sum(named[place] == other[place] for named, other in pairs) / 6000
         assert kept == pytest.approx(1 - 0.35 * (kinds - 1) / kinds, abs=0.025)
     right = sum(named == other for named, other in pairs) / 6000
-    assert right == pytest.approx(0.5654, abs=0.026)  # both kept: .7375 x .7667
+    assert right == pytest.approx(0.5654, abs=0.026)  # both kept: 0.7375 x 0.7667
     assert len({(*named, *other) for named, other in pairs}) == 144
 
 

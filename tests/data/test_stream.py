@@ -97,7 +97,7 @@ def test_sources_start_equally_likely():
 def test_worked_example_of_a_success_rate():
     stream = Curriculum(prompts({"easy": 4, "hard": 4}), seed=0, floor=0.03, decay=0.8)
     stream.observe(["easy", "hard", "easy"], torch.tensor([1.0, 0.0, 0.5]))
-    # easy: .8 x .5 + .2 x .75 = .55; hard: .8 x .5 = .4
+    # easy: 0.8 x 0.5 + 0.2 x 0.75 = 0.55; hard: 0.8 x 0.5 = 0.4
     want = torch.tensor([0.55 * 0.45 + 0.03, 0.4 * 0.6 + 0.03], dtype=torch.float64)
     torch.testing.assert_close(stream.weights(), want / want.sum())
 

@@ -41,7 +41,7 @@ def random_steps(
 
 
 def reference_step(kernel, flow, velocity: Tensor, dtype: torch.dtype = torch.float64) -> Step:
-    """The step from .6 to .4 that the losses of the reference are computed on: [4, 2]."""
+    """The step from 0.6 to 0.4 that the losses of the reference are computed on: [4, 2]."""
     x = flow("grpo/x", dtype)
     return kernel(x, velocity, levels(0.6, x), levels(0.4, x))
 

@@ -160,7 +160,7 @@ def test_distances_to_reference_and_average_are_the_reference_ones(flow, dtype):
     assert_close(value.detach(), flow("crd.kl_adaptive/value"), **close(dtype))
     fast = kl.to_ema(batch)[:, 0]
     assert_close(fast.detach(), flow("awm.ema_kl/value"), **close(dtype))
-    # By hand: s^2 = .49 x .4 / .6 and .49 x .8 / .2.
+    # By hand: s^2 = 0.49 x 0.4 / 0.6 and 0.49 x 0.8 / 0.2.
     variance = torch.tensor([0.49 * 2 / 3, 0.49 * 2 / 3, 1.96, 1.96])
     elbo = kl.regressed_elbo(batch)[:, 0]
     assert_close(elbo.detach(), flow("kl/v_based") / (2 * variance), **close(dtype))

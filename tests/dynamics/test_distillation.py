@@ -18,7 +18,7 @@ DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 
 
 def taught(flow, dynamics, dtype=torch.float64):
-    """The live velocity, and its difference to the teacher's on the four steps from .6 to .4."""
+    """The live velocity, and its difference to the teacher's on the four steps from 0.6 to 0.4."""
     own, step, _ = reference_pair(flow, dynamics, dtype)
     ones = torch.ones(4, 1, dtype=dtype)
     return own, DecoupledBatch(

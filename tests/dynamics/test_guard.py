@@ -63,7 +63,7 @@ def test_a_guarded_clip_counts_in_its_own_ratio(flow):
     _, batch = reference_batch(flow, "Flow-SDE")
     numbers = {"weight": None, **width(flow, "guard")}
     got = reduce_metrics(own_metrics(partial(grpo_guard, **numbers), batch))
-    # Ratios 1.010, .993, 1.014 and .989 of advantages 1.2, -.4, -1.5 and .7, clipped at .002.
+    # Ratios 1.010, 0.993, 1.014 and 0.989 of advantages 1.2, -0.4, -1.5 and 0.7, clipped at 0.002.
     fractions = [got[f"actor/clip_frac{side}"] for side in ("", "_low", "_high")]
     assert fractions == [0.5, 0.25, 0.25]
     want = flow("guard.closed_form/log_ratio").mean().item()
@@ -124,7 +124,7 @@ def imbalance(weights):
 
 
 def course(name):
-    """A row of twelve steps of one length, sigma from .96 to .08: [1, 12]."""
+    """A row of twelve steps of one length, sigma from 0.96 to 0.08: [1, 12]."""
     sigma = torch.linspace(0.96, 0.08, 12, dtype=torch.float64)
     next_sigma, x = sigma - 0.07, torch.zeros(12, 1, dtype=torch.float64)
     step = NOISY[name](x, x, sigma, next_sigma)
@@ -135,7 +135,7 @@ def course(name):
 
 def test_the_weight_that_balances_guarded_steps_is_one_over_the_gain():
     """`delta` of the reference does it for Flow-SDE below sigma = 1. For Dance-SDE it squares what
-    it was to mend: at eta = .3 the last steps pull 2.29 times as hard as the first, not 1.51.
+    it was to mend: at eta = 0.3 the last steps pull 2.29 times as hard as the first, not 1.51.
 
     The gradient of a guarded log-ratio by the velocity is gain x noise / D, so weight x |gain|
     ought not to depend on the step. The reference multiplies by Dance-SDE's

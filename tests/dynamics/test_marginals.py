@@ -1,7 +1,7 @@
 """Whether a rollout under the exact velocity ends with the spread that its data has.
 
 x0 ~ N(0, variance) has a linear velocity, so every x is Gaussian and its variance follows from the
-gains of the steps alone. variance=0 is a point mass. From sigma = .95 down to .05, where x_sigma
+gains of the steps alone. variance=0 is a point mass. From sigma = 0.95 down to 0.05, where x_sigma
 starts with the right spread.
 """
 
@@ -74,5 +74,5 @@ def test_drawn_rollouts_have_the_spread_that_the_gains_say(name):
         step = NOISY[name](x, velocity, sigma.expand(rows), after.expand(rows))
         x = next_state(step, normal(key(0, name, number + 1), (rows, 2)))
     drawn = (x.var() / spread(sigmas[-1], 1.0)).sqrt().item()
-    # The std of 40,000 numbers is known to .35 %.
+    # The std of 40,000 numbers is known to 0.35 %.
     assert drawn == pytest.approx(ratio(NOISY[name], 1.0, steps), rel=0.015)

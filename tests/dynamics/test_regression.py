@@ -84,8 +84,8 @@ def test_what_a_range_of_time_keeps_is_what_the_reference_keeps(flow):
 @pytest.mark.parametrize("schedule", [TEN, TEN.float()], ids=["float64", "float32"])
 def test_an_edge_of_a_range_is_inside(schedule):
     assert by_time(schedule, low=0.25, high=0.923077).tolist() == list(range(2, 10))
-    assert by_index(schedule, start=0.7, end=1.0).tolist() == [7, 8, 9]  # 10 x .7 is below 7
-    assert by_index(linear_shift(100, 0), start=0.0, end=0.29)[-1] == 28  # and so is 100 x .29
+    assert by_index(schedule, start=0.7, end=1.0).tolist() == [7, 8, 9]  # 10 x 0.7 is below 7
+    assert by_index(linear_shift(100, 0), start=0.0, end=0.29)[-1] == 28  # and so is 100 x 0.29
 
 
 def drawn(strategy, count, among=by_index, rows=500):

@@ -74,7 +74,7 @@ def test_dppo_counts_what_it_masks_and_what_it_caps():
     # Probabilities move from 1/8: good by +1/8 twice, bad by -3/32 and by 0, bad by +3/8.
     got = measured(partial(dppo, ratio_max=3.0), by_hand())
     assert got == {"dppo_masked": 0.0, "ratio_capped": 1 / 5}
-    # In nats: .0482 twice, .0842 and 0, and the last one moved against its advantage.
+    # In nats: 0.0482 twice, 0.0842 and 0, and the last one moved against its advantage.
     for bound, masked in {0.05: 1 / 5, 0.048: 3 / 5}.items():
         too_far = partial(binary_kl, low=bound, high=bound)
         assert measured(partial(dppo, too_far=too_far), by_hand())["dppo_masked"] == masked

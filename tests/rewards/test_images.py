@@ -81,8 +81,8 @@ def test_a_worked_example():
 
 
 def test_a_right_shape_with_too_much_error_is_not_right():
-    assert mean_match(noisy(0.32), smooth=0.0) > 0.95  # an error of .102, give or take .005
-    assert mean_match(noisy(0.37), smooth=0.0) < 0.05  # of .137
+    assert mean_match(noisy(0.32), smooth=0.0) > 0.95  # an error of 0.102, give or take 0.005
+    assert mean_match(noisy(0.37), smooth=0.0) < 0.05  # of 0.137
 
 
 def test_speckle_in_the_ground_costs_as_much_as_anywhere():

@@ -23,7 +23,7 @@ class Coefficient(StatefulComponent):
 
 
 class KLController(Coefficient):
-    """beta <- beta (1 + clip(KL / kl_target - 1, -.2, .2) samples / horizon) (arXiv:1909.08593).
+    """beta <- beta (1 + clip(KL / kl_target - 1, -0.2, 0.2) samples / horizon) (arXiv:1909.08593).
 
     `horizon` counts samples; `kl_target` has the unit of the KL that is observed.
     """

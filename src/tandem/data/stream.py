@@ -62,8 +62,8 @@ class PromptStream(nn.Module):
 class Curriculum(PromptStream):
     """Sources are drawn with weight p (1 - p) + floor, where p is the success rate of a source.
 
-    p starts at 1/2 and is a moving average over iterations. A decay of .8 remembers about five: a
-    mean over some 60 samples of a source has a noise of .065, which that cuts to .02, below the
+    p starts at 1/2 and is a moving average over iterations. A decay of 0.8 remembers about five: a
+    mean over some 60 samples of a source has a noise of 0.065, which that cuts to 0.02, below the
     floor; a slower one would lag behind a frontier that moves every ten iterations. The floor keeps
     what is mastered in the draw: without it, it is forgotten.
     """

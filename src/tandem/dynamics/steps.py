@@ -74,7 +74,7 @@ def random_window(
 ) -> Indices:
     """`length` steps in a row that start in the first `share` of the rollout, anew per iteration.
 
-    share=1 is MixGRPO's random strategy; length=3, share=.5 is Flow-GRPO-fast. Raises ValueError
+    share=1 is MixGRPO's random strategy; length=3, share=0.5 is Flow-GRPO-fast. Raises ValueError
     for a share outside (0, 1]. Source: MixGRPO, arXiv:2507.21802.
     """
     if not 0 < share <= 1:

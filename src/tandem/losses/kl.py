@@ -161,7 +161,7 @@ def regressed(batch: DecoupledBatch) -> Tensor:
 # (velocity - velocity_ref)^2 at fresh noise, counting more the closer to data
 @register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed_elbo(batch: DecoupledBatch) -> Tensor:
-    """(velocity - velocity_ref)^2 / (2 s^2), s = .7 sqrt(sigma / (1 - min(sigma, .99))): the
+    """(velocity - velocity_ref)^2 / (2 s^2), s = 0.7 sqrt(sigma / (1 - min(sigma, 0.99))): the
     closer to data the more it counts, without bound (AWM, arXiv:2509.25050).
 
     Shape: [B, T].

@@ -126,7 +126,7 @@ def simpo(
     batch: CoupledBatch,
     *,
     beta: Temperature = 2.0,
-    gamma: float = 0.5,  # published: .5 to 1.4
+    gamma: float = 0.5,  # published: 0.5 to 1.4
     length_norm: bool = True,
     label_smoothing: LabelNoise = 0.0,
 ) -> Tensor:

@@ -34,7 +34,7 @@ def t_quantile(p, freedom):
 
 
 def test_three_seeds_by_hand():
-    """Mean 2, s = 1, t(2, .975) = 4.3027: 2 ± 4.3027 / sqrt 3."""
+    """Mean 2, s = 1, t(2, 0.975) = 4.3027: 2 ± 4.3027 / sqrt 3."""
     found = estimate([1.0, 2.0, 3.0])
     assert (found.mean, found.n) == (2.0, 3)
     assert found.high - 2 == pytest.approx(4.302653 / math.sqrt(3), abs=1e-6)

@@ -24,8 +24,8 @@ def experiment(random, n, prompts, *, seed=0.05, prompt=0.3, rest=0.2, effects=N
 
 
 def test_two_seeds_and_two_prompts_by_hand():
-    """Cells 1 0 / 3 4. Seeds' means .5 and 3.5: s^2 = 4.5. Within seeds +-.5, so that prompts'
-    means agree and what is left is 4 * .5^2 = 1 with one degree of df."""
+    """Cells 1 0 / 3 4. Seeds' means 0.5 and 3.5: s^2 = 4.5. Within seeds +-0.5, so that prompts'
+    means agree and what is left is 4 * 0.5^2 = 1 with one degree of df."""
     found = estimate_shared(np.array([[1.0, 0.0], [3.0, 4.0]]), ["a", "a"])
     assert found.mean == 2.0
     assert found.on_these == pytest.approx(4.5 / 2)
