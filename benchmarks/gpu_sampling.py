@@ -12,7 +12,7 @@ from gpu_sizes import Answers
 from torch import Tensor, nn
 
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.language.sampling import left_padded
+from tandem.policies.language.rows import left_padded
 from tandem.types import Prompt
 
 ROUNDS = 2

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tandem.config import ConfigError, compose
+from tandem.config import ConfigError, check, compose
 from tandem.config.composition import import_plugins
 from tandem.config.help import brought_by
 from tandem.launch.command_line import help_of
@@ -96,6 +96,24 @@ def test_help_shows_what_a_plugin_brings_as_what_is_built_in(written):
     assert "algorithm.loss.most=5.0  float, must be positive" in text
     assert "fade" not in help_of(["algorithm.kl"])
     assert "  algorithm=" in help_of(beside[:1])
+
+
+BARE = """
+from tandem import register_policy_loss
+
+@register_policy_loss
+def bare(batch, *, w=1, on=True): return -batch.logp * w
+"""
+
+
+def test_a_number_without_an_annotation_has_the_type_of_its_default(written):
+    written(BARE)
+    words = ["plugins=[own_plugin]", "algorithm/loss=bare", "warm_start=null"]
+    check(compose([*words, "algorithm.loss.w=0.5"]))
+    with pytest.raises(ConfigError, match=r"algorithm.loss.w: expected float, got 'hello'"):
+        check(compose([*words, "algorithm.loss.w=hello"]))
+    with pytest.raises(ConfigError, match=r"algorithm.loss.on: expected bool, got 3"):
+        check(compose([*words, "algorithm.loss.on=3"]))
 
 
 def test_a_file_beside_a_plugin_is_enough_to_offer_a_way_to_sample(written):

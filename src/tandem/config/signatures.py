@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
+from tandem.contracts import facts_of
 from tandem.contracts.bounds import Limit
 
 ROWS = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
@@ -20,11 +21,19 @@ def signature(target: Callable) -> Signature:
     found = inspect.signature(target)
     scope = _collect_names(target)
     parameters = [
-        parameter.replace(annotation=_evaluate(parameter.annotation, scope))
+        parameter.replace(annotation=_evaluate(_annotation_of(parameter, target), scope))
         for parameter in found.parameters.values()
     ]
     answer = _evaluate(found.return_annotation, scope)
     return found.replace(parameters=parameters, return_annotation=answer)
+
+
+def _annotation_of(parameter: Parameter, target: Callable) -> object:
+    """What stands there; of a number without one, of a registered part, the type of its default."""
+    if parameter.annotation is not Parameter.empty or facts_of(target).option is None:
+        return parameter.annotation
+    kinds = {bool: bool, int: float, float: float}  # who wrote 1 may well be given 0.5
+    return kinds.get(type(parameter.default), Parameter.empty)
 
 
 def options(annotation: object) -> tuple[object, ...]:

@@ -9,7 +9,8 @@ from torch.testing import assert_close
 
 from tandem import rng
 from tandem.policies.language.records import Endings
-from tandem.policies.language.sampling import Local, Rows, cuts, find_ended, left_padded
+from tandem.policies.language.rows import cuts, left_padded
+from tandem.policies.language.sampling import Local, Rows, find_ended
 from tandem.policies.language.tiny_lm import tiny_lm
 
 KEY = 7

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.critic import Critic
-from tandem.policies.language.pretrained import Numerics, probed
+from tandem.policies.language.pretrained import Numerics, logits_are_head_of_trunk, probed
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import (
     Layout,
@@ -193,30 +193,6 @@ class TokenLogProbComputer:
             return self(sample, mask, needs)
         said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
         return take(concat(said), torch.cat(parts).argsort())
-
-
-@torch.no_grad()
-def logits_are_head_of_trunk(model: nn.Module) -> bool:
-    """Whether nothing comes between trunk, head and logits: no scale, no cap, to the last bit."""
-    trunk, head = model.get_decoder(), model.get_output_embeddings()
-    if trunk is model or head is None:
-        return False
-    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {trunk: [], head: []}
-
-    def watch(module: nn.Module, given: tuple, out: Tensor | Mapping[str, Tensor]) -> None:
-        result = out if isinstance(out, Tensor) else out["last_hidden_state"]
-        calls[module].append((given, result))
-
-    hooks = [module.register_forward_hook(watch) for module in calls]
-    tokens = torch.arange(12, device=head.weight.device)[None] % head.weight.shape[0]
-    with probed(model):
-        logits = model(input_ids=tokens, use_cache=False).logits
-    for hook in hooks:
-        hook.remove()
-    if [len(seen) for seen in calls.values()] != [1, 1]:
-        return False
-    (_, states), ((read,), made) = calls[trunk][0], calls[head][0]
-    return torch.equal(read, states) and torch.equal(made.float(), logits.float())
 
 
 # What else can be read off the distribution of a step: (logp [N, V], logp of the token [N]) -> [N].

@@ -18,12 +18,15 @@ from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.liger import fuse
-from tandem.policies.language.logprob import (
-    ChunkLimits,
-    TokenLogProbComputer,
+from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
+from tandem.policies.language.pretrained import (
+    Build,
+    Numerics,
+    Packing,
     logits_are_head_of_trunk,
+    positions,
+    pretrained,
 )
-from tandem.policies.language.pretrained import Build, Numerics, Packing, positions, pretrained
 from tandem.policies.language.records import Description, Endings, Sampling, TokenSample
 from tandem.policies.language.rows import as_rollout, check_room, encode_examples
 from tandem.policies.lora import Lora, adapted, save_adapted

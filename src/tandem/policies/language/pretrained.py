@@ -187,3 +187,27 @@ def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
 
 def _dtype(numerics: Numerics) -> torch.dtype | str:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}[numerics.dtype]
+
+
+@torch.no_grad()
+def logits_are_head_of_trunk(model: nn.Module) -> bool:
+    """Whether nothing comes between trunk, head and logits: no scale, no cap, to the last bit."""
+    trunk, head = model.get_decoder(), model.get_output_embeddings()
+    if trunk is model or head is None:
+        return False
+    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {trunk: [], head: []}
+
+    def watch(module: nn.Module, given: tuple, out: Tensor | Mapping[str, Tensor]) -> None:
+        result = out if isinstance(out, Tensor) else out["last_hidden_state"]
+        calls[module].append((given, result))
+
+    hooks = [module.register_forward_hook(watch) for module in calls]
+    tokens = torch.arange(12, device=head.weight.device)[None] % head.weight.shape[0]
+    with probed(model):
+        logits = model(input_ids=tokens, use_cache=False).logits
+    for hook in hooks:
+        hook.remove()
+    if [len(seen) for seen in calls.values()] != [1, 1]:
+        return False
+    (_, states), ((read,), made) = calls[trunk][0], calls[head][0]
+    return torch.equal(read, states) and torch.equal(made.float(), logits.float())

@@ -6,7 +6,7 @@ without a mask and a cache that is what keeps transformers' attention within it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -112,6 +112,22 @@ def pack(
         prompt_length=prompt_length,
         temperature=torch.full(prompt_length.shape, temperature, device=answers.device),
     )
+
+
+def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[slice, slice]]:
+    """Prompts and samples of each pass: whole groups, or pieces of a group that is too large."""
+    prompts, samples = max(max_rows // group_size, 1), min(group_size, max_rows)
+    for p in range(0, num_prompts, prompts):
+        for s in range(0, group_size, samples):
+            yield slice(p, p + prompts), slice(s, s + samples)
+
+
+def left_padded(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and mask (1 = token), both [P, longest] int64."""
+    longest = max(len(prompt) for prompt in prompts)
+    tokens = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(tokens, device=device), torch.tensor(mask, device=device)
 
 
 def right_padded(rows: Sequence[list[int]], device: torch.device) -> Tensor:

@@ -6,7 +6,7 @@ A token is drawn exactly, as a function of its row's key and position alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.policies.language.records import Answers, Endings, Sampling
+from tandem.policies.language.rows import cuts, left_padded
 from tandem.policies.weights import FULL, Precision
 
 ONE_BY_ONE = 4096  # vocabulary up to which every token is given its noise in every draw
@@ -249,22 +250,6 @@ def find_ended(written: Tensor, endings: Endings) -> Tensor:
     texts = endings.decode(written.tolist())
     hits = [any(stop in text for stop in endings.strings) for text in texts]
     return over | torch.tensor(hits, device=token.device)
-
-
-def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[slice, slice]]:
-    """Prompts and samples of each pass: whole groups, or pieces of a group that is too large."""
-    prompts, samples = max(max_rows // group_size, 1), min(group_size, max_rows)
-    for p in range(0, num_prompts, prompts):
-        for s in range(0, group_size, samples):
-            yield slice(p, p + prompts), slice(s, s + samples)
-
-
-def left_padded(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and mask (1 = token), both [P, longest] int64."""
-    longest = max(len(prompt) for prompt in prompts)
-    tokens = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
-    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(tokens, device=device), torch.tensor(mask, device=device)
 
 
 @cache
