@@ -47,7 +47,7 @@ class Measured:
     @property
     def spread(self) -> str:
         """Standard deviation over seeds of the last point."""
-        return f"{stdev(self.last):.3f}" if len(self.last) > 1 else "needs 2 seeds"
+        return f"{stdev(self.last):.3f}" if len(self.last) > 1 else "-"
 
     def samples_to(self, threshold: float) -> int | None:
         """The median over seeds of where a curve first is there; None: most never are."""
