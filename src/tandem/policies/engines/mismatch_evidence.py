@@ -19,7 +19,7 @@ TOKENS = 128  # logits of them all are held at once
 
 
 @torch.no_grad()
-def testimony(policy: EngineMixin, rows: Rollout) -> Seen:
+def collect_mismatch_evidence(policy: EngineMixin, rows: Rollout) -> Seen:
     """rows: a few, of the weights as they are."""
     steps = max(TOKENS // len(rows.mask), 1)
     mask = rows.mask & (torch.arange(rows.mask.shape[1], device=rows.mask.device) < steps)

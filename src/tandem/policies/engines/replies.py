@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tandem.policies.language.records import Sampling
+import torch
+
+from tandem.policies.language.records import Answers, Sampling
 
 POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding
 NEVER = -9999.0  # what vLLM writes for minus infinity, which JSON has no word for
@@ -123,3 +125,18 @@ def _part(whole: object, name: str, kind: type) -> object:
     if not isinstance(whole, Mapping) or not isinstance(whole.get(name), kind):
         raise ValueError(f"no {name} came")
     return whole[name]
+
+
+def stack_rows(rows: Sequence[Row], device: torch.device) -> Answers:
+    """Answers in the order of the rows; what replies do not say is left out."""
+    width = max(len(row.tokens) for row in rows)
+    blank = [0] * width
+    tokens = [row.tokens + blank[len(row.tokens) :] for row in rows]
+    logp = [row.logp + blank[len(row.logp) :] for row in rows]
+    return Answers(
+        tokens=torch.tensor(tokens, device=device),
+        logp=torch.tensor(logp, device=device, dtype=torch.float32),
+        entropy=None,
+        length=torch.tensor([len(row.tokens) for row in rows], device=device),
+        truncated=torch.tensor([row.truncated for row in rows], device=device),
+    )

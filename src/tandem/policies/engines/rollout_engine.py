@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.policies.base import Policy, few, logp_gap
 from tandem.policies.engines.diagnosis import diagnose
-from tandem.policies.engines.mismatch_evidence import testimony
+from tandem.policies.engines.mismatch_evidence import collect_mismatch_evidence
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.engines.weight_files import WeightFiles
 from tandem.policies.engines.weight_sync import WeightSync
@@ -94,7 +94,11 @@ class EngineMixin(Policy):
         if self.suspect is None:
             return super().suspicion()
         # The rows of the first rank speak for all, which come here together.
-        own = diagnose(testimony(self, self.suspect)) if distributed.is_first() else ""
+        own = (
+            diagnose(collect_mismatch_evidence(self, self.suspect))
+            if distributed.is_first()
+            else ""
+        )
         return distributed.all_gather_object([own])[0]
 
     def state(self) -> dict[str, Tensor]:

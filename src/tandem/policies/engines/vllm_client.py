@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
-from tandem.policies.engines.replies import Question, Row
+from tandem.policies.engines.replies import Question, Row, stack_rows
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
@@ -72,7 +71,7 @@ class VllmClient(RolloutEngine):
         with ThreadPoolExecutor(min(self.concurrency, len(questions))) as pool:
             rows = list(pool.map(self._row, questions))
         self._check_version()
-        return together(rows, keys.device)
+        return stack_rows(rows, keys.device)
 
     def _row(self, question: Question) -> Row:
         """One row; what comes instead of it is asked for again."""
@@ -86,13 +85,13 @@ class VllmClient(RolloutEngine):
                 return self.endpoint.post("/v1/completions", body, read=read)
             except BadReply as error:
                 if not left:
-                    raise gone(error) from None
+                    raise unavailable(error) from None
             except Rejected as error:
                 if error.status == UNKNOWN and self.adapter:
                     raise Forgotten(str(error)) from None
-                raise gone(error) from None
+                raise unavailable(error) from None
             except RemoteError as error:
-                raise gone(error) from None
+                raise unavailable(error) from None
         raise AssertionError("an attempt answers or raises")
 
     def _check_version(self) -> None:
@@ -144,7 +143,7 @@ class VllmClient(RolloutEngine):
         except RemoteError as error:
             # Of an attempt whose answer was lost, the adapter is there.
             if version not in self._names():
-                raise gone(error, "start the server with --enable-lora") from None
+                raise unavailable(error, "start the server with --enable-lora") from None
         before, self.model = self.model, version
         if before in ours and before != version:  # the base is not ours
             self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": before}, optional=True)
@@ -167,7 +166,7 @@ class VllmClient(RolloutEngine):
         try:
             return self.endpoint.get("/v1/models", read=names)
         except RemoteError as error:
-            raise gone(error) from None
+            raise unavailable(error) from None
 
     # Presence and memory.
 
@@ -204,9 +203,9 @@ class VllmClient(RolloutEngine):
             if optional and error.status == UNKNOWN:
                 return None
             hint = "start the server with VLLM_SERVER_DEV_MODE=1" if error.status == UNKNOWN else ""
-            raise gone(error, hint) from None
+            raise unavailable(error, hint) from None
         except RemoteError as error:
-            raise gone(error) from None
+            raise unavailable(error) from None
 
     def _post(self, path: str, payload: object) -> dict:
         return self.endpoint.post(path, as_body(payload), read=said_if_any)
@@ -244,20 +243,5 @@ def names(reply: Reply) -> list[str]:
     return found
 
 
-def gone(error: RemoteError, hint: str = "") -> EngineUnavailable:
+def unavailable(error: RemoteError, hint: str = "") -> EngineUnavailable:
     return EngineUnavailable(f"the engine gave no answer: {error}" + (f"; {hint}" if hint else ""))
-
-
-def together(rows: Sequence[Row], device: torch.device) -> Answers:
-    """In the order of the rows; what an engine does not say of a distribution is left out."""
-    width = max(len(row.tokens) for row in rows)
-    blank = [0] * width
-    tokens = [row.tokens + blank[len(row.tokens) :] for row in rows]
-    logp = [row.logp + blank[len(row.logp) :] for row in rows]
-    return Answers(
-        tokens=torch.tensor(tokens, device=device),
-        logp=torch.tensor(logp, device=device, dtype=torch.float32),
-        entropy=None,
-        length=torch.tensor([len(row.tokens) for row in rows], device=device),
-        truncated=torch.tensor([row.truncated for row in rows], device=device),
-    )
