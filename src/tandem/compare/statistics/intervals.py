@@ -161,7 +161,7 @@ def find_seeds_needed(
     if effect == 0 or spread == 0:
         return None
     size, sides = abs(effect) / spread, 1 if paired else 2
-    counts = range(2, MOST_SEEDS + 1)  # more seeds have more power
+    counts = range(FEWEST, MOST_SEEDS + 1)  # more seeds have more power
     place = bisect_left(counts, power, key=lambda n: _power(size, n, sides, level))
     return counts[place] if place < len(counts) else None
 
