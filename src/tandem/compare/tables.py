@@ -69,7 +69,7 @@ def _describe_seeds(one: Scored) -> str:
 def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
     return Table(
         name="differences",
-        title=f"{metric}: differences of all {len(pairs)} pairs",
+        title=f"{metric}: differences of {len(pairs)} pair{'s' if len(pairs) > 1 else ''}",
         columns=(
             *("pair", "n", "difference", "95 % of all at once", "95 % of it alone"),
             *("test", "r", "p", "wins", "verdict"),
@@ -89,12 +89,16 @@ def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
             )
             for pair in sorted(pairs, key=by_size)
         ],
-        notes=[
-            "A claim is an interval of all at once that leaves out 0; such intervals hold together "
-            f"in 95 % of reports. p is multiplied by the {len(pairs)} pairs (Bonferroni) and below "
-            "0.05 for the same pairs. The interval of a pair alone is for a question about this "
-            "pair that was asked before the runs."
-        ],
+        notes=[_explain_claims(len(pairs))] if len(pairs) > 1 else [],
+    )
+
+
+def _explain_claims(count: int) -> str:
+    return (
+        "A claim is an interval of all at once that leaves out 0; such intervals hold together in "
+        f"95 % of reports. p is multiplied by the {count} pairs (Bonferroni) and below 0.05 for "
+        "the same pairs. The interval of a pair alone answers a question about this pair that was "
+        "asked before the runs."
     )
 
 
