@@ -109,7 +109,7 @@ def test_what_a_server_is_built_of_says_nothing_for_the_user(monkeypatch):
     serve.build_rewards(cfg.reward)
     assert not trust.SAID_HOSTS
     serve.compose_rewards(["reward=http", url])
-    assert "evil.example" in trust.SAID_HOSTS
+    assert "https://evil.example" in trust.SAID_HOSTS
 
 
 def test_a_borrowed_function_is_no_plugins_own(tmp_path, monkeypatch):
