@@ -87,6 +87,12 @@ def test_fast_and_slow_engines_share_the_groups_and_the_answers_are_the_same(wai
     assert sum(engine.calls for engine in engines) == len(PROMPTS)
 
 
+def test_engines_that_are_as_fast_get_equal_shares_though_one_has_room_for_all():
+    engines = [Engine(wait=0.05), Engine(wait=0.05)]
+    same(asked(fleet_of(*engines, concurrency=1000)), WHOLE)
+    assert [engine.calls for engine in engines] == [4, 4]
+
+
 def test_an_engine_that_lags_holds_up_no_group_but_its_own():
     slow, fast = Engine(wait=0.5), Engine()
     same(asked(fleet_of(slow, fast, concurrency=3)), WHOLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -65,8 +66,9 @@ class Fleet(RolloutEngine):
                 else:
                     groups.finish(place, answers)
 
-        calls = max(1, self.concurrency // keys.shape[1])
-        workers = [engine for engine in self.living for _ in range(min(calls, len(prompts)))]
+        share = math.ceil(len(prompts) / len(self.living))  # at the start: who is done takes more
+        calls = max(1, min(self.concurrency // keys.shape[1], share))
+        workers = self.living * calls  # in turn
         with ThreadPoolExecutor(len(workers)) as pool:
             for served in [pool.submit(serve, engine) for engine in workers]:
                 served.result()
