@@ -138,39 +138,42 @@ class Groups:
     """The places of groups that nobody answers yet, shared by threads."""
 
     def __init__(self, count: int) -> None:
-        self.waiting, self.left = deque(range(count)), count
+        self.waiting, self.asked, self.closed = deque(range(count)), set[int](), False
         self.answers: dict[int, Answers] = {}
         self.changed = threading.Condition()
+
+    @property
+    def left(self) -> bool:
+        """Whether a group has no answer."""
+        return bool(self.waiting or self.asked)
 
     def take(self) -> int | None:
         """The next one; None: there is none, and nobody is at work who might give one back."""
         with self.changed:
-            self.changed.wait_for(lambda: self.waiting or not self._in_flight)
-            if not self.waiting:
+            self.changed.wait_for(lambda: self.waiting or not self.asked or self.closed)
+            if self.closed or not self.waiting:
                 return None
-            return self.waiting.popleft()
+            place = self.waiting.popleft()
+            self.asked.add(place)
+            return place
 
     def give_back(self, place: int) -> None:
         with self.changed:
+            self.asked.remove(place)
             self.waiting.appendleft(place)
             self.changed.notify_all()
 
     def finish(self, place: int, answers: Answers) -> None:
         with self.changed:
+            self.asked.remove(place)
             self.answers[place] = answers
-            self.left -= 1
             self.changed.notify_all()
 
     def close(self) -> None:
         """Nobody gets another one."""
         with self.changed:
-            self.waiting.clear()
-            self.left = 0
+            self.closed = True
             self.changed.notify_all()
-
-    @property
-    def _in_flight(self) -> int:
-        return self.left - len(self.waiting)
 
 
 def concat_answers(parts: Sequence[Answers]) -> Answers:
