@@ -62,10 +62,8 @@ def world(tmp_path_factory):
 
 
 # The second model of pictures is looked up cell by cell below: one of each row, in turn.
-WHOLE = [
-    pytest.param(model, marks=[pytest.mark.slow] if model == "sd3_5_medium" else [])
-    for model in MODELS
-]
+LONG = ("sd3_5_medium", "tiny_flow")  # a page of hundreds of compositions
+WHOLE = [pytest.param(model, marks=[pytest.mark.slow] if model in LONG else []) for model in MODELS]
 
 
 @pytest.mark.parametrize("model", WHOLE)

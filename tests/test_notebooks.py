@@ -104,6 +104,7 @@ def test_the_equalities_hold_and_one_step_trains_both(run):
     assert len(shown) == 5 and curves(shown)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_compared_and_a_committed_experiment_after_it(run):
     names, _, shown = run("from_sweep_to_claim")
     assert names["done"].returncode == 0, names["done"].stdout

@@ -57,6 +57,7 @@ def test_two():
 }
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_a_session_of_two_processes_fails_over_a_value_that_neither_has_read(tmp_path):
     for name, text in PROJECT.items():

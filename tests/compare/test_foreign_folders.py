@@ -98,7 +98,7 @@ def test_a_comparison_says_what_it_left_out(folder, capsys):
     main([str(folder)])
     said = capsys.readouterr()
     assert said.err.startswith(f"left out: {folder}/odd cannot be read as a run (ValueError: conf")
-    assert re.search(r"^grpo +2 ", said.out, re.M) and "left out: " in said.out
+    assert re.search(r"^grpo +2 ", said.out, re.M) and "left out:" in said.out
 
 
 def test_nothing_to_compare_is_an_error(folder, capsys):

@@ -35,6 +35,7 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out.startswith("Tandem 0.")
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_training_by_the_command_is_training_by_the_script(tmp_path):
     line = [sys.executable, "-m", "tandem", "train", "dry_run=true", f"run_dir={tmp_path / 'run'}"]

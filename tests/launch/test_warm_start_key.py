@@ -98,6 +98,7 @@ def test_of_tandem_counts_what_a_start_goes_through_and_nothing_else():
     )
 
 
+@pytest.mark.slow
 def test_nothing_that_a_start_imports_is_missing_from_its_name():
     """All that Python has loaded of the rooms that make weights, but what is loaded for others."""
     code = (

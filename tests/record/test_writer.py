@@ -61,7 +61,7 @@ def test_a_second_writer_is_refused_and_the_next_one_after_kill_9_is_not(tmp_pat
 
 def test_a_run_is_refused_where_another_writes_before_anything_is_built(tmp_path, holder):
     with pytest.raises(ConfigError, match="one run directory has one writer"):
-        train(f"run_dir='{tmp_path}'", "algorithm=dpo", "data.path=/none", "data=jsonl")
+        train(f"run_dir='{tmp_path}'", "algorithm=dpo", "data=sort_pairs")
     assert {path.name for path in tmp_path.iterdir()} == {LOCK}
 
 

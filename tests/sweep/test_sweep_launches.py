@@ -17,6 +17,7 @@ LAUNCHERS = {
     "submitit": ("hydra/launcher=submitit_local",),
 }
 pytestmark = pytest.mark.system
+IN_JOBLIB = pytest.param("joblib", marks=pytest.mark.slow)
 
 
 def begin(cwd: Path, values: str, launcher: str = "basic", *hydra: str) -> subprocess.Popen:
@@ -47,7 +48,7 @@ def starts(cwd: Path, name: str) -> list[str]:
     return (cwd / "sweep" / name / "starts").read_text().splitlines()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["basic", IN_JOBLIB, "submitit"])
 def test_each_run_ends_alone_and_the_table_says_how(tmp_path, launcher):
     code, said = sweep(
         tmp_path, "finish,crash,guard,die,refuse", launcher, "+hydra.job.env_set.TOLD=it"
@@ -100,7 +101,11 @@ def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "number"), [("basic", signal.SIGTERM), ("joblib", signal.SIGINT)]
+    ("launcher", "number"),
+    [
+        ("basic", signal.SIGTERM),
+        pytest.param("joblib", signal.SIGINT, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_reaches_the_runs_and_the_same_command_goes_on(tmp_path, launcher, number):
     process = begin(tmp_path, "finish,wait,last", launcher)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from omegaconf import DictConfig
@@ -42,8 +43,11 @@ def _run_with(value: str, sweep: Sweep, judge: Judge) -> Lines | None:
 
 
 def _name_run(value: str, reason: str | None) -> str:
-    """A refusal, and the swept value that no run of the sweep can have, where it says another."""
-    return f"{reason}" if not value or f"{value}:" in f"{reason}:" else f"{value}: {reason}"
+    """A refusal, and the swept value that no run of the sweep can have, where it names neither
+    its key nor what it is set to."""
+    words = value.split("=", 1)
+    named = all(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", f"{reason}") for word in words)
+    return f"{reason}" if named else f"{value}: {reason}"
 
 
 def combine(swept: Mapping[str, Sequence[str]], value: str) -> list[Lines]:

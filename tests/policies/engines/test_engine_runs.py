@@ -118,7 +118,8 @@ def test_a_server_that_goes_away_costs_no_work(train, folder, tmp_path):
     assert [line["iteration"] for line in lines(run_dir)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("adapter", [pytest.param(True, marks=SLOW), False])
+@SLOW
+@pytest.mark.parametrize("adapter", [True, False])
 def test_ranks_that_torchrun_started_share_one_server_and_one_warm_start(folder, tmp_path, adapter):
     state = Loopback(str(folder))
     with serving(state) as url:

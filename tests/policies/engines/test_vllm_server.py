@@ -10,8 +10,10 @@ from loopback import Habits, Loopback, serving, slowly
 from small_language import NOTHING, questions
 from torch.testing import assert_close
 
+from tandem import distributed
 from tandem.policies.engines import vllm_server
 from tandem.policies.engines.vllm_server import VllmServer
+from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.lora import Lora
@@ -156,6 +158,16 @@ def test_an_adapter_travels_alone_and_takes_the_place_of_the_one_before(hosted, 
         assert sorted(x.name for x in home.iterdir()) == [f"{name[:-1]}{i}" for i in "23"] + [
             "owner"
         ]
+
+
+def test_a_run_is_named_once_its_ranks_know_of_each_other(monkeypatch):
+    """They load before the process group is there, and would each name it for itself."""
+    named = WeightSync(None, None)
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: ["of the first rank", *own])
+    monkeypatch.setattr(named, "_prepare", lambda behind: None)
+    monkeypatch.setattr(named, "_agree", lambda fault: None)
+    named.refresh()
+    assert named.version == "of the first rank-1"
 
 
 def test_other_weights_altogether_are_handed_over(hosted):

@@ -44,12 +44,12 @@ class Source:
     """Shows what a live source would, without a loop around it."""
 
     def __init__(self, policy, prompts):
-        self.policy, self.prompts = policy, prompts
+        self.policy, self.iteration_prompts = policy, prompts
 
-    def asked(self):
-        return self.prompts
+    def prompts(self):
+        return self.iteration_prompts
 
-    def show_pairs(self, prompts, *, baseline=False):
+    def pairs(self, prompts, *, baseline=False):
         sides = [prompt.sides for prompt in prompts.values()]
         rows = [both[side] for side in (0, 1) for both in sides]
         rollout = self.policy.encode(rows, key=0, slots=[*prompts, *prompts])

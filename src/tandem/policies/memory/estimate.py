@@ -84,8 +84,8 @@ def of_weights(outline: MetaModel) -> list[Part]:
 def narrower(outline: MetaModel) -> str:
     """Which option would make the weights smaller."""
     if outline.policy.numerics.dtype == "bfloat16":
-        return "take a smaller model"
-    return "set model.dtype=bfloat16 with model.lora, or take a smaller model"
+        return "choose a smaller one: model=..."
+    return "set model.dtype=bfloat16 with model.lora, or choose a smaller one: model=..."
 
 
 def of_gathering(outline: MetaModel) -> list[Part]:
