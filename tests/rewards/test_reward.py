@@ -150,15 +150,15 @@ def test_a_package_outside_of_the_environment_is_a_library_too(tmp_path, monkeyp
     """As those of another prefix on the path: one that wraps `sys.exit` is no user's line."""
     packages = tmp_path / "lib" / "site-packages"
     packages.mkdir(parents=True)
-    (packages / "wrapping.py").write_text("import sys\n\ndef leave():\n    sys.exit(0)\n")
-    (tmp_path / "mine.py").write_text(
-        "import wrapping\n\ndef score(output, prompt):\n    wrapping.leave()\n"
+    (packages / "wraps_sys_exit.py").write_text("import sys\n\ndef leave():\n    sys.exit(0)\n")
+    (tmp_path / "leaves_by_a_library.py").write_text(
+        "import wraps_sys_exit\n\ndef score(output, prompt):\n    wraps_sys_exit.leave()\n"
     )
     for folder in (packages, tmp_path):
         monkeypatch.syspath_prepend(folder)
-    _, faults = numbers(importlib.import_module("mine").score)
+    _, faults = numbers(importlib.import_module("leaves_by_a_library").score)
     [said] = faults
-    assert said == f"raised SystemExit: '0' at {tmp_path}/mine.py:4"
+    assert said == f"raised SystemExit: '0' at {tmp_path}/leaves_by_a_library.py:4"
 
 
 def test_a_child_that_a_reward_forks_may_leave_as_it_likes():
