@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+
+from exhaustive import git
 
 import tandem
 
@@ -126,11 +127,6 @@ def save(kept: Mapping[str, object]) -> None:
     rows = ",\n".join(f'"{name}": {json.dumps(kept[name])}' for name in sorted(kept))
     beside.write_text(f"{{\n{rows}\n}}\n")
     beside.replace(KEPT)
-
-
-def git(*line: str) -> str:
-    done = subprocess.run(["git", *line], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

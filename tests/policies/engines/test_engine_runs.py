@@ -32,14 +32,6 @@ WARM = "warm_start=['algorithm=sft','iterations=1']"
 LORA = "model.lora={r: 2, alpha: 4, target_modules: all-linear}"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("qwen3")
-    for part in tiny_lm(seed=0, hidden_size=32, num_layers=1, head_dim=8):
-        part.save_pretrained(path)
-    return path
-
-
 @pytest.fixture
 def train(folder, tmp_path):
     """A run that a server samples for, in `habits`."""

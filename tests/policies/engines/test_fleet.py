@@ -16,7 +16,6 @@ from tandem.policies.engines.protocol import Forgotten, RolloutEngine
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.records import Answers
-from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.request import Request
 from tandem.stop import EngineUnavailable
 
@@ -151,14 +150,6 @@ def test_an_entropy_is_kept_where_all_say_one():
     telling = replace(silent, entropy=silent.logp)
     assert concat_answers([telling, telling]).entropy.shape == (6, 2)
     assert concat_answers([telling, silent]).entropy is None
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("served")
-    for part in tiny_lm(seed=0, hidden_size=32, num_layers=1, head_dim=8):
-        part.save_pretrained(path)
-    return str(path)
 
 
 @contextmanager

@@ -15,22 +15,12 @@ from tandem.policies.engines import vllm_server
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.policy import LanguagePolicy, Sampling
-from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
 from tandem.stop import EngineUnavailable
 
 OLD = frozenset({"old_logp"})
 ADAPTERS = Lora(r=2, alpha=4)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A small Qwen3, as a server and a policy read it."""
-    path = tmp_path_factory.mktemp("served")
-    for part in tiny_lm(seed=0, hidden_size=32, num_layers=1, head_dim=8):
-        part.save_pretrained(path)
-    return str(path)
 
 
 @pytest.fixture

@@ -7,16 +7,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.stop import EngineUnavailable
+from tandem.types import concat
 
 RENEWALS = 3  # of one engine within one call, before it counts as gone
 
@@ -81,10 +80,6 @@ class Fleet(RolloutEngine):
         self.newest = weights, version
         self.faults.clear()
         self._each(lambda engine: engine.sync(weights, version))
-
-    def renew(self, weights: Weights, version: str) -> None:
-        self.newest = weights, version
-        self._each(lambda engine: engine.renew(weights, version))
 
     def follow(self, weights: Weights, version: str) -> None:
         self.newest = weights, version
@@ -178,14 +173,6 @@ class Groups:
 
 def concat_answers(parts: Sequence[Answers]) -> Answers:
     """Rows one after another, padded with 0 to the longest; an entropy only if all have one."""
-    longest = max(part.tokens.shape[1] for part in parts)
-
-    def joined(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        if any(value is None for value in values):
-            return None
-        if values[0].dim() == 1:
-            return torch.cat(values)
-        return torch.cat([pad(value, (0, longest - value.shape[1])) for value in values])
-
-    return Answers(**{field.name: joined(field.name) for field in fields(Answers)})
+    if any(part.entropy is None for part in parts):
+        parts = [replace(part, entropy=None) for part in parts]
+    return concat(parts)

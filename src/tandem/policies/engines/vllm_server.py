@@ -33,9 +33,7 @@ class VllmServer(EngineOption):
     model: str | None = None  # name that the weights are served under; None: the server's first
     concurrency: int = 256  # rows in flight at each: an H100 holds about so many of 8B
     timeout: float = 300.0  # seconds of one attempt at a row, or at a handover
-    patience: float = (
-        900.0  # seconds of all attempts: one may be away so long, a quarter of several
-    )
+    patience: float = 900.0  # seconds that one may be away; one of several, a quarter of it
     max_reply_bytes: int = 2**24
     sleeps: bool = False  # while the policy is trained: the server frees its memory
 

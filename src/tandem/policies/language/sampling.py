@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -17,6 +17,7 @@ from tandem import rng
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.policies.language.rows import cuts, left_padded
 from tandem.policies.weights import FULL, Precision
+from tandem.types import concat
 
 ONE_BY_ONE = 4096  # vocabulary up to which every token is given its noise in every draw
 BLOCK = 256  # tokens of a larger one that are drawn as one first
@@ -192,10 +193,10 @@ class Local:
                 write_answers(self.model, prompts[p], keys[p, s], sampling, endings)
                 for p, s in cuts(*keys.shape, max_rows=sampling.max_rows)
             ]
-        joined = {f.name: torch.cat([getattr(p, f.name) for p in parts]) for f in fields(Answers)}
-        longest = int(joined["length"].max())
-        shorter = {name: joined[name][:, :longest] for name in ("tokens", "logp", "entropy")}
-        return Answers(**joined | shorter)
+        joined = concat(parts)
+        longest = int(joined.length.max())
+        names = ("tokens", "logp", "entropy")
+        return replace(joined, **{name: getattr(joined, name)[:, :longest] for name in names})
 
 
 def write_answers(
