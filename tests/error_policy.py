@@ -13,8 +13,8 @@ from torch import Tensor
 from tandem import rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.dynamics.schedules import linear_shift
-from tandem.policies.flow.model import Snapshots
 from tandem.policies.flow.records import renew_noise
+from tandem.policies.flow.snapshots import Snapshots
 from tandem.types import Rollout
 
 WEIGHTS = {"old_error": "old", "fast_error": "fast"}

@@ -94,7 +94,7 @@ class GaussianPolicy(Policy):
         length = mask.sum(1)
         return Rollout(
             sample=sample, outputs=outputs, prompts=prompts, mask=mask, group=group, key=key,
-            length=length, truncated=length < 0, behaviour_logp=self.logp(sample, self.table),
+            length=length, truncated=length < 0, behaviour_logp=self.logp_under(sample, self.table),
         )  # fmt: skip
 
     def velocity(self, table: Tensor, x: Tensor, sigma: Tensor, question: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class GaussianPolicy(Policy):
         )
         return self.kernel(x, self.velocity(table, x, sigma, question), sigma, next_sigma)
 
-    def logp(self, sample: GaussianSample, table: Tensor) -> Tensor:
+    def logp_under(self, sample: GaussianSample, table: Tensor) -> Tensor:
         """[B, T]"""
         step = self.step(sample, table)
         return gaussian_logp(sample.next_x.flatten(0, 1), step).view_as(sample.sigma)
@@ -120,11 +120,11 @@ class GaussianPolicy(Policy):
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         sample, known = rollout.sample, {}
         if "old_logp" in needs:
-            known["old_logp"] = self.logp(sample, self.table)
+            known["old_logp"] = self.logp_under(sample, self.table)
         if "ref_logp" in needs:
-            known["ref_logp"] = self.logp(sample, self.reference)
+            known["ref_logp"] = self.logp_under(sample, self.reference)
         if "old_kl_to_ref" in needs:
-            gap = self.logp(sample, self.table) - self.logp(sample, self.reference)
+            gap = self.logp_under(sample, self.table) - self.logp_under(sample, self.reference)
             known["old_kl_to_ref"] = SIZE * gap
         if "kl_to_old" in needs:
             mean = self.step(sample, self.table).mean.view_as(sample.x)

@@ -81,7 +81,7 @@ class TablePolicy(Policy):
     def rollout(self, sample: TableSample, group: Tensor, prompts: tuple[Prompt, ...]) -> Rollout:
         ended = (sample.tokens == STOP).cumsum(1)
         mask = ended - (sample.tokens == STOP).long() == 0
-        logp = torch.where(mask, self.logp(sample, self.table.detach()), 0)
+        logp = torch.where(mask, self.logp_under(sample, self.table.detach()), 0)
         outputs = tuple(
             "".join(str(t) for t in row[keep].tolist())
             for row, keep in zip(sample.tokens, mask, strict=True)
@@ -91,7 +91,7 @@ class TablePolicy(Policy):
             length=mask.sum(1), truncated=ended[:, -1] == 0, behaviour_logp=logp,
         )  # fmt: skip
 
-    def logp(self, sample: TableSample, table: Tensor) -> Tensor:
+    def logp_under(self, sample: TableSample, table: Tensor) -> Tensor:
         return table[sample.before].log_softmax(-1).gather(-1, sample.tokens[..., None])[..., 0]
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
@@ -99,9 +99,9 @@ class TablePolicy(Policy):
         if "old_kl_to_ref" in needs:
             needs = needs | {"old_logp", "ref_logp"}
         if "old_logp" in needs:
-            known["old_logp"] = self.logp(rollout.sample, self.table.detach())
+            known["old_logp"] = self.logp_under(rollout.sample, self.table.detach())
         if "ref_logp" in needs:
-            known["ref_logp"] = self.logp(rollout.sample, self.reference)
+            known["ref_logp"] = self.logp_under(rollout.sample, self.reference)
         if "old_values" in needs:
             known["old_values"] = self.values.detach()[rollout.sample.before]
         if "old_kl_to_ref" in needs:

@@ -221,9 +221,19 @@ def response_metrics(rollout: Rollout) -> dict[str, float]:
         metrics["response/length_finished"] = length[~truncated].mean().item()
     if rollout.entropy is not None:
         metrics["actor/entropy"] = rollout.entropy[rollout.mask].double().mean().item()
-    if rollout.version_gap is not None:
-        # Iterations from the weights of a sample's oldest step to those it is trained on.
-        gap = torch.where(rollout.mask, rollout.version_gap, 0).amax(1).double()
-        metrics["staleness/gap_mean"] = gap.mean().item()
-        metrics["staleness/gap_max"] = gap.max().item()
     return metrics
+
+
+def staleness_metrics(rollout: Rollout) -> dict[str, float]:
+    """Iterations from the weights of a sample's oldest step to those it is trained on, and the
+    share of the trained steps of each age; nothing where no sample may be old."""
+    if rollout.version_gap is None:
+        return {}
+    oldest = torch.where(rollout.mask, rollout.version_gap, 0).amax(1).double()
+    ages = rollout.version_gap[rollout.trained]
+    shares = {
+        f"staleness/share_{age}": (ages == age).double().mean().item()
+        for age in ages.unique().tolist()
+    }
+    mean, most = oldest.mean().item(), oldest.max().item()
+    return {"staleness/gap_mean": mean, "staleness/gap_max": most} | shares

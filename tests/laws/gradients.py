@@ -74,7 +74,7 @@ def logp_of(bench: Bench, rows: Experience) -> Tensor:
     """[B, T] of steps, or what velocity errors say of noise levels."""
     policy = bench.policy
     if not bench.algorithm.reads_errors:
-        return policy.logp(rows.rollout.sample, policy.table)[:, : rows.rollout.mask.shape[1]]
+        return policy.logp_under(rows.rollout.sample, policy.table)[:, : rows.rollout.mask.shape[1]]
     said = policy.errors(rows.rollout, frozenset())
     weighting = bench.algorithm.timestep_sampling.weighting
     return -weighting(said["sigma"], said["error"].square().mean(-1))
@@ -163,10 +163,10 @@ def kl_gradient(algorithm: Algorithm) -> None:
         return gaussian_kl_gradient(algorithm)
     policy = TablePolicy(vocab=3, steps=3)
     rollout = every_sample(policy)
-    probability = (policy.logp(rollout.sample, policy.table) * rollout.mask).sum(1).exp()
+    probability = (policy.logp_under(rollout.sample, policy.table) * rollout.mask).sum(1).exp()
     assert probability.sum().item() == pytest.approx(1.0)
     if isinstance(algorithm.kl, KLInReward):
-        live = policy.logp(rollout.sample, policy.table) - rollout.ref_logp
+        live = policy.logp_under(rollout.sample, policy.table) - rollout.ref_logp
         truth = probability @ (live * rollout.mask).sum(1)
         got = [loss.sum() for loss in charged(algorithm.kl, policy, rollout, probability.detach())]
     else:
@@ -256,7 +256,7 @@ def charged(
     is left from each step on."""
     scores = penalty.charge(blank(rollout), rollout)
     whole = scores.total[:, None].expand_as(rollout.mask)
-    logp = torch.where(rollout.mask, policy.logp(rollout.sample, policy.table), 0)
+    logp = torch.where(rollout.mask, policy.logp_under(rollout.sample, policy.table), 0)
     weight = probability[:, None] / penalty.coef
     return [-x * logp * weight for x in (whole, return_to_go(scores.per_step, rollout.mask))]
 

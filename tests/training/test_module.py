@@ -94,7 +94,7 @@ def test_the_gradient_of_the_first_update_is_the_policy_gradient(tmp_path):
     key = rng.key(0, "rollout", 0)
     rollout = loop.policy.sample(prompts, 4, key=key, slots=range(6))
     advantages = GRPO.advantage(loop.rewards(rollout.outputs, rollout.prompts), rollout)
-    logp = loop.policy.logp(rollout.sample, loop.policy.table)
+    logp = loop.policy.logp_under(rollout.sample, loop.policy.table)
     surrogate = -(logp * advantages * reduction.sequence_mean(rollout.mask)).sum()
     (want,) = torch.autograd.grad(surrogate, loop.policy.table)
     assert_close(loop.go().gradients[0], want)

@@ -29,7 +29,7 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.teachers import TeacherConfig
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import BY_ITSELF, Request
-from tandem.types import CoupledBatch, Rollout, Scores
+from tandem.types import OF_SNAPSHOTS, CoupledBatch, Rollout, Scores
 
 ON_ERRORS = ("denoising", "distillation")  # objectives of velocity errors
 Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]
@@ -164,7 +164,12 @@ class Algorithm:
 
     @property
     def corrects(self) -> bool:
-        """Whether rows of older weights are treated as such."""
+        """Whether rows of older weights are treated as such: the sampler's log-probabilities are
+        read, or the old policy whose velocity errors are read is the sampler."""
+        if self.reads_errors:
+            name = OF_SNAPSHOTS["old_error"]
+            sampler = self.rollout_weights == name and not self.rollout_weights_start
+            return sampler and "old_error" in self.training_objective.needs
         parts = (self.loss, self.importance_sampling, self.old_logprobs)
         return any("behaviour_logp" in facts_of(part).reads for part in parts)
 

@@ -63,7 +63,7 @@ class Coupled(Objective):
             "old_logp": rollout.old_logp,
             "behaviour_logp": rollout.behaviour_logp,
             "ref_logp": rollout.ref_logp,
-            "version_gap": gap_of(rollout) if "version_gap" in self.needs else None,
+            "version_gap": self.gap_of(rollout),
             "entropy": evidence.entropy,
             "likeliest": evidence.likeliest,
             "values": evidence.values,
@@ -103,7 +103,10 @@ class Coupled(Objective):
         if batch.behaviour_logp is not None:
             metrics = policy_metrics(batch) | metrics
             trainer = batch.old_logp if self.recomputes else batch.logp
-            metrics |= mismatch_metrics(replace(batch, old_logp=trainer))
+            batch_of_trainer = replace(batch, old_logp=trainer)
+            metrics |= mismatch_metrics(batch_of_trainer)
+            if rows.rollout.version_gap is not None:
+                metrics |= fresh_mismatch(batch_of_trainer)
         for name, term in self.terms.items():
             if self.metrics[name] is not None:
                 metrics |= self.metrics[name](batch, *found(rows, name))
@@ -113,12 +116,14 @@ class Coupled(Objective):
                 metrics |= {} if own is None else own(batch)
         return metrics
 
-
-def gap_of(rollout: Rollout) -> Tensor:
-    """Versions between the weights of each step and the current ones, [B, T]; of fresh rows 0."""
-    if rollout.version_gap is None:
+    def gap_of(self, rollout: Rollout) -> Tensor | None:
+        """Versions between the weights of each step and the current ones, [B, T]; of fresh rows 0
+        where somebody reads it."""
+        if rollout.version_gap is not None:
+            return rollout.version_gap.float()
+        if "version_gap" not in self.needs:
+            return None
         return torch.zeros_like(rollout.mask, dtype=torch.float32)
-    return rollout.version_gap.float()
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
@@ -171,3 +176,10 @@ def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
         "rollout_corr/chi2_token": masked_mean((2 * gap).exp() - 1, batch.mask),
         "rollout_corr/chi2_seq": masked_mean((2 * gap.sum(1)).exp() - 1, batch.mask.any(1)),
     }
+
+
+def fresh_mismatch(batch: CoupledBatch) -> dict[str, Metric]:
+    """The mismatch of the steps of the newest weights, where there are older ones beside them."""
+    gap = (batch.old_logp - batch.behaviour_logp).abs()
+    fresh = batch.mask & (batch.version_gap == 0)
+    return {"rollout_corr/abs_logp_diff_fresh": masked_mean(gap, fresh)}

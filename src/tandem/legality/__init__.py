@@ -16,6 +16,7 @@ from tandem.legality import (
     pictures,
     preferences,
     samples,
+    staleness,
     steps,
     updates,
 )
@@ -30,6 +31,7 @@ RULES = (
     *preferences.RULES,
     *off_policy.RULES,
     *samples.RULES,
+    *staleness.RULES,
     *steps.RULES,
 )
 

@@ -4,14 +4,15 @@ what its sampler says against the training forward."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from tandem import distributed
+from tandem.policies.lagged import LaggedWeights
 from tandem.policies.language.pretrained import copy_into
 from tandem.types import Evidence, Rollout, take
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 FEW = 16  # rows that are asked again
+PROBED = 4  # rows of older weights that are asked again in every iteration
 
 
 class Policy(nn.Module, ABC):
@@ -32,6 +34,7 @@ class Policy(nn.Module, ABC):
         "engine; token ids shifted by one; a lower dtype"
     )
     disagreement = 0.0  # nats per step on average, as measured on a few rows; 0: they are one
+    largest_disagreement = 0.0  # nats of one step, where the sampler is to be exact
     varies_by = "rollout.temperature"
     iteration = 0  # that the next samples belong to: it may name their draws
     packs = False  # whether a row costs a pass its own steps, not those of the longest beside it
@@ -41,6 +44,7 @@ class Policy(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
+        self.lagged = LaggedWeights(self.sampled_weights)
 
     def suspicion(self) -> str:
         """Why its sampler and its trainer differ, as far as can be told."""
@@ -80,11 +84,14 @@ class Policy(nn.Module, ABC):
         return self.evidence(rows, frozenset()).logp
 
     def trusts(self, rollout: Rollout) -> bool:
-        """Whether the sampler's log-probabilities serve as the trainer's.
+        """Whether the sampler's log-probabilities serve as the trainer's: never those of older
+        weights.
 
-        Measured once, on a few rows of the first rollout of all ranks; the verdict is part of the
-        state.
+        Measured once, on a few rows of the first fresh rollout of all ranks; the verdict is part of
+        the state.
         """
+        if not is_fresh(rollout):
+            return False
         if self.sampler == UNKNOWN:
             rows = few(rollout)
             gap = logp_gap(rows, self.logp(rows))
@@ -92,6 +99,30 @@ class Policy(nn.Module, ABC):
             agrees = self.exact and largest < self.same
             self.sampler.fill_(REUSED if agrees else DIFFERENT)
         return bool(self.sampler == REUSED)
+
+    # Samples of older weights.
+
+    def sampled_weights(self) -> dict[str, Tensor]:
+        """What learns and is sampled from. Of any shape [...]."""
+        return dict(self.trainable())
+
+    @contextmanager
+    def lagging(self) -> Iterator[int]:
+        """With the weights that the samples of this iteration come from in place of the live ones;
+        gives their age in iterations."""
+        with self.lagged.under(self.iteration) as gap:
+            yield gap
+
+    def compare_with_sampler(self, rollout: Rollout) -> None:
+        """Measure the disagreement on a few rows, under the very weights that sampled them: the
+        guard of the first update cannot, once there are newer ones."""
+        if rollout.behaviour_logp is None:
+            return
+        rows = few(rollout, PROBED)
+        logp = self.logp(rows)
+        self.disagreement = mean_gap(rows, logp)
+        largest = torch.cat([logp_gap(rows, logp).flatten(), logp.new_zeros(1)]).max()
+        self.largest_disagreement = float(distributed.all_max(largest))
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Cut all weights over the ranks of a mesh, once.
@@ -125,11 +156,25 @@ class Policy(nn.Module, ABC):
         copy_into(self.trainable(), weights)
 
 
-def few(rollout: Rollout) -> Rollout:
+def is_fresh(rollout: Rollout) -> bool:
+    """Whether all rows of all ranks were sampled from the weights as they are."""
+    gap = rollout.version_gap
+    oldest = torch.zeros(()) if gap is None else gap.max().float()
+    return bool(distributed.all_max(oldest) == 0)
+
+
+def few(rollout: Rollout, count: int = FEW) -> Rollout:
     """Some rows that have a step."""
-    return take(rollout, rollout.mask.any(1).nonzero()[:FEW, 0])
+    return take(rollout, rollout.mask.any(1).nonzero()[:count, 0])
 
 
 def logp_gap(rows: Rollout, logp: Tensor) -> Tensor:
     """|logp - that of the sampler| of every step, [B, T]; 0 outside the mask."""
     return torch.where(rows.mask, logp - rows.behaviour_logp, 0).abs()
+
+
+def mean_gap(rows: Rollout, logp: Tensor) -> float:
+    """Mean |difference| over the masked steps of the rows of all ranks, nats. `logp`: [B, T]."""
+    sums = torch.stack([logp_gap(rows, logp).sum(), rows.mask.sum()]).double()
+    total, count = distributed.all_sum(sums).tolist()
+    return total / max(count, 1)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 SHOWN = 5  # reasons of missing scores
 # Rows of older weights must be treated as such: their ratio alone would start at 1.
 STALE = (
-    "samples are of older weights, and nothing corrects for it; set "
+    "samples are of older weights (rollout.staleness), and nothing corrects for it; set "
     "algorithm/importance_sampling=token_tis "
     "or staleness_decay, or algorithm/old_logprobs=rollout or interpolate"
 )
@@ -32,7 +32,8 @@ class Guarded(Protocol):
     """A policy as guards ask it."""
 
     exact: bool  # whether a log-probability comes out the same in any batch
-    disagreement: float  # of sampler and trainer, on a few rows of the first samples, nats
+    disagreement: float  # of sampler and trainer, on a few rows, nats per step on average
+    largest_disagreement: float  # and of one step, on rows of older weights
     varies_by: str  # the setting that makes its samples differ more
 
     def suspicion(self) -> str:
@@ -70,18 +71,25 @@ class Guards:
         """Non-finite updates in a row that are skipped before the run ends."""
         return int(self.non_finite.partition(":")[2] or 0)
 
-    def check_first_update(self, seen: Mapping[str, float], policy: Guarded) -> None:
+    def check_first_update(
+        self, seen: Mapping[str, float], policy: Guarded, *, fresh: bool = True
+    ) -> None:
         """Compare sampler and trainer on fresh samples, while the weights are the same.
 
-        Raises Stop where they differ by more than the guards admit, in nats.
+        Where some are not `fresh`, those that are, and what the policy measured of the others while
+        their weights were there. Raises Stop where they differ by more than the guards admit, in
+        nats.
         """
         gap = seen.get("rollout_corr/abs_logp_diff", policy.disagreement)
+        if not fresh:
+            gap = max(seen.get("rollout_corr/abs_logp_diff_fresh", 0.0), policy.disagreement)
         if not gap <= self.max_mismatch:
             raise Stop(
                 f"sampler and trainer disagree by {gap:.2g} nats per step on average "
                 f"(guards.max_mismatch={self.max_mismatch:g}): {policy.suspicion()}"
             )
-        gap = seen.get("actor/log_ratio_max", 0.0)  # of samples only
+        of_samples = seen.get("actor/log_ratio_max", 0.0)
+        gap = of_samples if fresh else policy.largest_disagreement
         if policy.exact and not gap <= self.first_update_ratio:
             raise Stop(
                 f"before the first update the trainer's log-probabilities differ from the sampling "

@@ -136,6 +136,7 @@ def _describe(record: type) -> dict[str, Key]:
 KEYS = {
     **_describe(Settings),
     **COMPONENTS,
+    "rollout.staleness": Key(resumable=True),
     "rollout.engine": Key(weights=False, shared=True),  # who samples says nothing of what
     "hydra": Key(**AT_HOME),  # has none of our keys
 }

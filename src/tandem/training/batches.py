@@ -102,10 +102,3 @@ def counting_rows(
         group = experience.rollout.group
         counts = torch.isin(group, group[counts])
     return counts.nonzero()[:, 0]
-
-
-def is_fresh(rollout: Rollout) -> bool:
-    """Whether all rows of all ranks were sampled from the weights as they are."""
-    gap = rollout.version_gap
-    oldest = torch.zeros(()) if gap is None else gap.max().float()
-    return bool(distributed.all_max(oldest) == 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -149,7 +149,11 @@ class RolloutSource:
             count = max((sampling or self.policy.sampling).max_rows // group_size, 1)
         rollouts, asked = [], []
         # Ranks of unequal work cut it into unequally many parts.
-        with self.clock.phase("sample"), self.policy.summon_full_params(sampling):
+        with (
+            self.clock.phase("sample"),
+            self._weights(prompts) as gap,
+            self.policy.summon_full_params(sampling),
+        ):
             for start in range(0, len(prompts), count):
                 some = list(prompts)[start : start + count]
                 rollout = self.policy.sample(
@@ -162,13 +166,28 @@ class RolloutSource:
                 self.clock.tick()
                 rollouts.append(rollout)
                 asked.append(self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group))
-        scores, rollout = [], concat(rollouts)
+            rollout = concat(rollouts)
+            if self.policy.lagged.staleness:
+                rollout = self._aged(rollout, gap)
+        scores = []
         with self.clock.phase("reward"):
             for answer in asked:
                 scores.append(answer())
                 self.clock.tick()
         home = rollout.mask.device
         return rollout, map_fields(concat(scores), lambda x: x.to(home))
+
+    def _weights(self, prompts: Slots) -> AbstractContextManager[int]:
+        """Of the rows of these slots: refills are asked for on demand, of the newest weights."""
+        refill = min(prompts, default=0) >= self.plan.prompts_per_step
+        live = refill or not self.policy.lagged.staleness
+        return nullcontext(0) if live else self.policy.lagging()
+
+    def _aged(self, rollout: Rollout, gap: int) -> Rollout:
+        """With the age of its weights, which are still there."""
+        if gap:
+            self.policy.compare_with_sampler(rollout)
+        return replace(rollout, version_gap=gap * rollout.mask.long())
 
     def _encode(
         self, examples: Sequence[Prompt], slots: Sequence[int], *, score: float

@@ -21,12 +21,14 @@ from tandem.metrics import (
     reduce_metrics,
     response_metrics,
     reward_metrics,
+    staleness_metrics,
 )
+from tandem.policies.base import is_fresh
 from tandem.rewards.images import diversity
 from tandem.rewards.result import failures
 from tandem.settings.guards import STALE, Guards, is_finite, save_failure
 from tandem.stop import Stop
-from tandem.training.batches import BatchPlan, even_parts, is_fresh, select_groups, split_groups
+from tandem.training.batches import BatchPlan, even_parts, select_groups, split_groups
 from tandem.training.collect import GIVEN, Clock, RolloutSource, slots_of_this_rank
 from tandem.training.lightning_hooks import LightningHooks
 from tandem.types import Prompt, Rollout, Scores, concat, take
@@ -146,8 +148,9 @@ class PostTraining(LightningHooks):
         """Clip and step, unless something is not finite."""
         merge_metrics(self.metrics, self.of_update)
         self.of_update = {}
-        if self.fresh and not self.updates_done:
-            self.guards.check_first_update(reduce_metrics(self.metrics), self.policy)
+        if not self.updates_done:
+            seen = reduce_metrics(self.metrics)
+            self.guards.check_first_update(seen, self.policy, fresh=self.fresh)
         optimizer = self.optimizers()
         if self.algorithm.warms_up(self.iteration):
             for parameter in self.policy.groups()["policy"]:
@@ -205,7 +208,7 @@ class PostTraining(LightningHooks):
         if self.rollout.key is not None and outputs and isinstance(outputs[0], Tensor):
             measured["response/diversity"] = diversity(outputs, self.rollout.group)
         self.report = reduce_metrics(measured) | response_metrics(rollout)
-        self.report |= self.algorithm.report(experience)
+        self.report |= staleness_metrics(rollout) | self.algorithm.report(experience)
         self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.parts:

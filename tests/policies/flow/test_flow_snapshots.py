@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tandem.dynamics.decays import EmaSchedule, constant, power
-from tandem.policies.flow.model import Snapshots
+from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.lora import Lora
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.policies.base import Policy, few, logp_gap
+from tandem.policies.base import Policy, few, is_fresh, mean_gap
 from tandem.policies.engines.diagnosis import diagnose
 from tandem.policies.engines.mismatch_evidence import collect_mismatch_evidence
 from tandem.policies.engines.protocol import Engine
@@ -37,6 +37,7 @@ class EngineMixin(Policy):
     lora: Lora | None
     supply: WeightSync | None = None  # of an engine with weights of its own; None: it has none
     suspect: Rollout | None = None  # some rows of the last rollout of such an engine
+    explained = ""  # why it disagreed on rows of older weights, told while those were there
     measured = False
 
     def host(self) -> Engine:
@@ -66,7 +67,32 @@ class EngineMixin(Policy):
         if self.supply is not None:
             self.supply.outdated()
 
+    def sampled_weights(self) -> dict[str, Tensor]:
+        """All that learns but the critic. Of any shape [...]."""
+        return {n: p for n, p in self.trainable().items() if not n.startswith("critic.")}
+
+    @contextmanager
+    def lagging(self) -> Iterator[int]:
+        """An engine gets older weights, and afterwards the live ones before it is asked again."""
+        with super().lagging() as gap:
+            if gap and self.supply is not None:
+                self.supply.outdated()
+            yield gap
+        if gap and self.supply is not None:
+            self.supply.outdated()
+
     # Whether it says what training says.
+
+    def compare_with_sampler(self, rollout: Rollout) -> None:
+        """As of any policy; an engine computes in ways of its own, so that it is judged by the mean
+        alone."""
+        super().compare_with_sampler(rollout)
+        if self.supply is None:
+            return
+        self.largest_disagreement, self.explained = 0.0, ""
+        if self.disagreement > NOTICED:
+            self.suspect = few(rollout)
+            self.explained = self.suspicion()
 
     def examine(self, rollout: Rollout) -> None:
         """Rows of an engine with weights of its own: looked at closely once, and kept until the
@@ -76,7 +102,10 @@ class EngineMixin(Policy):
         self.supply.rest()
 
     def _measure(self, rows: Rollout) -> None:
-        """For nothing where the trainer's numbers are there; else on the first rows alone."""
+        """For nothing where the trainer's numbers are there; else on the first rows alone. Those of
+        older weights were judged when these were there."""
+        if not is_fresh(rows):
+            return
         first, self.measured = not self.measured, True
         if rows.old_logp is not None:
             self.disagreement = mean_gap(rows, rows.old_logp)
@@ -91,6 +120,8 @@ class EngineMixin(Policy):
             )
 
     def suspicion(self) -> str:
+        if self.explained:
+            return self.explained
         if self.suspect is None:
             return super().suspicion()
         # The rows of the first rank speak for all, which come here together.
@@ -103,15 +134,9 @@ class EngineMixin(Policy):
 
     def state(self) -> dict[str, Tensor]:
         """What the policy remembers beside its weights. Scalars."""
-        return {"sampler": self.sampler}
+        return {"sampler": self.sampler} | self.lagged.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave. Scalars."""
         self.sampler.copy_(state["sampler"])
-
-
-def mean_gap(rows: Rollout, logp: Tensor) -> float:
-    """Mean |difference| over the masked steps of the rows of all ranks, nats. `logp`: [B, T]."""
-    sums = torch.stack([logp_gap(rows, logp).sum(), rows.mask.sum()]).double()
-    total, count = distributed.all_sum(sums).tolist()
-    return total / max(count, 1)
+        self.lagged.load_state(state)

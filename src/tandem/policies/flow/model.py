@@ -17,7 +17,7 @@ from tandem.hub import align
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
-from tandem.policies.flow.records import LIVE
+from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.flow.teachers import TeacherConfig, TeacherModels
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
-
-
-COUNTERS = ("update", "iteration")
 
 
 class FlowModel(nn.Module):
@@ -64,9 +61,10 @@ class FlowModel(nn.Module):
         following: Mapping[str, EmaSchedule],
         teachers: TeacherConfig | None,
         precision: Precision,
+        delays: Mapping[str, int],
     ) -> None:
         """`seed`: of new adapters. A frozen copy is made only if there are none. `following`: the
-        snapshots that somebody reads."""
+        snapshots that somebody reads; `delays`: iterations by which some are read late."""
         network = self.adapter.load(path, DTYPES[self.numerics.dtype])
         self.network = prepare(network, recompute=self.numerics.gradient_checkpointing)
         if self.lora is not None:
@@ -76,7 +74,7 @@ class FlowModel(nn.Module):
         compiled = self.numerics.torch_compile and not with_critic
         own = {"precision": precision, "compiled": compiled}
         self.field = VelocityModel(self.network, self.adapter, **own)
-        self.snapshots = Snapshots(self.trainable(), following)
+        self.snapshots = Snapshots(self.trainable(), following, delays)
         if teachers is not None:
             self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype], precision)
         if with_reference and self.lora is None:
@@ -91,7 +89,8 @@ class FlowModel(nn.Module):
             self.frozen.weights = Sharded([self.frozen.network], mesh)
         if self.critic is not None:
             self.weights_of_critic = Sharded([self.critic], mesh)
-        self.snapshots = Snapshots(self.trainable(), self.snapshots.following)
+        old = self.snapshots
+        self.snapshots = Snapshots(self.trainable(), old.following, old.delays)
 
     def gathered(self, *, with_reference: bool = False) -> AbstractContextManager[None]:
         """With all weights on every rank, for passes without gradient at each rank's own pace."""
@@ -133,103 +132,6 @@ class FlowModel(nn.Module):
                 return
             self.adapter.save(plain_copy(self.network), folder)
             self.adapter.save_lora(self.network, folder / "lora")
-
-
-class Snapshots:
-    """float32 copies of what is trained, whatever its dtype: a bfloat16 average stands still.
-
-    snapshot <- decay snapshot + (1 - decay) live, as often as each is to follow.
-    """
-
-    def __init__(
-        self, trainable: Mapping[str, nn.Parameter], following: Mapping[str, EmaSchedule]
-    ) -> None:
-        self.live, self.following = trainable, following
-        self.counts = dict.fromkeys(COUNTERS, 0)
-        self.weights = {name: self._copied() for name in following}
-        self.current = set(following)  # those that are the live weights
-        self.placed = LIVE  # whose weights the network has
-
-    def follow(self, event: str) -> None:
-        """An "update" was made, or an "iteration" is over."""
-        if event == "update":
-            self.current.clear()
-        for name, following in self.following.items():
-            if following.every == event:
-                self._blend(name, following.decay(self.counts[following.counts]))
-        self.counts[event] += 1
-
-    @torch.no_grad()
-    def _blend(self, name: str, keep: float) -> None:
-        for key, kept in self.beside(name).items():
-            kept.lerp_(self.live[key].detach().float(), 1 - keep)
-        if keep == 0:
-            self.current.add(name)
-
-    def _copied(self) -> dict[str, Tensor]:
-        return {key: p.detach().float().clone() for key, p in self.live.items()}
-
-    def beside(self, name: str) -> dict[str, Tensor]:
-        """The snapshot, where the live weights are by now: whoever moves those knows of no copy.
-
-        Of any shape [...].
-        """
-        kept = self.weights[name]
-        self.weights[name] = {key: x.to(self.live[key].device) for key, x in kept.items()}
-        return self.weights[name]
-
-    def is_live(self, name: str) -> bool:
-        """Whether its weights are the live ones, so that nobody has to be asked twice."""
-        return name == LIVE or name in self.current
-
-    @contextmanager
-    def under(self, name: str) -> Iterator[None]:
-        """The network with the weights of a snapshot in it, for passes without gradient.
-
-        A graph of the live weights does not survive it: ask snapshots first. Raises ValueError for
-        a name that there is not.
-        """
-        if name != LIVE and name not in self.weights:
-            raise ValueError(f"no snapshot is called {name!r}; there are {sorted(self.weights)}")
-        assert self.placed in (LIVE, name), f"{name!r} is asked for within {self.placed!r}"
-        if self.is_live(name) or name == self.placed:
-            yield
-            return
-        held = {key: p.detach().clone() for key, p in self.live.items()}
-        self._put(self.beside(name))
-        self.placed = name
-        try:
-            yield
-        finally:
-            self._put(held)
-            self.placed = LIVE
-
-    @torch.no_grad()
-    def _put(self, weights: Mapping[str, Tensor]) -> None:
-        for key, parameter in self.live.items():
-            parameter.copy_(weights[key])
-
-    def state(self) -> dict[str, Tensor]:
-        """snapshot/weight -> tensor, which of them are the live weights, and how many updates and
-        iterations there were.
-
-        Of any shape [...].
-        """
-        counts = {event: torch.tensor(count) for event, count in self.counts.items()}
-        live = {f"{name}/": torch.tensor(name in self.current) for name in self.weights}
-        weights = {
-            f"{name}/{key}": x for name, kept in self.weights.items() for key, x in kept.items()
-        }
-        return counts | live | weights
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Of any shape [...]."""
-        self.counts = {event: int(state[event]) for event in COUNTERS}
-        self.current = {name for name in self.weights if bool(state[f"{name}/"])}
-        for name, kept in self.weights.items():
-            for key in kept:
-                value = state[f"{name}/{key}"].to(self.live[key].device).clone()
-                kept[key] = distributed.shard_like(self.live[key], value)
 
 
 def prepare(network: nn.Module, *, recompute: bool) -> nn.Module:

@@ -104,6 +104,7 @@ class FlowPolicy(Policy):
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
         critic only if "values" are."""
         self.request, self.sampling = request, request.sampling
+        self.lagged.staleness = self.sampling.staleness
         self.forward_pass = ChunkedForward(self.library, max_rows=self.row_budget)
         self.denoising = DenoisingErrors(request.timesteps, self.schedule, self.forward_pass)
         self.logprobs = LogProbComputer(self.sampling, self.denoising, self.forward_pass)
@@ -113,6 +114,7 @@ class FlowPolicy(Policy):
             with_reference=bool(request.needs & OF_REFERENCE),
             with_critic="values" in request.needs,
             following=self.followed(),
+            delays=self.delays,
             teachers=request.teachers,
             precision=request.precision,
         )
@@ -123,6 +125,13 @@ class FlowPolicy(Policy):
         """The snapshots that are read, sampled from, or evaluated."""
         kept = self.request.followed()
         return kept if self.ema is None else kept | {EMA: EmaSchedule(decay=self.ema)}
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """Iterations by which a snapshot that samples is read late, by the loss too: what a loss
+        compares with is the policy that made the pictures."""
+        name, staleness = self.sampling.weights, self.sampling.staleness
+        return {name: staleness} if staleness and name in self.followed() else {}
 
     def schedule(self) -> Tensor:
         """The noise levels of the sampler, from noise to 0: [steps + 1]."""
@@ -304,6 +313,8 @@ class FlowPolicy(Policy):
     def notify(self, event: Literal["update", "iteration"]) -> None:
         """Snapshots follow."""
         self.model.snapshots.follow(event)
+        if event == "iteration" and self.lagged.staleness:
+            self.lagged.forget(self.iteration + 1)
 
     def shard(self, mesh: DeviceMesh) -> None:
         """All but teachers."""
@@ -322,13 +333,14 @@ class FlowPolicy(Policy):
 
         Of any shape [...].
         """
-        return {"sampler": self.sampler} | self.model.snapshots.state()
+        return {"sampler": self.sampler} | self.model.snapshots.state() | self.lagged.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave. Of any shape [...]."""
         self.sampler.copy_(state["sampler"])
         others = {name: value for name, value in state.items() if name != "sampler"}
         self.model.snapshots.load_state(others)
+        self.lagged.load_state(state)
 
     def save(self, folder: str | Path) -> None:
         """In the layout of diffusers; adapters are merged, and lie beside it in `lora`. An average

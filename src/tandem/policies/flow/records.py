@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.contracts import unwrap_partial
+from tandem.contracts import at_least, unwrap_partial
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
@@ -43,6 +43,8 @@ class FlowSampling:
     weights: str = LIVE  # or the name of a snapshot
     weights_from: int = 0  # updates before which the live weights sample all the same
     max_rows: int = 64  # of one forward pass: memory, nothing else
+    staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
+    order: Literal["exact", "ready"] = "exact"  # rows of its own iteration; or those that are there
     deterministic: bool = field(init=False)  # whether no step is random
 
     def __post_init__(self) -> None:

@@ -100,6 +100,7 @@ class LanguagePolicy(EngineMixin):
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
         a critic only if "values" are."""
         self.sampling, needs, self.precision = request.sampling, request.needs, request.precision
+        self.lagged.staleness = self.sampling.staleness
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
         model, tokenizer = pretrained(self.path, self.build, self.numerics)
         self.chat = Chat(tokenizer, self.talk)
@@ -138,6 +139,8 @@ class LanguagePolicy(EngineMixin):
     def notify(self, event: Literal["update", "iteration"]) -> None:
         if event == "update" and self.supply is not None:
             self.supply.outdated()
+        if event == "iteration" and self.lagged.staleness:
+            self.lagged.forget(self.iteration + 1)
 
     def summon_full_params(
         self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()

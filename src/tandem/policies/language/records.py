@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
+from tandem.contracts import at_least
 from tandem.policies.engines.protocol import EngineOption
 
 
@@ -23,6 +24,8 @@ class Sampling:
     max_prompt_tokens: int | None = None  # longer ones are left out; None: what the model holds
     max_rows: int = 512  # of one forward pass: memory, nothing else
     engine: EngineOption | None = None  # who samples; None: our own loop over the live weights
+    staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
+    order: Literal["exact", "ready"] = "exact"  # rows of its own iteration; or those that are there
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))

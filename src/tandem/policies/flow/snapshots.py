@@ -1,0 +1,141 @@
+"""Snapshots of the weights of a flow policy: averages that follow them, and older states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from tandem import distributed
+from tandem.dynamics.decays import EmaSchedule
+from tandem.policies.flow.records import LIVE
+
+COUNTERS = ("update", "iteration")
+
+
+class Snapshots:
+    """float32 copies of what is trained, whatever its dtype: a bfloat16 average stands still.
+
+    snapshot <- decay snapshot + (1 - decay) live, as often as each is to follow. One that samples
+    with a delay is read as it was when so many iterations before began.
+    """
+
+    def __init__(
+        self,
+        trainable: Mapping[str, nn.Parameter],
+        following: Mapping[str, EmaSchedule],
+        delays: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self.live, self.following, self.delays = trainable, following, delays
+        self.counts = dict.fromkeys(COUNTERS, 0)
+        self.weights = {name: self._copied() for name in following}
+        # Of those with a delay, oldest first: as each of the last iterations began with them.
+        self.before = {name: [self._copied()] for name in delays if name in following}
+        self.current = set(following)  # those that are the live weights
+        self.placed = LIVE  # whose weights the network has
+
+    def follow(self, event: str) -> None:
+        """An "update" was made, or an "iteration" is over."""
+        if event == "update":
+            self.current.clear()
+        for name, following in self.following.items():
+            if following.every == event:
+                self._blend(name, following.decay(self.counts[following.counts]))
+        if event == "iteration":
+            for name, kept in self.before.items():
+                kept.append({key: x.clone() for key, x in self.weights[name].items()})
+                del kept[: -1 - self.delays[name]]
+        self.counts[event] += 1
+
+    @torch.no_grad()
+    def _blend(self, name: str, keep: float) -> None:
+        self.weights[name] = self._placed(self.weights[name])
+        for key, kept in self.weights[name].items():
+            kept.lerp_(self.live[key].detach().float(), 1 - keep)
+        if keep == 0:
+            self.current.add(name)
+
+    def _copied(self) -> dict[str, Tensor]:
+        return {key: p.detach().float().clone() for key, p in self.live.items()}
+
+    def beside(self, name: str) -> dict[str, Tensor]:
+        """The snapshot, where the live weights are by now: whoever moves those knows of no copy.
+
+        Of any shape [...].
+        """
+        if name in self.before:
+            return self._placed(self.before[name][0])
+        self.weights[name] = self._placed(self.weights[name])
+        return self.weights[name]
+
+    def _placed(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {key: x.to(self.live[key].device) for key, x in kept.items()}
+
+    def is_live(self, name: str) -> bool:
+        """Whether its weights are the live ones, so that nobody has to be asked twice."""
+        return name == LIVE or (name in self.current and name not in self.before)
+
+    @contextmanager
+    def under(self, name: str) -> Iterator[None]:
+        """The network with the weights of a snapshot in it, for passes without gradient.
+
+        A graph of the live weights does not survive it: ask snapshots first. Raises ValueError for
+        a name that there is not.
+        """
+        if name != LIVE and name not in self.weights:
+            raise ValueError(f"no snapshot is called {name!r}; there are {sorted(self.weights)}")
+        assert self.placed in (LIVE, name), f"{name!r} is asked for within {self.placed!r}"
+        if self.is_live(name) or name == self.placed:
+            yield
+            return
+        held = {key: p.detach().clone() for key, p in self.live.items()}
+        self._put(self.beside(name))
+        self.placed = name
+        try:
+            yield
+        finally:
+            self._put(held)
+            self.placed = LIVE
+
+    @torch.no_grad()
+    def _put(self, weights: Mapping[str, Tensor]) -> None:
+        for key, parameter in self.live.items():
+            parameter.copy_(weights[key])
+
+    def state(self) -> dict[str, Tensor]:
+        """snapshot/weight -> tensor, which of them are the live weights, and how many updates and
+        iterations there were.
+
+        Of any shape [...].
+        """
+        counts = {event: torch.tensor(count) for event, count in self.counts.items()}
+        live = {f"{name}/": torch.tensor(name in self.current) for name in self.weights}
+        weights = {
+            f"{name}/{key}": x for name, kept in self.weights.items() for key, x in kept.items()
+        }
+        before = {
+            f"{name}@{age}/{key}": x
+            for name, older in self.before.items()
+            for age, kept in enumerate(reversed(older))
+            for key, x in kept.items()
+        }
+        return counts | live | weights | before
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Of any shape [...]."""
+        self.counts = {event: int(state[event]) for event in COUNTERS}
+        self.current = {name for name in self.weights if bool(state[f"{name}/"])}
+        for name, kept in self.weights.items():
+            kept.update(self._loaded(state, name))
+        known = {key.partition("/")[0] for key in state}
+        for name in self.before:
+            ages = reversed(range(self.delays[name] + 1))
+            older = [f"{name}@{age}" for age in ages if f"{name}@{age}" in known]
+            self.before[name] = [self._loaded(state, kept) for kept in older or [name]]
+
+    def _loaded(self, state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+        here = {key: state[f"{name}/{key}"].to(x.device).clone() for key, x in self.live.items()}
+        return {key: distributed.shard_like(self.live[key], x) for key, x in here.items()}
