@@ -12,9 +12,9 @@ from records import GRPO, rollout
 from tandem.advantages.temporal import gae_returns, generalised
 from tandem.algorithm.algorithm import Critic
 from tandem.losses.critic import value_loss
+from tandem.policies.base import is_fresh
 from tandem.settings.guards import Guards
 from tandem.training import strategies
-from tandem.training.batches import is_fresh
 
 CRITIC = Critic(coef=0.5, loss=value_loss, returns=gae_returns, lr=0.5, warmup=0)
 ACTOR_CRITIC = replace(GRPO, advantage=generalised, critic=CRITIC)
