@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ladder import FEW
 from losses.every_loss import random_batch
 from torch.testing import assert_close
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("unpainted")
 FOLDER = Path(__file__).parents[1] / "experiments" / "my_idea"
 CHOSEN = ("plugins=[experiments.my_idea]", "algorithm=my_idea")
 QUICK = (
-    *CHOSEN, "warm_start=null", "iterations=2", "prompts_per_step=4", "group_size=4",
+    *CHOSEN, *FEW, "warm_start=null", "iterations=2", "prompts_per_step=4", "group_size=4",
     "num_minibatches=2", "evaluation.prompts=4", "evaluation.pass_at=[1]", "evaluation.every=null",
     "guards.no_signal=9", "reward=target_length", "reward.target_length.function.target=5",
 )  # fmt: skip

@@ -62,6 +62,7 @@ OWN_LOSS = (
 )
 QUICK = (
     "warm_start=null iterations=2 prompts_per_step=4 group_size=4 evaluation.every=null "
+    "data.prompts.count=40 data.demonstrations.count=40 "
     "guards.no_signal=9 reward=target_length reward.target_length.function.target=5 "
     "algorithm/advantage=from_rewards algorithm.advantage.baseline=0.1"
 )

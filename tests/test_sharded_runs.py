@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ladder import FEW
 from safetensors.torch import load_file
 from two_ranks import on_two_ranks
 
@@ -20,8 +21,9 @@ QUICK = (
     "trainer.accelerator=cpu", "max_tokens_per_microbatch=null", "micro_batch_size=5",
 )  # fmt: skip
 KINDS = {
-    "tokens": ("algorithm=grpo", "reward=target_length", "reward.target_length.function.target=5",
-        "model.lora={r: 2, alpha: 4, target_modules: all-linear}", "algorithm.kl.coef=0.1"),
+    "tokens": (*FEW, "algorithm=grpo", "reward=target_length",
+        "reward.target_length.function.target=5", "algorithm.kl.coef=0.1",
+        "model.lora={r: 2, alpha: 4, target_modules: all-linear}"),
     "pictures": ("model=tiny_flow", "algorithm=nft", "reward=colour_share", "rollout.steps=3",
         "model.adapter.num_layers=2", "model/ema=constant", "model.ema.decay=0.5",
         "optimizer.lr=1e-3"),

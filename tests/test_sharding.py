@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from ladder import FEW
 from lightning.pytorch.callbacks import LambdaCallback
 from loaded import loaded
 from torch.testing import assert_close
@@ -40,7 +41,7 @@ UNEQUAL = (
     "max_tokens_per_microbatch=null", "trainer.accelerator=cpu", "schedule=constant",
     "optimizer.lr=1e-6",  # Adam's first step is a sign: a larger one tells rounding apart
 )  # fmt: skip
-TOKENS = ("reward=target_length", "reward.target_length.function.target=5")
+TOKENS = (*FEW, "reward=target_length", "reward.target_length.function.target=5")
 PICTURES = (
     "model=tiny_flow", "reward=colour_share", "rollout.steps=3", "model.adapter.num_layers=2",
 )  # fmt: skip

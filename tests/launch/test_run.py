@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from ladder import FEW, few_of
 from loaded import loaded
 from omegaconf import OmegaConf
 from policies.small_language import chat_model
@@ -38,7 +39,7 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict]:
 
 
 def train(folder: Path, *overrides: str) -> Result:
-    return tandem.train(*QUICK, *DENSE, f"run_dir={folder}", *overrides)
+    return tandem.train(*QUICK, *DENSE, f"run_dir={folder}", *few_of(*overrides))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_a_run_leaves_what_the_architecture_says(straight):
 
 def test_the_weights_have_moved_and_load_anywhere(straight):
     model = AutoModelForCausalLM.from_pretrained(straight / "model")
-    start = loaded(compose())
+    start = loaded(compose(FEW))
     moved = [
         (a - b).abs().max()
         for a, b in zip(model.parameters(), start.network.parameters(), strict=True)
@@ -145,7 +146,8 @@ def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
 
 def test_micro_batches_change_nothing_but_memory(tmp_path):
     """Through Lightning, on one device: several backwards, one of which would talk to ranks."""
-    binary = (*QUICK, "reward=format", "reward.format.function.pattern='[^a-j].*'", "iterations=1")
+    pattern = "reward.format.function.pattern='[^a-j].*'"
+    binary = (*QUICK, *FEW, "reward=format", pattern, "iterations=1")
     whole, cut = (
         tandem.train(*binary, f"run_dir={tmp_path / str(rows)}", f"micro_batch_size={rows}",
                      "max_tokens_per_microbatch=null")
@@ -337,7 +339,7 @@ def test_a_new_seed_has_a_warm_start_of_its_own(tmp_path):
 
 def command(*overrides: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "train.py", *QUICK, *DENSE, *overrides],
+        [sys.executable, "train.py", *QUICK, *DENSE, *FEW, *overrides],
         cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
@@ -363,16 +365,6 @@ def test_two_ranks_learn_what_one_learns(straight, tmp_path):
         assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
     got, want = (load_file(f / "model" / "model.safetensors") for f in (tmp_path / "run", straight))
     assert max((got[name] - want[name]).abs().max() for name in want) < 1e-5
-
-
-@pytest.mark.system
-def test_a_sweep_leaves_a_finished_run_of_every_job(straight, tmp_path):
-    done = command("-m", "seed=0,1", f"sweep_dir={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    assert "2 finished, of 2 runs" in done.stdout
-    assert all((tmp_path / f"seed={i}" / "model" / "model.safetensors").exists() for i in (0, 1))
-    alone = (straight / "metrics.jsonl").read_bytes()
-    assert (tmp_path / "seed=0" / "metrics.jsonl").read_bytes() == alone
 
 
 @pytest.mark.system

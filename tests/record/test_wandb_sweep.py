@@ -6,33 +6,39 @@ import sys
 from pathlib import Path
 
 import pytest
+from ladder import FEW
 from wandb_files import inspected, of_type, tables
+
+import tandem
 
 ROOT = Path(__file__).parents[2]
 IN_VARIABLE, IN_URL = "canary1x7f3a90", "canary2x7f3a90"
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("unpainted")]
+
+
+QUICK = (
+    *FEW, "algorithm=rloo", "warm_start=null", "iterations=1", "prompts_per_step=2",
+    "num_minibatches=1", "evaluation.every=1", "evaluation.prompts=2", "evaluation.samples=2",
+    "evaluation.pass_at=[1]", "threads=1",
+    f"rollout.stop=['{IN_VARIABLE}','https://me:{IN_URL}@example.org/x']",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("sweeps") / "two_seeds"
-    odd = f"rollout.stop=['{IN_VARIABLE}','https://me:{IN_URL}@example.org/x']"
     words = [
-        *("-m", "algorithm=rloo", "seed=0,1", f"sweep_dir={folder}", "warm_start=null", odd),
-        *("iterations=1", "prompts_per_step=2", "num_minibatches=1", "evaluation.every=1"),
-        *("evaluation.prompts=2", "evaluation.samples=2", "evaluation.pass_at=[1]"),
-        *(
-            "threads=1",
-            "logger=wandb",
-            "logger.wandb.mode=offline",
-            f"logger.wandb.tags=[mine,{IN_VARIABLE}]",
-        ),
+        *("-m", "seed=0,1", f"sweep_dir={folder}", *QUICK),
+        *("logger=wandb", "logger.wandb.mode=offline"),
+        f"logger.wandb.tags=[mine,{IN_VARIABLE}]",
     ]
     environment = {**os.environ, "SOME_API_KEY": IN_VARIABLE, "HOME": str(folder.parent)}
-    subprocess.run(
-        [sys.executable, "train.py", *words], cwd=ROOT, env=environment, check=True, timeout=600
-    )
+    done = subprocess.run(
+        [sys.executable, "train.py", *words],
+        cwd=ROOT, env=environment, check=True, timeout=600, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "2 finished, of 2 runs" in done.stdout
     return sorted(path.parent for path in folder.glob("*/manifest.json"))
 
 
@@ -44,6 +50,13 @@ def records(runs) -> list[list[dict]]:
 @pytest.fixture(scope="module")
 def begun(records) -> list[dict]:
     return [of_type("run", found)[0] for found in records]
+
+
+def test_a_job_of_a_sweep_writes_what_the_run_alone_writes(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", IN_VARIABLE)  # secrets are hidden alike
+    tandem.train("seed=0", *QUICK, f"run_dir={tmp_path}")
+    for name in ("metrics.jsonl", "model/model.safetensors"):
+        assert (runs[0] / name).read_bytes() == (tmp_path / name).read_bytes()
 
 
 def test_seeds_share_a_group(begun):

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from faults import FAULTS, PAGE, page
+from ladder import FEW
 from torch.testing import assert_close
 
 import tandem
@@ -47,6 +48,7 @@ def short(outputs, prompts):
     return [1.0]
 """
 QUICK = (
+    *FEW,
     "warm_start=null", "iterations=2", "prompts_per_step=6", "group_size=2", "num_minibatches=1",
     "evaluation.every=null", "guards.no_signal=9", "plugins=[faulty_rewards]",
     "+model.build.hidden_size=32", "+model.build.num_layers=1", "data/curriculum=uniform",

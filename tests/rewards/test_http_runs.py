@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from faulty_server import drips, half_json, hangs_up, huge, says, serving, slow
+from ladder import FEW
 
 import tandem
 from tandem.launch.run import STOPPED, stops
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 TOKEN = "canary-token-e5b8"
 SAMPLES = 16  # of an iteration
 RUN = (
+    *FEW,
     "warm_start=null", "prompts_per_step=4", "group_size=4", "evaluation.every=null",
     "checkpoints.every=100", "guards.no_signal=99", "reward=http",
     "reward.http.function.limits.timeout=2", "reward.http.function.limits.deadline=3",
