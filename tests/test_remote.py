@@ -44,18 +44,27 @@ def server():
         yield server
 
 
-@pytest.fixture(autouse=True)
-def _fresh(server):
+@pytest.fixture(autouse=True, params=[False, True], ids=["single", "kept"])
+def _fresh(server, request, monkeypatch):
+    """Connections that are kept fail in the same words as those that are not."""
+    monkeypatch.setattr(Connections, "kept", request.param)
     server.behaviour = says({"ok": True})
     server.script.clear()
     server.seen.clear()
 
 
+class Connections:
+    """Whether the endpoints of a test keep theirs."""
+
+    kept = False
+
+
 def endpoint(url, *, limits=None, retries=ONCE, breaker=None, token_env=None):
     limits = limits or Limits(connect=5, timeout=9, deadline=20, max_reply_bytes=1 << 20)
     return Endpoint(
-        url, where="reward.x", limits=limits, retries=retries, breaker=breaker, token_env=token_env
-    )
+        url, where="reward.x", limits=limits, retries=retries, breaker=breaker,
+        token_env=token_env, keep_alive=Connections.kept,
+    )  # fmt: skip
 
 
 def fault_of(behaviour, server, **options):
@@ -166,6 +175,63 @@ def test_what_may_pass_is_tried_again(server, bad):
 def test_what_will_not_pass_is_asked_once(server, bad):
     fault_of(bad, server, retries=QUICK)
     assert len(server.seen) == 1
+
+
+def ports(asks, server, times):
+    """Of the client's ends, request by request."""
+    found = []
+
+    def notes(handler, body):
+        found.append(handler.client_address[1])
+        handler.reply(200, b"{}")
+
+    server.behaviour = notes
+    for _ in range(times):
+        asks.post("/", b"{}")
+    return found
+
+
+def test_a_connection_serves_as_many_requests_as_it_is_kept_for(server):
+    found = ports(endpoint(server.url), server, 4)
+    assert len(set(found)) == (1 if Connections.kept else 4)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_connection_that_the_server_closed_meanwhile_costs_no_request(server, told):
+    asks = endpoint(server.url)  # makes one attempt
+
+    def closes(handler, body):
+        handler.reply(200, b"{}", **({"Connection": "close"} if told else {}))
+        handler.close_connection = True
+
+    server.script.extend([closes, closes])
+    for _ in range(3):
+        assert asks.post("/", b"{}") in ({}, {"ok": True})
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("bad", [says("", 500), half_json, huge(announced=True)])
+def test_a_connection_on_which_something_went_wrong_is_not_used_again(server, bad):
+    asks = endpoint(server.url)
+    server.script.append(bad)
+    with pytest.raises(RemoteError):
+        asks.post("/", b"{}")
+    assert asks.post("/", b"{}") == {"ok": True}
+
+
+def test_threads_share_as_many_connections_as_they_have_requests_at_a_time(server):
+    asks, found = endpoint(server.url), set()
+
+    def notes(handler, body):
+        found.add(handler.client_address[1])
+        time.sleep(0.01)
+        handler.reply(200, body)
+
+    server.behaviour = notes
+    bodies = [str(number).encode() for number in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(partial(asks.post, "/"), bodies)) == list(range(40))
+    assert len(found) == (4 if Connections.kept else 40)
 
 
 def test_what_must_not_happen_twice_is_asked_once(server):

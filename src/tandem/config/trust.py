@@ -20,7 +20,7 @@ from hydra.core.override_parser.types import Override
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
 from tandem.record import durable
-from tandem.remote.exchange import LOOPBACK
+from tandem.remote.transport import LOOPBACK
 
 SAID_VARIABLES: set[str] = set()  # on command lines of this process, as are the next ones
 SAID_HOSTS: set[str] = set()  # as scheme://host:port

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from tandem.contracts import declare
 from tandem.remote.breaker import Breaker
-from tandem.remote.exchange import JSON, Limits, Reply, Request, Wire, check_address
+from tandem.remote.exchange import JSON, Limits, Reply, Wire, check_address
 from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
+from tandem.remote.transport import Request, transport_to
 
 Answer = TypeVar("Answer")
 
@@ -68,13 +69,21 @@ class Endpoint:
         limits: Limits | None = None,
         retries: Retries | None = None,
         breaker: Breaker | None = None,
+        keep_alive: bool = False,
     ) -> None:
+        """keep_alive: connections are kept for further requests."""
         self.url = check_address(url)
         self.where = where
         self.limits = limits or Limits()
         self.retries = retries or Retries()
         self.breaker = breaker or Breaker()
-        self.wire = Wire(limits=self.limits, token_env=token_env, where=where, keys=keys)
+        self.wire = Wire(
+            transport_to(self.url, keep_alive=keep_alive),
+            limits=self.limits,
+            token_env=token_env,
+            where=where,
+            keys=keys,
+        )
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r}, token_env={self.wire.token_env!r})"

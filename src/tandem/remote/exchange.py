@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import email.utils
-import logging
 import os
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tandem.contracts import declare
 from tandem.remote.deadline import Deadline
 from tandem.remote.faults import BadReply, Late, Rejected, RemoteError, Unreachable, Unwell
-
-if TYPE_CHECKING:
-    import httpx
+from tandem.remote.transport import Head, Phase, Request, Times, Transport
 
 JSON = "application/json"
 REDACTED = b"<redacted>"
 PAGE = 4096  # bytes that are read of an error page
 SHOWN = 200  # characters of it that are shown
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @declare(judges_itself=True)
@@ -44,16 +37,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One call of a server."""
-
-    method: str
-    url: str
-    body: bytes
-    kind: str  # media type of the body
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """A body that came with a status of 2xx; the token that was sent never stands in it."""
 
@@ -62,7 +45,7 @@ class Reply:
 
 
 class Wire:
-    """Sends single requests. It keeps no connection, no cookie and no token.
+    """Sends single requests. It keeps no cookie and no token.
 
     `token_env` names the environment variable of the bearer token, which is read for every request;
     `where` is the key of the configuration that messages name, `keys` that of single limits.
@@ -70,72 +53,43 @@ class Wire:
 
     def __init__(
         self,
+        transport: Transport,
         *,
         limits: Limits,
         token_env: str | None,
         where: str,
         keys: Mapping[str, str] | None = None,
     ) -> None:
+        self.transport = transport
         self.limits = limits
         self.token_env = token_env
         self.where = where
         self.keys = {name: f"{where}.limits.{name}" for name in asdict(limits)} | dict(keys or {})
-        self._clients: dict[bool, httpx.Client] = {}
-        self._lock = threading.Lock()
 
     def send(self, request: Request, seconds: float) -> Reply:
         """The reply, within so many seconds; raises RemoteError."""
-        import httpx
-
         with Deadline(seconds) as deadline:
             try:
-                reply = self._exchange(request, deadline, seconds)
-            except (httpx.TransportError, OSError) as error:
+                reply = self._send(request, deadline, seconds)
+            except (OSError, *self.transport.errors) as error:
                 raise self._failed(request, error, deadline.passed, seconds) from None
         if deadline.passed:  # the end of what was cut off here may look like the end of the reply
             raise self._late(request, seconds)
         return reply
 
-    def _exchange(self, request: Request, deadline: Deadline, seconds: float) -> Reply:
-        import httpx
-
+    def _send(self, request: Request, deadline: Deadline, seconds: float) -> Reply:
         token = self._token(request)
-        headers = {
-            "Content-Type": request.kind,
-            "Accept-Encoding": "identity",
-            "Connection": "close",
-        }
+        headers = {"Content-Type": request.kind, "Accept-Encoding": "identity"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        timeout = httpx.Timeout(seconds, connect=min(seconds, self.limits.connect))
-        with self._client(request.url).stream(
-            request.method,
-            request.url,
-            content=request.body,
-            headers=headers,
-            timeout=timeout,
-            extensions={"trace": deadline.trace},
-        ) as response:
+        connect = min(seconds, self.limits.connect)
+        times = Times(deadline=deadline, seconds=seconds, connect=connect)
+        with self.transport.exchange(request, headers, times) as (head, parts):
             hidden = None if token is None else token.encode()
-            if not response.is_success:
-                raise self._refused(request, response, _shorten_page(response, hidden))
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            return Reply(body=self._body(request, response, hidden), kind=kind)
-
-    def _client(self, url: str) -> httpx.Client:
-        """Made once, for it reads the certificates; a proxy is no way to this machine itself."""
-        import httpx
-
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for every request
-        outside = urlsplit(url).hostname not in LOOPBACK
-        with self._lock:
-            if outside not in self._clients:
-                alone = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-                nothing = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-                self._clients[outside] = httpx.Client(
-                    trust_env=outside, limits=alone, cookies=nothing
-                )
-            return self._clients[outside]
+            if not 200 <= head.status < 300:
+                raise self._refused(request, head, _shorten_page(parts, hidden))
+            kind = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+            return Reply(body=self._body(request, head, parts, hidden), kind=kind)
 
     def _token(self, request: Request) -> str | None:
         token = None if self.token_env is None else os.environ.get(self.token_env, "").strip()
@@ -143,14 +97,16 @@ class Wire:
             raise RemoteError(f"{request.url}: {self.token_env} holds no token that can be sent")
         return token or None
 
-    def _body(self, request: Request, response: httpx.Response, hidden: bytes | None) -> bytes:
+    def _body(
+        self, request: Request, head: Head, parts: Iterator[bytes], hidden: bytes | None
+    ) -> bytes:
         most = self.limits.max_reply_bytes
-        if "content-encoding" in response.headers:
+        if "content-encoding" in head.headers:
             raise BadReply(f"{request.url}: a compressed reply came, and none was asked for")
-        announced = response.headers.get("content-length", "0")
+        announced = head.headers.get("content-length", "0")
         body = bytearray()
         if int(announced) <= most:
-            for part in response.iter_raw():
+            for part in parts:
                 body += part
                 if len(body) > most:
                     break
@@ -161,15 +117,15 @@ class Wire:
             f"{self.keys['max_reply_bytes']}"
         )
 
-    def _refused(self, request: Request, response: httpx.Response, page: str) -> RemoteError:
-        status = response.status_code
-        came = f"{request.url}: {status} {response.reason_phrase}".rstrip()
+    def _refused(self, request: Request, head: Head, page: str) -> RemoteError:
+        status = head.status
+        came = f"{request.url}: {status} {head.reason}".rstrip()
         said = f", {page!r}" if page else ""
-        if response.is_redirect:
+        if 300 <= status < 400 and "location" in head.headers:
             key = f"{self.where}.url"
             return BadReply(f"{came}, and redirects are not followed; give its end as {key}")
         if status == 429 or status >= 500:
-            return Unwell(f"{came}{said}", status=status, retry_after=_retry_after(response))
+            return Unwell(f"{came}{said}", status=status, retry_after=_retry_after(head))
         if status in (401, 403):
             said = f"; put the right token into the environment variable {self.token_env}{said}"
         return Rejected(f"{came}{said}", status=status)
@@ -177,14 +133,13 @@ class Wire:
     def _failed(
         self, request: Request, error: Exception, passed: bool, seconds: float
     ) -> RemoteError:
-        import httpx
-
-        if isinstance(error, httpx.ConnectTimeout) and not passed:
+        phase = Phase.WAITING_TOO_LONG if passed else self.transport.phase(error)
+        if phase is Phase.CONNECTING_TOO_LONG:
             most = f"{self.limits.connect:g} s; see {self.keys['connect']}"
             return Late(f"{request.url}: no connection within {most}")
-        if passed or isinstance(error, httpx.TimeoutException):
+        if phase is Phase.WAITING_TOO_LONG:
             return self._late(request, seconds)
-        if isinstance(error, httpx.ConnectError):
+        if phase is Phase.NO_CONNECTION:
             said = f"no connection ({str(error)[:80]})"
         else:
             said = "the connection broke before the reply was whole"
@@ -209,10 +164,10 @@ def check_address(url: str) -> str:
     return url.rstrip("/")
 
 
-def _shorten_page(response: httpx.Response, hidden: bytes | None) -> str:
+def _shorten_page(parts: Iterator[bytes], hidden: bytes | None) -> str:
     """The beginning of an error page, in one line."""
     body = b""
-    for part in response.iter_raw():
+    for part in parts:
         body += part
         if len(body) >= PAGE:
             break
@@ -224,9 +179,9 @@ def _redact(body: bytes, hidden: bytes | None) -> bytes:
     return body if hidden is None else body.replace(hidden, REDACTED)
 
 
-def _retry_after(response: httpx.Response) -> float | None:
+def _retry_after(head: Head) -> float | None:
     """Seconds; the header holds a number of them, or a date."""
-    said = response.headers.get("retry-after", "").strip()
+    said = head.headers.get("retry-after", "").strip()
     if said.isascii() and said.isdigit():
         return float(said[:9])
     try:
