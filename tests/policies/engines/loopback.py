@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+ROWS = ("/inference/v1/generate", "/v1/completions")
+
 
 @dataclass
 class Habits:
@@ -34,6 +36,7 @@ class Habits:
     dev_mode: bool = True
     mode: str = "processed_logprobs"
     versions: bool = True  # knows /weight_info
+    tokens: bool = True  # has the token endpoint
     # (path, reply so far) -> what is sent in its place, or None; called before every reply.
     spoil: object = None
 
@@ -48,6 +51,7 @@ class Loopback:
     room: int = 128
     asked: list[tuple[str, object]] = field(default_factory=list)  # path and payload
     asleep: set[str] = field(default_factory=set)
+    connections: int = 0  # that came to stand so far
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
@@ -63,6 +67,10 @@ class Loopback:
     def paths(self, prefix: str = "") -> list[str]:
         """Of all that was asked for so far."""
         return [path for path, _ in self.asked if path.startswith(prefix)]
+
+    def rows(self) -> list[dict]:
+        """Payloads of all rows that were asked for so far."""
+        return [payload for path, payload in self.asked if path in ROWS and payload]
 
     # The endpoints: payload, query -> (status, reply).
 
@@ -129,11 +137,39 @@ class Loopback:
         self.asleep -= set(query["tags"])
         return 200, None
 
-    def complete(self, payload, _):
+    def refusal(self, payload):
         if self.asleep:
             return 500, {"error": {"message": "the engine is asleep"}}
         if payload["model"] not in (self.name, *self.adapters):
             return 404, {"error": {"message": f"The model `{payload['model']}` does not exist."}}
+        return None
+
+    def generate(self, payload, _):
+        if not self.habits.tokens:
+            return 403, {"error": {"message": "Restart vllm serve with --enable-scale-out"}}
+        if not payload:
+            return 400, {"error": {"message": "Field required"}}
+        if refusal := self.refusal(payload):
+            return refusal
+        asked = {"prompt": payload["token_ids"], "model": payload["model"]}
+        tokens, logp, reason = self.sampled(asked | payload["sampling_params"])
+        said = [{"token_id": t, "logprob": x, "rank": 1} for t, x in zip(tokens, logp, strict=True)]
+        choice = {
+            "index": 0,
+            "finish_reason": reason,
+            "token_ids": tokens,
+            "weight_versions": [{"version": self.version, "start": 0, "end": len(tokens)}],
+            "logprobs": {"content": said},
+        }
+        return 200, {
+            "model": payload["model"],
+            "prompt_token_ids": payload["token_ids"],
+            "choices": [choice],
+        }
+
+    def complete(self, payload, _):
+        if refusal := self.refusal(payload):
+            return refusal
         tokens, logp, reason = self.sampled(payload)
         choice = {
             "index": 0,
@@ -195,7 +231,15 @@ class Loopback:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One exchange."""
+    """One connection, for as many exchanges as there are."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are written one by one
+
+    def setup(self):
+        super().setup()
+        with self.server.state.lock:
+            self.server.state.connections += 1
 
     def log_message(self, *_):
         pass
@@ -206,7 +250,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.reply({"/v1/completions": "complete", "/v1/load_lora_adapter": "load_adapter",
+        self.reply({"/inference/v1/generate": "generate", "/v1/completions": "complete",
+                    "/v1/load_lora_adapter": "load_adapter",
                     "/v1/unload_lora_adapter": "unload_adapter", "/collective_rpc": "rpc",
                     "/reset_prefix_cache": "reset", "/update_weight_version": "set_version",
                     "/sleep": "sleep", "/wake_up": "wake"}, json.loads(body))  # fmt: skip
@@ -261,7 +306,7 @@ def slowly(seconds: float):
     """A `spoil` that keeps completions waiting."""
 
     def spoil(path, said):
-        if path == "/v1/completions":
+        if path in ROWS:
             time.sleep(seconds)
 
     return spoil

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from loopback import Loopback, serving
+from loopback import ROWS, Loopback, serving
 from small_language import questions
 from torch.testing import assert_close
 
@@ -152,6 +152,13 @@ def test_an_entropy_is_kept_where_all_say_one():
     assert concat_answers([telling, silent]).entropy is None
 
 
+def test_versions_are_kept_where_all_say_them():
+    silent = Engine().answer(PROMPTS[:1], KEYS[:1], sampling=None, endings=None)
+    telling = replace(silent, version=silent.tokens)
+    assert concat_answers([telling, telling]).version.shape == (6, 2)
+    assert concat_answers([silent, telling]).version is None
+
+
 @contextmanager
 def hosted(folder, place, count):
     """(servers, a policy that they sample for)."""
@@ -182,7 +189,7 @@ def test_two_servers_say_what_one_says_and_follow_the_weights(folder, tmp_path):
             found.append((before, sampled(policy, key=6)))
             for state in states:
                 assert len(state.paths("/collective_rpc")) == 2
-                assert state.paths("/v1/completions")
+                assert state.rows()
     for one, two in zip(*found, strict=True):
         assert_close(one.sample.tokens, two.sample.tokens, rtol=0, atol=0)
         assert_close(one.behaviour_logp, two.behaviour_logp, rtol=0, atol=0)
@@ -194,6 +201,6 @@ def test_a_server_that_ends_in_the_middle_costs_no_token(folder, tmp_path):
     with hosted(folder, tmp_path / "two", 2) as (states, policy):
         count = iter(range(100))
         states[0].habits.spoil = lambda path, _: (
-            (503, b"") if path == "/v1/completions" and next(count) > 1 else None
+            (503, b"") if path in ROWS and next(count) > 1 else None
         )
         assert_close(sampled(policy).sample.tokens, whole.sample.tokens, rtol=0, atol=0)

@@ -17,6 +17,8 @@ import pytest
 from hub_language_models import write_qwen3
 from real_vllm import serving
 
+from tandem.policies.engines.vllm_api import INVALID
+
 ROOT = Path(__file__).parents[3]
 HOME = Path(os.environ.get("VLLM_HOME", ROOT / "build/vllm"))
 pytestmark = [
@@ -52,7 +54,8 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder, tmp_path_factory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("vllm") / "log"
-    with serving(HOME, folder, log, "--enable-lora", "--max-lora-rank", "8") as url:
+    options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "4", "--enable-scale-out")
+    with serving(HOME, folder, log, *options) as url:
         yield url
 
 
@@ -93,6 +96,20 @@ def test_every_endpoint_answers_as_the_client_reads_it(server):
     assert len(choice["logprobs"]["token_logprobs"]) == len(named) == 4
     unknown = post(server, "/v1/completions", model="nobody", prompt=[1], max_tokens=1)
     assert unknown.status_code == 404
+    assert post(server, "/inference/v1/generate").status_code in INVALID
+    asked = {"max_tokens": 4, "seed": 2**63 - 1, "logprobs": 0, "top_k": 0, "detokenize": False}
+    reply = post(
+        server, "/inference/v1/generate", model=card["id"], token_ids=[1, 2, 3],
+        sampling_params=asked, return_token_ids=True,
+    )  # fmt: skip
+    assert reply.json()["prompt_token_ids"] == [1, 2, 3]
+    (generated,) = reply.json()["choices"]
+    assert generated["token_ids"] == choice["token_ids"]
+    said = [each["logprob"] for each in generated["logprobs"]["content"]]
+    assert said == choice["logprobs"]["token_logprobs"]
+    assert generated["weight_versions"] == [{"version": "a-1", "start": 0, "end": 4}]
+    nobody = {"model": "nobody", "token_ids": [1], "sampling_params": asked}
+    assert post(server, "/inference/v1/generate", **nobody).status_code == 404
     assert post(server, "/v1/unload_lora_adapter", lora_name="nobody").status_code == 404
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from loopback import Habits, Loopback, serving, slowly
+from loopback import ROWS, Habits, Loopback, serving, slowly
 from small_language import NOTHING, questions
 from torch.testing import assert_close
 
@@ -15,6 +15,7 @@ from tandem.policies.engines import vllm_server
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.records import Endings
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
 from tandem.stop import EngineUnavailable
@@ -61,16 +62,67 @@ def matches(policy, rollout):
     return (again - rollout.behaviour_logp).abs().max().item() < 1e-5
 
 
+@pytest.mark.parametrize("tokens", [True, False])
 @pytest.mark.parametrize("lora", [None, ADAPTERS])
-def test_the_server_says_what_the_trainer_says_before_and_after_an_update(hosted, lora):
+def test_the_server_says_what_the_trainer_says_before_and_after_an_update(hosted, lora, tokens):
     sampling = Sampling(max_new_tokens=6, temperature=0.7)
-    with hosted(lora=lora, sampling=sampling) as (_, policy):
+    with hosted(Habits(tokens=tokens), lora=lora, sampling=sampling) as (state, policy):
         for _ in range(2):
             rollout = sampled(policy)
             assert matches(policy, rollout)
             assert rollout.version_gap is None
             moved(policy)
         assert not matches(policy, rollout)
+        asked = {path for path, payload in state.asked if path in ROWS and payload}
+        assert asked == {ROWS[0] if tokens else ROWS[1]}
+
+
+def answered(policy, count=2):
+    policy.ready()
+    keys = torch.arange(3 * count).reshape(3, count)
+    endings = Endings(tokens=policy.ends, strings=(), decode=policy.chat.decode_all)
+    sampling = Sampling(max_new_tokens=6)
+    return policy.engine.answer([[5, 6], [7], [8, 9]], keys, sampling=sampling, endings=endings)
+
+
+def test_both_endpoints_give_the_same_rows(hosted):
+    found = []
+    for tokens in (True, False):
+        with hosted(Habits(tokens=tokens)) as (_, policy):
+            found.append(answered(policy))
+    for name in ("tokens", "logp", "length", "truncated"):
+        assert_close(*(getattr(answers, name) for answers in found), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("lora", [None, ADAPTERS])
+def test_every_token_says_which_handover_took_it(hosted, lora):
+    with hosted(lora=lora) as (_, policy):
+        for number in (1, 2):
+            answers = answered(policy)
+            steps = torch.arange(answers.tokens.shape[1]) < answers.length[:, None]
+            assert torch.equal(answers.version, number * steps.long())
+            moved(policy)
+
+
+def test_a_server_that_tells_no_versions_leaves_them_out(hosted):
+    with hosted(Habits(tokens=False)) as (_, policy):
+        assert answered(policy).version is None
+
+
+def test_rows_of_other_weights_than_those_that_were_handed_over_are_asked_for_again(hosted):
+    with hosted() as (state, policy):
+        answered(policy)
+        state.version = "of-7"  # another run's
+        assert answered(policy).version.max() == 1
+        assert len(state.paths("/collective_rpc")) == 2
+
+
+def test_rows_share_as_many_connections_as_there_are_at_a_time(hosted):
+    with hosted() as (state, policy):
+        for _ in range(3):
+            sampled(policy, count=8)
+        assert len(state.rows()) == 72
+        assert state.connections <= 4  # rollout.engine.concurrency
 
 
 def test_rows_end_as_those_of_our_own_loop_do(hosted, folder):
@@ -95,7 +147,7 @@ def test_a_row_is_a_function_of_its_key_alone(hosted):
         rows = [0, 1, 4, 5, 8, 9]
         assert [four.outputs[row] for row in rows] == list(two.outputs)
         assert sampled(policy, key=6).outputs != two.outputs
-        seeds = [body["seed"] for path, body in state.asked if path == "/v1/completions"]
+        seeds = [(body.get("sampling_params") or body)["seed"] for body in state.rows()]
         assert len(set(seeds[:12])) == 12
         assert min(seeds) >= 0
 
@@ -211,7 +263,7 @@ def test_a_cache_that_another_rank_is_filling_already_is_one_of_the_same_weights
 
 def test_a_server_that_starts_again_and_again_is_left(hosted):
     with hosted(lora=ADAPTERS) as (state, policy):
-        state.habits.spoil = lambda path, said: (404, b"{}") if path == "/v1/completions" else None
+        state.habits.spoil = lambda path, said: (404, b"{}") if path in ROWS else None
         with pytest.raises(
             EngineUnavailable, match="lost the weights it was given 3 times in a row"
         ):
@@ -252,14 +304,17 @@ def test_a_server_that_was_left_asleep_is_woken(hosted):
 def spoiling(times, *spoilt):
     """The first completions get other replies in place of theirs: (status, body)."""
     left = iter(spoilt * times)
-    return lambda path, said: next(left, None) if path == "/v1/completions" else None
+    return lambda path, said: next(left, None) if path in ROWS else None
 
 
 HALF = (200, b'{"model": "base", "choi')
 FAULTS = {
     "500": (500, b"boom"),
     "half a JSON": HALF,
-    "another prompt": (200, b'{"model": "base", "choices": [{"prompt_token_ids": [1]}]}'),
+    "another prompt": (
+        200,
+        b'{"model": "base", "prompt_token_ids": [1], "choices": [{"prompt_token_ids": [1]}]}',
+    ),
     "1 GB": (200, b"x" * (1 << 20)),
 }
 
@@ -269,14 +324,14 @@ def test_a_row_that_went_wrong_is_asked_for_again_and_comes_out_the_same(hosted,
     with hosted(max_reply_bytes=1 << 16) as (state, policy):
         want = sampled(policy)
         state.habits.spoil = spoiling(1, FAULTS[fault])
-        before = len(state.paths("/v1/completions"))
+        before = len(state.rows())
         got = sampled(policy)
-        assert len(state.paths("/v1/completions")) == before + 7  # six rows, one of them twice
+        assert len(state.rows()) == before + 7  # six rows, one of them twice
         assert got.outputs == want.outputs
 
 
 SAID = {
-    "500": r"/v1/completions: .*500.*boom",
+    "500": r"/v1/generate: .*500.*boom",
     "half a JSON": "23 bytes came that are no JSON",
     "another prompt": "the answer is one to another prompt",
     "1 GB": "more than 65536",

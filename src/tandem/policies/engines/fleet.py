@@ -172,7 +172,9 @@ class Groups:
 
 
 def concat_answers(parts: Sequence[Answers]) -> Answers:
-    """Rows one after another, padded with 0 to the longest; an entropy only if all have one."""
-    if any(part.entropy is None for part in parts):
-        parts = [replace(part, entropy=None) for part in parts]
+    """Rows one after another, padded with 0 to the longest; of what an engine may leave out, only
+    what all say."""
+    for name in ("entropy", "version"):
+        if any(getattr(part, name) is None for part in parts):
+            parts = [replace(part, **{name: None}) for part in parts]
     return concat(parts)

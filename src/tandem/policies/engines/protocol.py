@@ -104,5 +104,10 @@ class RolloutEngine(EngineOption):
         """Take memory again: for "weights", or for the "kv_cache"."""
 
 
+def number_of(version: str) -> int:
+    """How many handovers of its run there were, this one included: a version is `RUN-NUMBER`."""
+    return int(version.rpartition("-")[2])
+
+
 class Forgotten(RuntimeError):
     """An engine does not hold the weights that it was given: it was started again, say."""

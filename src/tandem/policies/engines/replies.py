@@ -1,22 +1,34 @@
-"""Requests to a completions endpoint for one row, and the checks of its reply.
+"""Requests for one row by either endpoint of vLLM, and the checks of what it replies.
 
-The names are those of vLLM's /v1/completions: `token_ids`, `prompt_token_ids` and tokens written
-as `token_id:7` are its own additions to the OpenAI format.
+`/inference/v1/generate` takes and gives token ids, and says which weights took which tokens.
+`/v1/completions` is what every server has: `token_ids`, `prompt_token_ids` and tokens written as
+`token_id:7` are vLLM's own additions to the OpenAI format.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import UnionType
+from typing import ClassVar, NamedTuple
 
 import torch
 
+from tandem.policies.engines.protocol import number_of
 from tandem.policies.language.records import Answers, Sampling
 
 POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding
 NEVER = -9999.0  # what vLLM writes for minus infinity, which JSON has no word for
+
+
+class Span(NamedTuple):
+    """Tokens that one version of the weights took."""
+
+    version: str
+    start: int
+    end: int  # the first token that is none of them
 
 
 class Row(NamedTuple):
@@ -25,10 +37,16 @@ class Row(NamedTuple):
     tokens: list[int]  # its end token too
     logp: list[float]  # nats of each
     truncated: bool  # the limit came before an end
+    spans: Sequence[Span] = ()  # of all its tokens; none: the server did not say
+
+    @property
+    def versions(self) -> list[int]:
+        """The handover of each token; none: the server did not say."""
+        return [number_of(span.version) for span in self.spans for _ in range(span.start, span.end)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(ABC):
     """One row as it is asked for."""
 
     prompt: list[int]
@@ -38,11 +56,18 @@ class Question:
     ends: Sequence[int]  # end tokens
     vocabulary: int  # token ids are below it
 
+    path: ClassVar[str]  # of the endpoint
+
+    @abstractmethod
     def payload(self) -> dict[str, object]:
         """Every number is sent: a server fills in what is missing from the model's own files."""
+
+    @abstractmethod
+    def row(self, reply: object) -> Row:
+        """What the reply says. Raises ValueError where it is none, or one to another question."""
+
+    def _numbers(self) -> dict[str, object]:
         return {
-            "model": self.model,
-            "prompt": self.prompt,
             "n": 1,
             "max_tokens": self.sampling.max_new_tokens,
             "temperature": self.sampling.temperature,
@@ -58,29 +83,21 @@ class Question:
             "ignore_eos": False,
             "skip_special_tokens": False,  # a stop string may name one
             "logprobs": 0,  # of the token that was taken, and of no other
-            "return_token_ids": True,
-            "return_tokens_as_token_ids": True,
-            "add_special_tokens": False,
         }
 
-    def row(self, reply: object) -> Row:
-        """What the reply says. Raises ValueError where it is none, or one to another question."""
+    def _choice(self, reply: object) -> object:
+        """The only one. Raises ValueError for several, and for those of another model."""
         choices = _part(reply, "choices", list)
         if len(choices) != 1:
             raise ValueError(f"{len(choices)} choices came where one was asked for")
         served = _part(reply, "model", str)
         if served != self.model:
             raise ValueError(f"the answer is one of model {served}, not of {self.model}")
-        choice = choices[0]
-        prompt = _part(choice, "prompt_token_ids", list)
-        if prompt != self.prompt:
+        return choices[0]
+
+    def _check_prompt(self, whole: object) -> None:
+        if _part(whole, "prompt_token_ids", list) != self.prompt:
             raise ValueError("the answer is one to another prompt")
-        tokens = self._tokens(_part(choice, "token_ids", list))
-        said = _part(choice, "logprobs", dict)
-        logp = _logp(_part(said, "token_logprobs", list), len(tokens))
-        if _part(said, "tokens", list) != [f"token_id:{token}" for token in tokens]:
-            raise ValueError("its log-probabilities are of other tokens than its answer has")
-        return Row(tokens, logp, self._truncated(choice, tokens))
 
     def _tokens(self, tokens: list[object]) -> list[int]:
         limit = self.sampling.max_new_tokens
@@ -109,6 +126,61 @@ class Question:
         return False
 
 
+class Generation(Question):
+    """By vLLM's token endpoint, 0.32 or later with --enable-scale-out."""
+
+    __slots__ = ()
+    path = "/inference/v1/generate"
+
+    def payload(self) -> dict[str, object]:
+        # Texts are made of the tokens only where a stop string is looked for in them.
+        numbers = self._numbers() | {"detokenize": bool(self.sampling.stop)}
+        return {
+            "model": self.model,
+            "token_ids": self.prompt,
+            "sampling_params": numbers,
+            "return_token_ids": True,
+        }
+
+    def row(self, reply: object) -> Row:
+        choice = self._choice(reply)
+        self._check_prompt(reply)
+        tokens = self._tokens(_part(choice, "token_ids", list))
+        said = _part(_part(choice, "logprobs", dict), "content", list)
+        logp = _logp([_part(each, "logprob", int | float) for each in said], len(tokens))
+        if [_part(each, "token_id", int) for each in said] != tokens:
+            raise ValueError("its log-probabilities are of other tokens than its answer has")
+        spans = _spans(_part(choice, "weight_versions", list | None), len(tokens))
+        return Row(tokens, logp, self._truncated(choice, tokens), spans)
+
+
+class Completion(Question):
+    """By the endpoint of texts."""
+
+    __slots__ = ()
+    path = "/v1/completions"
+
+    def payload(self) -> dict[str, object]:
+        return {
+            "model": self.model,
+            "prompt": self.prompt,
+            **self._numbers(),
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "add_special_tokens": False,
+        }
+
+    def row(self, reply: object) -> Row:
+        choice = self._choice(reply)
+        self._check_prompt(choice)
+        tokens = self._tokens(_part(choice, "token_ids", list))
+        said = _part(choice, "logprobs", dict)
+        logp = _logp(_part(said, "token_logprobs", list), len(tokens))
+        if _part(said, "tokens", list) != [f"token_id:{token}" for token in tokens]:
+            raise ValueError("its log-probabilities are of other tokens than its answer has")
+        return Row(tokens, logp, self._truncated(choice, tokens))
+
+
 def _logp(said: list[object], count: int) -> list[float]:
     if len(said) != count:
         raise ValueError(f"{len(said)} log-probabilities came for {count} tokens")
@@ -120,7 +192,19 @@ def _logp(said: list[object], count: int) -> list[float]:
     return [float(value) for value in said]
 
 
-def _part(whole: object, name: str, kind: type) -> object:
+def _spans(said: list[object] | None, count: int) -> list[Span]:
+    """One behind the other, over all tokens; none where nothing was said."""
+    spans = [
+        Span(_part(each, "version", str), _part(each, "start", int), _part(each, "end", int))
+        for each in said or ()
+    ]
+    ends = [0, *(span.end for span in spans)]
+    if spans and (ends[-1] != count or [span.start for span in spans] != ends[:-1]):
+        raise ValueError("the versions that came are not those of all its tokens")
+    return spans
+
+
+def _part(whole: object, name: str, kind: type | UnionType) -> object:
     """The part of a JSON object, of that kind."""
     if not isinstance(whole, Mapping) or not isinstance(whole.get(name), kind):
         raise ValueError(f"no {name} came")
@@ -130,13 +214,17 @@ def _part(whole: object, name: str, kind: type) -> object:
 def stack_rows(rows: Sequence[Row], device: torch.device) -> Answers:
     """Answers in the order of the rows; what replies do not say is left out."""
     width = max(len(row.tokens) for row in rows)
-    blank = [0] * width
-    tokens = [row.tokens + blank[len(row.tokens) :] for row in rows]
-    logp = [row.logp + blank[len(row.logp) :] for row in rows]
+
+    def padded(values: Sequence[float]) -> list[float]:
+        return [*values, *[0] * (width - len(values))]
+
+    told = all(row.spans for row in rows)
+    versions = [padded(row.versions) for row in rows] if told else None
     return Answers(
-        tokens=torch.tensor(tokens, device=device),
-        logp=torch.tensor(logp, device=device, dtype=torch.float32),
+        tokens=torch.tensor([padded(row.tokens) for row in rows], device=device),
+        logp=torch.tensor([padded(row.logp) for row in rows], device=device, dtype=torch.float32),
         entropy=None,
         length=torch.tensor([len(row.tokens) for row in rows], device=device),
         truncated=torch.tensor([row.truncated for row in rows], device=device),
+        version=torch.tensor(versions, device=device) if told else None,
     )

@@ -1,11 +1,7 @@
-"""A running vLLM server as an engine: token ids and weights go to it, rows of tokens come back.
-
-Endpoints and payloads are those of vLLM 0.31 to 0.33; docs/engines.md lists them.
-"""
+"""A running vLLM server as an engine: token ids and weights go to it, rows of tokens come back."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +9,15 @@ from pathlib import Path
 from torch import Tensor
 
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
-from tandem.policies.engines.replies import Question, Row, stack_rows
+from tandem.policies.engines.replies import (
+    Completion,
+    Generation,
+    Question,
+    Row,
+    Span,
+    stack_rows,
+)
+from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, as_body, ignored, unavailable
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
@@ -21,11 +25,6 @@ from tandem.stop import EngineUnavailable
 
 AGAIN = 3  # attempts at a row whose reply is none
 SEEDS = 2**63 - 1
-UNKNOWN = 404
-
-
-def ignored(reply: Reply) -> None:
-    """Of endpoints that answer with a status alone."""
 
 
 class VllmClient(RolloutEngine):
@@ -43,9 +42,12 @@ class VllmClient(RolloutEngine):
     ) -> None:
         """probe: the same place, with an end after seconds; store: shared by all of a fleet."""
         self.endpoint, self.probe, self.model, self.shelf = endpoint, probe, model, store
+        self.api = VllmApi(endpoint)
         self.vocabulary, self.concurrency = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over, of which a name tells the version
         self.version: str | None = None  # of the whole weights; None: the server cannot tell
+        self.given: list[str] = []  # versions that were handed over, oldest first
+        self.kind: type[Question] | None = None  # None: the server was not asked yet
 
     @property
     def handovers(self) -> Sequence[Path]:
@@ -54,10 +56,12 @@ class VllmClient(RolloutEngine):
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        self._check_version()
+        kind, newest = self._kind(), self.given[-1:]
+        if kind is Completion:
+            self._check_version()
         model = self.model or self._first_model()
         questions = [
-            Question(
+            kind(
                 prompt=list(prompt),
                 seed=key & SEEDS,
                 model=model,
@@ -70,19 +74,28 @@ class VllmClient(RolloutEngine):
         ]
         with ThreadPoolExecutor(min(self.concurrency, len(questions))) as pool:
             rows = list(pool.map(self._row, questions))
-        self._check_version()
+        if kind is Completion:
+            self._check_version()
+        self._check_spans(rows, newest)
         return stack_rows(rows, keys.device)
+
+    def _kind(self) -> type[Question]:
+        """By the token endpoint where there is one: it says which weights took which token."""
+        if self.kind is None:
+            self.kind = Generation if self.api.takes_tokens() else Completion
+        return self.kind
 
     def _row(self, question: Question) -> Row:
         """One row; what comes instead of it is asked for again."""
         body = as_body(question.payload())
 
         def read(reply: Reply) -> Row:
-            return question.row(as_json(reply))
+            row = question.row(as_json(reply))
+            return row._replace(spans=self._spans(question, row))
 
         for left in reversed(range(AGAIN)):
             try:
-                return self.endpoint.post("/v1/completions", body, read=read)
+                return self.endpoint.post(question.path, body, read=read)
             except BadReply as error:
                 if not left:
                     raise unavailable(error) from None
@@ -94,17 +107,27 @@ class VllmClient(RolloutEngine):
                 raise unavailable(error) from None
         raise AssertionError("an attempt answers or raises")
 
+    def _spans(self, question: Question, row: Row) -> Sequence[Span]:
+        """An adapter's name is its version, whatever the weights beneath are called; of weights
+        that have no name of ours nothing is said."""
+        if self.adapter:
+            return [Span(question.model, 0, len(row.tokens))]
+        return row.spans if self.version is not None else ()
+
+    def _check_spans(self, rows: Sequence[Row], newest: Sequence[str]) -> None:
+        """Raise Forgotten unless all are of what was the newest as they were asked for, or of what
+        was handed over since."""
+        known = self.given[self.given.index(newest[0]) :] if newest else self.given
+        strange = {span.version for row in rows for span in row.spans} - set(known)
+        if strange:
+            raise Forgotten(f"the server sampled by {min(strange)}, and should by {known[-1:]}")
+
     def _check_version(self) -> None:
-        if self.version is not None and self._reported_version() != self.version:
+        if self.version is not None and self.api.weight_version() != self.version:
             raise Forgotten(f"the server does not hold {self.version}")
 
-    def _reported_version(self) -> str | None:
-        """Since vLLM 0.31 or so; None: this one has no such endpoint."""
-        said = self._ask("GET", "/weight_info", optional=True)
-        return None if said is None else str(said.get("weight_version"))
-
     def _first_model(self) -> str:
-        self.model = self._names()[0]
+        self.model = self.api.models()[0]
         return self.model
 
     # Weights.
@@ -117,6 +140,7 @@ class VllmClient(RolloutEngine):
             self._load_adapter(version, folder, before)
         else:
             self._load_whole(version, folder)
+        self._remember(version)
 
     def renew(self, weights: Weights, version: str) -> None:
         """Ranks miss them at once: whoever comes second finds them there."""
@@ -131,42 +155,33 @@ class VllmClient(RolloutEngine):
         if weights.adapter:
             self.model = version
         else:
-            self.version = None if self._reported_version() is None else version
+            self.version = None if self.api.weight_version() is None else version
+        self._remember(version)
+
+    def _remember(self, version: str) -> None:
+        if version not in self.given:
+            self.given.append(version)
 
     def _holds(self, version: str) -> bool:
-        return version in self._names() if self.adapter else self._reported_version() == version
+        if self.adapter:
+            return version in self.api.models()
+        return self.api.weight_version() == version
 
     def _load_adapter(self, version: str, folder: Path, ours: Sequence[str]) -> None:
-        loaded = {"lora_name": version, "lora_path": str(folder.resolve())}
-        try:
-            self._post("/v1/load_lora_adapter", loaded)
-        except RemoteError as error:
-            # Of an attempt whose answer was lost, the adapter is there.
-            if version not in self._names():
-                raise unavailable(error, "start the server with --enable-lora") from None
+        self.api.load_adapter(version, folder)
         before, self.model = self.model, version
         if before in ours and before != version:  # the base is not ours
-            self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": before}, optional=True)
+            self.api.unload_adapter(before)
 
     def _load_whole(self, version: str, folder: Path) -> None:
-        files = {"weights_path": str(folder.resolve())}
-        self._ask("POST", "/collective_rpc", {"method": "reload_weights", "kwargs": files})
-        # What was computed of earlier prompts belongs to the weights before.
-        said = self._ask("POST", "/reset_prefix_cache", {})
-        # Another rank may have handed over the same, and be asking already.
-        if said.get("success") is False and self._reported_version() != version:
+        self.api.reload_weights(folder)
+        # What was computed of earlier prompts belongs to the weights before. Another rank may have
+        # handed over the same, and be asking already.
+        if not self.api.reset_prefix_cache() and self.api.weight_version() != version:
             raise EngineUnavailable(
                 f"{self.endpoint.url}: the server kept its prefix cache of older weights"
             )
-        named = self._ask("POST", "/update_weight_version", {"new_version": version}, optional=True)
-        self.version = None if named is None else version
-
-    def _names(self) -> list[str]:
-        """Under which weights are served, the base first."""
-        try:
-            return self.endpoint.get("/v1/models", read=names)
-        except RemoteError as error:
-            raise unavailable(error) from None
+        self.version = version if self.api.set_weight_version(version) else None
 
     # Presence and memory.
 
@@ -178,70 +193,10 @@ class VllmClient(RolloutEngine):
         return True
 
     def is_asleep(self) -> bool:
-        """A server that cannot sleep is awake."""
-        said = self._ask("GET", "/is_sleeping", optional=True)
-        return said is not None and said.get("is_sleeping") is True
+        return self.api.is_sleeping()
 
     def sleep(self, *, keep: bool) -> None:
-        self._ask("POST", f"/sleep?level={1 if keep else 2}", {})
+        self.api.sleep(level=1 if keep else 2)
 
     def wake(self, tag: str) -> None:
-        self._ask("POST", f"/wake_up?tags={tag}", {})
-
-    # Exchanges.
-
-    def _ask(
-        self, method: str, path: str, payload: object = None, *, optional: bool = False
-    ) -> dict | None:
-        """The object that comes back, empty if nothing does; None: there is no such endpoint, and
-        it was optional. Raises EngineUnavailable."""
-        try:
-            if method == "GET":
-                return self.endpoint.get(path, read=as_mapping)
-            return self._post(path, payload)
-        except Rejected as error:
-            if optional and error.status == UNKNOWN:
-                return None
-            hint = "start the server with VLLM_SERVER_DEV_MODE=1" if error.status == UNKNOWN else ""
-            raise unavailable(error, hint) from None
-        except RemoteError as error:
-            raise unavailable(error) from None
-
-    def _post(self, path: str, payload: object) -> dict:
-        return self.endpoint.post(path, as_body(payload), read=said_if_any)
-
-
-def as_body(payload: object) -> bytes:
-    return json.dumps(payload).encode()
-
-
-def as_mapping(reply: Reply) -> dict:
-    """The JSON object of a reply. Raises ValueError for any other."""
-    said = as_json(reply)
-    if not isinstance(said, dict):
-        raise ValueError("what came is no JSON object")
-    return said
-
-
-def said_if_any(reply: Reply) -> dict:
-    """What was done may be told with nothing, or with a sentence; the status counts."""
-    try:
-        return as_mapping(reply)
-    except ValueError:
-        return {}
-
-
-def names(reply: Reply) -> list[str]:
-    """Of the models on a list of vLLM's, of which there is at least one.
-
-    Raises ValueError for any other reply.
-    """
-    data = as_mapping(reply).get("data")
-    found = [card.get("id") for card in data or () if isinstance(card, dict)]
-    if not found or not all(isinstance(name, str) for name in found):
-        raise ValueError("what came is no list of models")
-    return found
-
-
-def unavailable(error: RemoteError, hint: str = "") -> EngineUnavailable:
-    return EngineUnavailable(f"the engine gave no answer: {error}" + (f"; {hint}" if hint else ""))
+        self.api.wake(tag)

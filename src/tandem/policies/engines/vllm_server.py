@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tandem.policies.engines.fleet import Fleet
 from tandem.policies.engines.protocol import EngineOption, Hostable, RolloutEngine
-from tandem.policies.engines.vllm_client import VllmClient, ignored
+from tandem.policies.engines.vllm_api import ignored
+from tandem.policies.engines.vllm_client import VllmClient
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
@@ -73,6 +74,7 @@ class VllmServer(EngineOption):
             ),
             retries=Retries(count=NEVER, wait=0.5, longest=20.0),
             breaker=Breaker(failures=NEVER),
+            keep_alive=True,
         )
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:

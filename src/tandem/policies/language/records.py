@@ -71,6 +71,8 @@ class Answers:
     entropy: Tensor | None  # [B, T] nats; None: an engine did not say
     length: Tensor  # [B] int64
     truncated: Tensor  # [B] bool: the limit came before an end
+    # [B, T] int64, the handover whose weights took each token; None: all are of the newest one
+    version: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

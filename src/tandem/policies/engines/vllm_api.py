@@ -1,0 +1,162 @@
+"""The HTTP endpoints of vLLM 0.31 to 0.33 as calls; docs/engines.md lists them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tandem.policies.engines.replies import Generation
+from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_json
+from tandem.stop import EngineUnavailable
+
+UNKNOWN = 404
+NO_TOKENS = (403, 404, 405)  # of a token endpoint that is switched off, or that is none
+INVALID = (400, 422)  # of one that is there, to a request of nothing
+ADAPTERS, DEVELOPMENT = (
+    "start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
+    "start the server with VLLM_SERVER_DEV_MODE=1",
+)
+
+
+def ignored(reply: Reply) -> None:
+    """Of endpoints that answer with a status alone."""
+
+
+class VllmApi:
+    """Every call raises EngineUnavailable where the server gives no answer."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    # What it has.
+
+    def takes_tokens(self) -> bool:
+        """Whether rows can be asked for by the token endpoint."""
+        try:
+            self.endpoint.post(Generation.path, b"{}", read=ignored)
+        except Rejected as error:
+            if error.status in INVALID + NO_TOKENS:
+                return error.status in INVALID
+            raise unavailable(error) from None
+        except RemoteError as error:
+            raise unavailable(error) from None
+        return True
+
+    def models(self) -> list[str]:
+        """Under which names weights are served, the base first."""
+        try:
+            return self.endpoint.get("/v1/models", read=names)
+        except RemoteError as error:
+            raise unavailable(error) from None
+
+    def weight_version(self) -> str | None:
+        """Since vLLM 0.31 or so; None: this one has no such endpoint."""
+        said = self._get("/weight_info")
+        return None if said is None else str(said.get("weight_version"))
+
+    def is_sleeping(self) -> bool:
+        """A server that cannot sleep is awake."""
+        said = self._get("/is_sleeping")
+        return said is not None and said.get("is_sleeping") is True
+
+    # Weights.
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        loaded = {"lora_name": name, "lora_path": str(folder.resolve())}
+        try:
+            self._send("/v1/load_lora_adapter", loaded)
+        except RemoteError as error:
+            # Of an attempt whose answer was lost, the adapter is there.
+            if name not in self.models():
+                raise unavailable(error, ADAPTERS) from None
+
+    def unload_adapter(self, name: str) -> None:
+        """Nothing happens if it is not there."""
+        self._post("/v1/unload_lora_adapter", {"lora_name": name}, optional=True)
+
+    def reload_weights(self, folder: Path) -> None:
+        """All weights are read from files."""
+        files = {"weights_path": str(folder.resolve())}
+        self._post("/collective_rpc", {"method": "reload_weights", "kwargs": files})
+
+    def reset_prefix_cache(self) -> bool:
+        """Whether it was done: it is not while rows are under way."""
+        return self._post("/reset_prefix_cache", {}).get("success") is not False
+
+    def set_weight_version(self, version: str) -> bool:
+        """Whether there is such an endpoint."""
+        named = {"new_version": version}
+        return self._post("/update_weight_version", named, optional=True) is not None
+
+    # Memory.
+
+    def sleep(self, *, level: int) -> None:
+        self._post(f"/sleep?level={level}", {})
+
+    def wake(self, tag: str) -> None:
+        self._post(f"/wake_up?tags={tag}", {})
+
+    # Exchanges.
+
+    def _get(self, path: str) -> dict | None:
+        """None: there is no such endpoint."""
+        try:
+            return self.endpoint.get(path, read=as_mapping)
+        except Rejected as error:
+            if error.status == UNKNOWN:
+                return None
+            raise unavailable(error) from None
+        except RemoteError as error:
+            raise unavailable(error) from None
+
+    def _post(self, path: str, payload: object, *, optional: bool = False) -> dict | None:
+        """What comes back, empty if nothing does; None: there is no such endpoint, and it was
+        optional."""
+        try:
+            return self._send(path, payload)
+        except Rejected as error:
+            if optional and error.status == UNKNOWN:
+                return None
+            raise unavailable(error, DEVELOPMENT if error.status == UNKNOWN else "") from None
+        except RemoteError as error:
+            raise unavailable(error) from None
+
+    def _send(self, path: str, payload: object) -> dict:
+        return self.endpoint.post(path, as_body(payload), read=said_if_any)
+
+
+def as_body(payload: object) -> bytes:
+    return json.dumps(payload).encode()
+
+
+def as_mapping(reply: Reply) -> dict:
+    """The JSON object of a reply. Raises ValueError for any other."""
+    said = as_json(reply)
+    if not isinstance(said, Mapping):
+        raise ValueError("what came is no JSON object")
+    return said
+
+
+def said_if_any(reply: Reply) -> dict:
+    """What was done may be told with nothing, or with a sentence; the status counts."""
+    try:
+        return as_mapping(reply)
+    except ValueError:
+        return {}
+
+
+def names(reply: Reply) -> list[str]:
+    """Of the models on a list of vLLM's, of which there is at least one.
+
+    Raises ValueError for any other reply.
+    """
+    data = as_mapping(reply).get("data")
+    found = [card.get("id") for card in data or () if isinstance(card, dict)]
+    if not found or not all(isinstance(name, str) for name in found):
+        raise ValueError("what came is no list of models")
+    return found
+
+
+def unavailable(error: RemoteError, hint: str = "") -> EngineUnavailable:
+    return EngineUnavailable(f"the engine gave no answer: {error}" + (f"; {hint}" if hint else ""))
