@@ -39,7 +39,7 @@ def parts_fit(case: Case) -> Iterator[str]:
             "model.torch_compile=true: trainer.strategy=fsdp2 gathers weights within the calls "
             "that would be compiled; set model.torch_compile=false or trainer=ddp"
         )
-    if case.engine is not None:
+    if case.engine is not None and not case.engine.target.shares_weights:
         yield (
             f"rollout={chosen['rollout']} takes whole weights from one rank, and "
             "trainer.strategy=fsdp2 leaves a part of each on it; set rollout=local or trainer=ddp"
@@ -58,4 +58,20 @@ def parts_fit(case: Case) -> Iterator[str]:
         )
 
 
-RULES = (there_is_a_device, every_rank_has_a_prompt, parts_fit)
+def engine_computes_as_trained(case: Case) -> Iterator[str]:
+    """An engine on the weights themselves keeps a cache in their dtype."""
+    mixed, engine = case.plan.trainer.mixed, case.engine
+    if mixed and engine is not None and not engine.target.samples_mixed:
+        yield (
+            f"trainer.precision=bf16-mixed: rollout={case.plan.choices['rollout']} caches keys in "
+            "the dtype of the weights, which autocast does not compute in; set "
+            "model.dtype=bfloat16 with trainer.precision=32-true, or rollout=local"
+        )
+
+
+RULES = (
+    there_is_a_device,
+    every_rank_has_a_prompt,
+    parts_fit,
+    engine_computes_as_trained,
+)

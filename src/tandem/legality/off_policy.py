@@ -101,10 +101,12 @@ def given_rows_have_no_samples(case: Case) -> Iterator[str]:
 
 
 def entropy_is_known(case: Case) -> Iterator[str]:
-    if case.engine is not None and case.algorithm.entropy.target is not None:
+    silent = case.engine is not None and not case.engine.target.reports_entropy
+    if silent and case.algorithm.entropy.target is not None:
         yield (
             "algorithm.entropy.target is compared with the entropy of what was sampled from, which "
-            "a server does not report; set it to null, or rollout=local"
+            f"rollout={case.plan.choices['rollout']} does not report; set it to null, or "
+            "rollout=local"
         )
 
 

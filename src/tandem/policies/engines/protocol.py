@@ -10,13 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from tandem.policies.language.records import Answers, Endings, Sampling
     from tandem.policies.lora import Lora
+    from tandem.policies.weights import Precision
 
 
 class Engine(Protocol):
@@ -45,19 +46,27 @@ class Hostable(Protocol):
     """What an engine may want to know of the policy that it samples for."""
 
     vocabulary: int  # token ids are below it
+    model: nn.Module  # whose weights are trained, adapters in their places and not merged
+    precision: Precision  # that it samples in
 
 
 class EngineOption(ABC):
     """What `rollout.engine` makes, before any weight is there."""
 
-    sleeps: bool = False  # during training, so that the accelerator's memory is free
+    sleeps: ClassVar[bool] = False  # during training, so that the accelerator's memory is free
+    shares_weights: ClassVar[bool] = (
+        False  # samples from the very weights that are trained: none are synced
+    )
+    reports_entropy: ClassVar[bool] = False  # of the distribution that each token was sampled from
+    samples_mixed: ClassVar[bool] = True  # under autocast, where the trainer computes so
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, none is a choice
         """Whether it is there and can do what is wanted. Raises ValueError."""
 
     @abstractmethod
-    def host(self, policy: Hostable) -> RolloutEngine:
-        """The engine of a policy whose weights are there."""
+    def host(self, policy: Hostable) -> Engine:
+        """The engine of a policy whose weights are there: a RolloutEngine, but where it shares
+        them."""
 
 
 class RolloutEngine(EngineOption):

@@ -44,13 +44,21 @@ class EngineMixin(Policy):
         """The engine of the weights that were loaded."""
         option = self.sampling.engine
         if option is None:
-            return Local(self.scorer.model, self.precision)
-        self.supply = WeightSync(option.host(self), self.files, sleeps=option.sleeps)
+            return Local(self.model, self.precision)
+        engine = option.host(self)
+        if option.shares_weights:
+            return engine
+        self.supply = WeightSync(engine, self.files, sleeps=option.sleeps)
         return self.supply
 
     @property
+    def model(self) -> nn.Module:
+        """The network without the hull of its adapters, which are in their places."""
+        return self.scorer.model
+
+    @property
     def vocabulary(self) -> int:
-        return self.scorer.model.config.get_text_config().vocab_size
+        return self.model.config.get_text_config().vocab_size
 
     @property
     def files(self) -> WeightFiles:

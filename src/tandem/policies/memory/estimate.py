@@ -182,7 +182,7 @@ def pass_of(outline: MetaModel, work: Workload) -> Pass:
 def of_sampling(outline: MetaModel, work: Workload) -> list[Part]:
     """Nothing where a server samples, in a memory of its own."""
     sampling = outline.sampling
-    if sampling.engine is not None:
+    if sampling.engine is not None and not sampling.engine.shares_weights:
         return []
     rows, tokens = min(sampling.max_rows, work.samples), outline.longest
     vocabulary = outline.model.get_output_embeddings().weight.shape[0]

@@ -1,0 +1,172 @@
+"""`rollout=paged`: the tokens of the local engine, by transformers' continuous batching."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import transformers
+from small_language import NOTHING, questions, small, trained
+from transformers.generation.continuous_batching import cache
+from two_ranks import on_two_ranks
+
+import tandem
+from tandem.config import ConfigError
+from tandem.policies.engines.paged import Paged
+from tandem.policies.language.records import Sampling
+from tandem.policies.language.sampling import Local
+from tandem.policies.lora import Lora
+
+SAMPLING = Sampling(max_new_tokens=10)
+PAGES_OF_4 = Paged(page_size=4, batch_tokens=32)
+QUICK = (
+    "warm_start=null", "~recipe", "iterations=2", "prompts_per_step=4", "group_size=4",
+    "evaluation.every=null", "guards.no_signal=9", "rollout.max_new_tokens=6", "rollout=paged",
+    "reward=target_length", "reward.target_length.function.target=5",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["whole", "adapter"])
+def policy(request):
+    lora = Lora(r=4, alpha=8, target_modules="all-linear")
+    return trained(small(sampling=SAMPLING, lora=lora if request.param == "adapter" else None))
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return trained(small(sampling=SAMPLING))
+
+
+def sampled(policy, engine, **sampling):
+    policy.engine = engine
+    words = questions()
+    sampling = replace(SAMPLING, **sampling)
+    return policy.sample(words, 3, key=5, slots=range(len(words)), sampling=sampling)
+
+
+def of_both(policy, option=PAGES_OF_4, **sampling):
+    local, paged = Local(policy.model, policy.precision), option.host(policy)
+    return sampled(policy, local, **sampling), sampled(policy, paged, **sampling)
+
+
+def tokens_read(policy, option):
+    """By all passes, and what was sampled."""
+    count = []
+    hook = policy.model.register_forward_pre_hook(
+        lambda *call: count.append(call[2]["input_ids"].numel()), with_kwargs=True
+    )
+    rows = sampled(policy, option.host(policy))
+    hook.remove()
+    return sum(count), rows
+
+
+CASES = {
+    "plain": {},
+    "cold": {"temperature": 0.7},
+    "greedy": {"temperature": 0.0},
+    "truncated": {"top_p": 0.8, "top_k": 5},
+    "stop strings": {"stop": ("ab", "c")},
+    "few in flight": {"max_rows": 5},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_answers_are_those_of_the_local_engine_token_for_token(policy, case):
+    want, got = of_both(policy, **CASES[case])
+    assert len(set(want.length.tolist())) > 1, "rows of one length show nothing"
+    assert torch.equal(got.length, want.length)
+    assert torch.equal(got.sample.tokens, want.sample.tokens)
+    assert torch.equal(got.truncated, want.truncated)
+    torch.testing.assert_close(got.behaviour_logp, want.behaviour_logp, atol=1e-5, rtol=0)
+    torch.testing.assert_close(got.entropy, want.entropy, atol=1e-5, rtol=0)
+
+
+def test_its_log_probabilities_are_those_of_the_training_forward(policy):
+    rows = sampled(policy, PAGES_OF_4.host(policy))
+    with torch.no_grad():
+        trainers = policy.evidence(rows, NOTHING).logp
+    assert (trainers - rows.behaviour_logp)[rows.mask].abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_training_numbers_before_and_after_it_are_the_same_to_the_bit(whole, attention):
+    whole.model.set_attn_implementation(attention)
+    rows = sampled(whole, Local(whole.model))
+    before = whole.evidence(rows, NOTHING).logp
+    sampled(whole, PAGES_OF_4.host(whole))
+    assert whole.model.config._attn_implementation == attention
+    assert not any(module.training for module in whole.model.modules())
+    assert torch.equal(whole.evidence(rows, NOTHING).logp, before)
+    whole.model.set_attn_implementation("sdpa")
+
+
+def test_the_prompt_of_a_group_is_read_once_but_for_its_last_page(whole):
+    alone, apart = tokens_read(whole, replace(PAGES_OF_4, share_prompts=False))
+    shared, together = tokens_read(whole, PAGES_OF_4)
+    assert torch.equal(apart.sample.tokens, together.sample.tokens)
+    prompts = apart.sample.prompt_length[::3]
+    assert alone - shared == int(2 * ((prompts - 1) // 4 * 4).sum())
+
+
+def test_rows_that_lost_their_pages_go_on_where_they_were(whole, monkeypatch):
+    option = replace(PAGES_OF_4, share_prompts=False)
+    least, want = tokens_read(whole, option)
+    # Twelve pages: an answer and its prompt may need five.
+    probe = cache.PagedAttentionMemoryHandler
+    first, solve = [True], probe._check_footprint
+
+    def few_pages(self, tokens, blocks):
+        if first.pop() if first else False:
+            raise MemoryError
+        return solve(self, tokens, 12)
+
+    monkeypatch.setattr(probe, "_check_footprint", few_pages)
+    read, got = tokens_read(whole, option)
+    assert read > least, "no row lost its pages"
+    assert torch.equal(got.sample.tokens, want.sample.tokens)
+    torch.testing.assert_close(got.behaviour_logp, want.behaviour_logp, atol=1e-5, rtol=0)
+
+
+def test_an_old_transformers_is_refused(monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", "5.16.2")
+    with pytest.raises(ValueError, match=r"needs transformers 5\.17 or later, and 5\.16\.2 is"):
+        Paged().check(SAMPLING, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("trainer.precision=bf16-mixed",), r"set model\.dtype=bfloat16 with trainer\.precision="),
+        (("rollout.engine.memory=0",), r"rollout\.engine\.memory=0\.0: must be above 0"),
+        (("rollout.engine.page_size=2",), r"rollout\.engine\.page_size=2: must be at least 4"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_one_line(words, said, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        tandem.train(*QUICK, *words, f"run_dir={tmp_path / 'run'}")
+    assert not (tmp_path / "run").exists()
+
+
+def lines(folder):
+    """Of the iterations; the last one is of the end."""
+    return [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()][:-1]
+
+
+def run(folder, *words):
+    tandem.train(*QUICK, *words, f"run_dir={folder}", "trainer.accelerator=cpu")
+
+
+@pytest.mark.slow
+def test_ranks_with_copies_or_parts_of_the_weights_write_the_record_of_one(tmp_path):
+    run(tmp_path / "cpu", "rollout=local")
+    on_two_ranks(
+        {
+            name: partial(run, tmp_path / name, f"trainer={name}", "trainer.devices=2")
+            for name in ("ddp", "fsdp2")
+        }
+    )
+    want = lines(tmp_path / "cpu")
+    for name in ("ddp", "fsdp2"):
+        for got, line in zip(lines(tmp_path / name), want, strict=True):
+            assert got == pytest.approx(line, rel=1e-4, abs=1e-5), name
