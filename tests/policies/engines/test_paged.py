@@ -14,8 +14,8 @@ from two_ranks import on_two_ranks
 import tandem
 from tandem.config import ConfigError
 from tandem.policies.engines.paged import Paged
+from tandem.policies.language.decoding import Local
 from tandem.policies.language.records import Sampling
-from tandem.policies.language.sampling import Local
 from tandem.policies.lora import Lora
 
 SAMPLING = Sampling(max_new_tokens=10)

@@ -8,9 +8,10 @@ from small_language import NOTHING, questions, small
 from torch.testing import assert_close
 
 from tandem import rng
+from tandem.policies.language import decoding
+from tandem.policies.language.decoding import Local, Rows, find_ended
 from tandem.policies.language.records import Endings
 from tandem.policies.language.rows import cuts, left_padded
-from tandem.policies.language.sampling import Local, Rows, find_ended
 from tandem.policies.language.tiny_lm import tiny_lm
 
 KEY = 7
@@ -122,6 +123,32 @@ def test_rows_that_are_dropped_leave_the_others_alone(policy):
     assert_close(rows.logits, want, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("stop", [(), tuple(str(number) for number in range(10, 100))])
+@pytest.mark.parametrize("every", [2, 3, 5, 100])
+def test_how_often_rows_are_looked_at_changes_nothing(monkeypatch, every, stop):
+    """An accelerator is waited for once in a block of tokens, and rows end within it."""
+    policy = small()
+    want = sample(policy, group_size=16, stop=stop)
+    monkeypatch.setattr(decoding, "LOOK_EVERY", {"cpu": every})
+    got = sample(policy, group_size=16, stop=stop)
+    assert responses(got) == responses(want)
+    assert got.truncated.tolist() == want.truncated.tolist()
+    assert 0 < sum(got.truncated) < len(got.truncated)
+    for name in ("behaviour_logp", "entropy"):
+        assert_close(getattr(got, name), getattr(want, name), atol=1e-6, rtol=0)
+
+
+def test_a_cache_with_room_remembers_what_one_without_does(monkeypatch):
+    policy = small()
+    want = sample(policy, group_size=8)
+    monkeypatch.setattr(decoding, "ROOM", 3)  # it must grow twice
+    assert responses(sample(policy, group_size=8)) == responses(want)
+    monkeypatch.setattr(decoding, "RoomyLayer", lambda layer: layer)
+    plain = sample(policy, group_size=8)
+    assert responses(plain) == responses(want)
+    assert_close(plain.behaviour_logp, want.behaviour_logp, atol=1e-6, rtol=0)
+
+
 def test_padding_may_be_sampled_and_counts():
     policy = small()  # at random weights every token is as likely as any other
     rollout = sample(policy, group_size=32)
@@ -162,9 +189,10 @@ def test_a_stop_string_ends_an_answer():
 
 def test_a_stop_string_may_take_many_tokens_and_name_a_special_one(policy):
     def reached(text, stop):
-        ids = policy.chat.ids([text], special=False)
+        ids = torch.tensor(policy.chat.ids([text], special=False))
         endings = Endings(tokens=(), strings=(stop,), decode=policy.chat.decode_all)
-        return find_ended(torch.tensor(ids), endings).item()
+        last = range(ids.shape[1] - 1, ids.shape[1])
+        return find_ended(ids, last, ids.new_empty(0), endings).item()
 
     assert reached("ab=cdefghijkl", "=cdefghijkl")
     assert not reached("ab=cdefghijk", "=cdefghijkl")

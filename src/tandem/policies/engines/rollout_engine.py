@@ -17,7 +17,6 @@ from tandem.policies.engines.weight_files import WeightFiles
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.logprob import TokenLogProbComputer
 from tandem.policies.language.records import Sampling
-from tandem.policies.language.sampling import Local
 from tandem.policies.lora import Lora
 from tandem.policies.weights import Precision
 from tandem.types import Rollout
@@ -44,6 +43,8 @@ class EngineMixin(Policy):
         """The engine of the weights that were loaded."""
         option = self.sampling.engine
         if option is None:
+            from tandem.policies.language.decoding import Local  # it asks for transformers
+
             return Local(self.model, self.precision)
         engine = option.host(self)
         if option.shares_weights:

@@ -17,7 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.critic import Critic
-from tandem.policies.language.pretrained import Numerics, logits_are_head_of_trunk, probed
+from tandem.policies.language.pretrained import (
+    Numerics,
+    arguments,
+    logits_are_head_of_trunk,
+    probed,
+)
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import (
     Layout,
@@ -27,7 +32,7 @@ from tandem.policies.language.rows import (
     packed_in_one,
     padded,
 )
-from tandem.policies.language.sampling import arguments, entropy_of, widened
+from tandem.policies.language.sampling import entropy_of, widened
 from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, concat, take
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -112,7 +113,7 @@ def check_whole(path: str, tokenizer: Any, missing: set[str]) -> None:
 
 def check_memory(model: nn.Module) -> None:
     """Raise ValueError for a model that keeps no past_key_values."""
-    if "past_key_values" not in inspect.signature(model.forward).parameters:
+    if "past_key_values" not in arguments(type(model)):
         raise ValueError(
             f"model.path: {type(model).__name__} keeps no past_key_values, and sampling needs them"
         )
@@ -211,3 +212,9 @@ def logits_are_head_of_trunk(model: nn.Module) -> bool:
         return False
     (_, states), ((read,), made) = calls[trunk][0], calls[head][0]
     return torch.equal(read, states) and torch.equal(made.float(), logits.float())
+
+
+@cache
+def arguments(model: type[nn.Module]) -> frozenset[str]:
+    """The names that its forward takes: families differ."""
+    return frozenset(inspect.signature(model.forward).parameters)

@@ -1,0 +1,230 @@
+"""Decoding of answers over a causal language model's key-value cache: the local engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+
+from tandem import rng
+from tandem.policies.language.pretrained import arguments
+from tandem.policies.language.records import Answers, Endings, Sampling
+from tandem.policies.language.rows import before, cuts, left_padded
+from tandem.policies.language.sampling import Draw, draw
+from tandem.policies.weights import FULL, Precision
+from tandem.types import concat
+
+COMPACT_BELOW = 0.75  # share of unfinished rows under which copying the cache pays
+ROOM = 64  # tokens that a cache has room for ahead: without it, each token copies all of it
+# Tokens between two looks at which rows have ended: an accelerator must be waited for.
+LOOK_EVERY = {"cpu": 1}
+LOOK_EVERY_ELSEWHERE = 8
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values of one layer, [N, heads, tokens, D]: the first columns of `rooms`."""
+
+    def __init__(self, layer: DynamicLayer) -> None:
+        """Takes over what a layer remembers."""
+        super().__init__()
+        self.lazy_initialization(layer.keys, layer.values)
+        self.rooms = self.keys, self.values = layer.keys, layer.values
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+        """Write new columns behind those that are known."""
+        known, new = self.get_seq_length(), key_states.shape[2]
+        if known + new > self.rooms[0].shape[2]:
+            self.rooms = tuple(pad(room, (0, 0, 0, new + ROOM)) for room in self.rooms)
+        for room, states in zip(self.rooms, (key_states, value_states), strict=True):
+            room[:, :, known : known + new] = states
+        self.keys, self.values = (room[:, :, : known + new] for room in self.rooms)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep these rows, room and all. `beam_idx`: [N] int64."""
+        width = self.get_seq_length()
+        self.rooms = tuple(room.index_select(0, beam_idx) for room in self.rooms)
+        self.keys, self.values = (room[:, :, :width] for room in self.rooms)
+
+
+def with_room(layer: CacheLayerMixin) -> CacheLayerMixin:
+    """A layer of another kind, such as that of a window, stays; so does one without own keys."""
+    plain = type(layer) is DynamicLayer and layer.is_initialized
+    return RoomyLayer(layer) if plain else layer
+
+
+class Rows:
+    """The rows that are being written, and the model's memory of them."""
+
+    def __init__(self, model: nn.Module, prompts: Sequence[list[int]], keys: Tensor) -> None:
+        """One forward pass over each prompt, then a row for each entry of keys [P, G]."""
+        self.model, self.cache = model, None
+        self.keys = keys.flatten()
+        self.index = torch.arange(len(self.keys), device=keys.device)  # place in the answers
+        tokens, mask = left_padded(prompts, keys.device)
+        self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
+        self.position = mask.sum(1, keepdim=True)
+        self.logits = self.forward(tokens, (mask.cumsum(1) - 1).clamp(min=0))
+        if keys.shape[1] > 1:
+            places = self.index // keys.shape[1]
+            self.remember(places)
+            self.logits = self.logits[places]
+        self.cache.layers = [with_room(layer) for layer in self.cache.layers]
+
+    def forward(self, tokens: Tensor, position: Tensor) -> Tensor:
+        """Logits after the last column, [N, V]; the cache grows by the columns of tokens."""
+        given = {"position_ids": position, "logits_to_keep": 1}
+        known = {name: given[name] for name in given if name in arguments(type(self.model))}
+        out = self.model(
+            input_ids=tokens,
+            attention_mask=self.mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **known,
+        )
+        self.cache = out.past_key_values
+        return out.logits[:, -1]
+
+    def advance(self, token: Tensor) -> None:
+        """Read one more token per row. `token`: [R] int64."""
+        if self.mask is not None:
+            self.mask = pad(self.mask, (0, 1), value=1)
+        self.logits = self.forward(token[:, None], self.position)
+        self.position = self.position + 1
+
+    def keep(self, rows: Tensor) -> None:
+        """Forget all other rows. rows: [N] int64."""
+        self.remember(rows)
+        self.keys, self.index = self.keys[rows], self.index[rows]
+
+    def remember(self, rows: Tensor) -> None:
+        """The model's memory of these rows, each as often as it is named. `rows`: [N] int64."""
+        self.cache.reorder_cache(rows)  # of all that gather rows, what every kind of layer has
+        self.position = self.position[rows]
+        if self.mask is not None:
+            self.mask = self.mask[rows]
+
+
+class Local:
+    """The engine that needs no server, as it samples from the very weights that are trained:
+    nothing is handed over, no second copy can be older, and no memory is given back."""
+
+    def __init__(self, model: nn.Module, precision: Precision = FULL) -> None:
+        self.model, self.precision = model, precision
+
+    @torch.no_grad()
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        """Sample keys.shape[1] answers to every prompt, prompt by prompt. keys: [P, G] int64.
+
+        Noise depends on a row's key and its position alone, so neither cuts nor company move a
+        token.
+        """
+        with self.precision.on(keys.device):
+            parts = [
+                write_answers(self.model, prompts[p], keys[p, s], sampling, endings)
+                for p, s in cuts(*keys.shape, max_rows=sampling.max_rows)
+            ]
+        joined = concat(parts)
+        longest = int(joined.length.max())
+        names = ("tokens", "logp", "entropy")
+        return replace(joined, **{name: getattr(joined, name)[:, :longest] for name in names})
+
+
+def write_answers(
+    model: nn.Module,
+    prompts: Sequence[list[int]],
+    keys: Tensor,
+    sampling: Sampling,
+    endings: Endings,
+) -> Answers:
+    """The answers of one pass, token by token. Rows that ended are left out where that pays.
+
+    `keys`: [B] int64.
+    """
+    rows, steps = Rows(model, prompts, keys), sampling.max_new_tokens
+    written = Written(len(rows.keys), steps, endings, keys.device)
+    interval = LOOK_EVERY.get(keys.device.type, LOOK_EVERY_ELSEWHERE)
+    for step in range(steps):
+        drawn = draw(rows.logits, rng.key(rows.keys, step), sampling)
+        written.add(drawn, rows.index, step)
+        token = drawn.token
+        if (step + 1) % interval == 0:
+            unfinished = written.find_unfinished(rows.index, range(step + 1 - interval, step + 1))
+            left = int(unfinished.sum())
+            if left == 0:
+                break
+            if left < COMPACT_BELOW * len(token):
+                kept = unfinished.nonzero()[:, 0]
+                rows.keep(kept)
+                token = token[kept]
+        if step + 1 < steps:
+            rows.advance(token)
+    written.find_unfinished(rows.index, range(steps - steps % interval, steps))
+    return written.answers()
+
+
+class Written:
+    """Answers as far as they are written. What stands behind an end is void."""
+
+    def __init__(self, rows: int, steps: int, endings: Endings, device: torch.device) -> None:
+        self.tokens = torch.zeros(rows, steps, dtype=torch.int64, device=device)
+        self.logp, self.entropy = (torch.zeros(rows, steps, device=device) for _ in range(2))
+        self.length = torch.full((rows,), steps, device=device)
+        self.unfinished = torch.ones(rows, dtype=torch.bool, device=device)
+        self.endings = endings
+        self.ends = torch.tensor(endings.tokens, dtype=torch.int64, device=device)
+
+    def add(self, drawn: Draw, rows: Tensor, step: int) -> None:
+        """One more token of these rows. `rows`: [N] int64."""
+        self.tokens[rows, step] = drawn.token
+        self.logp[rows, step] = drawn.logp.float()
+        self.entropy[rows, step] = drawn.entropy.float()
+
+    def find_unfinished(self, rows: Tensor, steps: range) -> Tensor:
+        """Which of these rows go on, once their tokens at these steps are looked at: [N] bool.
+
+        `rows`: [N] int64.
+        """
+        if not steps:
+            return self.unfinished[rows]
+        tokens = self.tokens[rows, : steps.stop]
+        ended = find_ended(tokens, steps, self.ends, self.endings)
+        over = self.unfinished[rows] & ended.any(1)
+        length = steps.start + 1 + ended.int().argmax(1)
+        self.length[rows] = torch.where(over, length, self.length[rows])
+        unfinished = self.unfinished[rows] & ~over
+        self.unfinished[rows] = unfinished
+        return unfinished
+
+    def answers(self) -> Answers:
+        """All of them, with zeros behind their ends."""
+        void = ~before(self.length, self.tokens.shape[1])
+        columns = (self.tokens, self.logp, self.entropy)
+        tokens, logp, entropy = (column.masked_fill_(void, 0) for column in columns)
+        return Answers(
+            tokens=tokens,
+            logp=logp,
+            entropy=entropy,
+            length=self.length,
+            truncated=self.unfinished,
+        )
+
+
+def find_ended(tokens: Tensor, steps: range, ends: Tensor, endings: Endings) -> Tensor:
+    """Whether a row's token at each of these steps ends it: [N, n] bool. tokens: [N, T]."""
+    ended = (tokens[:, steps.start : steps.stop, None] == ends).any(-1)
+    if not endings.strings:
+        return ended
+    # A token holds a byte or more; four more than needed, for a piece may begin otherwise.
+    tail = max(4 + len(stop.encode()) for stop in endings.strings)
+    for place, step in enumerate(steps):
+        texts = endings.decode(tokens[:, max(step + 1 - tail, 0) : step + 1].tolist())
+        hits = [any(stop in text for stop in endings.strings) for text in texts]
+        ended[:, place] |= torch.tensor(hits, device=tokens.device)
+    return ended
