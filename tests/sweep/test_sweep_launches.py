@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import toy_sweep
 
 HERE = Path(__file__).parent
 LAUNCHERS = {
@@ -29,10 +30,17 @@ def begin(cwd: Path, values: str, launcher: str = "basic", *hydra: str) -> subpr
     )  # fmt: skip
 
 
-def sweep(cwd: Path, values: str, launcher: str = "basic", *hydra: str) -> tuple[int, str]:
-    process = begin(cwd, values, launcher, *hydra)
-    said, _ = process.communicate(timeout=120)
-    return process.returncode, said
+@pytest.fixture
+def sweep(tmp_path, monkeypatch, capfd):
+    """(values, launcher, words for Hydra) -> the exit code of a whole sweep and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def whole(values: str, launcher: str = "basic", *hydra: str) -> tuple[int, str]:
+        capfd.readouterr()
+        code = toy_sweep.main("sweep", values, *LAUNCHERS[launcher], *hydra)
+        return code, "".join(capfd.readouterr())
+
+    return whole
 
 
 def rows(cwd: Path) -> dict[str, list[str]]:
@@ -49,10 +57,8 @@ def starts(cwd: Path, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("launcher", ["basic", IN_JOBLIB, "submitit"])
-def test_each_run_ends_alone_and_the_table_says_how(tmp_path, launcher):
-    code, said = sweep(
-        tmp_path, "finish,crash,guard,die,refuse", launcher, "+hydra.job.env_set.TOLD=it"
-    )
+def test_each_run_ends_alone_and_the_table_says_how(sweep, tmp_path, launcher):
+    code, said = sweep("finish,crash,guard,die,refuse", launcher, "+hydra.job.env_set.TOLD=it")
     assert code == 1, said
     assert (tmp_path / "sweep" / "do=finish" / "output.log").read_text() == "as finish, told it\n"
     table = rows(tmp_path)
@@ -68,12 +74,12 @@ def test_each_run_ends_alone_and_the_table_says_how(tmp_path, launcher):
     assert f"python -m tandem.compare {tmp_path}/sweep" in said
 
 
-def test_the_same_command_runs_what_is_missing_and_nothing_else(tmp_path):
-    sweep(tmp_path, "finish,crash,refuse,die")
+def test_the_same_command_runs_what_is_missing_and_nothing_else(sweep, tmp_path):
+    sweep("finish,crash,refuse,die")
     finished = tmp_path / "sweep" / "do=finish"
     before = {path: path.stat().st_mtime_ns for path in finished.iterdir()}
     (tmp_path / "mended").touch()
-    code, said = sweep(tmp_path, "finish,crash,refuse,die")
+    code, said = sweep("finish,crash,refuse,die")
     assert code == 1, said
     assert {path: path.stat().st_mtime_ns for path in finished.iterdir()} == before
     assert [row[0] for row in rows(tmp_path).values()] == [
@@ -89,11 +95,11 @@ def test_the_same_command_runs_what_is_missing_and_nothing_else(tmp_path):
     assert "output.log" in said and "runs what is missing (1)" in said
 
 
-def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(tmp_path):
-    assert sweep(tmp_path, "one,two")[0] == 0
+def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(sweep, tmp_path):
+    assert sweep("one,two")[0] == 0
     foreign = tmp_path / "sweep" / "do=one" / "job.json"
     foreign.write_text(foreign.read_text().replace("seed=0", "seed=7"))
-    code, said = sweep(tmp_path, "one,two,three")
+    code, said = sweep("one,two,three")
     assert code == 1, said
     assert [row[0] for row in rows(tmp_path).values()] == ["left out", "there already", "finished"]
     assert "another run lies there: seed=7 do=one; give another sweep_dir" in said
@@ -107,7 +113,7 @@ def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(tmp_path):
         pytest.param("joblib", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_reaches_the_runs_and_the_same_command_goes_on(tmp_path, launcher, number):
+def test_a_signal_reaches_the_runs_and_the_same_command_goes_on(sweep, tmp_path, launcher, number):
     process = begin(tmp_path, "finish,wait,last", launcher)
     wait_for(tmp_path / "waiting", process)
     wait_for(tmp_path / "sweep" / "do=finish" / "job.json", process)
@@ -120,15 +126,15 @@ def test_a_signal_reaches_the_runs_and_the_same_command_goes_on(tmp_path, launch
     assert rows(tmp_path)["do=wait"][0] == "stopped", said
     assert not list((tmp_path / "sweep").glob(".stop*"))
     (tmp_path / "mended").touch()
-    code, said = sweep(tmp_path, "finish,wait,last", launcher)
+    code, said = sweep("finish,wait,last", launcher)
     assert code == 0, said
     assert starts(tmp_path, "do=wait")[1:] == [f"resume='{tmp_path}/sweep/do=wait'"]
 
 
-def test_two_launches_at_once_share_the_work(tmp_path):
+def test_two_launches_at_once_share_the_work(sweep, tmp_path):
     first = begin(tmp_path, "wait,other")
     wait_for(tmp_path / "waiting", first)
-    code, said = sweep(tmp_path, "wait,other")
+    code, said = sweep("wait,other")
     assert code == 75, said  # not all is there yet
     assert [row[0] for row in rows(tmp_path).values()] == ["running", "finished"]
     first.send_signal(signal.SIGTERM)
@@ -137,18 +143,18 @@ def test_two_launches_at_once_share_the_work(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_outlives_a_sweep_that_was_killed_and_is_not_started_twice(tmp_path):
+def test_a_run_outlives_a_sweep_that_was_killed_and_is_not_started_twice(sweep, tmp_path):
     process = begin(tmp_path, "wait")
     wait_for(tmp_path / "waiting", process)
     process.kill()
     process.communicate()
-    code, said = sweep(tmp_path, "wait")
+    code, said = sweep("wait")
     assert code == 75 and "another launch is at it" in said
     pid = json.loads((tmp_path / "sweep" / "do=wait" / "job.json").read_text())["pid"]
     os.kill(pid, signal.SIGTERM)
     (tmp_path / "mended").touch()
     end = time.monotonic() + 30
-    while sweep(tmp_path, "wait")[0] == 75:
+    while sweep("wait")[0] == 75:
         assert time.monotonic() < end
     assert rows(tmp_path)["do=wait"][:1] == ["finished"]
 

@@ -6,6 +6,7 @@ What a run does to its process (an exception, a guard, a signal, too much memory
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -84,7 +85,12 @@ class Task:
         print(f"{self.number + 1} of {self.launch.jobs or '?'}  {self.name}: {text}", flush=True)
 
 
-def describe_process() -> str:
+def name_launch() -> str:
+    """Of this process, which may launch several sweeps."""
+    return f"{_describe_process()}-{secrets.token_hex(4)}"
+
+
+def _describe_process() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -223,7 +229,7 @@ def told(process: subprocess.Popen, task: Task) -> None:
 def pass_signals_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]:
     """SIGTERM to a worker of the launcher is meant for the run; the launch has ways of its own."""
     in_main = threading.current_thread() is threading.main_thread()
-    if launch.id == describe_process() or not in_main:
+    if launch.id.startswith(f"{_describe_process()}-") or not in_main:
         yield
         return
     # For good: Ctrl-C reaches all processes of a terminal, and the launch says what comes of it.

@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,7 +31,7 @@ from tandem.record.secrets import scrub_words
 from tandem.stop import INTERRUPTED
 from tandem.sweep import status
 from tandem.sweep.dry_run import rehearse
-from tandem.sweep.job import LAUNCH, Launch, describe_process, job
+from tandem.sweep.job import LAUNCH, Launch, job, name_launch
 from tandem.sweep.status import SweepPlan
 from tandem.sweep.table import summarise
 from tandem.sweep.words import Sweep
@@ -47,7 +48,7 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
     if sweep.dry_run:
         return FAILED if rehearse(sweep.folder, jobs) else 0
     order = Launch(
-        id=describe_process(),
+        id=name_launch(),
         folder=str(sweep.folder),
         cwd=os.getcwd(),
         program=str(Path(argv[0]).absolute()),
@@ -196,7 +197,7 @@ def list_running(order: Launch) -> list[int]:
     """The processes that this launch started on this machine and that have not ended."""
     folders = [path.parent for path in Path(order.folder).glob(f"*/{status.JOB}")]
     starts = [start for folder in folders if (start := status.read_start(folder)) is not None]
-    here = order.id.rpartition("-")[0]
+    here = socket.gethostname()
     return [
         start.pid
         for start in starts

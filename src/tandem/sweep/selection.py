@@ -22,7 +22,7 @@ from tandem.data import Data
 from tandem.record import durable
 from tandem.record.reading import runs
 from tandem.sweep import status
-from tandem.sweep.job import Launch, Task, describe_process, finish_job
+from tandem.sweep.job import Launch, Task, finish_job, name_launch
 from tandem.sweep.launch import listen_for_stop
 from tandem.sweep.table import OPEN
 from tandem.types import Prompt
@@ -111,7 +111,7 @@ def hash_prompt(prompt: Prompt) -> str:
 def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path) -> Selection:
     """Train what is missing, ask what was not asked yet, and keep both files up to date."""
     order = Launch(
-        id=describe_process(),
+        id=name_launch(),
         folder=str(choose_folder(sweep, found.overrides).absolute()),
         cwd=os.getcwd(),
         program=str(program),
