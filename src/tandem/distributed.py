@@ -62,12 +62,18 @@ def gather(record: Record) -> Record:
     )
 
 
-def all_gather_object(own: list) -> list:
+def group_of_threads() -> dist.ProcessGroup | None:
+    """A group for threads beside the one that trains, which meet in an order of their own. All
+    ranks make it together; None: there is one rank."""
+    return None if world_size() == 1 else dist.new_group(backend="gloo")
+
+
+def all_gather_object(own: list, group: dist.ProcessGroup | None = None) -> list:
     """The things of all ranks in rank order, of whatever kind: slow, for a few of them."""
     if world_size() == 1:
         return own
     parts: list[list] = [[] for _ in range(world_size())]
-    dist.all_gather_object(parts, own)
+    dist.all_gather_object(parts, own, group=group)
     return [thing for part in parts for thing in part]
 
 

@@ -37,6 +37,7 @@ class Habits:
     mode: str = "processed_logprobs"
     versions: bool = True  # knows /weight_info
     tokens: bool = True  # has the token endpoint
+    before_token: object = None  # called with how many tokens a row has so far
     # (path, reply so far) -> what is sent in its place, or None; called before every reply.
     spoil: object = None
 
@@ -54,7 +55,9 @@ class Loopback:
     connections: int = 0  # that came to stand so far
 
     def __post_init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.running = threading.Condition(self.lock)
+        self.paused = False
         self.tokenizer = AutoTokenizer.from_pretrained(self.path)
         self.start()
 
@@ -99,11 +102,13 @@ class Loopback:
         return 200, {"results": [None]}
 
     def load_adapter(self, payload, _):
-        if payload["lora_name"] in self.adapters:
-            return 400, {"error": {"message": "has already been loaded", "code": 400}}
         from peft import PeftModel
 
         name, folder = payload["lora_name"], payload["lora_path"]
+        if name in self.adapters and not payload.get("load_inplace"):
+            return 400, {"error": {"message": "has already been loaded", "code": 400}}
+        if name in self.adapters:
+            self.model.delete_adapter(name)
         if isinstance(self.model, PeftModel):
             self.model.load_adapter(folder, adapter_name=name)
         else:
@@ -125,6 +130,16 @@ class Loopback:
             return 404, {}
         self.version = payload["new_version"]
         return 200, {"success": True, "new_version": self.version}
+
+    def pause(self, _, query):
+        assert query["mode"] == ["keep"]
+        self.paused = True
+        return 200, {"status": "paused"}
+
+    def resume(self, *_):
+        self.paused = False
+        self.running.notify_all()
+        return 200, {"status": "resumed"}
 
     def sleep(self, _, query):
         self.asleep = {"weights", "kv_cache"}
@@ -152,13 +167,13 @@ class Loopback:
         if refusal := self.refusal(payload):
             return refusal
         asked = {"prompt": payload["token_ids"], "model": payload["model"]}
-        tokens, logp, reason = self.sampled(asked | payload["sampling_params"])
+        tokens, logp, reason, taken = self.sampled(asked | payload["sampling_params"])
         said = [{"token_id": t, "logprob": x, "rank": 1} for t, x in zip(tokens, logp, strict=True)]
         choice = {
             "index": 0,
             "finish_reason": reason,
             "token_ids": tokens,
-            "weight_versions": [{"version": self.version, "start": 0, "end": len(tokens)}],
+            "weight_versions": spans(taken),
             "logprobs": {"content": said},
         }
         return 200, {
@@ -170,7 +185,7 @@ class Loopback:
     def complete(self, payload, _):
         if refusal := self.refusal(payload):
             return refusal
-        tokens, logp, reason = self.sampled(payload)
+        tokens, logp, reason, _ = self.sampled(payload)
         choice = {
             "index": 0,
             "text": self.tokenizer.decode(tokens),
@@ -189,20 +204,17 @@ class Loopback:
 
     # Sampling, as the payload and the habits say.
 
-    @torch.no_grad()
     def sampled(self, payload):
-        if payload["model"] in self.adapters:
-            self.model.set_adapter(payload["model"])
+        """Tokens, log-probabilities, why it ended, and the version that took each token."""
         generator = torch.Generator().manual_seed(payload["seed"])
-        bare = self.adapters and (self.habits.bare or payload["model"] == self.name)
-        with self.model.disable_adapter() if bare else nullcontext():
-            return self.written(payload, generator)
-
-    def written(self, payload, generator):
-        ids, tokens, logp = list(payload["prompt"]), [], []
+        ids, tokens, logp, taken = list(payload["prompt"]), [], [], []
         while len(tokens) < payload["max_tokens"]:
-            logits = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
-            said, reported = self.distribution(logits.float(), payload)
+            if self.habits.before_token is not None:
+                self.habits.before_token(len(tokens))
+            with self.running:
+                self.running.wait_for(lambda: not self.paused)
+                said, reported = self.distribution(self.logits(ids, payload["model"]), payload)
+                taken.append(self.version)
             greedy = payload["temperature"] == 0
             token = said.argmax() if greedy else said.exp().multinomial(1, generator=generator)
             ids.append(int(token))
@@ -210,8 +222,17 @@ class Loopback:
             logp.append(float(reported[int(token)]))
             stopped = any(stop in self.tokenizer.decode(tokens) for stop in payload["stop"])
             if tokens[-1] in payload["stop_token_ids"] or stopped:
-                return tokens, self.shift(logp), "stop"
-        return tokens, self.shift(logp), "length"
+                return tokens, self.shift(logp), "stop", taken
+        return tokens, self.shift(logp), "length", taken
+
+    @torch.no_grad()
+    def logits(self, ids, model):
+        if model in self.adapters:
+            self.model.set_adapter(model)
+        bare = self.adapters and (self.habits.bare or model == self.name)
+        with self.model.disable_adapter() if bare else nullcontext():
+            out = self.model(input_ids=torch.tensor([ids]), use_cache=False)
+        return out.logits[0, -1].float()
 
     def distribution(self, logits, payload):
         """Log-probabilities that are sampled from, and those that are reported."""
@@ -253,6 +274,7 @@ class Handler(BaseHTTPRequestHandler):
         self.reply({"/inference/v1/generate": "generate", "/v1/completions": "complete",
                     "/v1/load_lora_adapter": "load_adapter",
                     "/v1/unload_lora_adapter": "unload_adapter", "/collective_rpc": "rpc",
+                    "/pause": "pause", "/resume": "resume",
                     "/reset_prefix_cache": "reset", "/update_weight_version": "set_version",
                     "/sleep": "sleep", "/wake_up": "wake"}, json.loads(body))  # fmt: skip
 
@@ -278,13 +300,28 @@ class Handler(BaseHTTPRequestHandler):
         simple = {"health": None, "reset": {"success": True},
                   "sleeping": {"is_sleeping": bool(state.asleep)}}  # fmt: skip
         of_developers = ("info", "rpc", "reset", "sleep", "wake", "sleeping", "tell_version",
-                         "set_version")  # fmt: skip
+                         "set_version", "pause", "resume")  # fmt: skip
         if endpoint is None or (endpoint in of_developers and not state.habits.dev_mode):
             return 404, {"detail": "Not Found"}
         if endpoint in simple:
             return 200, simple[endpoint]
-        with state.lock:
+        # Rows are written beside one another, token by token.
+        with nullcontext() if url_of_rows(self.path) else state.lock:
             return getattr(state, endpoint)(payload, query)
+
+
+def url_of_rows(path):
+    return urlsplit(path).path in ROWS
+
+
+def spans(taken):
+    """Of tokens that one version took, one behind the other."""
+    starts = [i for i, version in enumerate(taken) if i == 0 or version != taken[i - 1]]
+    ends = [*starts[1:], len(taken)]
+    return [
+        {"version": taken[start], "start": start, "end": end}
+        for start, end in zip(starts, ends, strict=True)
+    ]
 
 
 @contextmanager

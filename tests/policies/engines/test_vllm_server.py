@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from tandem import distributed
 from tandem.policies.engines import vllm_server
+from tandem.policies.engines.protocol import RolloutEngine
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.policy import LanguagePolicy, Sampling
@@ -202,9 +203,24 @@ def test_an_adapter_travels_alone_and_takes_the_place_of_the_one_before(hosted, 
         ]
 
 
+class Mute(RolloutEngine):
+    """An engine that is asked nothing."""
+
+    def sync(self, weights, version):
+        raise AssertionError
+
+    answer = sync
+
+
+class Live:
+    """Weights that nobody saves."""
+
+    adapter = is_sharded = False
+
+
 def test_a_run_is_named_once_its_ranks_know_of_each_other(monkeypatch):
     """They load before the process group is there, and would each name it for itself."""
-    named = WeightSync(None, None)
+    named = WeightSync(Mute(), Live())
     monkeypatch.setattr(distributed, "all_gather_object", lambda own: ["of the first rank", *own])
     monkeypatch.setattr(named, "_prepare", lambda behind: None)
     monkeypatch.setattr(named, "_agree", lambda fault: None)
@@ -250,15 +266,17 @@ def test_a_rank_that_finds_the_weights_there_again_hands_over_nothing(hosted, lo
         assert matches(policy, sampled(policy))
 
 
-def test_a_cache_that_another_rank_is_filling_already_is_one_of_the_same_weights(hosted):
+def test_nothing_is_reused_that_older_weights_computed_of_a_prompt(hosted):
     with hosted() as (state, policy):
-        sampled(policy)
-        kept = (200, b'{"success": false}')
-        state.habits.spoil = lambda path, said: kept if path == "/reset_prefix_cache" else None
-        policy.supply.engine.sync(policy.files, policy.supply.version)
-        moved(policy)
-        with pytest.raises(EngineUnavailable, match="kept its prefix cache of older weights"):
+        state.habits.spoil = lambda path, said: (
+            (200, b'{"success": false}') if path == "/reset_prefix_cache" else None
+        )
+        for _ in range(2):
             sampled(policy)
+            moved(policy)
+        salts = [row["cache_salt"] for row in state.rows()]
+        assert len(set(salts)) == 2
+        assert salts == sorted(salts)
 
 
 def test_a_server_that_starts_again_and_again_is_left(hosted):

@@ -12,7 +12,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
+from tandem.policies.engines.protocol import (
+    Forgotten,
+    Handover,
+    RolloutEngine,
+    Weights,
+)
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.stop import EngineUnavailable
 from tandem.types import concat
@@ -35,6 +40,11 @@ class Fleet(RolloutEngine):
         self.renewing = threading.Lock()  # whoever comes second finds the weights there
 
     @property
+    def handover_modes(self) -> frozenset[Handover]:
+        """What all of them can."""
+        return frozenset.intersection(*(engine.handover_modes for engine in self.engines))
+
+    @property
     def living(self) -> list[RolloutEngine]:
         return [engine for engine in self.engines if engine not in self.faults]
 
@@ -45,19 +55,51 @@ class Fleet(RolloutEngine):
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        groups = Groups(len(prompts))
+
+        def ask(engine: RolloutEngine, place: int) -> Answers:
+            return engine.answer(
+                [prompts[place]], keys[[place]], sampling=sampling, endings=endings
+            )
+
+        return self._spread(ask, *keys.shape)
+
+    def answer_as(
+        self,
+        version: str,
+        prompts: Sequence[list[int]],
+        keys: Tensor,
+        *,
+        sampling: Sampling,
+        endings: Endings,
+    ) -> Answers:
+        def ask(engine: RolloutEngine, place: int) -> Answers:
+            return engine.answer_as(
+                version, [prompts[place]], keys[[place]], sampling=sampling, endings=endings
+            )
+
+        return self._spread(ask, *keys.shape, version=version)
+
+    def _spread(
+        self,
+        ask: Callable[[RolloutEngine, int], Answers],
+        count: int,
+        size: int,
+        *,
+        version: str | None = None,
+    ) -> Answers:
+        """The answers to `count` groups of `size` rows, by whichever engine takes each; version:
+        what is asked for, and handed over again where it is missing; None: the newest."""
+        groups = Groups(count)
 
         def serve(engine: RolloutEngine) -> None:
             renewals = 0
             while engine not in self.faults and (place := groups.take()) is not None:
                 try:
-                    answers = engine.answer(
-                        [prompts[place]], keys[[place]], sampling=sampling, endings=endings
-                    )
+                    answers = ask(engine, place)
                 except (Forgotten, EngineUnavailable) as error:
                     groups.give_back(place)
                     renewals += 1
-                    if not self._renewed(engine, error, renewals):
+                    if not self._renewed(engine, error, renewals, version):
                         return
                 except BaseException:
                     groups.close()
@@ -65,21 +107,30 @@ class Fleet(RolloutEngine):
                 else:
                     groups.finish(place, answers)
 
-        share = math.ceil(len(prompts) / len(self.living))  # at the start: who is done takes more
-        calls = max(1, min(self.concurrency // keys.shape[1], share))
+        share = math.ceil(count / len(self.living))  # at the start: who is done takes more
+        calls = max(1, min(self.concurrency // size, share))
         workers = self.living * calls  # in turn
         with ThreadPoolExecutor(len(workers)) as pool:
             for served in [pool.submit(serve, engine) for engine in workers]:
                 served.result()
         if groups.left:
             raise self._all_gone()
-        return concat_answers([groups.answers[place] for place in range(len(prompts))])
+        return concat_answers([groups.answers[place] for place in range(count)])
+
+    def keep(self, versions: int) -> None:
+        for engine in self.engines:
+            engine.keep(versions)
 
     def sync(self, weights: Weights, version: str) -> None:
         """To every engine that is there, those among them that were gone before."""
         self.newest = weights, version
         self.faults.clear()
         self._each(lambda engine: engine.sync(weights, version))
+
+    def swap(self, weights: Weights, version: str) -> None:
+        self.newest = weights, version
+        self.faults.clear()
+        self._each(lambda engine: engine.swap(weights, version))
 
     def follow(self, weights: Weights, version: str) -> None:
         self.newest = weights, version
@@ -113,12 +164,15 @@ class Fleet(RolloutEngine):
             raise self._all_gone()
         return found
 
-    def _renewed(self, engine: RolloutEngine, error: Exception, renewals: int) -> bool:
-        """Whether it has the newest weights again, and may go on."""
+    def _renewed(
+        self, engine: RolloutEngine, error: Exception, renewals: int, version: str | None
+    ) -> bool:
+        """Whether it has the weights again, and may go on."""
         if isinstance(error, Forgotten) and renewals <= RENEWALS and self.newest is not None:
+            weights, newest = self.newest
             try:
                 with self.renewing:
-                    engine.renew(*self.newest)
+                    engine.renew(weights, version or newest)
                 return True
             except EngineUnavailable as fault:
                 error = fault

@@ -1,8 +1,10 @@
 """The protocol of a rollout engine: whoever samples token ids for a policy.
 
 An engine with a copy of the weights subclasses `RolloutEngine` and writes two methods, `sync` and
-`answer`. `@register_rollout_engine("name")` above the class makes it `rollout=name`; what stands in
-its constructor with a default is set by `rollout.engine.KEY=...`.
+`answer`. One that samples ahead without being emptied at each handover says so by `handover_modes`,
+and writes `answer_as` and `keep` for "pinned", `swap` for "in_flight".
+`@register_rollout_engine("name")` above the class makes it `rollout=name`; what stands in its
+constructor with a default is set by `rollout.engine.KEY=...`.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from torch import Tensor, nn
+
+Handover = Literal["pinned", "drain", "in_flight"]
 
 if TYPE_CHECKING:
     from tandem.policies.language.records import Answers, Endings, Sampling
@@ -38,8 +42,14 @@ class Weights(Protocol):
 
     adapter: bool  # low-rank adapters alone, for the weights that it has
 
+    is_sharded: bool  # each rank holds a part: only a copy can be saved
+
     def save(self, folder: Path) -> None:
         """In Hugging Face format, or in peft's if they are adapters."""
+
+    def copied(self) -> Weights:
+        """The same as they are now, in host memory. Ranks with a part each meet here, and the first
+        one has the whole."""
 
 
 class Hostable(Protocol):
@@ -76,13 +86,37 @@ class RolloutEngine(EngineOption):
     """
 
     handovers: Sequence[Path] = ()  # folders of the newest weights, oldest first, to compare with
+    handover_modes: frozenset[Handover] = frozenset({"drain"})  # of rollout.handover
 
     def host(self, policy: Hostable) -> RolloutEngine:
         return self
 
     @abstractmethod
     def sync(self, weights: Weights, version: str) -> None:
-        """Take these weights; from now on the answers are theirs."""
+        """Take these weights; from now on the answers are theirs.
+
+        With `drain` no row is under way. With `pinned` rows of older versions go on as they are.
+        """
+
+    def swap(self, weights: Weights, version: str) -> None:
+        """Take these weights under the rows that are under way: with `in_flight`. `answer` says of
+        each token which version took it."""
+        raise NotImplementedError(f"{type(self).__name__} changes no weights under its rows")
+
+    def keep(self, versions: int) -> None:
+        """So many of the newest versions stay at hand for `answer_as`."""
+
+    def answer_as(
+        self,
+        version: str,
+        prompts: Sequence[list[int]],
+        keys: Tensor,
+        *,
+        sampling: Sampling,
+        endings: Endings,
+    ) -> Answers:
+        """The answers of a version that it keeps: with `pinned`. `keys`: [B] int64."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no older weights")
 
     @abstractmethod
     def answer(
@@ -116,6 +150,16 @@ class RolloutEngine(EngineOption):
 def number_of(version: str) -> int:
     """How many handovers of its run there were, this one included: a version is `RUN-NUMBER`."""
     return int(version.rpartition("-")[2])
+
+
+def run_of(version: str) -> str:
+    """The run that handed it over."""
+    return version.rpartition("-")[0]
+
+
+def follows(version: str, other: str) -> bool:
+    """Whether it is the other one, or a later one of the same run."""
+    return run_of(version) == run_of(other) and number_of(version) >= number_of(other)
 
 
 class Forgotten(RuntimeError):

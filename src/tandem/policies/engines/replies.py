@@ -55,6 +55,7 @@ class Question(ABC):
     sampling: Sampling
     ends: Sequence[int]  # end tokens
     vocabulary: int  # token ids are below it
+    version: str = "none"  # of the weights: what others computed of the same prompt is not used
 
     path: ClassVar[str]  # of the endpoint
 
@@ -139,6 +140,7 @@ class Generation(Question):
             "model": self.model,
             "token_ids": self.prompt,
             "sampling_params": numbers,
+            "cache_salt": self.version,
             "return_token_ids": True,
         }
 
@@ -165,6 +167,7 @@ class Completion(Question):
             "model": self.model,
             "prompt": self.prompt,
             **self._numbers(),
+            "cache_salt": self.version,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             "add_special_tokens": False,

@@ -49,7 +49,13 @@ class EngineMixin(Policy):
         engine = option.host(self)
         if option.shares_weights:
             return engine
-        self.supply = WeightSync(engine, self.files, sleeps=option.sleeps)
+        self.supply = WeightSync(
+            engine,
+            self.files,
+            sleeps=option.sleeps,
+            handover=self.sampling.handover_of(adapter=self.lora is not None),
+            staleness=self.sampling.staleness,
+        )
         return self.supply
 
     @property

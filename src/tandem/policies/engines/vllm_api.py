@@ -62,13 +62,14 @@ class VllmApi:
 
     # Weights.
 
-    def load_adapter(self, name: str, folder: Path) -> None:
-        loaded = {"lora_name": name, "lora_path": str(folder.resolve())}
+    def load_adapter(self, name: str, folder: Path, *, in_place: bool = False) -> None:
+        """in_place: the name may be that of another one, whose place it takes."""
+        loaded = {"lora_name": name, "lora_path": str(folder.resolve()), "load_inplace": in_place}
         try:
             self._send("/v1/load_lora_adapter", loaded)
         except RemoteError as error:
             # Of an attempt whose answer was lost, the adapter is there.
-            if name not in self.models():
+            if in_place or name not in self.models():
                 raise unavailable(error, ADAPTERS) from None
 
     def unload_adapter(self, name: str) -> None:
@@ -80,9 +81,16 @@ class VllmApi:
         files = {"weights_path": str(folder.resolve())}
         self._post("/collective_rpc", {"method": "reload_weights", "kwargs": files})
 
-    def reset_prefix_cache(self) -> bool:
-        """Whether it was done: it is not while rows are under way."""
-        return self._post("/reset_prefix_cache", {}).get("success") is not False
+    def reset_prefix_cache(self) -> None:
+        """Free what was computed of prompts, unless rows are under way."""
+        self._post("/reset_prefix_cache", {})
+
+    def pause(self) -> None:
+        """Rows under way stand still and stay in memory, and new ones wait."""
+        self._post("/pause?mode=keep", {})
+
+    def resume(self) -> None:
+        self._post("/resume", {})
 
     def set_weight_version(self, version: str) -> bool:
         """Whether there is such an endpoint."""

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
+from tandem.policies.engines.protocol import (
+    Forgotten,
+    Handover,
+    RolloutEngine,
+    Weights,
+    follows,
+    number_of,
+    run_of,
+)
 from tandem.policies.engines.replies import (
     Completion,
     Generation,
@@ -21,7 +29,6 @@ from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, as_body, ignored,
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
-from tandem.stop import EngineUnavailable
 
 AGAIN = 3  # attempts at a row whose reply is none
 SEEDS = 2**63 - 1
@@ -29,6 +36,8 @@ SEEDS = 2**63 - 1
 
 class VllmClient(RolloutEngine):
     """Threads ask for rows; everything else comes one by one."""
+
+    handover_modes: frozenset[Handover] = frozenset({"pinned", "drain", "in_flight"})
 
     def __init__(
         self,
@@ -44,9 +53,11 @@ class VllmClient(RolloutEngine):
         self.endpoint, self.probe, self.model, self.shelf = endpoint, probe, model, store
         self.api = VllmApi(endpoint)
         self.vocabulary, self.concurrency = vocabulary, concurrency
-        self.adapter = False  # whether adapters were handed over, of which a name tells the version
-        self.version: str | None = None  # of the whole weights; None: the server cannot tell
-        self.given: list[str] = []  # versions that were handed over, oldest first
+        self.adapter = False  # whether adapters were handed over
+        self.pinned: list[str] = []  # adapters that have their version for a name, oldest first
+        self.kept = 1  # so many of them stay
+        self.newest = "none-0"  # version that was handed over last
+        self.tells = False  # whether the server knows what its weights are called
         self.kind: type[Question] | None = None  # None: the server was not asked yet
 
     @property
@@ -56,10 +67,24 @@ class VllmClient(RolloutEngine):
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        kind, newest = self._kind(), self.given[-1:]
+        return self.answer_as(self.newest, prompts, keys, sampling=sampling, endings=endings)
+
+    def answer_as(
+        self,
+        version: str,
+        prompts: Sequence[list[int]],
+        keys: Tensor,
+        *,
+        sampling: Sampling,
+        endings: Endings,
+    ) -> Answers:
+        """Rows that are begun with a version, and end with it or a later one.
+
+        `keys`: [B] int64.
+        """
+        kind, model = self._kind(), self._model(version)
         if kind is Completion:
             self._check_version()
-        model = self.model or self._first_model()
         questions = [
             kind(
                 prompt=list(prompt),
@@ -68,6 +93,7 @@ class VllmClient(RolloutEngine):
                 sampling=sampling,
                 ends=endings.tokens,
                 vocabulary=self.vocabulary,
+                version=version,
             )
             for prompt, row in zip(prompts, keys.tolist(), strict=True)
             for key in row
@@ -76,8 +102,16 @@ class VllmClient(RolloutEngine):
             rows = list(pool.map(self._row, questions))
         if kind is Completion:
             self._check_version()
-        self._check_spans(rows, newest)
         return stack_rows(rows, keys.device)
+
+    def _model(self, version: str) -> str:
+        """The name that a version of the weights is asked by: an adapter that gives its place to
+        the next one has the name of the run."""
+        if self.adapter:
+            return version if self.pinned else run_of(version)
+        if self.model is None:
+            self.model = self.api.models()[0]
+        return self.model
 
     def _kind(self) -> type[Question]:
         """By the token endpoint where there is one: it says which weights took which token."""
@@ -108,80 +142,85 @@ class VllmClient(RolloutEngine):
         raise AssertionError("an attempt answers or raises")
 
     def _spans(self, question: Question, row: Row) -> Sequence[Span]:
-        """An adapter's name is its version, whatever the weights beneath are called; of weights
-        that have no name of ours nothing is said."""
-        if self.adapter:
+        """A pinned adapter's name is its version, whatever the weights beneath are called. Raises
+        Forgotten for weights that are not those of the question, nor later ones of the same run."""
+        if self.pinned:
             return [Span(question.model, 0, len(row.tokens))]
-        return row.spans if self.version is not None else ()
-
-    def _check_spans(self, rows: Sequence[Row], newest: Sequence[str]) -> None:
-        """Raise Forgotten unless all are of what was the newest as they were asked for, or of what
-        was handed over since."""
-        known = self.given[self.given.index(newest[0]) :] if newest else self.given
-        strange = {span.version for row in rows for span in row.spans} - set(known)
-        if strange:
-            raise Forgotten(f"the server sampled by {min(strange)}, and should by {known[-1:]}")
+        if not self.tells:
+            return ()
+        for span in row.spans:
+            if not follows(span.version, question.version):
+                raise Forgotten(f"the server sampled by {span.version}, not {question.version}")
+        return row.spans
 
     def _check_version(self) -> None:
-        if self.version is not None and self.api.weight_version() != self.version:
-            raise Forgotten(f"the server does not hold {self.version}")
-
-    def _first_model(self) -> str:
-        self.model = self.api.models()[0]
-        return self.model
+        if self.tells and self.api.weight_version() != self.newest:
+            raise Forgotten(f"the server does not hold {self.newest}")
 
     # Weights.
 
+    def keep(self, versions: int) -> None:
+        self.kept, self.shelf.kept = versions, max(versions + 1, self.shelf.kept)
+
     def sync(self, weights: Weights, version: str) -> None:
         """Through files: adapters under a new name, or the whole weights in place of the old."""
-        self.adapter, before = weights.adapter, [path.name for path in self.handovers]
         folder = self.shelf.put(weights, version)
         if weights.adapter:
-            self._load_adapter(version, folder, before)
+            self.api.load_adapter(version, folder)
+            for old in self._pin(version):
+                self.api.unload_adapter(old)
         else:
-            self._load_whole(version, folder)
-        self._remember(version)
+            self.api.reload_weights(folder)
+            self.api.reset_prefix_cache()
+            self.tells = self.api.set_weight_version(version)
+        self._has(weights, version)
+
+    def swap(self, weights: Weights, version: str) -> None:
+        """Rows stand still meanwhile; the files are there before."""
+        folder = self.shelf.put(weights, version)
+        self.api.pause()
+        try:
+            if weights.adapter:
+                self.api.load_adapter(run_of(version), folder, in_place=True)
+            else:
+                self.api.reload_weights(folder)
+            self.tells = self.api.set_weight_version(version)
+        finally:
+            self.api.resume()
+        self._has(weights, version)
 
     def renew(self, weights: Weights, version: str) -> None:
         """Ranks miss them at once: whoever comes second finds them there."""
         if self._holds(version):
             self.follow(weights, version)
+        elif weights.adapter and not self.pinned:
+            self.swap(weights, version)
         else:
             self.sync(weights, version)
 
     def follow(self, weights: Weights, version: str) -> None:
-        self.adapter = weights.adapter
         self.shelf.keep(version)
-        if weights.adapter:
-            self.model = version
+        if weights.adapter and version in self.api.models():
+            self._pin(version)
         else:
-            self.version = None if self.api.weight_version() is None else version
-        self._remember(version)
+            self.tells = self.api.weight_version() is not None
+        self._has(weights, version)
 
-    def _remember(self, version: str) -> None:
-        if version not in self.given:
-            self.given.append(version)
+    def _has(self, weights: Weights, version: str) -> None:
+        self.adapter = weights.adapter
+        self.newest = max(self.newest, version, key=number_of)
+
+    def _pin(self, version: str) -> list[str]:
+        """Know of a named adapter; the names that are not kept."""
+        self.pinned = sorted({*self.pinned, version}, key=number_of)
+        old, self.pinned = self.pinned[: -self.kept], self.pinned[-self.kept :]
+        return old
 
     def _holds(self, version: str) -> bool:
-        if self.adapter:
+        if self.pinned:
             return version in self.api.models()
-        return self.api.weight_version() == version
-
-    def _load_adapter(self, version: str, folder: Path, ours: Sequence[str]) -> None:
-        self.api.load_adapter(version, folder)
-        before, self.model = self.model, version
-        if before in ours and before != version:  # the base is not ours
-            self.api.unload_adapter(before)
-
-    def _load_whole(self, version: str, folder: Path) -> None:
-        self.api.reload_weights(folder)
-        # What was computed of earlier prompts belongs to the weights before. Another rank may have
-        # handed over the same, and be asking already.
-        if not self.api.reset_prefix_cache() and self.api.weight_version() != version:
-            raise EngineUnavailable(
-                f"{self.endpoint.url}: the server kept its prefix cache of older weights"
-            )
-        self.version = version if self.api.set_weight_version(version) else None
+        named = not self.adapter or run_of(version) in self.api.models()
+        return named and self.api.weight_version() == version
 
     # Presence and memory.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tandem.policies.engines.fleet import Fleet
 from tandem.policies.engines.protocol import EngineOption, Hostable, RolloutEngine
-from tandem.policies.engines.vllm_api import ignored
+from tandem.policies.engines.vllm_api import VllmApi, ignored
 from tandem.policies.engines.vllm_client import VllmClient
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Sampling
@@ -105,13 +105,26 @@ class VllmServer(EngineOption):
         except RemoteError as error:
             raise ValueError(f"the engine does not answer: {error}") from None
         check_room(card, sampling)
+        self._check_handover(url, sampling, lora)
         if config is not None:
-            check_options(config, lora, sleeps=self.sleeps)
-        elif lora is None or self.sleeps:
+            check_options(config, sleeps=self.sleeps)
+            check_adapters(config, lora, sampling)
+        elif lora is None or self.sleeps or sampling.handover == "in_flight":
             raise ValueError(
                 f"{WHERE}.url={url}: the server takes no weights and does not sleep; start it "
                 "with VLLM_SERVER_DEV_MODE=1, or train adapters alone: model.lora, without "
                 "rollout.engine.sleeps"
+            )
+
+    def _check_handover(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
+        """Raise ValueError where versions of single tokens are wanted and nobody tells them."""
+        if sampling.handover_of(adapter=lora is not None) != "in_flight":
+            return
+        if not VllmApi(self.endpoint(url, patience=min(self.patience, SOON))).takes_tokens():
+            raise ValueError(
+                f"rollout.handover=in_flight: the server at {url} does not say which weights took "
+                "a token; start it with --enable-scale-out (vLLM 0.32 or later), or set "
+                "rollout.handover=drain"
             )
 
     def host(self, policy: Hostable) -> RolloutEngine:
@@ -169,12 +182,12 @@ def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
         )
 
 
-def check_options(config: Mapping[str, object], lora: Lora | None, *, sleeps: bool) -> None:
+def check_options(config: Mapping[str, object], *, sleeps: bool) -> None:
     """Of the server's own configuration; what it does not tell is not held against it.
 
     Raises ValueError for an option that is missing.
     """
-    model, adapters = config.get("model_config"), config.get("lora_config")
+    model = config.get("model_config")
     model = model if isinstance(model, dict) else {}
     mode = model.get("logprobs_mode", FAITHFUL)
     if mode != FAITHFUL:
@@ -186,8 +199,16 @@ def check_options(config: Mapping[str, object], lora: Lora | None, *, sleeps: bo
         raise ValueError(
             f"{WHERE}.sleeps=true: the server cannot sleep; start it with --enable-sleep-mode"
         )
+
+
+def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sampling) -> None:
+    """Whether it takes the adapters of a run, as many as are asked for at a time.
+
+    Raises ValueError for an option that is missing.
+    """
     if lora is None:
         return
+    adapters = config.get("lora_config")
     if "lora_config" in config and adapters is None:
         raise ValueError(
             "model.lora: the server takes no adapters; start it with --enable-lora "
@@ -198,4 +219,13 @@ def check_options(config: Mapping[str, object], lora: Lora | None, *, sleeps: bo
         raise ValueError(
             f"model.lora.r={lora.r}: the server takes adapters up to rank {most}; start it with "
             f"--max-lora-rank {lora.r}"
+        )
+    slots = adapters.get("max_loras") if isinstance(adapters, dict) else None
+    pinned = sampling.handover_of(adapter=True) == "pinned"
+    wanted = sampling.staleness + 2  # those of rows under way, and the one that is loaded
+    if sampling.staleness and pinned and isinstance(slots, int) and slots < wanted:
+        raise ValueError(
+            f"rollout.staleness={sampling.staleness}: the server holds {slots} adapters at a time, "
+            f"and rows are asked of {wanted}; start it with --max-loras {wanted}, or set "
+            "rollout.handover=in_flight"
         )

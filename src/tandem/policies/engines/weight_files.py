@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from tandem import distributed
+
 ADAPTER = "default"  # peft's name for the one adapter that is trained
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedWeights:
+    """Weights in host memory, which may be written while the network learns on."""
+
+    network: nn.Module
+    tensors: Mapping[str, Tensor]  # names as the network has them; empty but on the first rank
+    adapter: bool
+    is_sharded = False
+
+    def save(self, folder: Path) -> None:
+        """Write them into a folder."""
+        save(self.network, folder, adapter=self.adapter, tensors=self.tensors)
+
+    def copied(self) -> CopiedWeights:
+        return self
 
 
 class WeightFiles:
@@ -19,11 +39,24 @@ class WeightFiles:
     def __init__(self, network: nn.Module, *, adapter: bool) -> None:
         self.network, self.adapter = network, adapter
 
+    @property
+    def is_sharded(self) -> bool:
+        return any(distributed.is_sharded(p) for p in self.network.parameters())
+
     def save(self, folder: Path) -> None:
         """Write the weights of the network, or its adapters alone, into a folder."""
-        # "auto" would ask the hub whether the vocabulary grew.
-        options = {"save_embedding_layers": False} if self.adapter else {}
-        self.network.save_pretrained(str(folder), **options)
+        save(self.network, folder, adapter=self.adapter)
+
+    def copied(self) -> CopiedWeights:
+        """All of them, or what learns of an adapted network; two names of one weight share it."""
+        own, copies = self.network.state_dict(keep_vars=True), dict[Tensor, Tensor]()
+        if self.adapter:
+            own = {name: p for name, p in own.items() if p.requires_grad}
+        for tensor in own.values():
+            if tensor not in copies and (whole := distributed.gather_on_first(tensor)) is not None:
+                copies[tensor] = on_host(whole)
+        tensors = {name: copies[tensor] for name, tensor in own.items() if tensor in copies}
+        return CopiedWeights(self.network, tensors, self.adapter)
 
     @contextmanager
     def as_in(self, folder: Path) -> Iterator[bool]:
@@ -39,6 +72,29 @@ class WeightFiles:
             yield bool(saved)
         finally:
             put(own, before)
+
+
+def save(
+    network: nn.Module,
+    folder: Path,
+    *,
+    adapter: bool,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a network, or its adapters alone; with these tensors in place of its own.
+
+    Of any shape [...].
+    """
+    # "auto" would ask the hub whether the vocabulary grew.
+    options = {"save_embedding_layers": False} if adapter else {}
+    given = None if tensors is None else dict(tensors)
+    network.save_pretrained(str(folder), state_dict=given, **options)
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """A copy in host memory, of any shape [...]."""
+    tensor = tensor.detach()
+    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
 
 
 def read(folder: Path, *, adapter: bool) -> Iterator[tuple[str, Tensor]]:

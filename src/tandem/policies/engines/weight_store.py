@@ -16,7 +16,7 @@ from typing import IO
 from tandem.policies.engines.protocol import Weights
 from tandem.stop import EngineUnavailable
 
-KEPT = 2  # handovers on disk: the newest, and the one before it to compare with
+KEPT = 2  # handovers at least: the newest, and the one before it to compare with
 SIGN = "weights of a run of tandem on"  # and the host; whoever runs there holds a lock on the file
 OWNER, OURS = "owner", re.compile(r"run-[0-9a-f]{8}")
 
@@ -32,6 +32,7 @@ class WeightStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.handovers: list[Path] = []  # oldest first
+        self.kept = KEPT
         self.lock = threading.RLock()  # engines of a fleet are handed the same at once
 
     def put(self, weights: Weights, version: str) -> Path:
@@ -67,7 +68,7 @@ class WeightStore:
         with self.lock:
             if place not in self.handovers:
                 self.handovers.append(place)
-            while len(self.handovers) > KEPT:
+            while len(self.handovers) > self.kept:
                 shutil.rmtree(self.handovers.pop(0), ignore_errors=True)
 
     def place(self, version: str) -> Path:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
 from tandem import distributed
-from tandem.policies.engines.protocol import Forgotten, RolloutEngine, Weights
+from tandem.policies.engines.journey import Journey
+from tandem.policies.engines.protocol import (
+    Engine,
+    Forgotten,
+    Handover,
+    RolloutEngine,
+    Weights,
+    number_of,
+)
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.stop import EngineUnavailable
 
@@ -18,16 +27,33 @@ STARTS = 3  # of an engine within one call, that weights are handed over again f
 
 class WeightSync:
     """An engine, and the weights it is to have: handed over when they are asked for, not when they
-    move, so that several updates cost one journey and a run that samples nothing none.
+    move, so that several updates cost one journey and a run that samples nothing none. A run that
+    samples ahead publishes them instead, and trains on while they travel.
 
     Ranks share one engine. The first one hands over, while the others wait.
     """
 
-    def __init__(self, engine: RolloutEngine, weights: Weights, *, sleeps: bool = False) -> None:
-        """sleeps: during training."""
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        weights: Weights,
+        *,
+        sleeps: bool = False,
+        handover: Handover = "drain",
+        staleness: int = 0,
+    ) -> None:
+        """sleeps: during training; staleness: iterations that samples may be ahead of it."""
+        if handover not in engine.handover_modes:
+            raise ValueError(
+                f"rollout.handover={handover}: {type(engine).__name__} can "
+                f"{' or '.join(sorted(engine.handover_modes))}; set it to one of these"
+            )
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
+        self.handover, self.journey = handover, Journey()
+        engine.keep(staleness + 1)
         self.run = ""  # named at the first handover: ranks do not know of each other before
         self.given = 0  # times that weights were handed over
+        self.handed = weights  # last; a copy where the live ones are cut over ranks, or move on
         self.asleep = False
         self.behind = True  # whether the weights are others than the engine's
 
@@ -37,12 +63,13 @@ class WeightSync:
 
     def refresh(self) -> None:
         """Make the engine ready to answer. All ranks come here together, or find nothing to do."""
+        self.journey.end()
         behind = self.behind
         if not behind and not self.asleep:
             return
-        if not self.run:
-            # Two runs, or a run and its successor, must not take each other's weights for theirs.
-            self.run = distributed.all_gather_object([secrets.token_hex(4)])[0]
+        self._name_run()
+        if behind:
+            self.handed = self.weights.copied() if self.weights.is_sharded else self.weights
         fault = ""
         if distributed.is_first():
             try:
@@ -52,8 +79,51 @@ class WeightSync:
         self._agree(fault)
         self.given += behind
         if not distributed.is_first():
-            self.engine.follow(self.weights, self.version)
+            self.engine.follow(self.handed, self.version)
         self.behind = self.asleep = False
+
+    def publish(self) -> None:
+        """Hand over the weights as they are now, while the policy trains on. All ranks come here
+        together; a fault of the handover before is raised here."""
+        self.journey.end()
+        self._name_run()
+        handed, version = self.weights.copied(), f"{self.run}-{self.given + 1}"
+        self.behind = False
+        if self.handover == "drain":
+            self.journey.close()
+        self.journey.begin(lambda: self._travel(handed, version))
+
+    @contextmanager
+    def under_way(self) -> Iterator[BegunRows]:
+        """An engine for rows that are begun now, which threads may ask until the context ends: of
+        the weights that arrived last, and if they are pinned, of these to the last row."""
+        with self.journey.rows():
+            yield BegunRows(self)
+
+    def _travel(self, handed: Weights, version: str) -> None:
+        with self.journey.emptied() if self.handover == "drain" else nullcontext():
+            self.journey.meet("")  # no rank has a row under way
+            fault = ""
+            with self.journey.renewing:
+                if distributed.is_first():
+                    try:
+                        self._give(handed, version)
+                    except EngineUnavailable as away:
+                        fault = str(away)
+                self.journey.meet(fault)
+                if not distributed.is_first():
+                    self.engine.follow(handed, version)
+                self.handed, self.given = handed, number_of(version)
+
+    def _give(self, weights: Weights, version: str) -> None:
+        give = self.engine.swap if self.handover == "in_flight" else self.engine.sync
+        give(weights, version)
+
+    def _name_run(self) -> None:
+        """Two runs, or a run and its successor, must not take each other's weights for theirs."""
+        if not self.run:
+            self.run = distributed.all_gather_object([secrets.token_hex(4)])[0]
+            self.journey.group = distributed.group_of_threads()
 
     def rest(self) -> None:
         """Sampling is over for now, and the memory is wanted for training."""
@@ -77,11 +147,19 @@ class WeightSync:
         `keys`: [B] int64. Raises EngineUnavailable where it forgets them again and again.
         """
         self.refresh()
+        return self.renewing(
+            lambda: self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
+        )
+
+    def renewing(self, ask: Callable[[], Answers], version: str | None = None) -> Answers:
+        """What is said, by an engine that is given the weights again where it has lost them: those
+        of a version, or the newest."""
         for _ in range(STARTS):
             try:
-                return self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
+                return ask()
             except Forgotten:
-                self.engine.renew(self.weights, self.version)
+                with self.journey.renewing:
+                    self.engine.renew(self.handed, version or self.version)
         raise EngineUnavailable(
             f"the engine lost the weights it was given {STARTS} times in a row; see its log for "
             "why it starts again and again"
@@ -100,7 +178,7 @@ class WeightSync:
         if self.asleep:
             self.engine.wake("weights")
         if behind or lost:
-            self.engine.sync(self.weights, f"{self.run}-{self.given + behind}")
+            self._give(self.handed, f"{self.run}-{self.given + behind}")
         if self.asleep:
             self.engine.wake("kv_cache")
 
@@ -108,3 +186,27 @@ class WeightSync:
         faults = [said for said in distributed.all_gather_object([fault]) if said]
         if faults:
             raise EngineUnavailable(faults[0])
+
+
+class BegunRows(Engine):
+    """An engine for rows that are under way."""
+
+    def __init__(self, sync: WeightSync) -> None:
+        self.sync, self.version = sync, sync.version
+
+    @property
+    def number(self) -> int:
+        """The handover that they are begun with."""
+        return number_of(self.version)
+
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        """`keys`: [B] int64."""
+        asked = {"sampling": sampling, "endings": endings}
+        engine, version = self.sync.engine, self.version
+        if self.sync.handover == "pinned":
+            return self.sync.renewing(
+                lambda: engine.answer_as(version, prompts, keys, **asked), version
+            )
+        return self.sync.renewing(lambda: engine.answer(prompts, keys, **asked))

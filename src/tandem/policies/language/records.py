@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from tandem.contracts import at_least
-from tandem.policies.engines.protocol import EngineOption
+from tandem.policies.engines.protocol import EngineOption, Handover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class Sampling:
     engine: EngineOption | None = None  # who samples; None: our own loop over the live weights
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
     order: Literal["exact", "ready"] = "exact"  # rows of its own iteration; or those that are there
+    handover: Handover | None = None  # of weights to an engine; None: what suits them and the order
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))
@@ -40,6 +41,14 @@ class Sampling:
         for name, (holds, wanted) in limits.items():
             if not holds:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)!r}; it must be {wanted}")
+
+    def handover_of(self, *, adapter: bool) -> Handover:
+        """The mode that was chosen; else adapters are pinned by their names, and whole weights wait
+        for the rows that are under way, or change under them where order does not matter."""
+        if self.handover is not None:
+            return self.handover
+        whole = "drain" if self.order == "exact" else "in_flight"
+        return "pinned" if adapter else whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

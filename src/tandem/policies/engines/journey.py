@@ -1,0 +1,80 @@
+"""A handover of weights in a thread of its own, and the rows that it may have to wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tandem import distributed
+from tandem.stop import EngineUnavailable
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Journey:
+    """At most one is under way; its fault is raised where its end is waited for."""
+
+    def __init__(self) -> None:
+        self.group: ProcessGroup | None = None  # of the threads of all ranks
+        self.renewing = threading.Lock()  # an engine that lost its weights gets them once
+        self._changed = threading.Condition()
+        self._rows, self._closed = 0, False
+        self._pool: ThreadPoolExecutor | None = None
+        self._travelling: Future[None] | None = None
+
+    def begin(self, travel: Callable[[], None]) -> None:
+        """In a thread."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="handover")
+        self._travelling = self._pool.submit(travel)
+
+    def end(self) -> None:
+        """Wait until it is over. Raises what it raised."""
+        travelling, self._travelling = self._travelling, None
+        if travelling is not None:
+            travelling.result()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is on its way."""
+        return self._travelling is None or self._travelling.done()
+
+    @contextmanager
+    def rows(self) -> Iterator[None]:
+        """Rows are under way; none are begun while a handover waits for those that are."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._closed)
+            self._rows += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._rows -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """No row is begun until `emptied` ends."""
+        with self._changed:
+            self._closed = True
+
+    @contextmanager
+    def emptied(self) -> Iterator[None]:
+        """With no row of this rank under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._rows)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._closed = False
+                self._changed.notify_all()
+
+    def meet(self, fault: str) -> None:
+        """The threads of all ranks. Raises EngineUnavailable for the fault of any."""
+        faults = [said for said in distributed.all_gather_object([fault], self.group) if said]
+        if faults:
+            raise EngineUnavailable(faults[0])

@@ -1,0 +1,266 @@
+"""Weights that travel while rows are under way: which rows wait, which go on, and as what."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import torch
+from loopback import Habits, Loopback, serving
+from small_language import NOTHING, questions
+from torch.testing import assert_close
+
+from tandem.policies.engines.protocol import RolloutEngine
+from tandem.policies.engines.vllm_server import VllmServer
+from tandem.policies.engines.weight_sync import WeightSync
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.records import Endings, Sampling
+from tandem.policies.language.rows import as_rollout
+from tandem.policies.lora import Lora
+from tandem.policies.request import Request
+from tandem.stop import EngineUnavailable
+
+ADAPTERS = Lora(r=2, alpha=4)
+SAMPLING = Sampling(max_new_tokens=6)
+KEYS = torch.arange(6).reshape(3, 2)
+WAIT = 20  # seconds, of what takes none
+
+
+@pytest.fixture
+def hosted(folder, tmp_path):
+    """(handover, ...) -> servers, and a policy that they sample for."""
+
+    @contextmanager
+    def host(handover, *, lora=None, staleness=1, count=1):
+        with ExitStack() as stack:
+            states = [Loopback(folder, Habits()) for _ in range(count)]
+            server = VllmServer(
+                url=[stack.enter_context(serving(state)) for state in states],
+                folder=str(tmp_path), timeout=9.0, patience=9.0, concurrency=16,
+            )  # fmt: skip
+            policy = LanguagePolicy(path=folder, lora=lora)
+            policy.load(
+                Request(
+                    sampling=Sampling(
+                        max_new_tokens=6, engine=server, handover=handover, staleness=staleness
+                    )
+                )
+            )
+            yield states if count > 1 else states[0], policy
+            policy.supply.journey.end()
+
+    return host
+
+
+def moved(policy, by=0.3):
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(by * torch.randn_like(parameter))
+
+
+def published(policy):
+    policy.supply.publish()
+    policy.supply.journey.end()
+
+
+def asked(policy, engine):
+    """Rows, as an engine gives them."""
+    endings = Endings(tokens=(), strings=(), decode=policy.chat.decode_all)  # all are six long
+    prompts = policy.chat.encode(questions()[:3])
+    return engine.answer(prompts, KEYS, sampling=SAMPLING, endings=endings)
+
+
+def fits(policy, answers):
+    """Of each token, whether the trainer's weights say of it what the engine said."""
+    encoded = policy.chat.encode(questions()[:3])
+    group = torch.arange(3).repeat_interleave(2)
+    rows = as_rollout(
+        questions()[:3], encoded, answers, chat=policy.chat, group=group, temperature=1.0
+    )
+    return (policy.evidence(rows, NOTHING).logp - answers.logp).abs() < 1e-5
+
+
+@contextmanager
+def standing_at(state, count):
+    """Rows that wait before a token, until they are let go: (all wait, let them go)."""
+    there, go = threading.Barrier(7), threading.Event()
+
+    def wait(tokens):
+        if tokens == count and not go.is_set():
+            there.wait(WAIT)
+            assert go.wait(WAIT)
+
+    state.habits.before_token = wait
+    yield (lambda: there.wait(WAIT)), go.set
+    go.set()
+
+
+def test_weights_are_published_as_they_were_though_training_goes_on(hosted):
+    with hosted("drain") as (_, policy):
+        before = {name: p.detach().clone() for name, p in policy.trainable().items()}
+        policy.supply.publish()
+        moved(policy)
+        policy.supply.journey.end()
+        with policy.supply.under_way() as engine:
+            answers = asked(policy, engine)
+        assert engine.number == 1
+        assert not fits(policy, answers).all()
+        policy.load_weights(before)
+        assert fits(policy, answers).all()
+
+
+def test_rows_of_a_pinned_version_go_on_under_its_name(hosted):
+    with hosted("pinned", lora=ADAPTERS) as (_, policy), ExitStack() as stack:
+        published(policy)
+        older = stack.enter_context(policy.supply.under_way())
+        before = asked(policy, older)
+        moved(policy)
+        published(policy)
+        newer = stack.enter_context(policy.supply.under_way())
+        again = asked(policy, older)
+        assert_close(again.logp, before.logp, rtol=0, atol=0)
+        assert (again.version == 1).all()
+        assert (asked(policy, newer).version == 2).all()
+        assert not fits(policy, again).all()
+        assert fits(policy, asked(policy, newer)).all()
+
+
+def test_so_many_adapters_stay_loaded_as_rows_may_need(hosted, tmp_path):
+    with hosted("pinned", lora=ADAPTERS, staleness=2) as (state, policy):
+        for _ in range(5):
+            published(policy)
+        assert [name.rpartition("-")[2] for name in state.adapters] == ["3", "4", "5"]
+        (home,) = tmp_path.iterdir()
+        kept = sorted(path.name[-1] for path in home.iterdir() if path.name != "owner")
+        assert kept == ["2", "3", "4", "5"]  # the one before them to compare with
+
+
+def test_a_server_that_was_started_again_gets_the_version_that_rows_were_begun_with(hosted):
+    with hosted("pinned", lora=ADAPTERS) as (state, policy):
+        published(policy)
+        with policy.supply.under_way() as older:
+            before = asked(policy, older)
+            moved(policy)
+            published(policy)
+            state.start()
+            assert_close(asked(policy, older).logp, before.logp, rtol=0, atol=0)
+        with policy.supply.under_way() as newer:
+            assert fits(policy, asked(policy, newer)).all()
+
+
+def test_of_two_servers_one_that_was_started_again_gets_the_older_version_too(hosted):
+    with hosted("pinned", lora=ADAPTERS, count=2) as (states, policy):
+        published(policy)
+        with policy.supply.under_way() as older:
+            before = asked(policy, older)
+            moved(policy)
+            published(policy)
+            states[0].start()
+            for _ in range(3):
+                assert_close(asked(policy, older).logp, before.logp, rtol=0, atol=0)
+            assert len(policy.supply.engine.living) == 2
+
+
+@pytest.mark.parametrize("lora", [None, ADAPTERS])
+def test_with_drain_weights_wait_for_the_rows_that_are_under_way(hosted, lora):
+    with hosted("drain", lora=lora) as (_, policy), ThreadPoolExecutor(2) as pool:
+        published(policy)
+        supply = policy.supply
+        with supply.under_way() as engine:
+            supply.publish()
+            late = pool.submit(begun, policy)
+            answers = asked(policy, engine)
+            assert not supply.journey.is_over
+            assert not late.done()
+        assert (answers.version == 1).all()
+        assert (late.result(WAIT).version == 2).all()
+
+
+def begun(policy):
+    with policy.supply.under_way() as engine:
+        return asked(policy, engine)
+
+
+@pytest.mark.parametrize("lora", [None, ADAPTERS])
+def test_in_flight_rows_go_on_with_new_weights_and_each_token_says_so(hosted, lora):
+    with hosted("in_flight", lora=lora) as (state, policy), ThreadPoolExecutor(1) as pool:
+        published(policy)
+        before = {name: p.detach().clone() for name, p in policy.trainable().items()}
+        with standing_at(state, 4) as (all_stand, go):
+            rows = pool.submit(begun, policy)
+            all_stand()
+            moved(policy)
+            published(policy)
+            go()
+            answers = rows.result(WAIT)
+        assert answers.version.tolist() == [[1, 1, 1, 1, 2, 2]] * 6
+        assert fits(policy, answers)[:, 4:].all()
+        policy.load_weights(before)
+        assert fits(policy, answers)[:, :4].all()
+        assert not fits(policy, answers)[:, 4:].all()
+
+
+def test_in_flight_an_adapter_takes_the_place_of_the_one_before(hosted):
+    with hosted("in_flight", lora=ADAPTERS) as (state, policy):
+        for _ in range(3):
+            moved(policy)
+            published(policy)
+        assert list(state.adapters) == [policy.supply.run]
+        assert not state.paths("/v1/unload_lora_adapter")
+        assert fits(policy, begun(policy)).all()
+        state.start()
+        assert fits(policy, begun(policy)).all()
+
+
+@pytest.mark.parametrize("handover", ["pinned", "drain", "in_flight"])
+def test_a_run_that_does_not_sample_ahead_has_the_newest_weights_by_every_mode(hosted, handover):
+    with hosted(handover, lora=ADAPTERS, staleness=0) as (_, policy):
+        for _ in range(2):
+            rollout = policy.sample(questions()[:3], 2, key=5, slots=range(3))
+            assert_close(policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp,
+                         atol=1e-5, rtol=0)  # fmt: skip
+            moved(policy)
+            policy.notify("update")
+            policy.notify("iteration")
+
+
+def test_a_handover_that_fails_is_told_at_the_next_one(hosted):
+    with hosted("drain") as (state, policy):
+        published(policy)
+        state.habits.spoil = lambda path, _: (400, b"{}") if path == "/collective_rpc" else None
+        policy.supply.publish()
+        with pytest.raises(EngineUnavailable, match="/collective_rpc: 400"):
+            policy.supply.publish()
+
+
+class Plain(RolloutEngine):
+    """An engine with two methods."""
+
+    def sync(self, weights, version):
+        self.version = version
+
+    def answer(self, prompts, keys, *, sampling, endings):
+        return self.version
+
+
+class Live:
+    adapter = is_sharded = False
+
+    def copied(self):
+        return self
+
+
+def test_an_engine_of_two_methods_can_drain():
+    sync = WeightSync(Plain(), Live())
+    sync.publish()
+    sync.journey.end()
+    with sync.under_way() as engine:
+        said = engine.answer([], KEYS, sampling=None, endings=None)
+    assert (said, engine.number) == (sync.version, 1)
+
+
+@pytest.mark.parametrize("handover", ["pinned", "in_flight"])
+def test_a_mode_that_an_engine_has_not_is_refused_by_those_that_it_has(handover):
+    with pytest.raises(ValueError, match=f"rollout.handover={handover}: Plain can drain"):
+        WeightSync(Plain(), Live(), handover=handover)
