@@ -43,7 +43,8 @@ def _why(case: Case) -> str:
 
 def our_own_loop_samples_in_order(case: Case) -> Iterator[str]:
     """Rows come one after another there, so that none is ready before its time."""
-    if case.sampling.order == "ready" and case.engine is None:
+    ours = case.engine is None or case.engine.target.shares_weights
+    if case.sampling.order == "ready" and ours:
         yield (
             "rollout.order=ready takes the rows that come first, and those of our own loop come in "
             "order; set rollout.order=exact, or rollout=vllm_server"
