@@ -15,6 +15,7 @@ COMMANDS = {  # word -> module with `main(arguments)`, words that come first, wh
     "compare": ("tandem.compare.__main__", (), "tables, figures and a report of runs"),
     "sweep": ("tandem.sweep.__main__", (), "what became of the runs of a sweep"),
     "select": ("tandem.launch.select", (), "the best of a sweep, on fresh seeds and test prompts"),
+    "engines": ("tandem.launch.engines", (), "start engines that sample for a run, watch them"),
     "serve": ("tandem.reward_server.serve", (), "serve rewards to runs on other machines"),
 }
 REFUSED = 2  # exit code of a command line that cannot run

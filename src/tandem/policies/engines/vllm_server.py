@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandem.policies.engines.addresses import AUTO, find_urls
 from tandem.policies.engines.fleet import Fleet
-from tandem.policies.engines.protocol import EngineOption, Hostable, RolloutEngine
+from tandem.policies.engines.protocol import Hostable, RolloutEngine
+from tandem.policies.engines.serving import Command, Served, ServerOption
 from tandem.policies.engines.vllm_api import VllmApi, ignored
 from tandem.policies.engines.vllm_client import VllmClient
+from tandem.policies.engines.vllm_command import serve
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
@@ -25,10 +28,12 @@ NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmServer(EngineOption):
+class VllmServer(ServerOption):
     """Servers of vLLM 0.31 or later, started beside the run; docs/engines.md says how."""
 
-    url: str | Sequence[str]  # such as http://127.0.0.1:8000; several: [http://...,http://...]
+    program = "vllm"
+
+    url: str | Sequence[str]  # http://127.0.0.1:8000; [http://...,...]; auto: of `tandem engines`
     folder: str  # weights are handed over in it: the server sees it under the same path
     api_key_env: str | None = None  # name of the environment variable with the server's --api-key
     model: str | None = None  # name that the weights are served under; None: the server's first
@@ -42,6 +47,8 @@ class VllmServer(EngineOption):
         for name in ("concurrency", "timeout", "patience", "max_reply_bytes"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{WHERE}.{name}={getattr(self, name)}: must be positive")
+        if self.url == AUTO:
+            return
         if not self.urls:
             raise ValueError(f"{WHERE}.url=[]: give the address of one server at least")
         try:
@@ -52,7 +59,21 @@ class VllmServer(EngineOption):
 
     @property
     def urls(self) -> Sequence[str]:
+        """Where they are; waits for those that write their addresses themselves."""
+        if self.url == AUTO:
+            return find_urls(Path(self.folder).expanduser(), patience=self.patience)
         return (self.url,) if isinstance(self.url, str) else tuple(self.url)
+
+    def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
+        """As `tandem engines` starts one; vLLM 0.32 or later."""
+        return serve(
+            served,
+            sampling,
+            lora,
+            name=self.model,
+            concurrency=self.concurrency,
+            sleeps=self.sleeps,
+        )
 
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
         """One of the servers; patience: in place of its own."""
@@ -128,8 +149,8 @@ class VllmServer(EngineOption):
             )
 
     def host(self, policy: Hostable) -> RolloutEngine:
-        store = WeightStore(Path(self.folder).expanduser())
-        patience = self.patience if len(self.urls) == 1 else self.patience / FLEET
+        store, urls = WeightStore(Path(self.folder).expanduser()), self.urls
+        patience = self.patience if len(urls) == 1 else self.patience / FLEET
         clients = [
             VllmClient(
                 self.endpoint(url, patience=patience),
@@ -139,7 +160,7 @@ class VllmServer(EngineOption):
                 vocabulary=policy.vocabulary,
                 concurrency=self.concurrency,
             )
-            for url in self.urls
+            for url in urls
         ]
         return clients[0] if len(clients) == 1 else Fleet(clients, concurrency=self.concurrency)
 

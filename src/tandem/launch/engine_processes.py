@@ -1,0 +1,143 @@
+"""Processes of engines: started, waited for, started again when they end, and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tandem.stop import EngineUnavailable
+
+POLL = 0.5  # seconds between two looks at the servers
+PROBE, PROBES = 2.0, 5.0  # seconds that a server that is up has for an answer, and between two
+SILENCE = 120.0  # seconds without an answer, after which a server that was up is started again
+GRACE = 20.0  # seconds that a server has to end before it is killed
+TAIL = 15  # lines of a log that are shown
+PR_SET_PDEATHSIG = 1  # of Linux' prctl: a signal for a process whose parent ends
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineProcess:
+    """One server, with a session of its own: whatever it starts ends with it."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    url: str
+    log: Path
+    restarts: int = 0
+    is_up: bool = False
+    process: subprocess.Popen | None = None
+    since: float = field(default_factory=time.monotonic)  # of its start, or of its last answer
+    probed: float = 0.0
+
+    def start(self) -> None:
+        """Its output goes to the end of its log."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self.words,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        self.since, self.is_up = time.monotonic(), False
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=PROBE):
+                return True
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def signal(self, number: int) -> None:
+        """To all processes of its session."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL:])
+
+
+def _end_with_parent() -> None:
+    """In the new process: even a parent that is killed leaves none behind."""
+    if os.uname().sysname == "Linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@dataclass(slots=True, kw_only=True)
+class Watcher:
+    """Servers that are to stay up."""
+
+    servers: Sequence[EngineProcess]
+    startup: float  # seconds until a server answers
+    restarts: int  # of each server
+    say: Callable[[str], None]
+
+    def start(self) -> None:
+        for server in self.servers:
+            server.start()
+
+    @property
+    def up(self) -> int:
+        return sum(server.is_up for server in self.servers)
+
+    def look(self) -> None:
+        """Once at every server. Raises EngineUnavailable where one was started too often."""
+        for place, server in enumerate(self.servers):
+            fault = self._fault(server, f"server {place}")
+            if fault:
+                self._start_again(server, f"server {place} {fault}")
+
+    def _fault(self, server: EngineProcess, name: str) -> str:
+        """What is wrong; nothing if it runs, or may still come."""
+        assert server.process is not None, "start() comes first"
+        now = time.monotonic()
+        if (code := server.process.poll()) is not None:
+            return f"ended with code {code}"
+        if now < server.probed + (PROBES if server.is_up else 0):
+            return ""
+        server.probed = now
+        if server.answers():
+            if not server.is_up:
+                self.say(f"{name} is up after {now - server.since:.0f} s: {server.url}")
+            server.is_up, server.since = True, now
+            return ""
+        limit = SILENCE if server.is_up else self.startup
+        return f"gave no answer for {limit:.0f} s" if now - server.since > limit else ""
+
+    def _start_again(self, server: EngineProcess, what: str) -> None:
+        server.signal(signal.SIGKILL)
+        server.process.wait()
+        if server.restarts == self.restarts:
+            raise EngineUnavailable(
+                f"{what}, after {self.restarts} restarts; the end of {server.log}:\n{server.tail()}"
+            )
+        server.restarts += 1
+        self.say(f"{what}; started again ({server.restarts} of {self.restarts}); see {server.log}")
+        server.start()
+
+    def stop(self) -> None:
+        """End all servers, and whatever they started."""
+        for server in self.servers:
+            server.signal(signal.SIGTERM)
+        end = time.monotonic() + GRACE
+        for server in self.servers:
+            if server.process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    server.process.wait(max(end - time.monotonic(), 0))
+            server.signal(signal.SIGKILL)  # its engine is a process of its own
+            if server.process is not None:
+                server.process.wait()

@@ -1,0 +1,52 @@
+"""Servers of engines as `tandem engines` starts them: what is served, where, and by which words."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tandem.policies.engines.protocol import EngineOption
+from tandem.policies.language.records import Sampling
+from tandem.policies.lora import Lora
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A model on the devices of one server."""
+
+    path: str  # a folder in Hugging Face format, or a name on the hub
+    dtype: str  # float32, bfloat16 or auto
+    host: str
+    port: int
+    devices: Sequence[str]  # numbers of GPUs; none: the CPU
+    memory: float  # share of each GPU's that the server takes
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """How a server is started: `words` follow the program."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+
+
+class ServerOption(EngineOption):
+    """An engine whose servers `tandem engines` can start. A plugin's can be one, too."""
+
+    program: str  # that is started, such as vllm
+    folder: str  # where the addresses of its servers are written for `rollout.engine.url=auto`
+    url: str | Sequence[str]
+
+    @abstractmethod
+    def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
+        """With all that the client of this engine needs; `GET /health` answers 200 once it is up.
+
+        Raises ValueError for what no server can do.
+        """

@@ -1,0 +1,49 @@
+"""The command line of `vllm serve` that the client needs: no flag of it is typed twice."""
+
+from __future__ import annotations
+
+from tandem.policies.engines.serving import Command, Served
+from tandem.policies.language.records import Sampling
+from tandem.policies.lora import Lora
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM has room for
+OF_CLIENTS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+def serve(
+    served: Served,
+    sampling: Sampling,
+    lora: Lora | None,
+    *,
+    name: str | None,
+    concurrency: int,
+    sleeps: bool,
+) -> Command:
+    """name: of the model, as it is asked for; concurrency: rows in flight."""
+    words = ["serve", served.path, "--host", served.host, "--port", str(served.port)]
+    words += ["--dtype", served.dtype, "--max-num-seqs", str(concurrency), "--enable-scale-out"]
+    words += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+    if sampling.max_prompt_tokens is not None:
+        room = sampling.max_prompt_tokens + sampling.max_new_tokens
+        words += ["--max-model-len", str(room)]
+    if name is not None:
+        words += ["--served-model-name", name]
+    if sleeps:
+        words += ["--enable-sleep-mode"]
+    if lora is not None:
+        words += ["--enable-lora", "--max-lora-rank", str(room_for_rank(lora.r))]
+        words += ["--max-loras", str(sampling.staleness + 2)]  # a new one comes before an old goes
+    if not served.devices:
+        return Command(words=[*words, "--enforce-eager"], environment=OF_CLIENTS | ON_CPU)
+    words += ["--gpu-memory-utilization", str(served.memory)]
+    words += ["--tensor-parallel-size", str(len(served.devices))]
+    on_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(served.devices)}
+    return Command(words=words, environment=OF_CLIENTS | on_gpus)
+
+
+def room_for_rank(rank: int) -> int:
+    """The least that vLLM can be started with. Raises ValueError for a rank beyond all."""
+    if rank > RANKS[-1]:
+        raise ValueError(f"model.lora.r={rank}: vLLM serves adapters up to rank {RANKS[-1]}")
+    return next(room for room in RANKS if room >= rank)

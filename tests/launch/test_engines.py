@@ -1,0 +1,282 @@
+"""`tandem engines`: servers that are started with the right words, watched, and ended."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tandem.config import ConfigError
+from tandem.launch import engine_processes
+from tandem.launch.engine_processes import EngineProcess, Watcher
+from tandem.launch.engines import Servers, compose_run, make_help, plan, read
+from tandem.policies.engines.addresses import AddressFile, find_urls
+from tandem.policies.engines.vllm_server import VllmServer
+from tandem.stop import EngineUnavailable
+
+FAKE = Path(__file__).parent / "fake_vllm.py"
+RUN = (
+    "model=hf", "model.path=MODEL", "data=sort_letters", "rollout.max_new_tokens=6",
+    "rollout.max_prompt_tokens=20",
+)  # fmt: skip
+LORA = "model.lora={r: 12, alpha: 12, target_modules: all-linear}"
+SOON = 20.0  # seconds
+SLOW = pytest.mark.slow
+
+
+def planned(tmp_path, *words, run=RUN):
+    servers, overrides = read([*words, *run, f"cache_dir={tmp_path}"])
+    assert servers.devices
+    return plan(servers, compose_run(overrides))
+
+
+def follows(words, flag):
+    """What stands behind a flag, which stands there once."""
+    assert words.count(flag) == 1
+    return dict(pairwise(words))[flag]
+
+
+def test_a_server_is_started_with_what_the_run_needs_and_nothing_is_typed_twice(tmp_path):
+    run = (*RUN, LORA, "rollout.engine.sleeps=true", "rollout.engine.concurrency=64")
+    processes, folder = planned(tmp_path, "gpus=4-7", "tensor_parallel=2", "program=vllm", run=run)
+    first = processes[0]
+    assert folder == tmp_path / "engine"
+    assert first.words[:3] == ["vllm", "serve", "MODEL"]
+    said = {
+        "--max-model-len": "26", "--max-lora-rank": "16", "--max-num-seqs": "64",
+        "--logprobs-mode": "processed_logprobs", "--generation-config": "vllm",
+        "--dtype": "float32", "--tensor-parallel-size": "2", "--port": "8000",
+    }  # fmt: skip
+    assert {flag: follows(first.words, flag) for flag in said} == said
+    assert {"--enable-lora", "--enable-sleep-mode", "--enable-scale-out"} < set(first.words)
+    assert [p.environment["CUDA_VISIBLE_DEVICES"] for p in processes] == ["4,5", "6,7"]
+    assert first.environment["VLLM_SERVER_DEV_MODE"] == "1"
+    assert [p.url for p in processes] == ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]
+
+
+REFUSED = {
+    ("model=hf",): "gpus is missing",
+    ("gpus=4-x",): "gpus=4-x: expected numbers such as 4-7",
+    ("gpus=0,1,1",): "each once",
+    ("gpus=0-2", "tensor_parallel=2"): "multiple of tensor_parallel=2",
+    ("gpus=0", "port=0"): "port=0: must be in 1",
+    ("gpus=0", "restarts=many"): "restarts=many: expected a number",
+    ("gpus=0", "program=vllm", "rollout=local"): "asks no server; set rollout=vllm_server",
+    ("gpus=0", "program=vllm", "model.path=null"): "model.path is null",
+    ("gpus=0", "program=vllm", LORA, "warm_start=['algorithm=sft']"): "give continue_from=RUN",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_cannot_be_started_is_refused_in_one_line(words, tmp_path):
+    with pytest.raises(ConfigError, match=REFUSED[words]):
+        planned(tmp_path, *words[:1], run=(*RUN, *words[1:]))
+
+
+def test_a_missing_engine_is_told_with_the_key_that_names_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("VLLM_HOME", raising=False)
+    with pytest.raises(ConfigError, match="vllm is not installed here; give program=ENV"):
+        planned(tmp_path, "gpus=0")
+
+
+def test_help_explains_every_key_and_the_address_auto():
+    said = make_help()
+    assert all(f"  {name}=" in said for name in Servers.__slots__)
+    assert "rollout.engine.url=auto" in said
+
+
+# The addresses.
+
+
+def test_addresses_are_found_once_every_server_in_the_folder_is_up(tmp_path, monkeypatch):
+    near = AddressFile(folder=tmp_path, urls=["http://a:1"])
+    near.write(ready=True)
+    far = tmp_path / "servers-elsewhere-1.json"
+    said = {"host": "elsewhere", "pid": 1, "urls": ["http://b:1", "http://b:2"]}
+    far.write_text(json.dumps({**said, "ready": False}))
+    with pytest.raises(ValueError, match=r"url=auto: engines are not up in .* within .*=0 s"):
+        find_urls(tmp_path, patience=0)
+    threading.Timer(0.2, lambda: far.write_text(json.dumps({**said, "ready": True}))).start()
+    found = find_urls(tmp_path, patience=SOON)
+    assert sorted(found) == ["http://a:1", "http://b:1", "http://b:2"]
+
+
+def test_a_run_with_url_auto_asks_the_servers_that_stand_there(tmp_path):
+    AddressFile(folder=tmp_path, urls=["http://a:1", "http://b:1"]).write(ready=True)
+    option = VllmServer(url="auto", folder=str(tmp_path))
+    assert list(option.urls) == ["http://a:1", "http://b:1"]
+
+
+def test_what_a_killed_command_left_is_no_address(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    said = {"host": socket.gethostname(), "pid": gone.pid, "urls": ["http://a:1"], "ready": True}
+    (tmp_path / "servers-here-1.json").write_text(json.dumps(said))
+    with pytest.raises(ValueError, match="engines have written no address"):
+        find_urls(tmp_path, patience=0)
+    assert not list(tmp_path.iterdir())
+
+
+# The processes.
+
+
+@pytest.fixture
+def port():
+    """The first of two free ones."""
+    with socket.socket() as first, socket.socket() as second:
+        while True:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            second.bind(("127.0.0.1", port + 1))
+            return port
+
+
+def fake(root: Path, ports, *flags) -> Watcher:
+    """Two servers, the second of which may be given flags."""
+    said = []
+    servers = [
+        EngineProcess(
+            words=[sys.executable, str(FAKE), "--port", str(ports + place), *(flags * place)],
+            environment={"FAKE_VLLM": str(root / "starts")},
+            url=f"http://127.0.0.1:{ports + place}",
+            log=root / f"log-{place}",
+        )
+        for place in (0, 1)
+    ]
+    return Watcher(servers=servers, startup=SOON, restarts=1, say=said.append)
+
+
+def look_until(watcher, holds):
+    end = time.monotonic() + SOON
+    while not holds():
+        assert time.monotonic() < end, [server.tail() for server in watcher.servers]
+        watcher.look()
+        time.sleep(0.02)
+
+
+def started(root):
+    file = root / "starts"
+    return [json.loads(x) for x in file.read_text().splitlines()] if file.is_file() else []
+
+
+def lives(pid):
+    """Whether it runs; what ended and nobody has asked for yet does not."""
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_server_that_ends_is_started_again_and_all_end_with_what_they_started(tmp_path, port):
+    watcher = fake(tmp_path, port)
+    watcher.start()
+    try:
+        look_until(watcher, lambda: watcher.up == 2)
+        (first, engine), words = started(tmp_path)[0]["pids"], started(tmp_path)[0]["words"]
+        os.kill(first, signal.SIGKILL)
+        look_until(watcher, lambda: watcher.up == 2 and len(started(tmp_path)) == 3)
+        assert started(tmp_path)[2]["words"] == words
+        assert not lives(engine), "its engine would keep the GPU's memory"
+    finally:
+        watcher.stop()
+    assert not any(lives(pid) for start in started(tmp_path) for pid in start["pids"])
+
+
+def test_a_server_that_never_comes_up_is_given_up_with_its_last_words(tmp_path, port):
+    watcher = fake(tmp_path, port, "--broken")
+    watcher.start()
+    try:
+        with pytest.raises(EngineUnavailable) as stopped:
+            look_until(watcher, lambda: False)
+    finally:
+        watcher.stop()
+    assert "server 1 ended with code 1, after 1 restarts" in str(stopped.value)
+    assert "no room for the model" in str(stopped.value)
+
+
+def test_a_server_that_falls_silent_is_started_again(tmp_path, port, monkeypatch):
+    watcher = fake(tmp_path, port)
+    watcher.start()
+    try:
+        look_until(watcher, lambda: watcher.up == 2)
+        for name, value in (("SILENCE", 0.3), ("PROBE", 0.1), ("PROBES", 0.1)):
+            monkeypatch.setattr(engine_processes, name, value)
+        watcher.servers[0].signal(signal.SIGSTOP)
+        look_until(watcher, lambda: watcher.servers[0].restarts == 1)
+        look_until(watcher, lambda: watcher.up == 2)
+    finally:
+        watcher.stop()
+
+
+class Command:
+    """A running `tandem engines` of two fake servers."""
+
+    def __init__(self, root: Path, ports, *words):
+        self.starts, self.folder = root / "starts", root / "engine"
+        program = root / "vllm"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+        program.chmod(program.stat().st_mode | stat.S_IEXEC)
+        line = (sys.executable, "-m", "tandem", "engines", "gpus=cpu:2", f"program={program}")
+        self.process = subprocess.Popen(
+            [*line, *RUN, f"cache_dir={root}", f"port={ports}", *words],
+            env=os.environ | {"FAKE_VLLM": str(self.starts)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def started(self):
+        return started(self.starts.parent)
+
+    def pids(self):
+        return [pid for start in self.started() for pid in start["pids"]]
+
+    def wait_for(self, holds):
+        end = time.monotonic() + SOON
+        while not holds():
+            assert time.monotonic() < end, self.process.communicate(timeout=1)[0]
+            time.sleep(0.05)
+
+    def is_ready(self):
+        files = self.folder.glob("servers-*.json")
+        return any(json.loads(file.read_text())["ready"] for file in files)
+
+    def are_gone(self):
+        return not any(map(lives, self.pids()))
+
+
+@SLOW
+def test_the_command_ends_its_servers_when_it_is_told_to(tmp_path, port):
+    command = Command(tmp_path, port)
+    command.wait_for(command.is_ready)
+    assert find_urls(command.folder, patience=0) == [f"http://127.0.0.1:{port + i}" for i in (0, 1)]
+    os.kill(command.started()[0]["pids"][0], signal.SIGKILL)
+    command.wait_for(lambda: len(command.started()) == 3)
+    command.process.send_signal(signal.SIGTERM)
+    said = command.process.communicate(timeout=SOON)[0]
+    assert command.process.returncode == 0
+    assert "ended with code -9; started again (1 of 3)" in said
+    assert command.are_gone()
+    assert not list(command.folder.glob("servers-*.json"))
+
+
+@SLOW
+def test_a_killed_command_leaves_no_server_behind(tmp_path, port):
+    command = Command(tmp_path, port)
+    command.wait_for(command.is_ready)
+    command.process.kill()
+    command.process.wait()
+    servers = [start["pids"][0] for start in command.started()]
+    command.wait_for(lambda: not any(map(lives, servers)))
+    for pid in filter(lives, command.pids()):  # of vLLM, an engine whose server ended ends itself
+        os.kill(pid, signal.SIGKILL)
