@@ -120,8 +120,8 @@ WRONG = {
     ),
     f"{ENGINE} rollout.engine.concurrency=0": "rollout.engine.concurrency=0: must be positive",
     f"{ENGINE} algorithm.entropy.target=0.5": (
-        "algorithm.entropy.target is compared with the entropy of what was sampled from, which a "
-        "server does not report; set it to null, or rollout=local"
+        "algorithm.entropy.target is compared with the entropy of what was sampled from, which "
+        "rollout=vllm_server does not report; set it to null, or rollout=local"
     ),
     f"model=tiny_flow {ENGINE}": (
         "rollout=vllm_server samples tokens, but model=tiny_flow makes pictures; leave rollout as "
