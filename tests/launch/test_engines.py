@@ -209,7 +209,7 @@ def test_a_server_that_falls_silent_is_started_again(tmp_path, port, monkeypatch
     watcher.start()
     try:
         look_until(watcher, lambda: watcher.up == 2)
-        for name, value in (("SILENCE", 0.3), ("PROBE", 0.1), ("PROBES", 0.1)):
+        for name, value in (("SILENCE", 0.8), ("PROBE", 0.4), ("PROBES", 0.1)):
             monkeypatch.setattr(engine_processes, name, value)
         watcher.servers[0].signal(signal.SIGSTOP)
         look_until(watcher, lambda: watcher.servers[0].restarts == 1)

@@ -66,14 +66,8 @@ class VllmServer(ServerOption):
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
         """As `tandem engines` starts one; vLLM 0.32 or later."""
-        return serve(
-            served,
-            sampling,
-            lora,
-            name=self.model,
-            concurrency=self.concurrency,
-            sleeps=self.sleeps,
-        )
+        own = {"name": self.model, "concurrency": self.concurrency, "sleeps": self.sleeps}
+        return serve(served, sampling, lora, **own)
 
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
         """One of the servers; patience: in place of its own."""
