@@ -67,9 +67,10 @@ def algorithm_of(name):
     return compose([f"algorithm={name}", "model=tiny_lm", *overrides]).algorithm
 
 
-def gradient(name, *, packing, budget, tmp_path, critic="head", **options):
+def gradient(name, *, packing, budget, tmp_path, critic="head", share_prompts=False, **options):
     algorithm = build(algorithm_of(name))
-    policy = small(algorithm.needs, packing=packing, critic=critic, **options)
+    own = {"packing": packing, "critic": critic, "share_prompts": share_prompts}
+    policy = small(algorithm.needs, **own, **options)
     torch.manual_seed(0)
     for parameter in policy.trainable().values():  # at random weights attention hardly matters
         parameter.data += 0.1 * torch.randn_like(parameter)

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,24 +17,20 @@ from torch.utils.checkpoint import checkpoint
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.critic import Critic
+from tandem.policies.language.layout_probes import choose_layout, shares_prompts
+from tandem.policies.language.prefix import Prefix, shared
 from tandem.policies.language.pretrained import (
     Numerics,
-    arguments,
     logits_are_head_of_trunk,
-    probed,
 )
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import (
-    Layout,
-    LayoutFn,
-    keeps_rows_apart,
-    packed,
-    packed_in_one,
-    padded,
-)
+from tandem.policies.language.rows import Layout, padded
 from tandem.policies.language.sampling import entropy_of, widened
 from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, concat, take
+
+if TYPE_CHECKING:
+    from transformers import Cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,10 +90,24 @@ class Trunk:
             # Activations are recomputed in train mode only, and sampling must never be in it.
             self.layers.train(torch.is_grad_enabled())
         where = {} if layout.position is None else {"position_ids": layout.position}
-        out = self.run(input_ids=layout.tokens, use_cache=False, **where)
+        if layout.prefix is not None:
+            where |= self.remember(layout.prefix, layout.tokens)
+        out = self.run(input_ids=layout.tokens, use_cache=layout.prefix is not None, **where)
         if self.checkpoints:
             self.layers.eval()
         return out
+
+    def remember(self, prefix: Prefix, rows: Tensor) -> dict[str, Cache | Tensor]:
+        """What stands before the rows [R, S] is read once, and seen by each."""
+        out = self.run(
+            input_ids=prefix.tokens,
+            attention_mask=prefix.mask,
+            position_ids=(prefix.mask.cumsum(1) - 1).clamp(min=0),
+            use_cache=True,
+        )
+        out.past_key_values.reorder_cache(prefix.of_row)
+        mask = torch.cat([prefix.mask[prefix.of_row], torch.ones_like(rows)], 1)
+        return {"past_key_values": out.past_key_values, "attention_mask": mask}
 
 
 class TokenLogProbComputer:
@@ -120,9 +130,10 @@ class TokenLogProbComputer:
         self.critic = critic
         apart = critic is not None and critic.layers is not None
         self.own_trunk = Trunk(critic.layers, numerics) if apart else None
-        self.lay = self.layout_of_rows()
+        self.lay = choose_layout(model, self.trunk.layers, self.forward, numerics)
         # Whether rows share a row of the pass, and none of it is padding but a little.
         self.packs = self.lay is not padded
+        self.shares = shares_prompts(model, self.trunk.layers, self.forward, numerics)
         self.weights = Replicated()
 
     def __call__(
@@ -136,7 +147,7 @@ class TokenLogProbComputer:
     def said(self, sample: TokenSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
         """name -> [B, T], 0 outside the mask."""
         places = TokenIndex.of(sample, mask)
-        layout = self.lay(sample.tokens, places.read(len(mask)))
+        layout = self.layout_of(sample, places.read(len(mask)))
         states = places.gather(self.forward(layout), layout.start)
         head = self.model.get_output_embeddings() if self.splits else nn.Identity()
         numbers = token_logp(
@@ -152,6 +163,14 @@ class TokenLogProbComputer:
         blank, where = torch.zeros_like(mask), (places.row, places.step)
         return {n: blank.to(x.dtype).index_put(where, x) for n, x in numbers.items()}
 
+    def layout_of(self, sample: TokenSample, read: Tensor) -> Layout:
+        """Rows behind the prompts they share where that pays, else as all are laid out. read: [B].
+
+        A second pass over sharded weights is one that other ranks might not make.
+        """
+        behind = shared(sample, read) if self.shares and not self.weights.paced else None
+        return self.lay(sample.tokens, read) if behind is None else behind
+
     def forward(self, layout: Layout) -> Tensor:
         """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""
         out = self.trunk(layout)
@@ -162,30 +181,6 @@ class TokenLogProbComputer:
         if self.own_trunk is not None:
             states = places.gather(self.own_trunk(layout).last_hidden_state, layout.start)
         return self.critic(states)
-
-    def layout_of_rows(self) -> LayoutFn:
-        """How rows are laid out for good: packed only if the network keeps packed rows apart.
-
-        Raises ValueError where packing was asked for and it does not.
-        """
-        asked = self.numerics.packing
-        if asked is False:
-            return padded
-        if "position_ids" in arguments(type(self.trunk.layers)) and self._keeps_rows_apart():
-            return packed_in_one if self.numerics.flash else packed
-        reason = (
-            f"{type(self.model).__name__} does not keep apart rows that share a pass, as its "
-            "attention ignores where a row begins, or it remembers in another way"
-        )
-        if asked is True:
-            raise ValueError(f"model.packing=true: {reason}; set model.packing=false")
-        warnings.warn(f"model.packing={asked}: {reason}; they are padded", stacklevel=2)
-        return padded
-
-    def _keeps_rows_apart(self) -> bool:
-        embeddings = self.model.get_input_embeddings().weight
-        with probed(self.model):
-            return keeps_rows_apart(self.forward, len(embeddings), embeddings)
 
     @torch.no_grad()
     def in_parts(

@@ -68,6 +68,7 @@ class LanguagePolicy(EngineMixin):
         gradient_checkpointing: bool = False,
         torch_compile: bool = False,
         packing: Packing = "auto",
+        share_prompts: bool = True,
         liger: bool = False,
         lora: Lora | None = None,
         critic: Kind = "head",
@@ -85,6 +86,7 @@ class LanguagePolicy(EngineMixin):
             gradient_checkpointing=gradient_checkpointing,
             torch_compile=torch_compile,
             packing=packing,
+            share_prompts=share_prompts,
             liger=liger,
         )
         self.lora, self.kind_of_critic = lora, critic

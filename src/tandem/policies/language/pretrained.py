@@ -27,6 +27,7 @@ class Numerics:
     gradient_checkpointing: bool = False
     torch_compile: bool = False
     packing: Packing = False  # rows of a training forward share its rows; auto: if they can
+    share_prompts: bool = True  # a training forward reads a prompt once for its neighbours' answers
     liger: bool = False  # fused kernels
 
     @property

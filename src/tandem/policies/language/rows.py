@@ -7,7 +7,8 @@ without a mask and a cache that is what keeps transformers' attention within it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,10 +18,10 @@ from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import Answers, Sampling, TokenSample
 from tandem.types import Prompt, Rollout
 
+if TYPE_CHECKING:
+    from tandem.policies.language.prefix import Prefix
+
 EMPTY = 1 / 16  # share of places that may stay empty, beside those that are taken
-# Parts of what a neighbour would change in a row, in wide and in narrow dtypes.
-ALONE = 1e-3, 0.05  # that a packed row may differ by from a row alone: passes of other shapes round
-APART = 1e-5, 0.0  # that other neighbours may change: in passes of one shape, experts alone round
 
 
 def check_room(encoded: Sequence[list[int]], sampling: Sampling, positions: int | None) -> None:
@@ -150,6 +151,7 @@ class Layout:
     position: Tensor | None = (
         None  # [R, S] int64 of each token in its own row; None: rows are apart
     )
+    prefix: Prefix | None = None  # what stands before the rows; None: nothing
 
 
 LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of each row are read [B])
@@ -217,27 +219,3 @@ def _laid(tokens: Tensor, read: Tensor, start: Tensor, shape: tuple[int, int]) -
         start=start,
         position=blank.index_put((place,), column).view(shape),
     )
-
-
-@torch.no_grad()
-def keeps_rows_apart(states: Callable[[Layout], Tensor], vocabulary: int, like: Tensor) -> bool:
-    """Whether a network says the same of a row beside others as of the row alone, to rounding, and
-    beside any others, to the last bit of a narrow dtype: a small leak would pass for rounding.
-
-    states: what it says of every place, [R, S, D]. Measured against what it says when the rows
-    are one long text, so that neither its size nor its depth matters.
-    """
-    tokens = (torch.arange(24, device=like.device) % vocabulary).view(3, 8)
-    read = torch.tensor([5, 8, 7], device=like.device)
-    others = tokens.clone()
-    others[::2] = (others[::2] + 1) % vocabulary  # on both sides of the second row
-    alone, beside = padded(tokens, read), packed_in_one(tokens, read)
-    layouts = alone, beside, packed_in_one(others, read), replace(beside, position=None)
-    row, column = (torch.arange(8, device=like.device) < read[:, None]).nonzero(as_tuple=True)
-    want, got, among_others, as_one = (
-        states(layout).flatten(0, 1)[layout.start[row] + column].float() for layout in layouts
-    )
-    leak, second = (as_one - want).norm(), row == 1
-    narrow = like.dtype not in (torch.float32, torch.float64)
-    as_alone = (got - want).norm() <= ALONE[narrow] * leak
-    return bool(as_alone and (among_others - got)[second].norm() <= APART[narrow] * leak)

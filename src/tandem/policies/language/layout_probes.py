@@ -1,0 +1,122 @@
+"""Probes of how a network may read rows: several in one row of a pass, and a prompt once for all
+that answer it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from tandem.policies.language.prefix import behind_prompts
+from tandem.policies.language.pretrained import Numerics, arguments, probed
+from tandem.policies.language.records import TokenSample
+from tandem.policies.language.rows import Layout, LayoutFn, packed, packed_in_one, padded
+
+# Parts of what a neighbour would change in a row, in wide and in narrow dtypes.
+ALONE = 1e-3, 0.05  # that a packed row may differ by from a row alone: passes of other shapes round
+APART = 1e-5, 0.0  # that other neighbours may change: in passes of one shape, experts alone round
+
+Forward = Callable[[Layout], Tensor]  # what a network says of every place, [R, S, D]
+
+
+def choose_layout(
+    model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics
+) -> LayoutFn:
+    """How rows are laid out for good: packed only if the network keeps packed rows apart.
+
+    Raises ValueError where packing was asked for and it does not.
+    """
+    asked = numerics.packing
+    if asked is False:
+        return padded
+    embeddings = model.get_input_embeddings().weight
+    with probed(model):
+        if "position_ids" in arguments(type(layers)) and keeps_rows_apart(
+            forward, len(embeddings), embeddings
+        ):
+            return packed_in_one if numerics.flash else packed
+    reason = (
+        f"{type(model).__name__} does not keep apart rows that share a pass, as its "
+        "attention ignores where a row begins, or it remembers in another way"
+    )
+    if asked is True:
+        raise ValueError(f"model.packing=true: {reason}; set model.packing=false")
+    warnings.warn(f"model.packing={asked}: {reason}; they are padded", stacklevel=3)
+    return padded
+
+
+def shares_prompts(
+    model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics
+) -> bool:
+    """Whether a prompt may be read once for the rows that answer it: recomputation keeps no keys
+    and values, and not every family keeps those of each token."""
+    if numerics.gradient_checkpointing or numerics.torch_compile or numerics.flash:
+        return False
+    takes = {"position_ids", "past_key_values"} <= arguments(type(layers))
+    if not (numerics.share_prompts and takes):
+        return False
+    embeddings = model.get_input_embeddings().weight
+    with probed(model):
+        return keeps_every_token(layers, embeddings) and keeps_prompts(
+            forward, len(embeddings), embeddings
+        )
+
+
+@torch.no_grad()
+def keeps_every_token(layers: nn.Module, like: Tensor) -> bool:
+    """Whether every layer remembers keys and values of all tokens, and nothing else."""
+    from transformers.cache_utils import DynamicLayer
+
+    tokens = torch.zeros(1, 2, dtype=torch.int64, device=like.device)
+    remembered = layers(input_ids=tokens, use_cache=True).past_key_values.layers
+    return all(type(layer) is DynamicLayer for layer in remembered)
+
+
+@torch.no_grad()
+def keeps_prompts(states: Forward, vocabulary: int, like: Tensor) -> bool:
+    """Whether a network says the same of an answer behind a prompt that was read before, beside
+    prompts of other lengths, as of the row alone, to rounding.
+
+    states: as of `keeps_rows_apart`. Measured against what it says where the prompts are swapped.
+    """
+    tokens = (torch.arange(32, device=like.device) % vocabulary).view(4, 8)
+    tokens[1, :5], tokens[3, :3] = tokens[0, :5], tokens[2, :3]
+    prompt = torch.tensor([5, 5, 3, 3], device=like.device)
+    sample = TokenSample(tokens=tokens, prompt_length=prompt, temperature=prompt.float())
+    shared = behind_prompts(sample, torch.full_like(prompt, 8))
+    swapped = replace(shared, prefix=replace(shared.prefix, of_row=1 - shared.prefix.of_row))
+    alone = padded(tokens, torch.full_like(prompt, 8))
+    row, step = (torch.arange(5, device=like.device) < 9 - prompt[:, None]).nonzero(as_tuple=True)
+    want, got, others = (
+        states(layout).flatten(0, 1)[layout.start[row] + prompt[row] - 1 + step].float()
+        for layout in (alone, shared, swapped)
+    )
+    narrow = like.dtype not in (torch.float32, torch.float64)
+    return bool((got - want).norm() <= ALONE[narrow] * (others - want).norm())
+
+
+@torch.no_grad()
+def keeps_rows_apart(states: Callable[[Layout], Tensor], vocabulary: int, like: Tensor) -> bool:
+    """Whether a network says the same of a row beside others as of the row alone, to rounding, and
+    beside any others, to the last bit of a narrow dtype: a small leak would pass for rounding.
+
+    states: what it says of every place, [R, S, D]. Measured against what it says when the rows
+    are one long text, so that neither its size nor its depth matters.
+    """
+    tokens = (torch.arange(24, device=like.device) % vocabulary).view(3, 8)
+    read = torch.tensor([5, 8, 7], device=like.device)
+    others = tokens.clone()
+    others[::2] = (others[::2] + 1) % vocabulary  # on both sides of the second row
+    alone, beside = padded(tokens, read), packed_in_one(tokens, read)
+    layouts = alone, beside, packed_in_one(others, read), replace(beside, position=None)
+    row, column = (torch.arange(8, device=like.device) < read[:, None]).nonzero(as_tuple=True)
+    want, got, among_others, as_one = (
+        states(layout).flatten(0, 1)[layout.start[row] + column].float() for layout in layouts
+    )
+    leak, second = (as_one - want).norm(), row == 1
+    narrow = like.dtype not in (torch.float32, torch.float64)
+    as_alone = (got - want).norm() <= ALONE[narrow] * leak
+    return bool(as_alone and (among_others - got)[second].norm() <= APART[narrow] * leak)
