@@ -7,8 +7,8 @@ from transformers import AutoModelForCausalLM
 
 from tandem import register_rollout_engine
 from tandem.policies.engines.protocol import RolloutEngine, Weights
+from tandem.policies.language.decoding import Local
 from tandem.policies.language.records import Answers
-from tandem.policies.language.sampling import Local
 
 
 @register_rollout_engine("copying")
