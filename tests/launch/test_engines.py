@@ -13,13 +13,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
-from tandem.config import ConfigError
+from tandem.config import ConfigError, build, check, compose
 from tandem.launch import engine_processes
+from tandem.launch.engine_plan import Servers, compose_run, plan
 from tandem.launch.engine_processes import EngineProcess, Watcher
-from tandem.launch.engines import Servers, compose_run, make_help, plan, read
+from tandem.launch.engines import make_help, read
+from tandem.launch.own_engines import devices_of, own_engines
 from tandem.policies.engines.addresses import AddressFile, find_urls
 from tandem.policies.engines.vllm_server import VllmServer
+from tandem.settings.settings import Devices
 from tandem.stop import EngineUnavailable
 
 FAKE = Path(__file__).parent / "fake_vllm.py"
@@ -30,6 +34,11 @@ RUN = (
 LORA = "model.lora={r: 12, alpha: 12, target_modules: all-linear}"
 SOON = 20.0  # seconds
 SLOW = pytest.mark.slow
+
+
+def write_fake(program: Path) -> None:
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
 
 
 def planned(tmp_path, *words, run=RUN):
@@ -53,7 +62,8 @@ def test_a_server_is_started_with_what_the_run_needs_and_nothing_is_typed_twice(
     said = {
         "--max-model-len": "26", "--max-lora-rank": "16", "--max-num-seqs": "64",
         "--logprobs-mode": "processed_logprobs", "--generation-config": "vllm",
-        "--dtype": "float32", "--tensor-parallel-size": "2", "--port": "8000",
+        "--dtype": "float32", "--gpu-memory-utilization": "0.9", "--tensor-parallel-size": "2",
+        "--port": "8000",
     }  # fmt: skip
     assert {flag: follows(first.words, flag) for flag in said} == said
     assert {"--enable-lora", "--enable-sleep-mode", "--enable-scale-out"} < set(first.words)
@@ -67,7 +77,7 @@ REFUSED = {
     ("gpus=4-x",): "gpus=4-x: expected numbers such as 4-7",
     ("gpus=0,1,1",): "each once",
     ("gpus=0-2", "tensor_parallel=2"): "multiple of tensor_parallel=2",
-    ("gpus=0", "port=0"): "port=0: must be in 1",
+    ("gpus=0", "port=99999"): "port=99999: must be in 0",
     ("gpus=0", "restarts=many"): "restarts=many: expected a number",
     ("gpus=0", "program=vllm", "rollout=local"): "asks no server; set rollout=vllm_server",
     ("gpus=0", "program=vllm", "model.path=null"): "model.path is null",
@@ -84,7 +94,7 @@ def test_what_cannot_be_started_is_refused_in_one_line(words, tmp_path):
 def test_a_missing_engine_is_told_with_the_key_that_names_one(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("VLLM_HOME", raising=False)
-    with pytest.raises(ConfigError, match="vllm is not installed here; give program=ENV"):
+    with pytest.raises(ConfigError, match="vllm is not installed here; set VLLM_HOME to its"):
         planned(tmp_path, "gpus=0")
 
 
@@ -92,6 +102,62 @@ def test_help_explains_every_key_and_the_address_auto():
     said = make_help()
     assert all(f"  {name}=" in said for name in Servers.__slots__)
     assert "rollout.engine.url=auto" in said
+
+
+# Engines of a run's own.
+
+
+def colocated(tmp_path, *words):
+    own = ("rollout=vllm_colocated", f"run_dir={tmp_path}", "trainer.accelerator=cpu")
+    return compose([*RUN, *own, *words])
+
+
+def test_a_run_starts_engines_that_sleep_on_its_own_devices_and_ends_them(tmp_path, monkeypatch):
+    program = tmp_path / "home" / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    write_fake(program)
+    monkeypatch.setenv("VLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FAKE_VLLM", str(tmp_path / "starts"))
+    cfg = colocated(tmp_path)
+    with own_engines(cfg, check(cfg).trainer):
+        (url,) = build(cfg.rollout).engine.urls
+        (start,) = started(tmp_path)
+        assert url.endswith(follows(start["words"], "--port"))
+        assert "--enable-sleep-mode" in start["words"]
+        assert all(map(lives, start["pids"]))
+    assert_gone(start["pids"])
+    assert not list((tmp_path / "engine").glob("servers-*.json"))
+
+
+def test_a_run_leaves_engines_alone_that_others_start(tmp_path):
+    cfg = colocated(tmp_path, "rollout.engine.starts=false")
+    with own_engines(cfg, check(cfg).trainer):
+        assert not (tmp_path / "engine").exists()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "devices", "said"),
+    [("gpu", 2, "0-1"), ("gpu", [3, 5], "3,5"), ("auto", "auto", "0-7"), ("cpu", 2, "cpu")],
+)
+def test_every_device_of_the_run_has_a_server(accelerator, devices, said, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    trainer = Devices(
+        accelerator=accelerator, devices=devices, num_nodes=1, strategy="auto", precision="32-true"
+    )
+    assert devices_of(trainer) == said
+
+
+COLOCATED = {
+    ("rollout.staleness=1",): "sleeps=true gives the memory for it away",
+    ("rollout.engine.url=http://127.0.0.1:1",): "starts its servers; leave url=auto",
+}
+
+
+@pytest.mark.parametrize("words", COLOCATED)
+def test_what_colocated_engines_cannot_do_is_refused(words, tmp_path):
+    with pytest.raises(ConfigError, match=COLOCATED[words]):
+        check(colocated(tmp_path, *words))
 
 
 # The addresses.
@@ -233,8 +299,7 @@ class Command:
     def __init__(self, root: Path, ports, *words):
         self.starts, self.folder = root / "starts", root / "engine"
         program = root / "vllm"
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
-        program.chmod(program.stat().st_mode | stat.S_IEXEC)
+        write_fake(program)
         line = (sys.executable, "-m", "tandem", "engines", "gpus=cpu:2", f"program={program}")
         self.process = subprocess.Popen(
             [*line, *RUN, f"cache_dir={root}", f"port={ports}", *words],

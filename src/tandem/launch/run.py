@@ -26,6 +26,7 @@ from tandem.launch.evaluation import evaluated
 from tandem.launch.initial_weights import check_engine, check_start, starting_weights
 from tandem.launch.inputs import read_inputs
 from tandem.launch.memory_estimate import estimate, state_of
+from tandem.launch.own_engines import own_engines
 from tandem.launch.people import doing, say
 from tandem.launch.ranks import join_ranks
 from tandem.legality import units
@@ -109,6 +110,8 @@ def run(
         if distributed.is_first() and not settings.evaluate:
             with refusing():
                 held.enter_context(claim_folder(run_dir))
+        if job == "train":
+            held.enter_context(own_engines(cfg, settings.trainer))
         return carry_out(cfg, settings, run_dir, overrides, data, job=job)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tandem.policies.engines.protocol import EngineOption
 from tandem.policies.language.records import Sampling
@@ -22,7 +23,6 @@ class Served:
     host: str
     port: int
     devices: Sequence[str]  # numbers of GPUs; none: the CPU
-    memory: float  # share of each GPU's that the server takes
 
     @property
     def url(self) -> str:
@@ -40,6 +40,7 @@ class Command:
 class ServerOption(EngineOption):
     """An engine whose servers `tandem engines` can start. A plugin's can be one, too."""
 
+    starts: ClassVar[bool] = False  # by the run itself, on its own devices
     program: str  # that is started, such as vllm
     folder: str  # where the addresses of its servers are written for `rollout.engine.url=auto`
     url: str | Sequence[str]

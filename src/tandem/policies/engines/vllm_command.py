@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tandem.policies.engines.serving import Command, Served
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
+
+if TYPE_CHECKING:
+    from tandem.policies.engines.vllm_server import VllmServer
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM has room for
 OF_CLIENTS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
-def serve(
-    served: Served,
-    sampling: Sampling,
-    lora: Lora | None,
-    *,
-    name: str | None,
-    concurrency: int,
-    sleeps: bool,
-) -> Command:
-    """name: of the model, as it is asked for; concurrency: rows in flight."""
+def serve(option: VllmServer, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
+    """As `option` asks for it."""
     words = ["serve", served.path, "--host", served.host, "--port", str(served.port)]
-    words += ["--dtype", served.dtype, "--max-num-seqs", str(concurrency), "--enable-scale-out"]
+    words += [
+        "--dtype",
+        served.dtype,
+        "--max-num-seqs",
+        str(option.concurrency),
+        "--enable-scale-out",
+    ]
     words += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     if sampling.max_prompt_tokens is not None:
         room = sampling.max_prompt_tokens + sampling.max_new_tokens
         words += ["--max-model-len", str(room)]
-    if name is not None:
-        words += ["--served-model-name", name]
-    if sleeps:
+    if option.model is not None:
+        words += ["--served-model-name", option.model]
+    if option.sleeps:
         words += ["--enable-sleep-mode"]
     if lora is not None:
         words += ["--enable-lora", "--max-lora-rank", str(room_for_rank(lora.r))]
         words += ["--max-loras", str(sampling.staleness + 2)]  # a new one comes before an old goes
     if not served.devices:
         return Command(words=[*words, "--enforce-eager"], environment=OF_CLIENTS | ON_CPU)
-    words += ["--gpu-memory-utilization", str(served.memory)]
+    words += ["--gpu-memory-utilization", str(option.memory)]
     words += ["--tensor-parallel-size", str(len(served.devices))]
     on_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(served.devices)}
     return Command(words=words, environment=OF_CLIENTS | on_gpus)

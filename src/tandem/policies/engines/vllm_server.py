@@ -42,13 +42,17 @@ class VllmServer(ServerOption):
     patience: float = 900.0  # seconds that one may be away; one of several, a quarter of it
     max_reply_bytes: int = 2**24
     sleeps: bool = False  # while the policy is trained: the server frees its memory
+    starts: bool = False  # by the run itself, one on each of its GPUs
+    memory: float = 0.9  # share of each GPU's, of a server that is started by us
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "timeout", "patience", "max_reply_bytes"):
+        for name in ("concurrency", "timeout", "patience", "max_reply_bytes", "memory"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{WHERE}.{name}={getattr(self, name)}: must be positive")
         if self.url == AUTO:
             return
+        if self.starts:
+            raise ValueError(f"{WHERE}.starts=true: the run starts its servers; leave url=auto")
         if not self.urls:
             raise ValueError(f"{WHERE}.url=[]: give the address of one server at least")
         try:
@@ -66,8 +70,7 @@ class VllmServer(ServerOption):
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
         """As `tandem engines` starts one; vLLM 0.32 or later."""
-        own = {"name": self.model, "concurrency": self.concurrency, "sleeps": self.sleeps}
-        return serve(served, sampling, lora, **own)
+        return serve(self, served, sampling, lora)
 
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
         """One of the servers; patience: in place of its own."""

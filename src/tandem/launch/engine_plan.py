@@ -1,0 +1,144 @@
+"""Plans of engines: which servers a run needs, on which devices, started by which words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config import ConfigError, build, compose
+from tandem.config.overrides import parse
+from tandem.launch.engine_processes import EngineProcess
+from tandem.launch.initial_weights import finished_model
+from tandem.policies.engines.addresses import AUTO
+from tandem.policies.engines.serving import CPU, Served, ServerOption
+from tandem.policies.language.records import Sampling
+from tandem.policies.lora import Lora
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Which servers there are, and how they are looked after."""
+
+    gpus: str
+    tensor_parallel: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    restarts: int = 3
+    startup: float = 1200.0
+    program: str | None = None
+    flags: str = ""
+
+    def __post_init__(self) -> None:
+        limits = {
+            "tensor_parallel": (self.tensor_parallel >= 1, "1 or more"),
+            "port": (0 <= self.port < 1 << 16, "in 0 ... 65535"),
+            "restarts": (self.restarts >= 0, "0 or more"),
+            "startup": (self.startup > 0, "above 0"),
+        }
+        for name, (holds, wanted) in limits.items():
+            if not holds:
+                raise ConfigError(f"{name}={getattr(self, name)}: must be {wanted}")
+
+    @property
+    def devices(self) -> list[tuple[str, ...]]:
+        """The GPUs of each server; none: the CPU. Raises ConfigError."""
+        kind, _, count = self.gpus.partition(":")
+        if kind == CPU and (count or "1").isdigit() and self.tensor_parallel == 1:
+            return [()] * int(count or 1)
+        numbers = [number for part in self.gpus.split(",") for number in _spread(part)]
+        if not numbers or len(set(numbers)) < len(numbers) or len(numbers) % self.tensor_parallel:
+            raise ConfigError(
+                f"gpus={self.gpus}: expected numbers such as 4-7 or 0,2, each once and a multiple "
+                f"of tensor_parallel={self.tensor_parallel} of them, or cpu:2"
+            )
+        size = self.tensor_parallel
+        return [tuple(numbers[i : i + size]) for i in range(0, len(numbers), size)]
+
+
+def _spread(part: str) -> list[str]:
+    """4-7 -> 4, 5, 6, 7; nothing of what is no number."""
+    first, _, last = part.partition("-")
+    if not first.isdigit() or not (last or "0").isdigit():
+        return []
+    return [str(number) for number in range(int(first), int(last or first) + 1)]
+
+
+def compose_run(overrides: Sequence[str]) -> DictConfig:
+    """The run whose engines are to be started. Raises ConfigError."""
+    chosen = any(part.key_or_group == "rollout" for part in parse(overrides))
+    cfg = compose([*([] if chosen else ["rollout=vllm_server"]), *overrides])
+    if cfg.rollout.get("engine") is not None and OmegaConf.is_missing(cfg.rollout.engine, "url"):
+        cfg.rollout.engine.url = AUTO
+    return cfg
+
+
+def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
+    """The servers to be started, and the folder for their addresses. Raises ConfigError."""
+    sampling = build(cfg.rollout)
+    option = sampling.engine if isinstance(sampling, Sampling) else None
+    if not isinstance(option, ServerOption):
+        raise ConfigError("this rollout asks no server; set rollout=vllm_server")
+    lora = None if cfg.model.get("lora") is None else Lora(**cfg.model.lora)
+    program, folder = find_program(servers, option), Path(option.folder).expanduser()
+    path, dtype = model_of(cfg, lora), str(cfg.model.dtype)
+    processes = []
+    for place, devices in enumerate(servers.devices):
+        served = Served(
+            path=path,
+            dtype="bfloat16" if cfg.trainer.precision == "bf16-mixed" else dtype,
+            host=servers.host,
+            port=servers.port + place if servers.port else free_port(),
+            devices=devices,
+        )
+        command = option.command(served, sampling, lora)
+        processes.append(
+            EngineProcess(
+                words=[program, *command.words, *servers.flags.split()],
+                environment=command.environment,
+                url=served.url,
+                log=folder / f"server-{os.getpid()}-{place}.log",
+            )
+        )
+    return processes, folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def find_program(servers: Servers, option: ServerOption) -> str:
+    """Where the engine is installed. Raises ConfigError where it is not."""
+    if servers.program is not None:
+        return servers.program
+    homes = [os.environ.get(f"{option.program.upper()}_HOME", ""), str(Path(sys.prefix))]
+    places = os.pathsep.join([f"{home}/bin" for home in homes if home])
+    found = shutil.which(option.program, path=places) or shutil.which(option.program)
+    if found is None:
+        raise ConfigError(
+            f"{option.program} is not installed here; set {option.program.upper()}_HOME to its "
+            f"environment, or give tandem engines program=PATH"
+        )
+    return found
+
+
+def model_of(cfg: DictConfig, lora: Lora | None) -> str:
+    """What is served: the weights that the run starts from. Raises ConfigError."""
+    if cfg.continue_from is not None:
+        return str(finished_model(Path(cfg.continue_from)))
+    if cfg.warm_start is not None and lora is not None:
+        raise ConfigError(
+            "warm_start: its weights are there once it was trained, and adapters alone are handed "
+            "over; train it first, then give continue_from=RUN here and to the run"
+        )
+    if cfg.model.path is None:
+        raise ConfigError("model.path is null: engines serve a folder, or a name on the hub")
+    return str(cfg.model.path)

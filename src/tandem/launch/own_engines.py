@@ -1,0 +1,85 @@
+"""Engines that a run starts for itself, on its own devices: `rollout=vllm_colocated`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from omegaconf import DictConfig
+
+from tandem import distributed
+from tandem.config import ConfigError, build
+from tandem.launch.engine_plan import Servers, plan
+from tandem.launch.engine_processes import POLL, Watcher
+from tandem.policies.engines.addresses import AddressFile
+from tandem.policies.engines.serving import CPU, ServerOption
+from tandem.policies.language.records import Sampling
+from tandem.record.terminal import line, say
+from tandem.settings.settings import Devices
+from tandem.stop import EngineUnavailable
+
+log = logging.getLogger(__name__)
+
+STARTUP, RESTARTS = 1200.0, 3  # as `tandem engines` has them
+
+
+@contextmanager
+def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
+    """While the block lasts; nothing where others start them. The first rank starts them all."""
+    sampling = build(cfg.rollout)
+    option = sampling.engine if isinstance(sampling, Sampling) else None
+    if not isinstance(option, ServerOption) or not option.starts or not distributed.is_first():
+        yield
+        return
+    if trainer.num_nodes > 1:
+        raise ConfigError(
+            f"trainer.num_nodes={trainer.num_nodes}: engines are started on one node; run `tandem "
+            "engines` on each of them, and set rollout.engine.starts=false"
+        )
+    servers, folder = plan(Servers(gpus=devices_of(trainer), port=0), cfg)
+    addresses = AddressFile(folder=folder, urls=[server.url for server in servers])
+    watcher = Watcher(
+        servers=servers,
+        startup=STARTUP,
+        restarts=RESTARTS,
+        say=lambda text: say(line("engines", text)),
+    )
+    ended = threading.Event()
+    # Servers end with the thread that started them, which lives as long as this block.
+    thread = threading.Thread(target=_watch, args=(watcher, addresses, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def devices_of(trainer: Devices) -> str:
+    """One server for each device of the run, as `tandem engines gpus=` names them."""
+    if trainer.accelerator == "cpu" or not torch.cuda.is_available():
+        return CPU
+    if isinstance(trainer.devices, list):
+        return ",".join(map(str, trainer.devices))
+    count = torch.cuda.device_count() if trainer.devices == "auto" else trainer.devices
+    return f"0-{count - 1}"
+
+
+def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> None:
+    addresses.write(ready=False)
+    try:
+        watcher.start()
+        ready = False
+        while not ended.wait(POLL):
+            watcher.look()
+            if not ready and watcher.up == len(watcher.servers):
+                ready = True
+                addresses.write(ready=True)
+    except EngineUnavailable as error:  # the run hears of it where it asks for rows
+        log.error("%s", error)
+    finally:
+        addresses.remove()
+        watcher.stop()
