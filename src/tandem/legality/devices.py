@@ -39,11 +39,6 @@ def parts_fit(case: Case) -> Iterator[str]:
             "model.torch_compile=true: trainer.strategy=fsdp2 gathers weights within the calls "
             "that would be compiled; set model.torch_compile=false or trainer=ddp"
         )
-    if case.engine is not None and not case.engine.target.shares_weights:
-        yield (
-            f"rollout={chosen['rollout']} takes whole weights from one rank, and "
-            "trainer.strategy=fsdp2 leaves a part of each on it; set rollout=local or trainer=ddp"
-        )
     # Ranks of unequal work would wait for ever: the backward of a critic recomputes two roots.
     if not case.is_of_texts and case.algorithm.critic is not None:
         yield (

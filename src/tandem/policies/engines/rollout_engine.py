@@ -18,7 +18,7 @@ from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.logprob import TokenLogProbComputer
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
-from tandem.policies.weights import Precision
+from tandem.policies.weights import Precision, all_gathered
 from tandem.types import Rollout
 
 log = logging.getLogger(__name__)
@@ -140,11 +140,12 @@ class EngineMixin(Policy):
         if self.suspect is None:
             return super().suspicion()
         # The rows of the first rank speak for all, which come here together.
-        own = (
-            diagnose(collect_mismatch_evidence(self, self.suspect))
-            if distributed.is_first()
-            else ""
-        )
+        with all_gathered(self.scorer.weights):
+            own = (
+                diagnose(collect_mismatch_evidence(self, self.suspect))
+                if distributed.is_first()
+                else ""
+            )
         return distributed.all_gather_object([own])[0]
 
     def state(self) -> dict[str, Tensor]:

@@ -49,12 +49,12 @@ class WeightFiles:
 
     def copied(self) -> CopiedWeights:
         """All of them, or what learns of an adapted network; two names of one weight share it."""
-        own, copies = self.network.state_dict(keep_vars=True), dict[Tensor, Tensor]()
+        own = self.network.state_dict(keep_vars=True)
         if self.adapter:
             own = {name: p for name, p in own.items() if p.requires_grad}
-        for tensor in own.values():
-            if tensor not in copies and (whole := distributed.gather_on_first(tensor)) is not None:
-                copies[tensor] = on_host(whole)
+        # Ranks gather the same ones in the same order, whether they keep them or not.
+        whole = {t: distributed.gather_on_first(t) for t in dict.fromkeys(own.values())}
+        copies = {t: on_host(t, found) for t, found in whole.items() if found is not None}
         tensors = {name: copies[tensor] for name, tensor in own.items() if tensor in copies}
         return CopiedWeights(self.network, tensors, self.adapter)
 
@@ -91,10 +91,13 @@ def save(
     network.save_pretrained(str(folder), state_dict=given, **options)
 
 
-def on_host(tensor: Tensor) -> Tensor:
-    """A copy in host memory, of any shape [...]."""
-    tensor = tensor.detach()
-    return tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
+def on_host(tensor: Tensor, whole: Tensor) -> Tensor:
+    """A copy of what was gathered of a tensor, in host memory: what was cut is one already.
+
+    Of any shape [...].
+    """
+    copy = whole is not tensor or tensor.device.type != "cpu"
+    return whole.detach().cpu() if copy else whole.detach().clone()
 
 
 def read(folder: Path, *, adapter: bool) -> Iterator[tuple[str, Tensor]]:

@@ -189,10 +189,17 @@ class TokenLogProbComputer:
         """The same without gradient, a few rows at a time. `mask`: [B, T]."""
         budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
         parts = budget.cut(TokenIndex.of(sample, mask).read(len(mask)).clamp(min=1))
-        if len(parts) <= 1:
-            return self(sample, mask, needs)
-        said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
-        return take(concat(said), torch.cat(parts).argsort())
+        own = max(len(parts), 1)
+        # Ranks gather weights together: one with fewer parts makes idle ones.
+        idle = self.weights.passes(own) - own if self.weights.paced else 0
+        if own == 1:
+            evidence = self(sample, mask, needs)
+        else:
+            said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
+            evidence = take(concat(said), torch.cat(parts).argsort())
+        for _ in range(idle):
+            self(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
+        return evidence
 
 
 # What else can be read off the distribution of a step: (logp [N, V], logp of the token [N]) -> [N].

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -147,6 +147,11 @@ class LanguagePolicy(EngineMixin):
     def summon_full_params(
         self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()
     ) -> AbstractContextManager[None]:
+        """An engine with weights of its own samples without those of the ranks, and what
+        `complete` fills is asked part by part: all weights of a large model are nowhere together.
+        """
+        if self.supply is not None and not needs:
+            return nullcontext()
         compared = self.reference if "ref_logp" in needs else None
         return all_gathered(*(scorer.weights for scorer in (self.scorer, compared) if scorer))
 
