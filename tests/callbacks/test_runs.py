@@ -149,7 +149,9 @@ def signals_at(call: int, *numbers: signal.Signals):
 @pytest.mark.parametrize(
     ("number", "call", "finished"),
     [
-        *((signal.SIGTERM, *moment) for moment in zip(MOMENTS.values(), (0, 1, 2, 4), strict=True)),
+        # One that must leave soon gives up the samples of an iteration, and never its updates.
+        *((signal.SIGTERM, *moment) for moment in zip(MOMENTS.values(), (0, 0, 2, 3), strict=True)),
+        (signal.SIGUSR1, 160, 3),
         *((signal.SIGINT, *moment) for moment in zip(MOMENTS.values(), (0, 1, 2, 4), strict=True)),
         (signal.SIGHUP, 50, 1),
     ],
@@ -168,7 +170,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path, straight, number, call,
 
 def test_a_signal_that_is_repeated_within_a_second_is_one(tmp_path, straight, capfd):
     with pytest.raises(Interrupted):
-        run(tmp_path, reward=signals_at(50, signal.SIGINT, signal.SIGINT, signal.SIGTERM))
+        run(tmp_path, reward=signals_at(50, signal.SIGINT, signal.SIGINT, signal.SIGHUP))
     said = capfd.readouterr().err
     assert said.count("ending after this iteration") == 1
     assert f"stopped after iteration 1 of 6; go on with: python train.py resume={tmp_path}" in said
@@ -178,7 +180,7 @@ def test_a_signal_that_is_repeated_within_a_second_is_one(tmp_path, straight, ca
 
 def test_a_run_without_a_whole_checkpoint_begins_again_and_says_why(tmp_path, straight, caplog):
     with pytest.raises(Interrupted):
-        run(tmp_path, reward=signals_at(50, signal.SIGTERM))
+        run(tmp_path, reward=signals_at(50, signal.SIGINT))
     (tmp_path / "checkpoints" / "step_000001" / "state.json").write_text("{}")
     with caplog.at_level(logging.WARNING, logger="tandem"):
         run(tmp_path, resume=True)
@@ -232,13 +234,34 @@ def child_of(folder, *, resume: bool = False):
     return child
 
 
+@pytest.mark.parametrize(("every", "finished"), [(1, 3), (2, 4)])
+def test_after_an_update_a_run_leaves_at_once_only_where_a_checkpoint_of_before_lies(
+    tmp_path, straight, monkeypatch, every, finished
+):
+    """In the second update of iteration 3; the checkpoint of three iterations is there or not."""
+    backwards = iter(range(10**6))
+
+    def signalling(module, loss, *args):
+        if next(backwards) == 7:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        loss.backward()
+
+    monkeypatch.setattr("tandem.training.module.PostTraining.manual_backward", signalling)
+    with pytest.raises(Interrupted):
+        run(tmp_path, checkpoint_every=every)
+    assert find_newest_whole(tmp_path / "checkpoints").step == finished
+    monkeypatch.undo()
+    run(tmp_path, resume=True)
+    assert_same_run(tmp_path, straight)
+
+
 @pytest.mark.system
 def test_two_ranks_write_one_record_and_end_together(tmp_path):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     run(straight, devices=2)
     with pytest.raises(ProcessExitedException, match="exit code 75"):
         run(stopped, devices=2, reward=signals_second_rank)
-    assert find_newest_whole(stopped / "checkpoints").step in (1, 2)
+    assert find_newest_whole(stopped / "checkpoints").step in (0, 1)  # they leave in an iteration
     run(stopped, devices=2, resume=True)
     assert [line["iteration"] for line in metrics(straight)] == [*range(ITERATIONS + 1)]
     assert_same_run(stopped, straight)

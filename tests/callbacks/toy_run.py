@@ -123,7 +123,7 @@ def module_in(
 
 def run(
     folder: Path, *, resume: bool = False, evaluation: Evaluation = SETTINGS, mirrors=(),
-    devices: int = 1, **of_module,
+    devices: int = 1, checkpoint_every: int = EVERY, **of_module,
 ) -> PostTraining:  # fmt: skip
     """Train in `folder`, or go on there."""
     module = module_in(folder, **of_module)
@@ -134,7 +134,7 @@ def run(
         enable_progress_bar=False, enable_model_summary=False, devices=devices,
         strategy="auto" if devices == 1 else "ddp_fork",
         callbacks=callbacks.standard(
-            record=record, evaluation=evaluation, held_out=held_out(), checkpoint_every=EVERY,
+            record=record, evaluation=evaluation, held_out=held_out(), checkpoint_every=checkpoint_every,
             keep=2, resume=resume,
         ),
     )  # fmt: skip

@@ -4,7 +4,7 @@ import os
 import threading
 
 import pytest
-from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 
 from tandem import distributed
 from tandem.config import ConfigError
@@ -32,6 +32,7 @@ def nobody_else(monkeypatch):
 def srun():
     def start(*, tasks: int, task: int, local: int = 0) -> None:
         os.environ.update(SLURM_NTASKS=str(tasks), SLURM_PROCID=str(task), SLURM_LOCALID=str(local))
+        os.environ.update(SLURM_NTASKS_PER_NODE="2")
 
     return start
 
@@ -41,7 +42,8 @@ def test_one_task_of_srun_is_the_first_rank(srun, task):
     srun(tasks=4, task=task, local=task % 2)
     join_ranks(FOUR, HERE, resumed=False)
     assert distributed.is_first() == (task == 0)
-    assert environment_of(FOUR) == []  # Lightning reads SLURM's own words
+    (environment,) = environment_of(FOUR)
+    assert isinstance(environment, SLURMEnvironment) and not environment.auto_requeue
 
 
 def test_the_first_process_of_a_second_node_is_not_the_first_rank(monkeypatch):

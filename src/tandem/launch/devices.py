@@ -9,7 +9,11 @@ from collections.abc import Callable, Mapping
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator
-from lightning.pytorch.plugins.environments import ClusterEnvironment, LightningEnvironment
+from lightning.pytorch.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+)
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from tandem.config import ConfigError
@@ -72,8 +76,10 @@ def tasks_of_srun(devices: Devices) -> int:
 def environment_of(devices: Devices) -> list[ClusterEnvironment]:
     """Lightning's own for a run that starts its ranks itself, or is one alone: where SLURM or
     torchrun stand around it, Lightning would take their processes for its ranks."""
-    ranks = tasks_of_srun(devices) or "TORCHELASTIC_RUN_ID" in os.environ
-    return [] if ranks and ranks_of(devices) > 1 else [LightningEnvironment()]
+    if tasks_of_srun(devices):
+        return [SLURMEnvironment(auto_requeue=False)]  # SIGUSR1 is ours; whoever asks requeues
+    ranks = "TORCHELASTIC_RUN_ID" in os.environ and ranks_of(devices) > 1
+    return [] if ranks else [LightningEnvironment()]
 
 
 def gpus(devices: Devices) -> int:

@@ -37,11 +37,13 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.between: Callable[[bool], None] = lambda together: None  # asked at every tick
         self.tick()
 
-    def tick(self) -> None:
-        """The run makes progress."""
+    def tick(self, *, together: bool = False) -> None:
+        """The run makes progress; `together`: all ranks are at this very place."""
         self.ticked = time.monotonic()
+        self.between(together)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

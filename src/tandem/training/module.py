@@ -122,7 +122,7 @@ class PostTraining(LightningHooks):
     def accumulate(self, outcome: Outcome) -> None:
         """Add one micro-batch to the gradient; only the last one talks to the other ranks."""
         # DDP and FSDP average gradients over ranks; weights are already those of the whole update.
-        self.clock.tick()
+        self.clock.tick(together=True)
         loss = outcome.loss * distributed.world_size()
         with nullcontext() if self.micro_steps_left == 0 else self.no_sync():
             self.manual_backward(loss)

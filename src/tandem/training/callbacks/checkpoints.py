@@ -32,6 +32,7 @@ class Checkpoints(Callback):
                 f"checkpoints.every={every} and checkpoints.keep={keep} are at least 1"
             )
         self.record, self.every, self.keep = record, every, keep
+        self.published: int | None = None  # the iterations that led to the last one of this process
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         if module.iteration % self.every == 0 or module.iteration == module.plan.iterations:
@@ -67,6 +68,7 @@ class Checkpoints(Callback):
                 keep=self.keep,
             )
             self.record.hold({}, {"time/checkpoint": time.perf_counter() - start})
+        self.published = module.iteration
         trainer.strategy.barrier("checkpoint")
 
 

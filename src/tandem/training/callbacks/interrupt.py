@@ -1,5 +1,8 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a run at the next moment from which it can go on; once more, at
-once."""
+"""Signals that end a run at a moment from which it can go on; once more, at once.
+
+Ctrl-C and SIGHUP let the iteration end. SIGTERM and SIGUSR1, by which a cluster takes its machines
+back, leave it between two micro-batches, or two parts of its samples on one rank.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
+import torch
 from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
@@ -19,7 +23,8 @@ from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.callbacks.signals import Ear, Pipe
 from tandem.training.module import PostTraining
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
+URGENT = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Interrupted(SystemExit):
@@ -56,6 +61,7 @@ class Interrupt(Callback):
                 continue  # nohup
             self._before[number] = signal.signal(number, self._hear)
         self._pipe = Pipe(lambda number: self._note(number, self._beside))
+        module.clock.between = lambda together: self._leave_early(trainer, module, together)
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         if trainer.strategy.reduce_boolean_decision(self(), all=False):
@@ -67,9 +73,22 @@ class Interrupt(Callback):
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
         self._restore()
 
-    def leave(self, trainer: Trainer, module: PostTraining) -> NoReturn:
+    def _leave_early(self, trainer: Trainer, module: PostTraining, together: bool) -> None:
+        """Leave an iteration whose weights a checkpoint can still hold, or one holds already.
+
+        Ranks leave where all of them are; one alone leaves anywhere.
+        """
+        kept = self.checkpoints.published == module.iteration
+        if (module.updates_done and not kept) or not (together or distributed.world_size() == 1):
+            return
+        asked = torch.tensor(self.received in URGENT, dtype=torch.float32)
+        if distributed.all_max(asked) > 0:
+            self.leave(trainer, module, publish=not kept)
+
+    def leave(self, trainer: Trainer, module: PostTraining, *, publish: bool = True) -> NoReturn:
         """Publish a checkpoint on all ranks and end the process."""
-        self.checkpoints.publish(trainer, module)
+        if publish:
+            self.checkpoints.publish(trainer, module)
         if trainer.is_global_zero:
             _say(
                 f"stopped after iteration {module.iteration} of {module.plan.iterations}; "
@@ -91,8 +110,8 @@ class Interrupt(Callback):
         if first:
             if distributed.world_size() == 1:  # ranks must end at one place
                 ENDING.begin()
-            name = self.received.name
-            _say(f"{name}: ending after this iteration, with a checkpoint; once more ends at once")
+            when = "as soon as it can" if self.received in URGENT else "after this iteration"
+            _say(f"{self.received.name}: ending {when}, with a checkpoint; once more ends at once")
 
     def _leave_now(self, received: signal.Signals) -> NoReturn:
         if self.trainer.is_global_zero:
