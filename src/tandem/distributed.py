@@ -104,6 +104,18 @@ def full_tensor(value: Tensor) -> Tensor:
     return value.full_tensor() if is_sharded(value) else value
 
 
+def part_of_this_rank(value: Tensor) -> tuple[Tensor, int]:
+    """Of a tensor that is cut over ranks by rows: the rows that lie here, and the first row.
+
+    Of any shape [...].
+    """
+    (placement,) = value.placements
+    assert placement.is_shard(0), placement
+    rows, ranks = value.shape[0], value.device_mesh.size()
+    first = min(value.device_mesh.get_local_rank() * -(-rows // ranks), rows)
+    return value.to_local(), first
+
+
 def gather_on_first(value: Tensor) -> Tensor | None:
     """The same on the first rank, where it will be written, on its CPU if it was cut; else None.
 

@@ -134,8 +134,8 @@ def run(
         enable_progress_bar=False, enable_model_summary=False, devices=devices,
         strategy="auto" if devices == 1 else "ddp_fork",
         callbacks=callbacks.standard(
-            record=record, evaluation=evaluation, held_out=held_out(), checkpoint_every=checkpoint_every,
-            keep=2, resume=resume,
+            record=record, evaluation=evaluation, held_out=held_out(),
+            checkpoint_every=checkpoint_every, keep=2, resume=resume,
         ),
     )  # fmt: skip
     trainer.fit(module, Loader(module))

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tandem.record import checkpoint
-from tandem.record.checkpoint import CheckpointError, find_newest_whole, publish, read
+from tandem.record import publishing
+from tandem.record.checkpoint import find_newest_whole, read
+from tandem.record.publishing import CheckpointError, publish
 
 FORK = multiprocessing.get_context("fork")
 
@@ -121,7 +122,7 @@ def test_weights_that_are_not_finite_are_not_published(tmp_path, value):
 def test_a_whole_checkpoint_of_weights_that_are_not_finite_is_passed_over(tmp_path, monkeypatch):
     """As versions before this one have published them."""
     save(tmp_path, 40)
-    monkeypatch.setattr(checkpoint, "list_not_finite", lambda weights: [])
+    monkeypatch.setattr(publishing, "list_not_finite", lambda weights: [])
     publish(tmp_path, 80, {"policy": {"layer": torch.tensor(torch.inf)}}, {}, keep=2)
     monkeypatch.undo()
     found = find_newest_whole(tmp_path)
@@ -163,7 +164,7 @@ def test_a_torn_checkpoint_of_the_future_does_not_cost_the_present_one(tmp_path)
 
 
 def test_leftovers_of_dead_writers_go_and_those_of_others_stay(tmp_path):
-    host = checkpoint.socket.gethostname()
+    host = publishing.socket.gethostname()
     dead = FORK.Process(target=int)
     dead.start()
     dead.join()
@@ -188,7 +189,7 @@ def test_a_silent_writer_on_another_host_is_given_up(tmp_path):
 
 def test_a_save_that_does_not_fit_is_not_begun(tmp_path, monkeypatch):
     save(tmp_path, 10, keep=1)
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    monkeypatch.setattr(publishing.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with pytest.raises(CheckpointError, match="and 100 are free; those before it are untouched"):
         save(tmp_path, 20, keep=1)
     assert names(tmp_path) == ["step_000010"]

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from tandem.config import build, check, compose
-from tandem.record.checkpoint import publish, read
+from tandem.record.checkpoint import read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
+from tandem.record.publishing import publish
 
 WORDS = ["optimizer=adamw_8bit", "model=tiny_lm"]
 

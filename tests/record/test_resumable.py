@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tandem.record import jsonl
-from tandem.record.checkpoint import find_newest_whole, publish
+from tandem.record.checkpoint import find_newest_whole
+from tandem.record.publishing import publish
 from tandem.record.resumable import check_resumable
 
 

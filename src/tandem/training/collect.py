@@ -7,7 +7,7 @@ A strategy is (RolloutSource, prompts) -> (rollout, scores); those that choose r
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 

@@ -12,15 +12,18 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tandem import distributed
-from tandem.record.checkpoint import find_newest_whole, publish, read
+from tandem.record.checkpoint import find_newest_whole, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
+from tandem.record.publishing import Writing
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
+from tandem.record.tensor_files import part_name
 from tandem.stop import Abandoned, EngineUnavailable
 from tandem.training.lightning_hooks import owned
 from tandem.training.module import PostTraining
 
 log = logging.getLogger(__name__)
+LAST_SECONDS = 60.0  # that a rank whose run failed waits for what is being written
 
 
 class Checkpoints(Callback):
@@ -33,49 +36,86 @@ class Checkpoints(Callback):
             )
         self.record, self.every, self.keep = record, every, keep
         self.published: int | None = None  # the iterations that led to the last one of this process
+        self.writing: Writing | None = None
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        self.settle()
         if module.iteration % self.every == 0 or module.iteration == module.plan.iterations:
             self.publish(trainer, module)
 
     def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
         self.publish(trainer, module)  # a run may end before its time
+        self.settle()
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
         """Whoever did not answer may be there again, and the run goes on from here; so it does
         where it was told to end and waits for rewards no longer."""
         # With several ranks each may have stopped at another place, and nobody waits for nobody.
-        if isinstance(exception, EngineUnavailable | Abandoned) and distributed.world_size() == 1:
+        alone = distributed.world_size() == 1
+        if self.writing is not None:
+            self.writing.join(None if alone else LAST_SECONDS)
+        if isinstance(exception, EngineUnavailable | Abandoned) and alone:
             self.publish(trainer, module)
+            self.settle()
             log.warning("go on with: python train.py resume=%s", self.record.folder)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
-        """All ranks meet here; the first one writes. A step that is there already stays.
+        """All ranks meet here; what they write is written beside the iterations that follow.
 
-        Tensors are whole in it, so any number of ranks may go on.
+        Each rank writes what it holds, and its share of what all hold; any number of ranks may go
+        on. A step that is there already stays.
         """
         start = time.perf_counter()
+        self.settle()
+        if self.published == module.iteration:
+            return
         numbers, state = optimizer_state(trainer.optimizers[0], module.policy.trainable())
         groups = {"policy": module.policy.weights(), "optimizer": numbers, "module": module.state()}
-        whole = {name: assembled(group) for name, group in groups.items()}
         if trainer.is_global_zero:
             self.record.sync()  # a checkpoint counts on the lines before it
-            publish(
-                self.record.folder / FOLDER,
-                module.iteration,
-                whole,
-                {"iteration": module.iteration, "run": self.record.id, "optimizer": state},
-                keep=self.keep,
-            )
-            self.record.hold({}, {"time/checkpoint": time.perf_counter() - start})
+        self.writing = Writing(
+            self.record.folder / FOLDER,
+            module.iteration,
+            {name: share_of_this_rank(group) for name, group in groups.items()},
+            {"iteration": module.iteration, "run": self.record.id, "optimizer": state},
+            keep=self.keep,
+        )
         self.published = module.iteration
-        trainer.strategy.barrier("checkpoint")
+        if trainer.is_global_zero:
+            self.record.hold({}, {"time/checkpoint": time.perf_counter() - start})
+
+    def settle(self) -> None:
+        """All ranks meet here, and the last checkpoint is written. Raises CheckpointError."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.wait()
 
 
-def assembled(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the first rank all of every tensor; elsewhere nothing. Of any shape [...]."""
-    found = {name: distributed.gather_on_first(tensor) for name, tensor in tensors.items()}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+def share_of_this_rank(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the CPU of the rows that lie here, and, of tensors that all ranks have, of as many
+    as make up this rank's share of their bytes.
+
+    Of any shape [...].
+    """
+    rank, ranks = distributed.rank(), distributed.world_size()
+    total = sum(x.nbytes for x in tensors.values() if not distributed.is_sharded(x))
+    found: dict[str, Tensor] = {}
+    before = 0
+    for name, tensor in tensors.items():
+        if distributed.is_sharded(tensor):
+            rows, first = distributed.part_of_this_rank(tensor)
+            if len(rows) or not first:
+                found[part_name(name, first)] = copied(rows)
+            continue
+        if min(before * ranks // max(total, 1), ranks - 1) == rank:
+            found[name] = copied(tensor)
+        before += tensor.nbytes
+    return found
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy that training does not touch. Of any shape [...]."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 class Resume(Callback):

@@ -89,6 +89,7 @@ class Interrupt(Callback):
         """Publish a checkpoint on all ranks and end the process."""
         if publish:
             self.checkpoints.publish(trainer, module)
+        self.checkpoints.settle()
         if trainer.is_global_zero:
             _say(
                 f"stopped after iteration {module.iteration} of {module.plan.iterations}; "
