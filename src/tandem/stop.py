@@ -32,8 +32,8 @@ class EngineUnavailable(Stop):
 
 
 class Abandoned(SystemExit):
-    """A run that was told to end waits for rewards no longer. As `EngineUnavailable`, it comes
-    before anything of an iteration was trained."""
+    """A run that was told to end waits for samples and rewards no longer. As `EngineUnavailable`,
+    it comes before anything of an iteration was trained, or a checkpoint of before is there."""
 
     def __init__(self) -> None:
         super().__init__(INTERRUPTED)

@@ -18,7 +18,7 @@ from lightning.pytorch import Callback, Trainer
 from tandem import distributed
 from tandem.record.checkpoint import find_newest_step
 from tandem.rewards.concurrency import ENDING
-from tandem.stop import INTERRUPTED, end_process
+from tandem.stop import INTERRUPTED, Abandoned, end_process
 from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.callbacks.signals import Ear, Pipe
 from tandem.training.module import PostTraining
@@ -76,14 +76,15 @@ class Interrupt(Callback):
     def _leave_early(self, trainer: Trainer, module: PostTraining, together: bool) -> None:
         """Leave an iteration whose weights a checkpoint can still hold, or one holds already.
 
-        Ranks leave where all of them are; one alone leaves anywhere.
+        Ranks leave where all of them are; one alone leaves its samples too.
         """
-        kept = self.checkpoints.published == module.iteration
-        if (module.updates_done and not kept) or not (together or distributed.world_size() == 1):
-            return
-        asked = torch.tensor(self.received in URGENT, dtype=torch.float32)
-        if distributed.all_max(asked) > 0:
-            self.leave(trainer, module, publish=not kept)
+        kept, alone = self.checkpoints.published == module.iteration, distributed.world_size() == 1
+        urgent = self.received in URGENT
+        if together and (kept or not module.updates_done):
+            if distributed.all_max(torch.tensor(float(urgent))) > 0:
+                self.leave(trainer, module, publish=not kept)
+        elif alone and urgent and not module.updates_done:
+            raise Abandoned  # older weights may be sampling: they are put back first
 
     def leave(self, trainer: Trainer, module: PostTraining, *, publish: bool = True) -> NoReturn:
         """Publish a checkpoint on all ranks and end the process."""
