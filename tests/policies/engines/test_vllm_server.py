@@ -389,6 +389,19 @@ def refused(message, state, **options):
         check(state, **options)
 
 
+HERE, ELSEWHERE = "http://127.0.0.1:1", "http://elsewhere:1"
+
+
+@pytest.mark.parametrize(
+    ("urls", "asked", "memory"),
+    [([HERE], True, True), ([HERE], False, False), ([HERE, ELSEWHERE], True, False)],
+)
+def test_weights_travel_in_memory_if_it_is_asked_for_and_all_servers_are_here(urls, asked, memory):
+    store = VllmServer(url=urls, folder="disk", in_memory=asked)._store(urls)
+    assert (store.memory is not None) == memory
+    assert str(store.folder) == "disk"
+
+
 def test_a_server_that_can_do_what_is_wanted_is_taken(folder, monkeypatch):
     monkeypatch.setenv("ENGINE_KEY", "secret")
     check(Loopback(folder, Habits(api_key="secret")), api_key_env="ENGINE_KEY", sleeps=True)

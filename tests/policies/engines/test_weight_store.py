@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +63,21 @@ def test_ranks_that_hand_over_at_once_leave_one_whole_handover(tmp_path):
         "first.safetensors",
         "second.safetensors",
     ]
+
+
+@pytest.mark.parametrize(("free", "where"), [(400, "memory"), (200, "disk")])
+def test_memory_is_taken_where_it_has_room_for_what_is_kept_and_what_comes(
+    tmp_path, monkeypatch, free, where
+):
+    monkeypatch.setattr(weight_store.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
+    weights = Slow()
+    weights.nbytes = 100  # two are kept, and one comes
+    store, other = (WeightStore(tmp_path / "disk", memory=tmp_path / "memory") for _ in range(2))
+    assert store.put(weights, "0123abcd-1").parts[-3] == where
+    monkeypatch.setattr(weight_store.shutil, "disk_usage", lambda place: SimpleNamespace(free=0))
+    assert store.put(weights, "0123abcd-2").parts[-3] == where
+    other.keep("0123abcd-2")  # of another rank
+    assert other.handovers == [tmp_path / where / "run-0123abcd" / "0123abcd-2"]
 
 
 def test_a_handover_without_weights_is_refused_and_leaves_nothing(tmp_path):

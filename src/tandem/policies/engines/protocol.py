@@ -10,7 +10,7 @@ constructor with a default is set by `rollout.engine.KEY=...`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
@@ -43,9 +43,13 @@ class Weights(Protocol):
     adapter: bool  # low-rank adapters alone, for the weights that it has
 
     is_sharded: bool  # each rank holds a part: only a copy can be saved
+    nbytes: int  # of the files, about
 
     def save(self, folder: Path) -> None:
         """In Hugging Face format, or in peft's if they are adapters."""
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """What the files would hold, in their order. Of any shape [...]."""
 
     def copied(self) -> Weights:
         """The same as they are now, in host memory. Ranks with a part each meet here, and the first

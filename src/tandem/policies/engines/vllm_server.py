@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tandem.policies.engines.addresses import AUTO, find_urls
 from tandem.policies.engines.fleet import Fleet
 from tandem.policies.engines.protocol import Hostable, RolloutEngine
 from tandem.policies.engines.serving import Command, Served, ServerOption
 from tandem.policies.engines.vllm_api import VllmApi, ignored
+from tandem.policies.engines.vllm_checks import (
+    WHERE,
+    check_adapters,
+    check_options,
+    check_room,
+    configuration,
+    served,
+)
 from tandem.policies.engines.vllm_client import VllmClient
 from tandem.policies.engines.vllm_command import serve
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retries
+from tandem.remote.transport import LOOPBACK
 
-WHERE = "rollout.engine"
-FAITHFUL = "processed_logprobs"  # of what was sampled from: temperature and truncation are in it
 FORBIDDEN = (401, 403)
 SOON, FIRST_INFO = 5.0, 120.0  # seconds: a first /server_info asks pip, gcc and the drivers first
+MEMORY = Path("/dev/shm")  # where Linux keeps files in memory
 FLEET = 4  # an engine is left to the others after this part of the patience
 NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
@@ -34,7 +44,8 @@ class VllmServer(ServerOption):
     program = "vllm"
 
     url: str | Sequence[str]  # http://127.0.0.1:8000; [http://...,...]; auto: of `tandem engines`
-    folder: str  # weights are handed over in it: the server sees it under the same path
+    folder: str  # of addresses and weights: the server sees it under the same path
+    in_memory: bool = False  # weights travel through /dev/shm, if servers are here and it has room
     api_key_env: str | None = None  # name of the environment variable with the server's --api-key
     model: str | None = None  # name that the weights are served under; None: the server's first
     concurrency: int = 256  # rows in flight at each: an H100 holds about so many of 8B
@@ -145,8 +156,15 @@ class VllmServer(ServerOption):
                 "rollout.handover=drain"
             )
 
+    def _store(self, urls: Sequence[str]) -> WeightStore:
+        here = {urlsplit(url).hostname for url in urls} <= {*LOOPBACK, socket.gethostname()}
+        in_memory = self.in_memory and here and MEMORY.is_dir()
+        memory = MEMORY / f"tandem-{os.getuid()}" if in_memory else None
+        return WeightStore(Path(self.folder).expanduser(), memory=memory)
+
     def host(self, policy: Hostable) -> RolloutEngine:
-        store, urls = WeightStore(Path(self.folder).expanduser()), self.urls
+        urls = self.urls
+        store = self._store(urls)
         patience = self.patience if len(urls) == 1 else self.patience / FLEET
         clients = [
             VllmClient(
@@ -160,90 +178,3 @@ class VllmServer(ServerOption):
             for url in urls
         ]
         return clients[0] if len(clients) == 1 else Fleet(clients, concurrency=self.concurrency)
-
-
-def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
-    """What the server says of its own options; None: it is not in development mode."""
-    try:
-        said = endpoint.get("/server_info?config_format=json")
-    except Rejected as error:
-        if error.status == 404:
-            return None
-        raise
-    return said["vllm_config"] if isinstance(said, dict) and "vllm_config" in said else {}
-
-
-def served(models: object, name: str | None) -> Mapping[str, object]:
-    """The card of the model under that name; of the first, without one.
-
-    Raises ValueError where the server has no such model.
-    """
-    data = models.get("data") if isinstance(models, dict) else None
-    cards = {card["id"]: card for card in data or () if isinstance(card, dict) and "id" in card}
-    if not cards:
-        raise ValueError(f"{WHERE}.url: the server at it serves no model; is it vLLM?")
-    if name is not None and name not in cards:
-        raise ValueError(
-            f"{WHERE}.model={name}: the server has no such model; it has {', '.join(cards)}"
-        )
-    return next(iter(cards.values())) if name is None else cards[name]
-
-
-def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
-    """Raise ValueError where the server's context is shorter than what may be sampled."""
-    room, wanted = card.get("max_model_len"), sampling.max_new_tokens
-    wanted += 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
-    if isinstance(room, int) and wanted > room:
-        raise ValueError(
-            f"rollout.max_prompt_tokens and rollout.max_new_tokens ask for {wanted} tokens, and "
-            f"the server has room for {room}; start it with --max-model-len {wanted}"
-        )
-
-
-def check_options(config: Mapping[str, object], *, sleeps: bool) -> None:
-    """Of the server's own configuration; what it does not tell is not held against it.
-
-    Raises ValueError for an option that is missing.
-    """
-    model = config.get("model_config")
-    model = model if isinstance(model, dict) else {}
-    mode = model.get("logprobs_mode", FAITHFUL)
-    if mode != FAITHFUL:
-        raise ValueError(
-            f"the server reports {mode}, not the log-probabilities of what it sampled from; start "
-            f"it with --logprobs-mode {FAITHFUL}"
-        )
-    if sleeps and model.get("enable_sleep_mode") is False:
-        raise ValueError(
-            f"{WHERE}.sleeps=true: the server cannot sleep; start it with --enable-sleep-mode"
-        )
-
-
-def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sampling) -> None:
-    """Whether it takes the adapters of a run, as many as are asked for at a time.
-
-    Raises ValueError for an option that is missing.
-    """
-    if lora is None:
-        return
-    adapters = config.get("lora_config")
-    if "lora_config" in config and adapters is None:
-        raise ValueError(
-            "model.lora: the server takes no adapters; start it with --enable-lora "
-            f"--max-lora-rank {lora.r} and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-        )
-    most = adapters.get("max_lora_rank") if isinstance(adapters, dict) else None
-    if isinstance(most, int) and most < lora.r:
-        raise ValueError(
-            f"model.lora.r={lora.r}: the server takes adapters up to rank {most}; start it with "
-            f"--max-lora-rank {lora.r}"
-        )
-    slots = adapters.get("max_loras") if isinstance(adapters, dict) else None
-    pinned = sampling.handover_of(adapter=True) == "pinned"
-    wanted = sampling.staleness + 2  # those of rows under way, and the one that is loaded
-    if sampling.staleness and pinned and isinstance(slots, int) and slots < wanted:
-        raise ValueError(
-            f"rollout.staleness={sampling.staleness}: the server holds {slots} adapters at a time, "
-            f"and rows are asked of {wanted}; start it with --max-loras {wanted}, or set "
-            "rollout.handover=in_flight"
-        )

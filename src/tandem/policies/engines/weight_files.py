@@ -21,13 +21,21 @@ class CopiedWeights:
     """Weights in host memory, which may be written while the network learns on."""
 
     network: nn.Module
-    tensors: Mapping[str, Tensor]  # names as the network has them; empty but on the first rank
+    own: Mapping[str, Tensor]  # names as the network has them; empty but on the first rank
     adapter: bool
     is_sharded = False
 
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.own.values())
+
     def save(self, folder: Path) -> None:
         """Write them into a folder."""
-        save(self.network, folder, adapter=self.adapter, tensors=self.tensors)
+        save(self.network, folder, adapter=self.adapter, tensors=self.own)
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """What the files would hold. Of any shape [...]."""
+        return as_in_files(self.network, self.own)
 
     def copied(self) -> CopiedWeights:
         return self
@@ -43,15 +51,27 @@ class WeightFiles:
     def is_sharded(self) -> bool:
         return any(distributed.is_sharded(p) for p in self.network.parameters())
 
+    @property
+    def nbytes(self) -> int:
+        return sum(p.numel() * p.element_size() for p in self._own().values())
+
+    def _own(self) -> dict[str, Tensor]:
+        """All of the network, or what learns of an adapted one."""
+        own = self.network.state_dict(keep_vars=True)
+        return {name: p for name, p in own.items() if p.requires_grad or not self.adapter}
+
     def save(self, folder: Path) -> None:
         """Write the weights of the network, or its adapters alone, into a folder."""
         save(self.network, folder, adapter=self.adapter)
 
+    def tensors(self) -> Mapping[str, Tensor]:
+        """What the files would hold. Of any shape [...]."""
+        own = {name: p.detach() for name, p in self._own().items()}
+        return as_in_files(self.network, own)
+
     def copied(self) -> CopiedWeights:
         """All of them, or what learns of an adapted network; two names of one weight share it."""
-        own = self.network.state_dict(keep_vars=True)
-        if self.adapter:
-            own = {name: p for name, p in own.items() if p.requires_grad}
+        own = self._own()
         # Ranks gather the same ones in the same order, whether they keep them or not.
         whole = {t: distributed.gather_on_first(t) for t in dict.fromkeys(own.values())}
         copies = {t: on_host(t, found) for t, found in whole.items() if found is not None}
@@ -89,6 +109,18 @@ def save(
     options = {"save_embedding_layers": False} if adapter else {}
     given = None if tensors is None else dict(tensors)
     network.save_pretrained(str(folder), state_dict=given, **options)
+
+
+def as_in_files(network: nn.Module, own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Weights by the names that transformers writes: one of each, in the layout of the hub.
+
+    Of any shape [...].
+    """
+    from transformers.core_model_loading import revert_weight_conversion
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+    untied = remove_tied_weights_from_state_dict(dict(own), network)
+    return revert_weight_conversion(network, untied)
 
 
 def on_host(tensor: Tensor, whole: Tensor) -> Tensor:

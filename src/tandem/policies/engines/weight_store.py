@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tandem.policies.engines.protocol import Weights
+from tandem.policies.engines.protocol import Weights, run_of
 from tandem.stop import EngineUnavailable
 
 KEPT = 2  # handovers at least: the newest, and the one before it to compare with
@@ -29,8 +29,10 @@ class WeightStore:
     is gone then, as the kernel sees to; of another host's folders nothing is known, and they stay.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, memory: Path | None = None) -> None:
+        """memory: taken in place of the folder where it has room for all handovers that are kept
+        and the one that comes."""
+        self.folder, self.memory = folder, memory
         self.handovers: list[Path] = []  # oldest first
         self.kept = KEPT
         self.lock = threading.RLock()  # engines of a fleet are handed the same at once
@@ -41,18 +43,24 @@ class WeightStore:
         Raises EngineUnavailable if nothing was saved: a server that is told to load an empty folder
         ends.
         """
-        place = self.place(version)
         with self.lock:
+            if not self.place(version).parent.is_dir():
+                base = self.memory if self._memory_has_room(weights) else self.folder
+                self._claim(base / self.place(version).parent.name)
+            place = self.place(version)
             if not place.is_dir():
                 self._save(weights, place)
             self.keep(version)
         return place
 
+    def _memory_has_room(self, weights: Weights) -> bool:
+        if self.memory is None:
+            return False
+        wanted = (self.kept + 1) * weights.nbytes
+        return shutil.disk_usage(self.memory.parent).free > wanted
+
     def _save(self, weights: Weights, place: Path) -> None:
-        home = place.parent
-        if not home.is_dir():
-            self._claim(home)
-        arriving = home / f"new-{secrets.token_hex(4)}"
+        arriving = place.parent / f"new-{secrets.token_hex(4)}"
         weights.save(arriving)
         if not any(arriving.glob("*.safetensors")):
             shutil.rmtree(arriving, ignore_errors=True)
@@ -75,13 +83,16 @@ class WeightStore:
         return self._home(version) / version
 
     def _home(self, version: str) -> Path:
-        return self.folder / f"run-{version.rpartition('-')[0]}"
+        """Where the run hands over: another process may have chosen."""
+        name = f"run-{run_of(version)}"
+        in_memory = self.memory is not None and (self.memory / name).is_dir()
+        return (self.memory if in_memory else self.folder) / name
 
     def _claim(self, home: Path) -> None:
         """As one step: a folder that is not locked belongs to nobody."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        sweep(self.folder)
-        arriving = self.folder / f"new-{secrets.token_hex(4)}"
+        home.parent.mkdir(parents=True, exist_ok=True)
+        sweep(home.parent)
+        arriving = home.parent / f"new-{secrets.token_hex(4)}"
         arriving.mkdir()
         file = (arriving / OWNER).open("w")
         file.write(f"{SIGN} {socket.gethostname()}\n")

@@ -1,0 +1,99 @@
+"""Checks of what a vLLM server says of itself, each with the flag to start it with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tandem.policies.language.records import Sampling
+from tandem.policies.lora import Lora
+from tandem.remote import Endpoint, Rejected
+
+WHERE = "rollout.engine"
+FAITHFUL = "processed_logprobs"  # of what was sampled from: temperature and truncation are in it
+
+
+def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
+    """What the server says of its own options; None: it is not in development mode."""
+    try:
+        said = endpoint.get("/server_info?config_format=json")
+    except Rejected as error:
+        if error.status == 404:
+            return None
+        raise
+    return said["vllm_config"] if isinstance(said, dict) and "vllm_config" in said else {}
+
+
+def served(models: object, name: str | None) -> Mapping[str, object]:
+    """The card of the model under that name; of the first, without one.
+
+    Raises ValueError where the server has no such model.
+    """
+    data = models.get("data") if isinstance(models, dict) else None
+    cards = {card["id"]: card for card in data or () if isinstance(card, dict) and "id" in card}
+    if not cards:
+        raise ValueError(f"{WHERE}.url: the server at it serves no model; is it vLLM?")
+    if name is not None and name not in cards:
+        raise ValueError(
+            f"{WHERE}.model={name}: the server has no such model; it has {', '.join(cards)}"
+        )
+    return next(iter(cards.values())) if name is None else cards[name]
+
+
+def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
+    """Raise ValueError where the server's context is shorter than what may be sampled."""
+    room, wanted = card.get("max_model_len"), sampling.max_new_tokens
+    wanted += 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
+    if isinstance(room, int) and wanted > room:
+        raise ValueError(
+            f"rollout.max_prompt_tokens and rollout.max_new_tokens ask for {wanted} tokens, and "
+            f"the server has room for {room}; start it with --max-model-len {wanted}"
+        )
+
+
+def check_options(config: Mapping[str, object], *, sleeps: bool) -> None:
+    """Of the server's own configuration; what it does not tell is not held against it.
+
+    Raises ValueError for an option that is missing.
+    """
+    model = config.get("model_config")
+    model = model if isinstance(model, dict) else {}
+    mode = model.get("logprobs_mode", FAITHFUL)
+    if mode != FAITHFUL:
+        raise ValueError(
+            f"the server reports {mode}, not the log-probabilities of what it sampled from; start "
+            f"it with --logprobs-mode {FAITHFUL}"
+        )
+    if sleeps and model.get("enable_sleep_mode") is False:
+        raise ValueError(
+            f"{WHERE}.sleeps=true: the server cannot sleep; start it with --enable-sleep-mode"
+        )
+
+
+def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sampling) -> None:
+    """Whether it takes the adapters of a run, as many as are asked for at a time.
+
+    Raises ValueError for an option that is missing.
+    """
+    if lora is None:
+        return
+    adapters = config.get("lora_config")
+    if "lora_config" in config and adapters is None:
+        raise ValueError(
+            "model.lora: the server takes no adapters; start it with --enable-lora "
+            f"--max-lora-rank {lora.r} and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+        )
+    most = adapters.get("max_lora_rank") if isinstance(adapters, dict) else None
+    if isinstance(most, int) and most < lora.r:
+        raise ValueError(
+            f"model.lora.r={lora.r}: the server takes adapters up to rank {most}; start it with "
+            f"--max-lora-rank {lora.r}"
+        )
+    slots = adapters.get("max_loras") if isinstance(adapters, dict) else None
+    pinned = sampling.handover_of(adapter=True) == "pinned"
+    wanted = sampling.staleness + 2  # those of rows under way, and the one that is loaded
+    if sampling.staleness and pinned and isinstance(slots, int) and slots < wanted:
+        raise ValueError(
+            f"rollout.staleness={sampling.staleness}: the server holds {slots} adapters at a time, "
+            f"and rows are asked of {wanted}; start it with --max-loras {wanted}, or set "
+            "rollout.handover=in_flight"
+        )
