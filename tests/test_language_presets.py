@@ -105,9 +105,11 @@ def test_a_prompt_goes_through_the_familys_own_template(hub):
 def test_sizes_of_a_family_differ_in_name_and_in_what_memory_asks():
     """From 4B on adapters on every linear layer, over weights in bfloat16."""
     for path in CONF.glob("qwen3_*.yaml"):
-        model = OmegaConf.load(path).model
+        whole = OmegaConf.load(path)
+        model = whole.model
         large = path.stem in ADAPTED
         assert model.path.startswith("Qwen/Qwen3-") and model.enable_thinking is False
         assert (model.get("dtype") == "bfloat16") == large == ("lora" in model)
         if large:
+            assert whole.trainer.float32_matmul_precision == "high"  # of float32 adapters
             assert model.lora.target_modules == "all-linear" and model.gradient_checkpointing

@@ -238,7 +238,7 @@ def child_of(folder, *, resume: bool = False):
 def test_after_an_update_a_run_leaves_at_once_only_where_a_checkpoint_of_before_lies(
     tmp_path, straight, monkeypatch, every, finished
 ):
-    """Heard in the first update of iteration 3; the checkpoint of three iterations is there or not."""
+    """Heard in the first update of iteration 3; a checkpoint of before lies there or not."""
     backwards = iter(range(10**6))
 
     def signalling(module, loss, *args):

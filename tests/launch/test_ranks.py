@@ -9,7 +9,7 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from tandem import distributed
 from tandem.config import ConfigError
 from tandem.launch import ranks
-from tandem.launch.devices import environment_of
+from tandem.launch.devices import STRATEGIES, environment_of
 from tandem.launch.ranks import join_ranks, made_by_first
 from tandem.settings.settings import Devices
 
@@ -102,3 +102,10 @@ def test_who_waits_for_nothing_is_told_after_a_time(tmp_path, monkeypatch):
     growing.mkdir()
     with pytest.raises(ConfigError, match=r"nothing of it in 0\.1 s .guards.stalled_after."):
         made_by_first(tmp_path / "never", pytest.fail, patience=0.1)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_ranks_wait_for_one_another_as_long_as_is_said(strategy):
+    devices = Devices(devices=2, num_nodes=1, strategy=strategy, timeout=7200.0, **CPU)
+    made = STRATEGIES[strategy](devices)
+    assert made._timeout.total_seconds() == 7200

@@ -48,7 +48,9 @@ def assemble(
     own = {} if weights is None else {"path": str(weights)}
     policy = build(OmegaConf.merge(cfg.model, own))
     request = algorithm.request(build(cfg.rollout))
-    policy.load(replace(request, precision=Precision(mixed=settings.trainer.mixed)))
+    trainer = settings.trainer
+    rounds = trainer.float32_matmul_precision != "highest"
+    policy.load(replace(request, precision=Precision(mixed=trainer.mixed, rounds=rounds)))
     source = read_by(algorithm.needs)
     if not getattr(data, source):
         raise ConfigError(

@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator
@@ -42,12 +43,20 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
 
 def copies(start: str) -> Callable[[Devices], Strategy]:
     # Buffers are the same on all ranks by construction, and some live on the CPU.
-    return lambda devices: DDPStrategy(broadcast_buffers=False, start_method=start)
+    return lambda devices: DDPStrategy(
+        broadcast_buffers=False, start_method=start, timeout=patience(devices)
+    )
 
 
 def parts(devices: Devices) -> Strategy:
     """Lightning's default would cut over nodes alone, and split the layers within a node."""
-    return ModelParallelStrategy(data_parallel_size=ranks_of(devices), tensor_parallel_size=1)
+    return ModelParallelStrategy(
+        data_parallel_size=ranks_of(devices), tensor_parallel_size=1, timeout=patience(devices)
+    )
+
+
+def patience(devices: Devices) -> timedelta:
+    return timedelta(seconds=devices.timeout)
 
 
 def by_number(devices: Devices) -> Strategy | str:

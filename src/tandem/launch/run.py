@@ -127,6 +127,7 @@ def carry_out(
     """Build what was checked, and train or evaluate it."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    torch.set_float32_matmul_precision(settings.trainer.float32_matmul_precision)
     with refusing():
         check_engine(cfg, data)
         mirrors = [build(node) for node in cfg.logger.values()]

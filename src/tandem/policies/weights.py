@@ -30,6 +30,7 @@ class Precision:
     """The precision that a pass computes in."""
 
     mixed: bool = False  # bfloat16 autocast; False: the dtype of the weights
+    rounds: bool = False  # whether a device may round what products of float32 matrices read
 
     def on(self, device: torch.device) -> AbstractContextManager[None]:
         """Around a pass on that device. Its backward follows the dtypes of the forward."""
@@ -40,7 +41,9 @@ class Precision:
 
     def is_exact(self, network: nn.Module) -> bool:
         """Whether weights and passes are float32 or wider."""
-        return not self.mixed and all(p.dtype in WIDE for p in network.parameters())
+        return not (self.mixed or self.rounds) and all(
+            p.dtype in WIDE for p in network.parameters()
+        )
 
 
 FULL = Precision()

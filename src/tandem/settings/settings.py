@@ -69,6 +69,11 @@ class Devices:
     strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
     # Of the policy's passes; what is computed of them has its own.
     precision: Precision = field(metadata=key(resumable=True))
+    # Of all products of float32 matrices in the process.
+    float32_matmul_precision: Literal["highest", "high"] = field(
+        default="highest", metadata=key(resumable=True)
+    )
+    timeout: Annotated[float, positive] = 1800.0  # seconds
 
     @property
     def mixed(self) -> bool:
