@@ -15,7 +15,7 @@ from tandem.config.names import ConfigError
 from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, place
 from tandem.registry import declared
-from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, node_of
+from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, dynamics_of, node_of
 
 NOTEBOOK = "__main__"  # or a script: what it registers is the user's own, as that of a plugin is
 
@@ -48,6 +48,8 @@ def store_options(folder: Path) -> None:
         package = "_global_" if group in GLOBAL else None
         held = _hold(node, component)
         ConfigStore.instance().store(group=group, name=name, node=held, package=package)
+        if (steps := dynamics_of(group, component)) is not None:
+            ConfigStore.instance().store(group="dynamics/_of", name=name, node=steps)
 
 
 @functools.cache

@@ -20,7 +20,6 @@ from tandem.launch.ranks import made_by_first
 from tandem.launch.warm_start_key import FILE, MadeOf, made_of, reason
 from tandem.policies.flow.teachers import weights_of
 from tandem.policies.language.kernels import check_kernels
-from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.record.run_record import CONFIG
 from tandem.record.terminal import line, say
@@ -59,7 +58,7 @@ def check_machine(cfg: DictConfig) -> None:
 def check_engine(cfg: DictConfig, data: Data) -> None:
     """Ask for the server that is to sample, if there is one, before anything is trained for it."""
     sampling = build(cfg.rollout)
-    if not isinstance(sampling, Sampling) or sampling.engine is None:
+    if sampling.engine is None:
         return
     given = bool(build(cfg.algorithm).needs & GIVEN) and data.tries is None
     if given and cfg.evaluation.every is None and not cfg.evaluate:

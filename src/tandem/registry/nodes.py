@@ -71,8 +71,16 @@ def dynamics_node(name: str, kernel: Callable) -> Node:
 
 
 def engine_node(name: str, engine: Callable) -> Node:
-    """As in conf/rollout: our own sampling of tokens, but for who samples."""
-    return {"defaults": ["local", "_self_"], "engine": made_call(name, engine)}
+    """As in conf/rollout: our own sampling of its kind, but for who samples."""
+    own = {"tokens": "local", "flow": "denoise"}[engine.samples]
+    return {"defaults": [own, "_self_"], "engine": made_call(name, engine)}
+
+
+def dynamics_of(group: str, component: Callable) -> Node | None:
+    """As in conf/dynamics/_of: what dynamics=auto comes to; None: what it is for tokens."""
+    if group != "rollout" or component.samples == "tokens":
+        return None
+    return {"defaults": ["/dynamics/flow_sde@_global_.dynamics"]}
 
 
 def data_node(name: str, component: Callable) -> Node:

@@ -67,10 +67,9 @@ class Hostable(Protocol):
 class EngineOption(ABC):
     """What `rollout.engine` makes, before any weight is there."""
 
+    samples: ClassVar[Literal["tokens", "flow"]] = "tokens"  # the kind of policy it is for
     sleeps: ClassVar[bool] = False  # during training, so that the accelerator's memory is free
-    shares_weights: ClassVar[bool] = (
-        False  # samples from the very weights that are trained: none are synced
-    )
+    shares_weights: ClassVar[bool] = False  # it samples from those that are trained: none travel
     reports_entropy: ClassVar[bool] = False  # of the distribution that each token was sampled from
     samples_mixed: ClassVar[bool] = True  # under autocast, where the trainer computes so
 
@@ -83,17 +82,11 @@ class EngineOption(ABC):
         them."""
 
 
-class RolloutEngine(EngineOption):
-    """An engine that holds a copy of the weights: `sync` and `answer` are enough.
-
-    `answer` may raise Forgotten where its copy is not the one that was handed over last.
-    """
+class WeightHolder(EngineOption):
+    """An engine that holds a copy of the weights: `sync` is enough for one that never sleeps."""
 
     handovers: Sequence[Path] = ()  # folders of the newest weights, oldest first, to compare with
     handover_modes: frozenset[Handover] = frozenset({"drain"})  # of rollout.handover
-
-    def host(self, policy: Hostable) -> RolloutEngine:
-        return self
 
     @abstractmethod
     def sync(self, weights: Weights, version: str) -> None:
@@ -108,25 +101,7 @@ class RolloutEngine(EngineOption):
         raise NotImplementedError(f"{type(self).__name__} changes no weights under its rows")
 
     def keep(self, versions: int) -> None:
-        """So many of the newest versions stay at hand for `answer_as`."""
-
-    def answer_as(
-        self,
-        version: str,
-        prompts: Sequence[list[int]],
-        keys: Tensor,
-        *,
-        sampling: Sampling,
-        endings: Endings,
-    ) -> Answers:
-        """The answers of a version that it keeps: with `pinned`. `keys`: [B] int64."""
-        raise NotImplementedError(f"{type(self).__name__} keeps no older weights")
-
-    @abstractmethod
-    def answer(
-        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
-    ) -> Answers:
-        """As any engine does. `keys`: [B] int64."""
+        """So many of the newest versions stay at hand for rows that were begun with them."""
 
     def renew(self, weights: Weights, version: str) -> None:
         """Take those that were handed over last again, unless another process has seen to it."""
@@ -149,6 +124,44 @@ class RolloutEngine(EngineOption):
 
     def wake(self, tag: str) -> None:
         """Take memory again: for "weights", or for the "kv_cache"."""
+
+
+class RolloutEngine(WeightHolder):
+    """An engine of tokens that holds a copy of the weights: `sync` and `answer` are enough.
+
+    `answer` may raise Forgotten where its copy is not the one that was handed over last.
+    """
+
+    def host(self, policy: Hostable) -> RolloutEngine:
+        return self
+
+    def answer_as(
+        self,
+        version: str,
+        prompts: Sequence[list[int]],
+        keys: Tensor,
+        *,
+        sampling: Sampling,
+        endings: Endings,
+    ) -> Answers:
+        """The answers of a version that it keeps: with `pinned`. `keys`: [B] int64."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no older weights")
+
+    @abstractmethod
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        """As any engine does. `keys`: [B] int64."""
+
+
+def check_kind(engine: EngineOption | None, kind: Literal["tokens", "flow"]) -> None:
+    """Raise ValueError for an engine of another kind of policy."""
+    made = {"tokens": "tokens", "flow": "pictures"}
+    if engine is not None and engine.samples != kind:
+        raise ValueError(
+            f"rollout.engine={type(engine).__name__} samples {made[engine.samples]}, and this "
+            f"policy makes {made[kind]}; leave rollout as the model chooses it"
+        )
 
 
 def number_of(version: str) -> int:

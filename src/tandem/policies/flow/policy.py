@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.dynamics.decays import Decay, EmaSchedule
-from tandem.policies.base import Policy
 from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.denoising_loss import DenoisingErrors
 from tandem.policies.flow.embeddings import PromptEmbeddingCache, text_of
+from tandem.policies.flow.engine import PictureEngineMixin
 from tandem.policies.flow.logprob import LogProbComputer
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import (
@@ -29,7 +29,7 @@ from tandem.policies.flow.records import (
     as_rollout,
     renew_noise,
 )
-from tandem.policies.flow.sampling import SamplingPlan, generate
+from tandem.policies.flow.sampling import SamplingPlan
 from tandem.policies.flow.solvers import noise_levels
 from tandem.policies.flow.velocity_model import ChunkedForward
 from tandem.policies.language.pretrained import Numerics
@@ -51,7 +51,7 @@ OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_
 SAME = 1e-6
 
 
-class FlowPolicy(Policy):
+class FlowPolicy(PictureEngineMixin):
     """Denoises pictures, and says how likely its steps are. It has no weights before `load`."""
 
     unit = "steps"
@@ -104,6 +104,7 @@ class FlowPolicy(Policy):
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
         critic only if "values" are."""
         self.request, self.sampling = request, request.sampling
+        self.precision = request.precision
         self.lagged.staleness = self.sampling.staleness
         self.forward_pass = ChunkedForward(self.library, max_rows=self.row_budget)
         self.denoising = DenoisingErrors(request.timesteps, self.schedule, self.forward_pass)
@@ -120,6 +121,7 @@ class FlowPolicy(Policy):
         )
         self.exact = request.precision.is_exact(self.model.network)
         admission.check_size(self.adapter, self.latent_size, path=self.path)
+        self.engine = self.host()
 
     def followed(self) -> dict[str, EmaSchedule]:
         """The snapshots that are read, sampled from, or evaluated."""
@@ -184,7 +186,7 @@ class FlowPolicy(Policy):
             seed=self.seed,
         )
         with self.summon_full_params(sampling):
-            output, pictures = generate(self.model, self.library, asked, keys, starts, plan)
+            output, pictures = self.engine.generate(asked, keys, starts, plan)
         sample = FlowSample(
             x0=output.x0,
             key=rng.key(of_group if self.request.timesteps.shared else keys, "regression"),
@@ -311,7 +313,8 @@ class FlowPolicy(Policy):
         return text_of(prompt)
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
-        """Snapshots follow."""
+        """Snapshots follow, and engines hear of it."""
+        super().notify(event)
         self.model.snapshots.follow(event)
         if event == "iteration" and self.lagged.staleness:
             self.lagged.forget(self.iteration + 1)

@@ -16,6 +16,7 @@ from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import Indices, every_step, one_step
+from tandem.policies.engines.protocol import EngineOption, check_kind
 from tandem.policies.flow.solvers import Solver
 from tandem.types import Prompt, Rollout
 
@@ -45,6 +46,7 @@ class FlowSampling:
     max_rows: int = 64  # of one forward pass: memory, nothing else
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
     order: Literal["exact", "ready"] = "exact"  # rows of its own iteration; or those that are there
+    engine: EngineOption | None = None  # who makes the pictures; None: the policy itself
     deterministic: bool = field(init=False)  # whether no step is random
 
     def __post_init__(self) -> None:
@@ -56,6 +58,7 @@ class FlowSampling:
             raise ValueError("random steps need a log-probability, and to be told which they are")
         if self.solver is not None and not self.deterministic:
             raise ValueError("rollout.solver takes no random steps; leave it null or dynamics=ode")
+        check_kind(self.engine, "flow")
 
     def branches(self, iteration: int, seed: int) -> list[FlowSampling]:
         """For each random step the way to sample in which it alone is random, and all samples of

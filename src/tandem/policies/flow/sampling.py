@@ -14,7 +14,6 @@ from tandem import rng
 from tandem.dynamics.kernels import Step, next_state, ode
 from tandem.dynamics.steps import Indices
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
-from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import FlowSampling, SamplerOutput, Trajectory
 from tandem.policies.flow.solvers import solve
 from tandem.policies.flow.velocity_model import VelocityModel, even_parts
@@ -50,35 +49,36 @@ class SamplingPlan:
         )
 
 
-@torch.no_grad()
-def generate(
-    model: FlowModel,
-    library: PromptEmbeddingCache,
-    asked: Sequence[Prompt],
-    keys: Tensor,
-    starts: Tensor,
-    plan: SamplingPlan,
-) -> tuple[SamplerOutput, Tensor]:
-    """Latents and how they came to be, and uint8 [B, H, W, 3]. keys, starts: [B], of the noise of
-    the steps, and of what they start from."""
-    finished, pictures = [], []
-    sampling, adapter = plan.sampling, model.adapter
-    shape = adapter.canvas(sampling.resolution).latent_shape
-    for part in even_parts(len(asked), sampling.max_rows):
-        some = [asked[i] for i in part.tolist()]
-        conditioning = library.rows(some, keys.device, guided=sampling.guidance_scale > 1)
-        start = start_noise(starts[part.to(keys.device)], shape)
-        if sampling.solver is None:
-            one = denoise(model.field, start, keys[part.to(keys.device)], conditioning, plan)
-        else:
-            velocity = partial(
-                model.field, conditioning=conditioning, scale=sampling.guidance_scale
-            )
-            x0 = solve(velocity, start, sampling.solver, sampling.steps)
-            one = SamplerOutput(x0=x0, trajectory=None, logp=None)
-        finished.append(one)
-        pictures.append(adapter.decode(one.x0))
-    return concat(finished), torch.cat(pictures)
+class LocalPictures:
+    """The engine that needs no server: the field of the model itself."""
+
+    def __init__(self, field: VelocityModel, library: PromptEmbeddingCache) -> None:
+        self.field, self.library = field, library
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
+    ) -> tuple[SamplerOutput, Tensor]:
+        """Latents and how they came to be, and uint8 [B, H, W, 3]. keys, starts: [B], of the noise
+        of the steps, and of what they start from."""
+        finished, pictures = [], []
+        sampling, adapter, field = plan.sampling, self.field.adapter, self.field
+        shape = adapter.canvas(sampling.resolution).latent_shape
+        for part in even_parts(len(prompts), sampling.max_rows):
+            some = [prompts[i] for i in part.tolist()]
+            guided = sampling.guidance_scale > 1
+            conditioning = self.library.rows(some, keys.device, guided=guided)
+            start = start_noise(starts[part.to(keys.device)], shape)
+            if sampling.solver is None:
+                one = denoise(field, start, keys[part.to(keys.device)], conditioning, plan)
+            else:
+                scale = sampling.guidance_scale
+                velocity = partial(field, conditioning=conditioning, scale=scale)
+                x0 = solve(velocity, start, sampling.solver, sampling.steps)
+                one = SamplerOutput(x0=x0, trajectory=None, logp=None)
+            finished.append(one)
+            pictures.append(adapter.decode(one.x0))
+        return concat(finished), torch.cat(pictures)
 
 
 @torch.no_grad()

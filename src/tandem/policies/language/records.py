@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from tandem.contracts import at_least
-from tandem.policies.engines.protocol import EngineOption, Handover
+from tandem.policies.engines.protocol import EngineOption, Handover, check_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Sampling:
         for name, (holds, wanted) in limits.items():
             if not holds:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)!r}; it must be {wanted}")
+        check_kind(self.engine, "tokens")
 
     def handover_of(self, *, adapter: bool) -> Handover:
         """The mode that was chosen; else adapters are pinned by their names, and whole weights wait
