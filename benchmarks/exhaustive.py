@@ -66,7 +66,6 @@ FILES = {  # of long tests that have a row of their own
     "kills": ("SIGKILL at 20 places, resumed bit for bit", ("tests/test_kill.py",)),
     "learning": ("every algorithm learns a toy", ("tests/test_learning.py",)),
     "matrix": ("every preset on every model under every dynamics", ("tests/test_matrix.py",)),
-    "laws": ("every law of every preset", ("tests/test_law_matrix.py",)),
     "ranks": (
         "DDP and FSDP2 on two processes",
         ("tests/test_sharding.py", "tests/test_sharded_runs.py"),

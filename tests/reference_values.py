@@ -15,7 +15,9 @@ import pytest
 import torch
 
 VECTORS = Path(__file__).parent / "vectors"
-EXCUSES = {"llm.json": "unused.toml", "flow.json": "flow_unused.toml"}  # of the values of a file
+EXCUSES = {  # of the values of a file
+    "llm.json": "unused.toml", "flow.json": "flow_unused.toml", "axis.json": "axis_unused.toml",
+}  # fmt: skip
 READ: set[tuple[str, str]] = set()  # (file, name)
 COMPLAINTS = pytest.StashKey[list[str]]()
 
@@ -41,10 +43,20 @@ def vectors() -> Vectors:
 @pytest.fixture(scope="session")
 def flow() -> Callable[..., torch.Tensor]:
     """(case/field, dtype=float64) -> tensor, of the reference values of flows."""
-    cases = json.loads((VECTORS / "flow.json").read_text())
+    return _reader("flow.json")
+
+
+@pytest.fixture(scope="session")
+def axis() -> Callable[..., torch.Tensor]:
+    """(case/field, dtype=float64) -> tensor, of the reference values of later additions."""
+    return _reader("axis.json")
+
+
+def _reader(file: str) -> Callable[..., torch.Tensor]:
+    cases = json.loads((VECTORS / file).read_text())
 
     def read(name: str, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        READ.add(("flow.json", name))
+        READ.add((file, name))
         case, field = name.rsplit("/", 1)
         return torch.tensor(cases[case][field], dtype=dtype)
 

@@ -23,8 +23,11 @@ UNTRIED = {"dance_grpo"}  # on texts, though nothing in it is of pictures alone
 TAUGHT = "diffusion_opd"
 WITHOUT_NOISE = {"dpo_online"}  # tuned on whole pictures
 # Of flows, where no recipe has tuned any.
-UNTUNED = ("iterations=30", "prompts_per_step=8", "group_size=16", "optimizer.lr=1e-3")
-BINARY = ("reward.nearest_rendering.function.smooth=0",)  # right or not
+UNTUNED = ("iterations=30", "prompts_per_step=8", "group_size=16", "optimizer.lr=3e-4")
+BINARY = (  # right or not, which tells fewer samples apart
+    "reward.nearest_rendering.function.smooth=0", "iterations=50", "optimizer.lr=5e-4",
+    "schedule.warmup=3",
+)  # fmt: skip
 # The evaluation is at both ends only, so that it stays out of the budget.
 ENDS = ("evaluation.every=1000", "evaluation.pass_at=[1]")
 

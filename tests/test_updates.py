@@ -49,8 +49,8 @@ def test_a_kl_pulls_towards_the_frozen_reference(penalty, plan, tmp_path):
     algorithm = replace(GRPO, kl=KLInLoss(coef=0.1, loss=penalty))
     loop = Loop(algorithm=algorithm, plan=plan, folder=tmp_path, **TIED)
     rows = first_rows(loop)
-    logp = loop.policy.logp(rows.sample, loop.policy.table)
-    apart = (logp - loop.policy.logp(rows.sample, loop.policy.reference)).detach()
+    logp = loop.policy.logp_under(rows.sample, loop.policy.table)
+    apart = (logp - loop.policy.logp_under(rows.sample, loop.policy.reference)).detach()
     # x grad log p, also of k3 times its ratio: (k3 + d k3 / dx) grad log p, and the exponentials
     # of k3 = exp(-x) + x - 1 and of its slope 1 - exp(-x) cancel.
     want = slope(loop, 0.1 * mean_of_means(apart * logp, rows.mask))
@@ -61,8 +61,8 @@ def test_plain_k3_pulls_as_it_was_published(tmp_path):
     algorithm = replace(GRPO, kl=KLInLoss(coef=0.1, loss=k3))
     loop = Loop(algorithm=algorithm, plan=ONCE, folder=tmp_path, **TIED)
     rows = first_rows(loop)
-    logp = loop.policy.logp(rows.sample, loop.policy.table)
-    ratio = (loop.policy.logp(rows.sample, loop.policy.reference) - logp).exp()
+    logp = loop.policy.logp_under(rows.sample, loop.policy.table)
+    ratio = (loop.policy.logp_under(rows.sample, loop.policy.reference) - logp).exp()
     want = slope(loop, 0.1 * mean_of_means(ratio - ratio.log() - 1, rows.mask))
     assert_close(loop.go().gradients[0], want)
 
@@ -83,7 +83,7 @@ def test_answers_that_are_masked_leave_sum_and_count(tmp_path):
     assert 0 < rows.truncated.sum() < len(rows.mask)
     advantages = GRPO.advantage(loop.rewards(rows.outputs, rows.prompts), rows)
     kept = rows.mask & ~rows.truncated[:, None]
-    logp = loop.policy.logp(rows.sample, loop.policy.table)
+    logp = loop.policy.logp_under(rows.sample, loop.policy.table)
     want = slope(loop, -(advantages * logp)[kept].mean())
     assert_close(loop.go().gradients[0], want)
 

@@ -58,7 +58,10 @@ BESIDE = {
     },
     **{f"algorithm={name}": PAIRS for name in ("dpo", "ipo", "simpo", "orpo", "kto")},
     **{f"algorithm/loss={name}": PAIRED for name in COMPARING.split()},
-    **{f"algorithm/loss={name}": UNCORRECTED for name in ("dppo", "dppo_kl", "dppo_pulled")},
+    **{
+        f"algorithm/loss={name}": UNCORRECTED
+        for name in ("dppo", "dppo_kl", "dppo_pulled", "drpo", "topr")
+    },
     "algorithm/advantage=gae": ["algorithm=ppo"],
     "algorithm/advantage=remax": ["algorithm/sampling_strategy=remax"],
     "algorithm/sampling_strategy=remax": ["algorithm=remax"],

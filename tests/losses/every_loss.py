@@ -4,9 +4,11 @@ from functools import partial
 
 import torch
 
+from tandem.losses.future_kl import fipo
+from tandem.losses.off_policy import topr
 from tandem.losses.policy import ppo, reinforce
 from tandem.losses.sequence import gmpo, gspo, gspo_token, vespo
-from tandem.losses.soft_clip import cispo, dro, sapo
+from tandem.losses.soft_clip import cfpo, cispo, dro, drpo, sapo
 from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, dppo_pulled
 from tandem.types import CoupledBatch
 
@@ -25,6 +27,10 @@ LOSSES = {
     "dppo": dppo,
     "dppo_kl": partial(dppo, too_far=binary_kl),
     "dppo_pulled": dppo_pulled,
+    "cfpo": cfpo,
+    "drpo": partial(drpo, delta=0.15),
+    "topr": topr,
+    "fipo": fipo,
     "opsm": OffPolicyMask(loss=ppo, delta=0.1),
 }
 PULLED = {"dro", "dppo_pulled"}  # move a row that has no advantage

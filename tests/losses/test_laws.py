@@ -74,6 +74,7 @@ FRESH_VALUES = {  # llm_math.md, section 2: equal gradients, unequal values
     "reinforce": 0.086728, "ppo": -0.058443, "dapo": -0.058443, "dual_clip": -0.058443,
     "cispo": 0.086728, "dro": 0.086728, "sapo": -0.151261, "vespo": 0.086728, "dppo": 0.086728,
     "dppo_kl": 0.086728, "dppo_pulled": -0.058443, "opsm": -0.058443,
+    "cfpo": -0.058443, "drpo": -0.058443, "topr": 0.086728, "fipo": -0.058443,
 }  # fmt: skip
 
 

@@ -79,6 +79,20 @@ def remax(scores: Scores, rollout: Rollout) -> Tensor:
     return torch.where(mask, returns - baseline[:, None], 0)
 
 
+# R less a number (TOPR); with a floor of 0 good samples alone (RAFT++)
+@register_adv_estimator
+def reward(
+    scores: Scores, rollout: Rollout, *, baseline: float = 0.0, floor: float | None = None
+) -> Tensor:
+    """max(G_t - baseline, floor), the same baseline for every sample.
+
+    With `floor=0` only good samples are learnt from (RAFT++, arXiv:2504.11343). Shape: [B, T].
+    """
+    mask = scored_steps(scores, rollout)
+    returns = return_to_go(step_rewards(scores, rollout), mask) - baseline
+    return torch.where(mask, returns if floor is None else returns.clamp(min=floor), 0)
+
+
 def _compared_with(rollout: Rollout) -> Tensor:
     """[B] bool: rows that are never trained."""
     none = torch.zeros_like(rollout.truncated)

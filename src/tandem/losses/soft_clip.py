@@ -77,3 +77,66 @@ def dro(
     """
     pull = (batch.logp - batch.old_logp).square()
     return -batch.logp * batch.advantages + 0.5 * beta * pull
+
+
+def pulled_back(ratio: Tensor, advantages: Tensor, *, width: Tensor | float) -> Tensor:
+    """-A r + |A| (r - 1)^2 / (2 width): its gradient is 0 at r = 1 + sign(A) width, and beyond it
+    leads back. All are [B, T]."""
+    return -advantages * ratio + advantages.abs() * (ratio - 1).square() / (2 * width)
+
+
+def beyond(ratio: Tensor, batch: CoupledBatch, *, width: Tensor | float) -> dict[str, Metric]:
+    """The fraction of steps that their own gradient leads back. ratio: [B, T]."""
+    back = batch.advantages.sign() * (ratio - 1) > width
+    return {"actor/pulled_back": masked_mean(back, batch.mask)}
+
+
+def cfpo_metrics(batch: CoupledBatch, *, width: float) -> dict[str, Metric]:
+    """The fraction of steps that are led back."""
+    return beyond(ratio_of(batch.logp, batch.old_logp), batch, width=width)
+
+
+# A quadratic pull in place of the clip, which a step feels that went too far (CFPO, SPO)
+@register_policy_loss(
+    reads={"old_logp"},
+    units={"width": "clip"},
+    zero_at_zero_advantage=True,
+    metrics=cfpo_metrics,
+)
+def cfpo(batch: CoupledBatch, *, width: Annotated[float, positive] = 0.2) -> Tensor:
+    """-A r + |A| (r - 1)^2 / (2 width): clipping without a clip, smooth everywhere.
+
+    `width` stands where the clip of PPO does. Shape: [B, T]. Source: CFPO, arXiv:2601.22801, which
+    is SPO's objective.
+    """
+    return pulled_back(ratio_of(batch.logp, batch.old_logp), batch.advantages, width=width)
+
+
+def drpo_metrics(batch: CoupledBatch, *, delta: float) -> dict[str, Metric]:
+    """The fraction of steps that are led back."""
+    ratio = ratio_of(batch.logp, batch.behaviour_logp)
+    return beyond(ratio, batch, width=delta * (-batch.behaviour_logp).exp())
+
+
+# As cfpo, by how far the probability of a token moved (DRPO)
+@register_policy_loss(
+    reads={"behaviour_logp"},
+    units={"delta": "none"},
+    zero_at_zero_advantage=True,
+    refused={
+        "steps": "it compares probabilities of tokens, and a Gaussian step has a density; set "
+        "algorithm/loss=cfpo",
+        "pictures": "it compares probabilities of tokens, and a regression error is none; set "
+        "algorithm/loss=ppo",
+    },
+    metrics=drpo_metrics,
+)
+def drpo(batch: CoupledBatch, *, delta: Annotated[float, positive] = 12.5) -> Tensor:
+    """-A r + |A| q (r - 1)^2 / (2 delta), r = p / q, q the probability that the sampler gave.
+
+    The gradient is -A r (1 - sign(A (r - 1)) |p - q| / delta): a rare token may change its ratio
+    freely, a likely one may not. Shape: [B, T]. Source: DRPO, arXiv:2606.09821.
+    """
+    ratio = ratio_of(batch.logp, batch.behaviour_logp)
+    width = delta * (-batch.behaviour_logp).exp()
+    return pulled_back(ratio, batch.advantages, width=width)

@@ -1,0 +1,119 @@
+"""A policy loss that weighs a step by what became of the steps behind it, [B, T]."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from tandem.advantages.temporal import discount
+from tandem.contracts import at_least, between, positive, register_policy_loss
+from tandem.losses.policy import clip_metrics, ppo, ratio_of
+from tandem.metrics import Metric, masked_mean
+from tandem.types import CoupledBatch
+
+
+def future_kl(batch: CoupledBatch, *, half_life: float, ratio_max: float) -> Tensor:
+    """F_t, the sum over a step and those behind it of log r, each step's distance discounted.
+
+    Steps whose ratio passed `ratio_max` add nothing. Shape: [B, T] nats, detached.
+    """
+    log_ratio = (batch.logp - batch.old_logp).detach()
+    log_ratio = torch.where(log_ratio > math.log(ratio_max), 0, log_ratio)
+    return discount(log_ratio, batch.mask, decay=2 ** (-1 / half_life))
+
+
+def weight_of(
+    batch: CoupledBatch,
+    *,
+    half_life: float,
+    weight_low: float,
+    weight_high: float,
+    ratio_max: float,
+    safety: float,
+) -> Tensor:
+    """exp(F) within its bounds; a bad step past `safety` is never weighed more. [B, T]"""
+    weight = future_kl(batch, half_life=half_life, ratio_max=ratio_max).exp()
+    lost = (batch.advantages < 0) & (ratio_of(batch.logp, batch.old_logp) > safety)
+    fading = weight.clamp(1 - weight_high, 1)
+    return torch.where(lost, fading, weight.clamp(1 - weight_low, 1 + weight_high))
+
+
+def is_broken(batch: CoupledBatch, *, ratio_max: float) -> Tensor:
+    """[B, 1] bool: samples with two bad steps or more whose ratio passed `ratio_max`."""
+    ratio = ratio_of(batch.logp, batch.old_logp)
+    passed = batch.mask & (batch.advantages < 0) & (ratio > ratio_max)
+    return passed.sum(1, keepdim=True) >= 2
+
+
+def fipo_metrics(
+    batch: CoupledBatch,
+    *,
+    clip_low: float,
+    clip_high: float,
+    half_life: float,
+    weight_low: float,
+    weight_high: float,
+    ratio_max: float,
+    safety: float,
+) -> dict[str, Metric]:
+    """PPO's own, the mean weight, and the fraction of samples that were left out."""
+    weight = weight_of(
+        batch, half_life=half_life, weight_low=weight_low, weight_high=weight_high,
+        ratio_max=ratio_max, safety=safety,
+    )  # fmt: skip
+    broken = is_broken(batch, ratio_max=ratio_max)[:, 0]
+    clipped = clip_metrics(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=ratio_max)
+    return clipped | {
+        "actor/future_weight": masked_mean(weight, batch.mask),
+        "actor/future_broken": masked_mean(broken, batch.mask.any(1)),
+    }
+
+
+# PPO, a step weighed by how the later ones of its sample moved (FIPO)
+@register_policy_loss(
+    reads={"old_logp"},
+    clips=1.0,
+    units={
+        "clip_low": "clip",
+        "clip_high": "clip",
+        "weight_low": "clip",
+        "weight_high": "clip",
+        "ratio_max": "ratio",
+        "safety": "ratio",
+        "half_life": "none",
+    },
+    zero_at_zero_advantage=True,
+    refused={
+        "pictures": "it weighs a step by those behind it, and the noise levels of a picture are in "
+        "no order; set algorithm/loss=ppo",
+    },
+    metrics=fipo_metrics,
+)
+def fipo(
+    batch: CoupledBatch,
+    *,
+    clip_low: Annotated[float, between(0, 1)] = 0.2,
+    clip_high: Annotated[float, at_least(0)] = 0.28,
+    half_life: Annotated[float, positive] = 32.0,  # steps after which a later one counts half
+    weight_low: Annotated[float, between(0, 1)] = 0.0,  # 0.2 of small models
+    weight_high: Annotated[float, between(0, 1)] = 0.2,
+    ratio_max: Annotated[float, positive] = 3.0,
+    safety: Annotated[float, positive] = 10.0,
+) -> Tensor:
+    """PPO with a dual clip on A w, w = exp(F) in [1 - weight_low, 1 + weight_high], F the sum of
+    log r over a step and all behind it, discounted and detached.
+
+    A step that the later ones bear out counts more. A sample with two bad steps or more past
+    `ratio_max` counts nothing. Shape: [B, T]. Source: FIPO, arXiv:2603.19835.
+    """
+    weight = weight_of(
+        batch, half_life=half_life, weight_low=weight_low, weight_high=weight_high,
+        ratio_max=ratio_max, safety=safety,
+    )  # fmt: skip
+    weighed = replace(batch, advantages=weight * batch.advantages)
+    loss = ppo(weighed, clip_low=clip_low, clip_high=clip_high, ratio_max=ratio_max)
+    return torch.where(is_broken(batch, ratio_max=ratio_max), 0, loss)
