@@ -192,7 +192,8 @@ def shift_matters(algorithm: Algorithm) -> None:
     if moved is None:
         assert "scored" in refused
     else:
-        assert (moved.gradients[0] - run(algorithm).gradients[0]).abs().max() > 1e-6
+        pairs = zip(moved.gradients, run(algorithm).gradients, strict=True)
+        assert max((got - want).abs().max() for got, want in pairs) > 1e-6
 
 
 # Numbers.
