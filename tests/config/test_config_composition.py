@@ -92,6 +92,7 @@ BESIDE = {
     "reward=reward_model": ["reward.reward_model.function.path=models/reward"],
     "reward=http": ["reward.http.function.url=http://127.0.0.1:9000"],
     "rollout=vllm_server": ["rollout.engine.url=http://127.0.0.1:8000"],
+    "rollout=sglang_server": ["rollout.engine.url=http://127.0.0.1:30000"],
     "reward=target_length": ["reward.target_length.function.target=100"],
 }
 FITTING = {  # of all options of a group

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from tandem.config import ConfigError
-from tandem.config.refusals import refusals
+from tandem.config.refusals import refusals, refusing
 from tandem.launch.engine_plan import Servers, compose_run, plan
 from tandem.launch.engine_processes import POLL, Watcher
 from tandem.policies.engines.addresses import AddressFile
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not words or {"-h", "--help"} & set(words):
         print(make_help(), end="")
         return
-    with refusals():
+    with refusals(), refusing():
         servers, overrides = read(words)
         processes, folder = plan(servers, compose_run(overrides))
     watcher = Watcher(

@@ -325,9 +325,9 @@ def spans(taken):
 
 
 @contextmanager
-def serving(state: Loopback, port: int = 0):
+def serving(state: Loopback, port: int = 0, handler=Handler):
     """The address of a server in a thread of this process."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.state, server.daemon_threads = state, True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

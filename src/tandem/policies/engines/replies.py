@@ -88,16 +88,16 @@ class Question(ABC):
 
     def _choice(self, reply: object) -> object:
         """The only one. Raises ValueError for several, and for those of another model."""
-        choices = _part(reply, "choices", list)
+        choices = part(reply, "choices", list)
         if len(choices) != 1:
             raise ValueError(f"{len(choices)} choices came where one was asked for")
-        served = _part(reply, "model", str)
+        served = part(reply, "model", str)
         if served != self.model:
             raise ValueError(f"the answer is one of model {served}, not of {self.model}")
         return choices[0]
 
     def _check_prompt(self, whole: object) -> None:
-        if _part(whole, "prompt_token_ids", list) != self.prompt:
+        if part(whole, "prompt_token_ids", list) != self.prompt:
             raise ValueError("the answer is one to another prompt")
 
     def _tokens(self, tokens: list[object]) -> list[int]:
@@ -112,7 +112,7 @@ class Question(ABC):
         return tokens
 
     def _truncated(self, choice: object, tokens: list[int]) -> bool:
-        reason = _part(choice, "finish_reason", str)
+        reason = part(choice, "finish_reason", str)
         if reason == "length" and len(tokens) == self.sampling.max_new_tokens:
             return True
         if reason == "length":
@@ -147,12 +147,12 @@ class Generation(Question):
     def row(self, reply: object) -> Row:
         choice = self._choice(reply)
         self._check_prompt(reply)
-        tokens = self._tokens(_part(choice, "token_ids", list))
-        said = _part(_part(choice, "logprobs", dict), "content", list)
-        logp = _logp([_part(each, "logprob", int | float) for each in said], len(tokens))
-        if [_part(each, "token_id", int) for each in said] != tokens:
+        tokens = self._tokens(part(choice, "token_ids", list))
+        said = part(part(choice, "logprobs", dict), "content", list)
+        logp = logp_of([part(each, "logprob", int | float) for each in said], len(tokens))
+        if [part(each, "token_id", int) for each in said] != tokens:
             raise ValueError("its log-probabilities are of other tokens than its answer has")
-        spans = _spans(_part(choice, "weight_versions", list | None), len(tokens))
+        spans = _spans(part(choice, "weight_versions", list | None), len(tokens))
         return Row(tokens, logp, self._truncated(choice, tokens), spans)
 
 
@@ -176,15 +176,15 @@ class Completion(Question):
     def row(self, reply: object) -> Row:
         choice = self._choice(reply)
         self._check_prompt(choice)
-        tokens = self._tokens(_part(choice, "token_ids", list))
-        said = _part(choice, "logprobs", dict)
-        logp = _logp(_part(said, "token_logprobs", list), len(tokens))
-        if _part(said, "tokens", list) != [f"token_id:{token}" for token in tokens]:
+        tokens = self._tokens(part(choice, "token_ids", list))
+        said = part(choice, "logprobs", dict)
+        logp = logp_of(part(said, "token_logprobs", list), len(tokens))
+        if part(said, "tokens", list) != [f"token_id:{token}" for token in tokens]:
             raise ValueError("its log-probabilities are of other tokens than its answer has")
         return Row(tokens, logp, self._truncated(choice, tokens))
 
 
-def _logp(said: list[object], count: int) -> list[float]:
+def logp_of(said: list[object], count: int) -> list[float]:
     if len(said) != count:
         raise ValueError(f"{len(said)} log-probabilities came for {count} tokens")
     for value in said:
@@ -198,7 +198,7 @@ def _logp(said: list[object], count: int) -> list[float]:
 def _spans(said: list[object] | None, count: int) -> list[Span]:
     """One behind the other, over all tokens; none where nothing was said."""
     spans = [
-        Span(_part(each, "version", str), _part(each, "start", int), _part(each, "end", int))
+        Span(part(each, "version", str), part(each, "start", int), part(each, "end", int))
         for each in said or ()
     ]
     ends = [0, *(span.end for span in spans)]
@@ -207,7 +207,7 @@ def _spans(said: list[object] | None, count: int) -> list[Span]:
     return spans
 
 
-def _part(whole: object, name: str, kind: type | UnionType) -> object:
+def part(whole: object, name: str, kind: type | UnionType) -> object:
     """The part of a JSON object, of that kind."""
     if not isinstance(whole, Mapping) or not isinstance(whole.get(name), kind):
         raise ValueError(f"no {name} came")

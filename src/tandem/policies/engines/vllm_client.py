@@ -37,6 +37,8 @@ SEEDS = 2**63 - 1
 class VllmClient(RolloutEngine):
     """Threads ask for rows; everything else comes one by one."""
 
+    api_of: type[VllmApi] = VllmApi
+
     handover_modes: frozenset[Handover] = frozenset({"pinned", "drain", "in_flight"})
 
     def __init__(
@@ -51,7 +53,7 @@ class VllmClient(RolloutEngine):
     ) -> None:
         """probe: the same place, with an end after seconds; store: shared by all of a fleet."""
         self.endpoint, self.probe, self.model, self.shelf = endpoint, probe, model, store
-        self.api = VllmApi(endpoint)
+        self.api = self.api_of(endpoint)
         self.vocabulary, self.concurrency = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over
         self.pinned: list[str] = []  # adapters that have their version for a name, oldest first
@@ -134,12 +136,16 @@ class VllmClient(RolloutEngine):
                 if not left:
                     raise unavailable(error) from None
             except Rejected as error:
-                if error.status == UNKNOWN and self.adapter:
+                if self._lost(error, question):
                     raise Forgotten(str(error)) from None
                 raise unavailable(error) from None
             except RemoteError as error:
                 raise unavailable(error) from None
         raise AssertionError("an attempt answers or raises")
+
+    def _lost(self, error: Rejected, question: Question) -> bool:
+        """Whether the server has not got the adapter that was asked for."""
+        return error.status == UNKNOWN and self.adapter
 
     def _spans(self, question: Question, row: Row) -> Sequence[Span]:
         """A pinned adapter's name is its version, whatever the weights beneath are called. Raises

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from tandem.policies.engines.addresses import AUTO, find_urls
@@ -36,12 +37,15 @@ MEMORY = Path("/dev/shm")  # where Linux keeps files in memory
 FLEET = 4  # an engine is left to the others after this part of the patience
 NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
+Config = Mapping[str, object] | None  # of a server; None: it does not tell
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmServer(ServerOption):
     """Servers of vLLM 0.31 or later, started beside the run; docs/engines.md says how."""
 
     program = "vllm"
+    client: ClassVar[type[VllmClient]] = VllmClient
 
     url: str | Sequence[str]  # http://127.0.0.1:8000; [http://...,...]; auto: of `tandem engines`
     folder: str  # of addresses and weights: the server sees it under the same path
@@ -118,12 +122,13 @@ class VllmServer(ServerOption):
         for url in self.urls:
             self._check(url, sampling, lora)
 
-    def _check(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
+    def _told(self, url: str, info: Callable[[Endpoint], Config]) -> tuple[Mapping, Config]:
+        """The card of the model, and what the server says of its options. Raises ValueError."""
         endpoint = self.endpoint(url, patience=min(self.patience, SOON))
         try:
             endpoint.get("/health", read=ignored)
             card = served(endpoint.get("/v1/models"), self.model)
-            config = configuration(self.endpoint(url, patience=min(self.patience, FIRST_INFO)))
+            return card, info(self.endpoint(url, patience=min(self.patience, FIRST_INFO)))
         except Rejected as error:
             if error.status not in FORBIDDEN:
                 raise ValueError(f"the engine does not answer: {error}") from None
@@ -133,6 +138,9 @@ class VllmServer(ServerOption):
             ) from None
         except RemoteError as error:
             raise ValueError(f"the engine does not answer: {error}") from None
+
+    def _check(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
+        card, config = self._told(url, configuration)
         check_room(card, sampling)
         self._check_handover(url, sampling, lora)
         if config is not None:
@@ -167,7 +175,7 @@ class VllmServer(ServerOption):
         store = self._store(urls)
         patience = self.patience if len(urls) == 1 else self.patience / FLEET
         clients = [
-            VllmClient(
+            self.client(
                 self.endpoint(url, patience=patience),
                 probe=self.endpoint(url, patience=min(patience, SOON)),
                 store=store,

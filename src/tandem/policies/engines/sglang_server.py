@@ -1,0 +1,78 @@
+"""SGLang servers that sample for a run: a client against its source, which was not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tandem.policies.engines.protocol import Handover
+from tandem.policies.engines.replies import Question
+from tandem.policies.engines.serving import Command, Served
+from tandem.policies.engines.sglang_api import REFUSED, SglangApi, SglangRow
+from tandem.policies.engines.vllm_checks import WHERE, check_room
+from tandem.policies.engines.vllm_client import VllmClient
+from tandem.policies.engines.vllm_server import VllmServer
+from tandem.policies.language.records import Sampling
+from tandem.policies.lora import Lora
+from tandem.remote import Endpoint, Rejected
+
+
+class SglangClient(VllmClient):
+    """The client of vLLM, with the endpoints and the rows of SGLang."""
+
+    api_of = SglangApi
+    handover_modes: frozenset[Handover] = frozenset({"pinned", "drain"})
+
+    def _kind(self) -> type[Question]:
+        return SglangRow
+
+    def wake(self, tag: str) -> None:
+        if tag == "kv_cache" or not self.adapter:  # the weights under adapters stayed
+            super().wake(tag)
+
+    def _lost(self, error: Rejected, question: Question) -> bool:
+        """A server that was started again refuses the adapters that it does not know."""
+        wanted = self.adapter and error.status == REFUSED
+        return wanted and question.model not in self.api.models()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangServer(VllmServer):
+    """Servers of SGLang, started beside the run; docs/engines.md says how."""
+
+    client: ClassVar[type[VllmClient]] = SglangClient
+    program = "sglang"
+
+    def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
+        raise ValueError(
+            "rollout=sglang_server: its servers are started by hand; docs/engines.md has the line"
+        )
+
+    def _check(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
+        card, config = self._told(url, server_info)
+        check_room(card, sampling)
+        check_server(config, lora, sleeps=self.sleeps)
+
+
+def server_info(endpoint: Endpoint) -> Mapping[str, object]:
+    """What the server says of its own options."""
+    said = endpoint.get("/server_info")
+    return said if isinstance(said, dict) else {}
+
+
+def check_server(config: Mapping[str, object], lora: Lora | None, *, sleeps: bool) -> None:
+    """Raise ValueError for an option that is missing; one that is not told is not held against
+    it."""
+    if sleeps and config.get("enable_memory_saver") is False:
+        raise ValueError(
+            f"{WHERE}.sleeps=true: the server keeps its memory; start it with --enable-memory-saver"
+        )
+    if lora is None:
+        return
+    most = config.get("max_lora_rank")
+    if config.get("enable_lora") is False or (isinstance(most, int) and most < lora.r):
+        raise ValueError(
+            f"model.lora.r={lora.r}: the server has no room for it; start it with --enable-lora "
+            f"--max-lora-rank {lora.r} --lora-target-modules all"
+        )
