@@ -181,8 +181,8 @@ REFUSED = {
         "rollout.staleness=1: algorithm=sft samples nothing; set rollout.staleness=0"
     ),
     "rollout.order=ready": (
-        "rollout.order=ready takes the rows that come first, and those of our own loop come in "
-        "order; set rollout.order=exact, or rollout=vllm_server"
+        "rollout.order=ready takes the rows that come first, and what samples by the very weights "
+        "that are trained gives them in order; set rollout.order=exact, or rollout=vllm_server"
     ),
     "model=tiny_flow algorithm=awm": (
         "rollout.staleness=1: algorithm=awm compares with the policy algorithm.ema.old, which does "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,39 @@ class PromptStream(nn.Module):
             for number in range(first, last + 1)
         ]
         return torch.stack(orders)[epoch - first, position % epoch_length]
+
+
+class DrawnAhead:
+    """A stream whose prompts are drawn so many iterations before they are trained on, by what was
+    learnt until then: samples of older weights answer what was asked of those."""
+
+    def __init__(self, stream: PromptStream, *, ahead: int, kept: int) -> None:
+        """kept: iterations for which a draw may still be read."""
+        self.stream, self.ahead, self.kept = stream, ahead, kept
+        self.places: dict[int, Tensor] = {}  # iteration -> places in the set
+
+    def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
+        """As of any stream; further rounds are drawn when they are asked for."""
+        if round:
+            return self.stream.draw(iteration, count, round=round)
+        for later in range(iteration, iteration + self.ahead + 1):
+            if later not in self.places:
+                self.places[later] = self.stream.places(later, count, 0)
+        self.places = {i: x for i, x in self.places.items() if i >= iteration - self.kept}
+        return self.drawn(iteration)
+
+    def drawn(self, iteration: int) -> list[Prompt]:
+        """The prompts of an iteration whose draw is kept."""
+        return [self.stream.prompts[place] for place in self.places[iteration].tolist()]
+
+    def state(self) -> dict[str, Tensor]:
+        """drawn/ITERATION -> places, [count] int64."""
+        return {f"drawn/{iteration}": places for iteration, places in self.places.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave, among other things that are left alone. [count] int64."""
+        own = {name.partition("/")[2]: x for name, x in state.items() if name.startswith("drawn/")}
+        self.places = {int(iteration): x.clone() for iteration, x in own.items()}
 
 
 class Curriculum(PromptStream):

@@ -41,13 +41,14 @@ def _why(case: Case) -> str:
     )
 
 
-def our_own_loop_samples_in_order(case: Case) -> Iterator[str]:
+def what_shares_the_weights_samples_in_order(case: Case) -> Iterator[str]:
     """Rows come one after another there, so that none is ready before its time."""
     ours = case.engine is None or case.engine.target.shares_weights
     if case.sampling.order == "ready" and ours:
         yield (
-            "rollout.order=ready takes the rows that come first, and those of our own loop come in "
-            "order; set rollout.order=exact, or rollout=vllm_server"
+            "rollout.order=ready takes the rows that come first, and what samples by the very "
+            "weights that are trained gives them in order; set rollout.order=exact, or "
+            "rollout=vllm_server"
         )
 
 
@@ -63,6 +64,6 @@ def who_samples_ahead_does_not_sleep(case: Case) -> Iterator[str]:
 
 RULES = (
     older_samples_are_corrected_for,
-    our_own_loop_samples_in_order,
+    what_shares_the_weights_samples_in_order,
     who_samples_ahead_does_not_sleep,
 )

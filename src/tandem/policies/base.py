@@ -37,6 +37,7 @@ class Policy(nn.Module, ABC):
     largest_disagreement = 0.0  # nats of one step, where the sampler is to be exact
     varies_by = "rollout.temperature"
     iteration = 0  # that the next samples belong to: it may name their draws
+    samples_ahead = False  # whether an engine samples for later iterations while this one trains
     packs = False  # whether a row costs a pass its own steps, not those of the longest beside it
     exact: bool  # whether a log-probability comes out the same in any batch, to 1e-4
     same = 1e-4  # nats: below it, what the sampler reported is what the training forward gives

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
+from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.advantages.baselines import OF_GREEDY_ROWS
@@ -86,6 +88,21 @@ class RolloutSource:
         # All rows but those that others are only compared with, those too that a filter left out.
         self.taken: list[tuple[Rollout, Scores]] = []
         self.samples = self.steps = 0  # of this rank, rows that are only compared with too
+
+    timing: Mapping[str, float] = MappingProxyType({})  # beside what the clock counts
+
+    def asked(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+        """The prompts of an iteration on all ranks, by group."""
+        return prompts
+
+    def state(self, iteration: int) -> dict[str, Tensor]:
+        """What was drawn for this iteration and later ones, of any shape [...]."""
+        return self.stream.state() if self.policy.lagged.staleness else {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Of any shape [...]."""
+        if self.policy.lagged.staleness:
+            self.stream.load_state(state)
 
     def sample(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """A group of samples for each prompt, and their scores."""

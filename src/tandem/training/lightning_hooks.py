@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tandem.algorithm.algorithm import Algorithm
 from tandem.training.batches import BatchPlan
+from tandem.training.collect import RolloutSource
 from tandem.types import Prompt
 
 COUNTERS = (
@@ -43,6 +44,7 @@ class LightningHooks(LightningModule):
     policy: torch.nn.Module
     algorithm: Algorithm
     stream: torch.nn.Module
+    source: RolloutSource
     optimizer: Callable[..., torch.optim.Optimizer]
     schedule: Callable[[int, int], float]
     plan: BatchPlan
@@ -62,7 +64,7 @@ class LightningHooks(LightningModule):
         """The iterations that are left; Lightning asks once a resumed run is back where it was."""
         plan = self.plan
         return Iterations(
-            self.stream, range(self.iteration, plan.iterations), plan.prompts_per_step
+            self.source.stream, range(self.iteration, plan.iterations), plan.prompts_per_step
         )
 
     def configure_model(self) -> None:
@@ -90,7 +92,11 @@ class LightningHooks(LightningModule):
     def state(self) -> dict[str, Tensor]:
         """Counters, and what the stream and the policy remember."""
         counters = {name: torch.tensor(getattr(self, name)) for name in COUNTERS}
-        owners = {"stream": self.stream.state_dict(), "policy": self.policy.state()}
+        owners = {
+            "stream": self.stream.state_dict(),
+            "policy": self.policy.state(),
+            "ahead": self.source.state(self.iteration),
+        }
         memory = self.algorithm.memory
         owners |= {f"algorithm.{name}": x.state_dict() for name, x in memory.items()}
         remembered = {f"{o}.{name}": x for o, state in owners.items() for name, x in state.items()}
@@ -102,6 +108,8 @@ class LightningHooks(LightningModule):
             setattr(self, name, int(state[name]))
         self.stream.load_state_dict(owned(state, "stream."))
         self.policy.load_state(owned(state, "policy."))
+        self.source.begin(self.iteration)
+        self.source.load_state(owned(state, "ahead."))
         for name, remembered in self.algorithm.memory.items():
             remembered.load_state_dict(owned(state, f"algorithm.{name}."))
 

@@ -28,8 +28,9 @@ from tandem.rewards.images import diversity
 from tandem.rewards.result import failures
 from tandem.settings.guards import STALE, Guards, is_finite, save_failure
 from tandem.stop import Stop
+from tandem.training.ahead_source import source_of
 from tandem.training.batches import BatchPlan, even_parts, select_groups, split_groups
-from tandem.training.collect import GIVEN, Clock, RolloutSource, slots_of_this_rank
+from tandem.training.collect import GIVEN, Clock, slots_of_this_rank
 from tandem.training.lightning_hooks import LightningHooks
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
@@ -58,8 +59,8 @@ class PostTraining(LightningHooks):
         self.guards, self.folder = guards, folder
         self.needs = needs_of(algorithm, plan)
         self.clock = Clock()
-        self.source = RolloutSource(
-            policy=policy, rewards=rewards, stream=stream, plan=plan, clock=self.clock
+        self.source = source_of(
+            algorithm, policy=policy, rewards=rewards, stream=stream, plan=plan, clock=self.clock
         )
         self.iteration = self.samples_seen = self.steps_seen = 0
         self.flat_iterations = self.skipped = self.skipped_in_a_row = 0
@@ -231,6 +232,7 @@ class PostTraining(LightningHooks):
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)
         # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
+        prompts = self.source.asked(prompts)
         main = (rollout.group < len(prompts)).nonzero()[:, 0]
         asked = [prompts[slot] for slot in rollout.group[main].tolist()]
         success = take(scores, main).part(None, asked)

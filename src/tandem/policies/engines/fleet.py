@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Fleet(RolloutEngine):
         self.faults: dict[RolloutEngine, str] = {}  # of those that are gone
         self.newest: tuple[Weights, str] | None = None  # what was handed over last, and its version
         self.renewing = threading.Lock()  # whoever comes second finds the weights there
+        self.rows, self.counting = Counter[RolloutEngine](), threading.Lock()  # under way at each
 
     @property
     def handover_modes(self) -> frozenset[Handover]:
@@ -47,6 +49,10 @@ class Fleet(RolloutEngine):
     @property
     def living(self) -> list[RolloutEngine]:
         return [engine for engine in self.engines if engine not in self.faults]
+
+    @property
+    def capacity(self) -> int:
+        return self.concurrency * len(self.engines)
 
     @property
     def handovers(self) -> Sequence[Path]:
@@ -107,12 +113,13 @@ class Fleet(RolloutEngine):
                 else:
                     groups.finish(place, answers)
 
-        share = math.ceil(count / len(self.living))  # at the start: who is done takes more
-        calls = max(1, min(self.concurrency // size, share))
-        workers = self.living * calls  # in turn
-        with ThreadPoolExecutor(len(workers)) as pool:
-            for served in [pool.submit(serve, engine) for engine in workers]:
-                served.result()
+        with self._by_load(count * size) as living:
+            share = math.ceil(count / len(living))  # at the start: who is done takes more
+            calls = max(1, min(self.concurrency // size, share))
+            workers = living * calls  # in turn
+            with ThreadPoolExecutor(len(workers)) as pool:
+                for served in [pool.submit(serve, engine) for engine in workers]:
+                    served.result()
         if groups.left:
             raise self._all_gone()
         return concat_answers([groups.answers[place] for place in range(count)])
@@ -120,6 +127,22 @@ class Fleet(RolloutEngine):
     def keep(self, versions: int) -> None:
         for engine in self.engines:
             engine.keep(versions)
+
+    @contextmanager
+    def _by_load(self, rows: int) -> Iterator[list[RolloutEngine]]:
+        """Those that are there, first the one that has the fewest rows to answer for other calls;
+        it counts these too while it is first."""
+        with self.counting:
+            engines = sorted(self.living, key=self.rows.__getitem__)
+            first = engines[:1]
+            self.rows.update(first * rows)
+        try:
+            if not engines:
+                raise self._all_gone()
+            yield engines
+        finally:
+            with self.counting:
+                self.rows.subtract(first * rows)
 
     def sync(self, weights: Weights, version: str) -> None:
         """To every engine that is there, those among them that were gone before."""

@@ -25,6 +25,7 @@ class Journey:
         self._rows, self._closed = 0, False
         self._pool: ThreadPoolExecutor | None = None
         self._travelling: Future[None] | None = None
+        self._fault: BaseException | None = None  # of the last one that was waited for
 
     def begin(self, travel: Callable[[], None]) -> None:
         """In a thread."""
@@ -35,8 +36,17 @@ class Journey:
     def end(self) -> None:
         """Wait until it is over. Raises what it raised."""
         travelling, self._travelling = self._travelling, None
-        if travelling is not None:
-            travelling.result()
+        if travelling is None:
+            return
+        self._fault = travelling.exception()
+        travelling.result()
+
+    def check(self) -> None:
+        """Raise what the last one raised, if it is over by now."""
+        if self.is_over:
+            self.end()
+        if self._fault is not None:
+            raise self._fault
 
     @property
     def is_over(self) -> bool:
@@ -44,10 +54,11 @@ class Journey:
         return self._travelling is None or self._travelling.done()
 
     @contextmanager
-    def rows(self) -> Iterator[None]:
-        """Rows are under way; none are begun while a handover waits for those that are."""
+    def rows(self, may: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Rows are under way; none are begun while a handover waits for those that are, nor before
+        they may, by the weights that have arrived."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._closed)
+            self._changed.wait_for(lambda: not self._closed and may())
             self._rows += 1
         try:
             yield
@@ -55,6 +66,13 @@ class Journey:
             with self._changed:
                 self._rows -= 1
                 self._changed.notify_all()
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Weights arrive within it, for which rows may wait."""
+        with self._changed:
+            yield
+            self._changed.notify_all()
 
     def close(self) -> None:
         """No row is begun until `emptied` ends."""

@@ -85,6 +85,7 @@ class EngineOption(ABC):
 class WeightHolder(EngineOption):
     """An engine that holds a copy of the weights: `sync` is enough for one that never sleeps."""
 
+    capacity: int = 256  # rows that it has room for at once
     handovers: Sequence[Path] = ()  # folders of the newest weights, oldest first, to compare with
     handover_modes: frozenset[Handover] = frozenset({"drain"})  # of rollout.handover
 

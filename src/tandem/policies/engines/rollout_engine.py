@@ -56,6 +56,7 @@ class EngineMixin(Policy):
             handover=self.sampling.handover_of(adapter=self.lora is not None),
             staleness=self.sampling.staleness,
         )
+        self.samples_ahead = self.sampling.staleness > 0
         return self.supply
 
     @property

@@ -63,6 +63,10 @@ class VllmClient(RolloutEngine):
         self.kind: type[Question] | None = None  # None: the server was not asked yet
 
     @property
+    def capacity(self) -> int:
+        return self.concurrency
+
+    @property
     def handovers(self) -> Sequence[Path]:
         return self.shelf.handovers
 

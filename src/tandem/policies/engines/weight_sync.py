@@ -56,6 +56,8 @@ class WeightSync:
         self.handed = weights  # last; a copy where the live ones are cut over ranks, or move on
         self.asleep = False
         self.behind = True  # whether the weights are others than the engine's
+        self.published = 0  # the newest handover, which may be on its way
+        self.before_refresh: Callable[[], None] = lambda: None  # a run that samples ahead publishes
 
     def outdated(self) -> None:
         """The weights have moved, or are others altogether."""
@@ -63,6 +65,8 @@ class WeightSync:
 
     def refresh(self) -> None:
         """Make the engine ready to answer. All ranks come here together, or find nothing to do."""
+        if self.behind:
+            self.before_refresh()
         self.journey.end()
         behind = self.behind
         if not behind and not self.asleep:
@@ -78,6 +82,7 @@ class WeightSync:
                 fault = str(away)
         self._agree(fault)
         self.given += behind
+        self.published = self.given
         if not distributed.is_first():
             self.engine.follow(self.handed, self.version)
         self.behind = self.asleep = False
@@ -87,18 +92,21 @@ class WeightSync:
         together; a fault of the handover before is raised here."""
         self.journey.end()
         self._name_run()
-        handed, version = self.weights.copied(), f"{self.run}-{self.given + 1}"
+        self.published = self.given + 1
+        handed, version = self.weights.copied(), f"{self.run}-{self.published}"
         self.behind = False
         if self.handover == "drain":
             self.journey.close()
         self.journey.begin(lambda: self._travel(handed, version))
 
     @contextmanager
-    def under_way(self) -> Iterator[BegunRows]:
+    def under_way(self, number: int | None = None) -> Iterator[BegunRows]:
         """An engine for rows that are begun now, which threads may ask until the context ends: of
-        the weights that arrived last, and if they are pinned, of these to the last row."""
-        with self.journey.rows():
-            yield BegunRows(self)
+        the weights that arrived last, and if they are pinned, of these to the last row. `number`:
+        of the handover that is waited for, and if they are pinned, of these weights."""
+        with self.journey.rows(lambda: self.given >= (number or 1)):
+            pinned = number is not None and self.handover == "pinned"
+            yield BegunRows(self, number if pinned else self.given)
 
     def _travel(self, handed: Weights, version: str) -> None:
         with self.journey.emptied() if self.handover == "drain" else nullcontext():
@@ -113,7 +121,8 @@ class WeightSync:
                 self.journey.meet(fault)
                 if not distributed.is_first():
                     self.engine.follow(handed, version)
-                self.handed, self.given = handed, number_of(version)
+                with self.journey.arriving():
+                    self.handed, self.given = handed, number_of(version)
 
     def _give(self, weights: Weights, version: str) -> None:
         give = self.engine.swap if self.handover == "in_flight" else self.engine.sync
@@ -191,8 +200,8 @@ class WeightSync:
 class BegunRows(Engine):
     """An engine for rows that are under way."""
 
-    def __init__(self, sync: WeightSync) -> None:
-        self.sync, self.version = sync, sync.version
+    def __init__(self, sync: WeightSync, number: int) -> None:
+        self.sync, self.version = sync, f"{sync.run}-{number}"
 
     @property
     def number(self) -> int:

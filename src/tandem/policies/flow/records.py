@@ -69,6 +69,11 @@ class FlowSampling:
         ]
 
     @property
+    def iterations_ahead(self) -> int:
+        """Iterations beyond the present one whose prompts are drawn."""
+        return self.staleness
+
+    @property
     def dtype(self) -> torch.dtype:
         return {
             "float32": torch.float32,

@@ -27,7 +27,14 @@ from tandem.policies.language.pretrained import (
     positions,
     pretrained,
 )
-from tandem.policies.language.records import Description, Endings, Sampling, TokenSample
+from tandem.policies.language.records import (
+    Answers,
+    Description,
+    Endings,
+    Questions,
+    Sampling,
+    TokenSample,
+)
 from tandem.policies.language.rows import as_rollout, check_room, encode_examples
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.request import Request
@@ -170,22 +177,47 @@ class LanguagePolicy(EngineMixin):
         Log-probability and entropy are those of the distribution that was sampled from.
         """
         sampling = self.sampling if sampling is None else sampling
+        asked = self.ask(prompts, group_size, key=key, slots=slots, sampling=sampling)
+        with self.summon_full_params(sampling):
+            answers = self.engine.answer(
+                asked.encoded, asked.keys, sampling=sampling, endings=asked.endings
+            )
+        return self.read(asked, answers)
+
+    def ask(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: Sampling,
+        device: torch.device | None = None,
+    ) -> Questions:
+        """What an engine is asked, on the policy's device or another one."""
         encoded = self.chat.encode(prompts)
         check_room(encoded, sampling, self.positions)
-        group = torch.tensor(slots, device=self.device)
-        keys = rng.key(key, group[:, None], torch.arange(group_size, device=self.device))
-        endings = Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all)
-        with self.summon_full_params(sampling):
-            answers = self.engine.answer(encoded, keys, sampling=sampling, endings=endings)
+        group = torch.tensor(slots, device=self.device if device is None else device)
+        return Questions(
+            prompts=prompts,
+            encoded=encoded,
+            keys=rng.key(key, group[:, None], torch.arange(group_size, device=group.device)),
+            group=group.repeat_interleave(group_size),
+            sampling=sampling,
+            endings=Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all),
+        )
+
+    def read(self, asked: Questions, answers: Answers) -> Rollout:
+        """The rows that an engine answered, on the device of its answers."""
         rows = as_rollout(
-            prompts,
-            encoded,
+            asked.prompts,
+            asked.encoded,
             answers,
             chat=self.chat,
-            group=group.repeat_interleave(group_size),
-            temperature=sampling.temperature or 1.0,
+            group=asked.group,
+            temperature=asked.sampling.temperature or 1.0,
         )
-        return replace(rows, key=keys.flatten())
+        return replace(rows, key=asked.keys.flatten())
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""

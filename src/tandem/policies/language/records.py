@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tandem.contracts import at_least
 from tandem.policies.engines.protocol import EngineOption, Handover, check_kind
+from tandem.types import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class Sampling:
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
     order: Literal["exact", "ready"] = "exact"  # rows of its own iteration; or those that are there
     handover: Handover | None = None  # of weights to an engine; None: what suits them and the order
+    # Of order=ready: iterations that are asked for beyond the present one; None: half of staleness.
+    ahead: Annotated[int, at_least(0)] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", tuple(self.stop))
@@ -36,6 +39,7 @@ class Sampling:
             "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
             "top_k": (self.top_k >= 0, "0 (off) or more"),
             "max_rows": (self.max_rows >= 1, "at least 1"),
+            "ahead": ((self.ahead or 0) <= self.staleness, "at most rollout.staleness"),
             "stop": (all(self.stop), "a list of texts that are not empty"),
         }
         for name, (holds, wanted) in limits.items():
@@ -50,6 +54,13 @@ class Sampling:
             return self.handover
         whole = "drain" if self.order == "exact" else "in_flight"
         return "pinned" if adapter else whole
+
+    @property
+    def iterations_ahead(self) -> int:
+        """Iterations beyond the present one whose rows are asked for."""
+        if self.order == "exact":
+            return self.staleness
+        return -(-self.staleness // 2) if self.ahead is None else self.ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +103,15 @@ class Endings:
     tokens: Sequence[int]
     strings: Sequence[str]
     decode: Callable[[list[list[int]]], Sequence[str]]  # special tokens are shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    """Prompts as an engine is asked to answer them, P prompts of G answers each."""
+
+    prompts: Sequence[Prompt]
+    encoded: Sequence[list[int]]  # token ids of each
+    keys: Tensor  # [P, G] int64 of the draws of each answer
+    group: Tensor  # [P x G] int64
+    sampling: Sampling
+    endings: Endings

@@ -47,7 +47,12 @@ class Recording(Callback):
         unit = module.policy.unit
         steps = module.steps_seen - self.counters[unit]
         phases = {f"time/{phase}": spent for phase, spent in module.clock.seconds.items()}
-        timing = {**phases, "time/iteration": seconds, f"perf/{unit}_per_second": steps / seconds}
+        timing = {
+            **phases,
+            **module.source.timing,
+            "time/iteration": seconds,
+            f"perf/{unit}_per_second": steps / seconds,
+        }
         if self.samples_every and iteration % self.samples_every == 0 and module.scores.parts:
             describe = module.policy.describe_prompt
             rows = select_extremes(

@@ -1,0 +1,69 @@
+"""The rows of a group that was sampled ahead of training, and their names in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+from torch import Tensor
+
+from tandem.policies.language.records import Answers
+from tandem.training.ahead import Ticket
+from tandem.types import Rollout, Scores
+
+ROWS = "rows/"
+OF_ANSWERS = [field.name for field in fields(Answers) if field.name != "version"]
+OF_SCORES = ("total", "scored", "per_step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """Rows of a group, and what comes of their rewards, which are asked by now."""
+
+    rollout: Rollout
+    answers: Answers  # what it was made of
+    versions: Tensor  # [B, T] int64 of the weights that took each token
+    scores: Callable[[], Scores]
+
+
+def stored(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tensor]]:
+    """The numbers of a group by their names in a checkpoint."""
+    for number, sampled in enumerate(rows):
+        scores = sampled.scores()
+        found = {name: getattr(sampled.answers, name) for name in OF_ANSWERS}
+        found |= {name: getattr(scores, name) for name in OF_SCORES}
+        found |= {f"parts/{name}": part for name, part in scores.parts.items()}
+        found["versions"] = sampled.versions
+        for name, value in found.items():
+            if value is not None:
+                yield f"{prefix_of(ticket, number)}{name}", value
+
+
+def restored(
+    ticket: Ticket,
+    number: int,
+    state: Mapping[str, Tensor],
+    read: Callable[[Answers], Rollout],
+) -> Sampled:
+    """The rows of a group that `stored` gave numbers of. Of any shape [...]."""
+    prefix = prefix_of(ticket, number)
+    own = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+    parts = {name.partition("/")[2]: x for name, x in own.items() if name.startswith("parts/")}
+    answers = Answers(**{name: own.get(name) for name in OF_ANSWERS})
+    scores = {name: own.get(name) for name in OF_SCORES}
+    return Sampled(
+        rollout=read(answers),
+        answers=answers,
+        versions=own["versions"],
+        scores=partial(Scores, parts=parts, **scores),
+    )
+
+
+def tickets_in(state: Mapping[str, Tensor]) -> set[Ticket]:
+    """The groups that a checkpoint holds rows of."""
+    return {Ticket(*map(int, name.split("/")[1:3])) for name in state if name.startswith(ROWS)}
+
+
+def prefix_of(ticket: Ticket, number: int) -> str:
+    return f"{ROWS}{ticket.iteration}/{ticket.slot}/{number}/"

@@ -1,0 +1,266 @@
+"""Rows that a server samples ahead of training: the same run, whatever comes when."""
+
+import copy
+import random
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from at_once import AtOnce
+from loop import Alone
+from loopback import Habits, Loopback, serving
+from records import GRPO
+from small_language import questions
+
+from tandem.advantages.baselines import remax
+from tandem.data.stream import Curriculum, DrawnAhead, PromptStream
+from tandem.losses.policy import reinforce
+from tandem.policies.engines.vllm_server import VllmServer
+from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.settings.guards import Guards
+from tandem.stop import EngineUnavailable, Stop
+from tandem.training import collect, strategies
+from tandem.training.ahead_source import AheadSource
+from tandem.training.batches import BatchPlan, Budget
+from tandem.types import Scores
+
+SLOW = pytest.mark.slow
+PLAN = BatchPlan(
+    seed=0, iterations=5, prompts_per_step=3, group_size=2, num_minibatches=2, epochs=1,
+    budget=Budget(), max_grad_norm=1.0,
+)  # fmt: skip
+ONCE = replace(GRPO, num_minibatches=2, epochs=1)
+DYNAMIC = replace(ONCE, sampling_strategy=partial(strategies.dynamic_sampling, max_rounds=2))
+REMAX = replace(
+    ONCE, sampling_strategy=collect.remax, advantage=remax, loss=reinforce, num_minibatches=1
+)
+PROMPTS = [
+    replace(prompt, id=10 * n + prompt.id, source=f"letters{prompt.id % 2}")
+    for n in range(3)
+    for prompt in questions()
+]
+
+
+class Lengths(AtOnce):
+    """Short answers score; beginnings are counted."""
+
+    def __init__(self):
+        self.begun, self.lock = 0, threading.Lock()
+
+    def begin(self, outputs, prompts, group):
+        with self.lock:
+            self.begun += 1
+        return super().begin(outputs, prompts, group)
+
+    def __call__(self, outputs, prompts):
+        total = torch.tensor([1.0 / (1 + len(output)) for output in outputs])
+        return Scores(total=total, parts={"short": total}, scored=torch.ones(len(total)).bool())
+
+
+def late(seconds, seed=0):
+    """A `spoil` that answers rows in an order of its own."""
+    draws = random.Random(seed)
+
+    def spoil(path, said):
+        if path.endswith(("/completions", "/generate")):
+            time.sleep(draws.random() * seconds)
+
+    return spoil
+
+
+@contextmanager
+def runs(folder, tmp_path, staleness, *, queue=True, algorithm=ONCE, spoil=None, stream=None,
+         servers=1, patience=8.0, **sampling):  # fmt: skip
+    """A training loop, beside it the server; `queue`: samples ahead, or waits for each iteration
+    with older weights handed over."""
+    with ExitStack() as stack:
+        states = [Loopback(folder, Habits(spoil=spoil)) for _ in range(servers)]
+        urls = [stack.enter_context(serving(state)) for state in states]
+        quick = {"timeout": 5.0, "patience": patience, "concurrency": 16}
+        server = VllmServer(url=urls, folder=str(tmp_path / str(random.random())), **quick)
+        policy = LanguagePolicy(path=folder)
+        own = Sampling(max_new_tokens=4, staleness=staleness, engine=server, **sampling)
+        policy.load(algorithm.request(own))
+        policy.samples_ahead = queue and staleness > 0
+        loop = Alone(
+            policy=policy, algorithm=algorithm, rewards=Lengths(),
+            stream=(stream or PromptStream)(PROMPTS, seed=0), plan=PLAN, guards=Guards(),
+            optimizer=partial(torch.optim.Adam, lr=1e-2), folder=tmp_path,
+        )  # fmt: skip
+        loop.states = states
+        yield loop
+
+
+def go(loop, iterations=PLAN.iterations):
+    """As the loader and Lightning would."""
+    for _ in range(iterations):
+        prompts = loop.source.stream.draw(loop.iteration, loop.plan.prompts_per_step)
+        loop.training_step(prompts, 0)
+        loop.reports.append(loop.report)
+        loop.ages = getattr(loop, "ages", [])
+        gap = loop.rollout.version_gap
+        loop.ages.append(None if gap is None else gap[loop.rollout.mask].unique().tolist())
+    return loop.reports, {n: p.detach().clone() for n, p in loop.policy.trainable().items()}
+
+
+def same(one, other):
+    assert one[0] == other[0]
+    for name, tensor in one[1].items():
+        assert torch.equal(tensor, other[1][name]), name
+
+
+@pytest.mark.parametrize("staleness", [pytest.param(1, marks=SLOW), 2, pytest.param(4, marks=SLOW)])
+def test_in_order_the_run_is_that_of_older_weights_bit_for_bit(folder, tmp_path, staleness):
+    with runs(folder, tmp_path, staleness, queue=False) as loop:
+        simulated = go(loop)
+    with runs(folder, tmp_path, staleness, spoil=late(0.03, staleness)) as loop:
+        ahead = go(loop)
+        assert loop.ages == [[min(i, staleness)] for i in range(PLAN.iterations)]
+    same(ahead, simulated)
+
+
+def test_without_staleness_the_queue_is_the_loop_of_always(folder, tmp_path):
+    with runs(folder, tmp_path, 0) as loop:
+        assert type(loop.source) is collect.RolloutSource
+        always = go(loop)
+    with runs(folder, tmp_path, 0, spoil=late(0.03)) as loop:
+        stream = DrawnAhead(loop.stream, ahead=0, kept=0)
+        loop.source = AheadSource(
+            policy=loop.policy, rewards=loop.rewards, stream=stream, plan=PLAN, clock=loop.clock
+        )
+        queued = go(loop)
+    for report in queued[0]:
+        assert [report.pop(f"staleness/{x}") for x in ("gap_mean", "gap_max", "share_0")] == [
+            0.0, 0.0, 1.0,
+        ]  # fmt: skip
+        report.pop("rollout_corr/abs_logp_diff_fresh")
+    same(queued, always)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stream"), [(DYNAMIC, None), (REMAX, None), (ONCE, Curriculum)],
+    ids=["refills", "greedy rows", "curriculum"],
+)  # fmt: skip
+def test_strategies_and_streams_are_those_of_older_weights_too(folder, tmp_path, algorithm, stream):
+    made = {"algorithm": algorithm, "stream": stream}
+    with runs(folder, tmp_path, 2, queue=False, **made) as loop:
+        simulated = go(loop)
+    with runs(folder, tmp_path, 2, spoil=late(0.02), **made) as loop:
+        same(go(loop), simulated)
+
+
+@pytest.mark.parametrize("ahead", [1, pytest.param(2, marks=SLOW)])
+def test_what_is_ready_is_trained_once_and_in_time(folder, tmp_path, ahead):
+    seen = []
+    with runs(folder, tmp_path, 2, order="ready", ahead=ahead, spoil=late(0.05)) as loop:
+        for _ in range(PLAN.iterations):
+            go(loop, 1)
+            seen += loop.rollout.key.tolist()
+            assert max(loop.ages[-1]) <= 2
+            assert loop.rollout.group.unique().tolist() == [0, 1, 2]
+    assert len(seen) == len(set(seen)) == PLAN.iterations * 6
+
+
+def test_later_rows_are_sampled_and_judged_while_an_iteration_is_trained(folder, tmp_path):
+    with runs(folder, tmp_path, 2) as loop:
+        go(loop, 1)
+        loop.source.threads.finish()
+        assert loop.rewards.begun == 9  # groups of three iterations
+
+
+def test_what_a_thread_raises_ends_the_run_when_it_asks_next(folder, tmp_path):
+    with runs(folder, tmp_path, 1) as loop:
+        go(loop, 1)
+        loop.source.threads.finish()
+
+        def broken(*_):
+            raise ZeroDivisionError("of a reward")
+
+        loop.rewards.begin = broken
+        with pytest.raises(ZeroDivisionError, match="of a reward") as raised:
+            go(loop, 3)
+        assert any("_sampled" in str(entry.name) for entry in raised.traceback)
+
+
+def test_a_server_that_goes_away_ends_the_run_with_all_that_is_there(folder, tmp_path):
+    gone = threading.Event()
+
+    def spoil(path, said):
+        return (503, b"") if gone.is_set() and "weight" not in path else None
+
+    with runs(folder, tmp_path, 1, spoil=spoil, patience=0.5) as loop:
+        go(loop, 2)
+        loop.source.threads.finish()
+        gone.set()
+        with pytest.raises(EngineUnavailable):
+            go(loop, 2)
+        assert "ahead.admitted" in loop.state()
+
+
+def test_the_guard_judges_the_server_although_all_rows_are_old(folder, tmp_path):
+    with runs(folder, tmp_path, 1) as loop:
+        go(loop, 1)
+        loop.source.threads.finish()
+        loop.states[0].habits.temperature = 2.0
+        with pytest.raises(Stop, match="fit temperature 2, and the trainer uses 1"):
+            go(loop, 1)
+
+
+@pytest.mark.parametrize(
+    ("order", "algorithm"),
+    [
+        ("exact", ONCE), ("ready", REMAX),
+        pytest.param("exact", REMAX, marks=SLOW), pytest.param("ready", ONCE, marks=SLOW),
+    ],
+    ids=["exact", "ready, greedy rows", "exact, greedy rows", "ready"],
+)  # fmt: skip
+def test_a_run_goes_on_with_the_rows_that_were_there(folder, tmp_path, order, algorithm):
+    made = {"order": order, "algorithm": algorithm}
+    with runs(folder, tmp_path, 2, **made) as loop:
+        go(loop, 2)
+        state = loop.state()
+        weights = {n: p.detach().clone() for n, p in loop.policy.trainable().items()}
+        optimizer = copy.deepcopy(loop.only.state_dict())
+        whole = go(loop, 3)
+    with runs(folder, tmp_path, 2, spoil=late(0.02), **made) as loop:
+        loop.policy.load_weights(weights)
+        loop.only.load_state_dict(optimizer)
+        loop.load_state(state)
+        resumed = go(loop, 3)
+        assert all(max(ages) <= 2 for ages in loop.ages)
+    if order == "exact":
+        same(resumed, (whole[0][2:], whole[1]))
+
+
+def test_a_run_that_ends_halfway_loses_no_batch_that_was_taken(folder, tmp_path):
+    with runs(folder, tmp_path, 1) as loop:
+        go(loop, 1)
+        before = loop.source._take
+
+        def interrupted(*rows, **options):
+            before(*rows, **options)
+            raise EngineUnavailable("just now")
+
+        loop.source._take = interrupted
+        with pytest.raises(EngineUnavailable):
+            go(loop, 1)
+        state = loop.state()
+    with runs(folder, tmp_path, 1) as loop:
+        loop.load_state(state)
+        go(loop, 2)
+
+
+def test_one_of_two_servers_may_be_gone(folder, tmp_path):
+    with runs(folder, tmp_path, 2) as loop:
+        alone = go(loop)
+    with runs(folder, tmp_path, 2, servers=2, patience=4.0, spoil=late(0.02)) as loop:
+        start = go(loop, 2)
+        loop.states[1].habits.spoil = lambda path, said: (503, b"")
+        rest = go(loop, 3)
+        assert any("completions" in p or "generate" in p for p in loop.states[1].paths())
+    assert start[0] is rest[0]
+    same(rest, alone)
