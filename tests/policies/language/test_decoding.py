@@ -112,11 +112,11 @@ def test_what_stands_left_of_a_prompt_is_not_read(policy):
 
 def test_rows_that_are_dropped_leave_the_others_alone(policy):
     """Finished rows go only once they are many; the rest must not notice."""
-    rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long())
+    rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long(), 2)
     token = torch.full((8,), 5)
     rows.advance(token)
     want = rows.logits[[1, 4, 6]]
-    rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long())
+    rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long(), 2)
     rows.keep(torch.tensor([1, 4, 6]))
     rows.advance(token[:3])
     assert rows.index.tolist() == [1, 4, 6]
@@ -143,7 +143,7 @@ def test_a_cache_with_room_remembers_what_one_without_does(monkeypatch):
     want = sample(policy, group_size=8)
     monkeypatch.setattr(decoding, "ROOM", 3)  # it must grow twice
     assert responses(sample(policy, group_size=8)) == responses(want)
-    monkeypatch.setattr(decoding, "RoomyLayer", lambda layer: layer)
+    monkeypatch.setattr(decoding, "with_room", lambda layer, room: layer)
     plain = sample(policy, group_size=8)
     assert responses(plain) == responses(want)
     assert_close(plain.behaviour_logp, want.behaviour_logp, atol=1e-6, rtol=0)

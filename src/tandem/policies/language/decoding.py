@@ -19,7 +19,7 @@ from tandem.policies.weights import FULL, Precision
 from tandem.types import concat
 
 COMPACT_BELOW = 0.75  # share of unfinished rows under which copying the cache pays
-ROOM = 64  # tokens that a cache has room for ahead: without it, each token copies all of it
+ROOM = 64  # tokens that a cache has room for ahead at most: without, each token copies all of it
 # Tokens between two looks at which rows have ended: an accelerator must be waited for.
 LOOK_EVERY = {"cpu": 1}
 LOOK_EVERY_ELSEWHERE = 8
@@ -28,9 +28,10 @@ LOOK_EVERY_ELSEWHERE = 8
 class RoomyLayer(DynamicLayer):
     """Keys and values of one layer, [N, heads, tokens, D]: the first columns of `rooms`."""
 
-    def __init__(self, layer: DynamicLayer) -> None:
+    def __init__(self, layer: DynamicLayer, room: int) -> None:
         """Takes over what a layer remembers."""
         super().__init__()
+        self.room = room
         self.lazy_initialization(layer.keys, layer.values)
         self.rooms = self.keys, self.values = layer.keys, layer.values
 
@@ -38,7 +39,7 @@ class RoomyLayer(DynamicLayer):
         """Write new columns behind those that are known."""
         known, new = self.get_seq_length(), key_states.shape[2]
         if known + new > self.rooms[0].shape[2]:
-            self.rooms = tuple(pad(room, (0, 0, 0, new + ROOM)) for room in self.rooms)
+            self.rooms = tuple(pad(room, (0, 0, 0, new + self.room)) for room in self.rooms)
         for room, states in zip(self.rooms, (key_states, value_states), strict=True):
             room[:, :, known : known + new] = states
         self.keys, self.values = (room[:, :, : known + new] for room in self.rooms)
@@ -51,17 +52,20 @@ class RoomyLayer(DynamicLayer):
         self.keys, self.values = (room[:, :, :width] for room in self.rooms)
 
 
-def with_room(layer: CacheLayerMixin) -> CacheLayerMixin:
+def with_room(layer: CacheLayerMixin, room: int) -> CacheLayerMixin:
     """A layer of another kind, such as that of a window, stays; so does one without own keys."""
     plain = type(layer) is DynamicLayer and layer.is_initialized
-    return RoomyLayer(layer) if plain else layer
+    return RoomyLayer(layer, room) if plain else layer
 
 
 class Rows:
     """The rows that are being written, and the model's memory of them."""
 
-    def __init__(self, model: nn.Module, prompts: Sequence[list[int]], keys: Tensor) -> None:
-        """One forward pass over each prompt, then a row for each entry of keys [P, G]."""
+    def __init__(
+        self, model: nn.Module, prompts: Sequence[list[int]], keys: Tensor, steps: int
+    ) -> None:
+        """One forward pass over each prompt, then a row for each entry of keys [P, G], which will
+        be `steps` tokens long at most."""
         self.model, self.cache = model, None
         self.keys = keys.flatten()
         self.index = torch.arange(len(self.keys), device=keys.device)  # place in the answers
@@ -73,7 +77,7 @@ class Rows:
             places = self.index // keys.shape[1]
             self.remember(places)
             self.logits = self.logits[places]
-        self.cache.layers = [with_room(layer) for layer in self.cache.layers]
+        self.cache.layers = [with_room(x, min(steps, ROOM)) for x in self.cache.layers]
 
     def forward(self, tokens: Tensor, position: Tensor) -> Tensor:
         """Logits after the last column, [N, V]; the cache grows by the columns of tokens."""
@@ -147,7 +151,8 @@ def write_answers(
 
     `keys`: [B] int64.
     """
-    rows, steps = Rows(model, prompts, keys), sampling.max_new_tokens
+    steps = sampling.max_new_tokens
+    rows = Rows(model, prompts, keys, steps)
     written = Written(len(rows.keys), steps, endings, keys.device)
     interval = LOOK_EVERY.get(keys.device.type, LOOK_EVERY_ELSEWHERE)
     for step in range(steps):
