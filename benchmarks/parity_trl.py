@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from parity_tandem import Given, Tensors, copied
-from step_trl import REWARDS
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -80,11 +79,15 @@ def rloo(model: Path, given: Sequence[Given], numbers: Mapping[str, Any]) -> Sam
     return Sampled(RLOOTrainer(args=config, **of_rewards(model, given)), given)
 
 
+def target_length(completions: list[str], **_: Any) -> list[float]:
+    return [max(0.0, 1 - abs(len(given) - 60) / 60) for given in completions]
+
+
 def of_rewards(model: Path, given: Sequence[Given]) -> dict[str, Any]:
     return {
         "model": loaded(model),
         "processing_class": AutoTokenizer.from_pretrained(model),
-        "reward_funcs": REWARDS["target_length"],
+        "reward_funcs": target_length,
         "train_dataset": Dataset.from_list([{"prompt": x} for g in given for x in g.prompts]),
     }
 
