@@ -9,12 +9,14 @@ import threading
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import torch
 from safetensors.torch import load_file
+from torch import distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ROWS = ("/inference/v1/generate", "/v1/completions")
@@ -37,6 +39,8 @@ class Habits:
     mode: str = "processed_logprobs"
     versions: bool = True  # knows /weight_info
     tokens: bool = True  # has the token endpoint
+    transfer: str | None = "gloo"  # its way of vLLM's own transfer of weights
+    max_loras: int = 8
     before_token: object = None  # called with how many tokens a row has so far
     # (path, reply so far) -> what is sent in its place, or None; called before every reply.
     spoil: object = None
@@ -84,7 +88,14 @@ class Loopback:
 
     def info(self, *_):
         model = {"logprobs_mode": self.habits.mode, "enable_sleep_mode": True}
-        return 200, {"vllm_config": {"model_config": model, "lora_config": {"max_lora_rank": 16}}}
+        transfer = self.habits.transfer and {"backend": self.habits.transfer}
+        return 200, {
+            "vllm_config": {
+                "model_config": model,
+                "lora_config": {"max_lora_rank": 16, "max_loras": self.habits.max_loras},
+                "weight_transfer_config": transfer,
+            }
+        }
 
     def rpc(self, payload, _):
         assert payload["method"] == "reload_weights"
@@ -130,6 +141,36 @@ class Loopback:
             return 404, {}
         self.version = payload["new_version"]
         return 200, {"success": True, "new_version": self.version}
+
+    # vLLM's own transfer, by gloo.
+
+    def meet(self, payload, _):
+        info = payload["init_info"]
+        port, size = info["master_port"], info["world_size"]
+        wait = timedelta(seconds=20)
+        store = dist.TCPStore(info["master_address"], port, size, is_master=False, timeout=wait)
+        self.group = dist.ProcessGroupGloo(store, info["rank_offset"], size, wait)
+        return 200, {"message": "Weight transfer initialized"}
+
+    def start_update(self, *_):
+        self.updating = True
+        return 200, {}
+
+    def update(self, payload, _):
+        assert self.updating
+        info = payload["update_info"]
+        weights = {}
+        for name, dtype, shape in zip(*info.values(), strict=True):
+            weights[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+            self.group.broadcast(weights[name].flatten().view(torch.uint8), 0).wait()
+        self.received = weights
+        with torch.no_grad():
+            self.model.load_state_dict(weights, strict=False)
+        return 200, {}
+
+    def finish_update(self, *_):
+        self.updating = False
+        return 200, {}
 
     def pause(self, _, query):
         assert query["mode"] == ["keep"]
@@ -267,6 +308,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.reply({"/health": "health", "/v1/models": "models", "/weight_info": "tell_version",
+                    "/get_world_size": "size",
                     "/is_sleeping": "sleeping", "/server_info": "info"}, None)  # fmt: skip
 
     def do_POST(self):
@@ -274,8 +316,11 @@ class Handler(BaseHTTPRequestHandler):
         self.reply({"/inference/v1/generate": "generate", "/v1/completions": "complete",
                     "/v1/load_lora_adapter": "load_adapter",
                     "/v1/unload_lora_adapter": "unload_adapter", "/collective_rpc": "rpc",
-                    "/pause": "pause", "/resume": "resume",
-                    "/reset_prefix_cache": "reset", "/update_weight_version": "set_version",
+                    "/init_weight_transfer_engine": "meet", "/update_weights": "update",
+                    "/start_weight_update": "start_update",
+                    "/finish_weight_update": "finish_update", "/pause": "pause",
+                    "/resume": "resume", "/reset_prefix_cache": "reset",
+                    "/update_weight_version": "set_version",
                     "/sleep": "sleep", "/wake_up": "wake"}, json.loads(body))  # fmt: skip
 
     def reply(self, endpoints, payload):
@@ -297,7 +342,7 @@ class Handler(BaseHTTPRequestHandler):
         key = state.habits.api_key
         if key is not None and self.headers.get("Authorization") != f"Bearer {key}":
             return 401, {"error": "Unauthorized"}
-        simple = {"health": None, "reset": {"success": True},
+        simple = {"size": {"world_size": 1}, "health": None, "reset": {"success": True},
                   "sleeping": {"is_sleeping": bool(state.asleep)}}  # fmt: skip
         of_developers = ("info", "rpc", "reset", "sleep", "wake", "sleeping", "tell_version",
                          "set_version", "pause", "resume")  # fmt: skip

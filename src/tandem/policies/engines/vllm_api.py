@@ -81,6 +81,30 @@ class VllmApi:
         files = {"weights_path": str(folder.resolve())}
         self._post("/collective_rpc", {"method": "reload_weights", "kwargs": files})
 
+    def transfer_backend(self) -> str | None:
+        """Of vLLM's own transfer of weights; None: the server was started without."""
+        config = configuration(self.endpoint) or {}
+        transfer = config.get("weight_transfer_config")
+        return transfer.get("backend") if isinstance(transfer, dict) else None
+
+    def world_size(self) -> int:
+        """How many workers take part in a transfer."""
+        return int((self._get("/get_world_size") or {"world_size": 1})["world_size"])
+
+    def init_weight_transfer(self, meeting: Mapping[str, object]) -> None:
+        """Returns once both ends have met."""
+        self._once("/init_weight_transfer_engine", {"init_info": meeting})
+
+    def start_weight_update(self) -> None:
+        self._once("/start_weight_update", {})
+
+    def update_weights(self, description: Mapping[str, object]) -> None:
+        """Returns once all that was described has come."""
+        self._once("/update_weights", {"update_info": description})
+
+    def finish_weight_update(self) -> None:
+        self._once("/finish_weight_update", {})
+
     def reset_prefix_cache(self) -> None:
         """Free what was computed of prompts, unless rows are under way."""
         self._post("/reset_prefix_cache", {})
@@ -130,8 +154,26 @@ class VllmApi:
         except RemoteError as error:
             raise unavailable(error) from None
 
+    def _once(self, path: str, payload: object) -> None:
+        """A step of a transfer: the other end takes it once."""
+        try:
+            self.endpoint.post(path, as_body(payload), read=said_if_any, repeatable=False)
+        except RemoteError as error:
+            raise unavailable(error, "see the log of the server") from None
+
     def _send(self, path: str, payload: object) -> dict:
         return self.endpoint.post(path, as_body(payload), read=said_if_any)
+
+
+def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
+    """What the server says of its own options; None: it is not in development mode."""
+    try:
+        said = endpoint.get("/server_info?config_format=json")
+    except Rejected as error:
+        if error.status == UNKNOWN:
+            return None
+        raise
+    return said["vllm_config"] if isinstance(said, dict) and "vllm_config" in said else {}
 
 
 def as_body(payload: object) -> bytes:

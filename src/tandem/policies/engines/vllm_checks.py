@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 
+from tandem.policies.engines.transfer import SENDERS
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
-from tandem.remote import Endpoint, Rejected
 
 WHERE = "rollout.engine"
 FAITHFUL = "processed_logprobs"  # of what was sampled from: temperature and truncation are in it
-
-
-def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
-    """What the server says of its own options; None: it is not in development mode."""
-    try:
-        said = endpoint.get("/server_info?config_format=json")
-    except Rejected as error:
-        if error.status == 404:
-            return None
-        raise
-    return said["vllm_config"] if isinstance(said, dict) and "vllm_config" in said else {}
 
 
 def served(models: object, name: str | None) -> Mapping[str, object]:
@@ -96,4 +86,26 @@ def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sa
             f"rollout.staleness={sampling.staleness}: the server holds {slots} adapters at a time, "
             f"and rows are asked of {wanted}; start it with --max-loras {wanted}, or set "
             "rollout.handover=in_flight"
+        )
+
+
+def check_transfer(config: Mapping[str, object] | None, lora: Lora | None) -> None:
+    """Whether vLLM's own transfer can be had. Raises ValueError."""
+    if lora is not None:
+        raise ValueError(
+            "rollout.engine.transfer=broadcast sends whole weights, and model.lora trains "
+            "adapters, which are small; set rollout.engine.transfer=files"
+        )
+    transfer = None if config is None else config.get("weight_transfer_config")
+    backend = transfer.get("backend") if isinstance(transfer, dict) else None
+    if backend not in SENDERS:
+        raise ValueError(
+            f"rollout.engine.transfer=broadcast: the weight transfer of the server is {backend}; "
+            "start it with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config "
+            """'{"backend": "nccl"}', or set rollout.engine.transfer=files"""
+        )
+    if backend != "gloo" and find_spec("vllm") is None:
+        raise ValueError(
+            f"rollout.engine.transfer=broadcast by {backend} needs the trainer's half of vLLM: "
+            "pip install vllm here too, or set rollout.engine.transfer=files"
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -25,6 +26,7 @@ from tandem.policies.engines.replies import (
     Span,
     stack_rows,
 )
+from tandem.policies.engines.transfer import Broadcast
 from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, as_body, ignored, unavailable
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
@@ -35,7 +37,7 @@ SEEDS = 2**63 - 1
 
 
 class VllmClient(RolloutEngine):
-    """Threads ask for rows; everything else comes one by one."""
+    """Threads ask for rows; all else comes one by one."""
 
     api_of: type[VllmApi] = VllmApi
 
@@ -50,10 +52,16 @@ class VllmClient(RolloutEngine):
         model: str | None,
         vocabulary: int,
         concurrency: int,
+        broadcasts: bool = False,
     ) -> None:
-        """probe: the same place, with an end after seconds; store: shared by all of a fleet."""
+        """probe: the same place, with an end after seconds; store: shared by all of a fleet.
+
+        broadcasts: whole weights travel by vLLM's own transfer, not by files.
+        """
         self.endpoint, self.probe, self.model, self.shelf = endpoint, probe, model, store
         self.api = self.api_of(endpoint)
+        seconds = endpoint.limits.timeout
+        self.broadcast = Broadcast(self.api, seconds=seconds) if broadcasts else None
         self.vocabulary, self.concurrency = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over
         self.pinned: list[str] = []  # adapters that have their version for a name, oldest first
@@ -173,31 +181,38 @@ class VllmClient(RolloutEngine):
         self.kept, self.shelf.kept = versions, max(versions + 1, self.shelf.kept)
 
     def sync(self, weights: Weights, version: str) -> None:
-        """Through files: adapters under a new name, or the whole weights in place of the old."""
-        folder = self.shelf.put(weights, version)
+        """Adapters under a new name, or the whole weights in place of the old."""
+        load = self._loading(weights, version)
         if weights.adapter:
-            self.api.load_adapter(version, folder)
+            self.api.load_adapter(version, self.shelf.place(version))
             for old in self._pin(version):
                 self.api.unload_adapter(old)
         else:
-            self.api.reload_weights(folder)
+            load()
             self.api.reset_prefix_cache()
             self.tells = self.api.set_weight_version(version)
         self._has(weights, version)
 
     def swap(self, weights: Weights, version: str) -> None:
-        """Rows stand still meanwhile; the files are there before."""
-        folder = self.shelf.put(weights, version)
+        """Rows stand still meanwhile; files are there before."""
+        load = self._loading(weights, version)
         self.api.pause()
         try:
-            if weights.adapter:
-                self.api.load_adapter(run_of(version), folder, in_place=True)
-            else:
-                self.api.reload_weights(folder)
+            load()
             self.tells = self.api.set_weight_version(version)
         finally:
             self.api.resume()
         self._has(weights, version)
+
+    def _loading(self, weights: Weights, version: str) -> Callable[[], None]:
+        """What takes the place of older weights, and all that can be done before."""
+        if self.broadcast is not None and not weights.adapter:
+            met = self.api.weight_version() == self.newest
+            return partial(self.broadcast.send, weights, met=met)
+        folder = self.shelf.put(weights, version)
+        if weights.adapter:
+            return partial(self.api.load_adapter, run_of(version), folder, in_place=True)
+        return partial(self.api.reload_weights, folder)
 
     def renew(self, weights: Weights, version: str) -> None:
         """Ranks miss them at once: whoever comes second finds them there."""

@@ -37,6 +37,8 @@ def serve(option: VllmServer, served: Served, sampling: Sampling, lora: Lora | N
     if lora is not None:
         words += ["--enable-lora", "--max-lora-rank", str(room_for_rank(lora.r))]
         words += ["--max-loras", str(sampling.staleness + 2)]  # a new one comes before an old goes
+    if option.transfer == "broadcast":
+        words += ["--weight-transfer-config", '{"backend": "nccl"}']
     if not served.devices:
         return Command(words=[*words, "--enforce-eager"], environment=OF_CLIENTS | ON_CPU)
     words += ["--gpu-memory-utilization", str(option.memory)]

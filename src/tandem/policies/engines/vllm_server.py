@@ -7,20 +7,20 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from tandem.policies.engines.addresses import AUTO, find_urls
 from tandem.policies.engines.fleet import Fleet
 from tandem.policies.engines.protocol import Hostable, RolloutEngine
 from tandem.policies.engines.serving import Command, Served, ServerOption
-from tandem.policies.engines.vllm_api import VllmApi, ignored
+from tandem.policies.engines.vllm_api import VllmApi, configuration, ignored
 from tandem.policies.engines.vllm_checks import (
     WHERE,
     check_adapters,
     check_options,
     check_room,
-    configuration,
+    check_transfer,
     served,
 )
 from tandem.policies.engines.vllm_client import VllmClient
@@ -49,6 +49,7 @@ class VllmServer(ServerOption):
 
     url: str | Sequence[str]  # http://127.0.0.1:8000; [http://...,...]; auto: of `tandem engines`
     folder: str  # of addresses and weights: the server sees it under the same path
+    transfer: Literal["files", "broadcast"] = "files"  # of whole weights; broadcast: vLLM's own
     in_memory: bool = False  # weights travel through /dev/shm, if servers are here and it has room
     api_key_env: str | None = None  # name of the environment variable with the server's --api-key
     model: str | None = None  # name that the weights are served under; None: the server's first
@@ -143,6 +144,8 @@ class VllmServer(ServerOption):
         card, config = self._told(url, configuration)
         check_room(card, sampling)
         self._check_handover(url, sampling, lora)
+        if self.transfer == "broadcast":
+            check_transfer(config, lora)
         if config is not None:
             check_options(config, sleeps=self.sleeps)
             check_adapters(config, lora, sampling)
@@ -182,6 +185,7 @@ class VllmServer(ServerOption):
                 model=self.model,
                 vocabulary=policy.vocabulary,
                 concurrency=self.concurrency,
+                broadcasts=self.transfer == "broadcast",
             )
             for url in urls
         ]

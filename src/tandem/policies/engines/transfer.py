@@ -1,0 +1,174 @@
+"""vLLM's own transfer of weights: from process to process, and nothing is written.
+
+vLLM calls its ways `nccl` (between GPUs), `ipc` (within one) and, by a plugin of it, `gloo`; a
+server says which it has, as it was started with `--weight-transfer-config`. Trainer and server meet
+once, as rank 0 and ranks 1 and up of a group; then the weights go through it one by one.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from tandem.policies.engines.protocol import Weights
+from tandem.policies.engines.vllm_api import VllmApi
+from tandem.stop import EngineUnavailable
+
+
+class Sender(Protocol):
+    """The trainer's end of a group whose other ends are a server's workers."""
+
+    def send(self, tensors: Mapping[str, Tensor]) -> None:
+        """All of them, as one update. Of any shape [...]."""
+
+
+class Broadcast:
+    """Weights on their way to one server, which is met anew where it was started again."""
+
+    def __init__(self, api: VllmApi, *, seconds: float) -> None:
+        """seconds: that one end waits for the other."""
+        self.api, self.seconds = api, seconds
+        self.sender: Sender | None = None
+
+    def send(self, weights: Weights, *, met: bool) -> None:
+        """met: the server is the one that was met before. Raises EngineUnavailable."""
+        tensors = weights.tensors()
+        if not tensors:
+            raise EngineUnavailable(
+                f"{self.api.endpoint.url}: the server lost the weights, and this rank has none to "
+                "give; go on with resume=RUN, or set rollout.engine.transfer=files"
+            )
+        try:
+            if self.sender is None or not met:
+                self.sender = self._meet()
+            self.sender.send(tensors)
+        except RuntimeError as error:  # of a group, one end of which is gone
+            self.sender = None
+            raise EngineUnavailable(f"{self.api.endpoint.url}: {error}") from None
+
+    def _meet(self) -> Sender:
+        backend = self.api.transfer_backend()
+        if backend not in SENDERS:
+            raise EngineUnavailable(
+                f"{self.api.endpoint.url}: its weight transfer is {backend}, and "
+                f"{', '.join(SENDERS)} are known; see --weight-transfer-config"
+            )
+        return SENDERS[backend](self.api, self.seconds)
+
+
+class GlooSender:
+    """Between the memories of hosts, by torch alone."""
+
+    def __init__(self, api: VllmApi, seconds: float) -> None:
+        self.api = api
+        place, wait = meeting_place(api), timedelta(seconds=seconds)
+        port, size = place["master_port"], place["world_size"]
+        with beside(lambda: api.init_weight_transfer({**place, "rank_offset": 1})):
+            store = dist.TCPStore("0.0.0.0", port, size, is_master=True, timeout=wait)
+            self.group = dist.ProcessGroupGloo(store, 0, size, wait)
+
+    def send(self, tensors: Mapping[str, Tensor]) -> None:
+        self.api.start_weight_update()
+        with beside(lambda: self.api.update_weights(described(tensors))):
+            for tensor in tensors.values():
+                sent = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+                self.group.broadcast(sent, 0).wait()
+        self.api.finish_weight_update()
+
+
+class VllmSender:
+    """Between GPUs, by the trainer's half of vLLM, which is installed beside the trainer."""
+
+    def __init__(self, api: VllmApi, seconds: float, *, backend: str) -> None:
+        from vllm.distributed.weight_transfer import (
+            HTTPVLLMWeightSyncClient,
+            WeightTransferTrainerFactory,
+        )
+
+        self.tensors: Mapping[str, Tensor] = {}
+        self.engine = WeightTransferTrainerFactory.trainer_init(
+            trainer_info(backend, api),
+            client=HTTPVLLMWeightSyncClient(api.endpoint.url, timeout=seconds),
+            source=source_of(lambda: self.tensors),
+        )
+
+    def send(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = {name: tensor.detach().cuda() for name, tensor in tensors.items()}
+        self.engine.send_weights()
+        self.tensors = {}
+
+
+def trainer_info(backend: str, api: VllmApi) -> object:
+    """What vLLM's trainer half of a backend is made with."""
+    if backend == "ipc":
+        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+
+        return IPCTrainerInitInfo(rank=0)
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+    return NCCLTrainerInitInfo(rank=0, **meeting_place(api))
+
+
+def source_of(tensors: Callable[[], Mapping[str, Tensor]]) -> object:
+    """Weights as vLLM's trainer half reads them. Of any shape [...]."""
+    from vllm.distributed.weight_transfer import ParamMeta, WeightSource
+
+    class Source(WeightSource):
+        def metadata(self) -> list[ParamMeta]:
+            return [ParamMeta(name, t.dtype, tuple(t.shape)) for name, t in tensors().items()]
+
+        def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+            return iter(tensors().items())
+
+    return Source()
+
+
+SENDERS: Mapping[str, Callable[[VllmApi, float], Sender]] = {
+    "gloo": GlooSender,
+    "nccl": partial(VllmSender, backend="nccl"),
+    "ipc": partial(VllmSender, backend="ipc"),
+}
+
+
+def meeting_place(api: VllmApi) -> dict[str, str | int]:
+    """Where the server finds this process, and how many they are together."""
+    host = urlsplit(api.endpoint.url).hostname
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing: it asks the way
+        address = probe.getsockname()[0]
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    size = 1 + api.world_size()
+    return {"master_address": address, "master_port": port, "world_size": size}
+
+
+def described(tensors: Mapping[str, Tensor]) -> dict[str, list]:
+    """Names, dtypes and shapes, in the order in which they are sent. Of any shape [...]."""
+    return {
+        "names": list(tensors),
+        "dtype_names": [str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()],
+        "shapes": [list(tensor.shape) for tensor in tensors.values()],
+    }
+
+
+@contextmanager
+def beside(call: Callable[[], None]) -> Iterator[None]:
+    """With a call under way in a thread, whose other end is what is done meanwhile."""
+    pool = ThreadPoolExecutor(1)
+    under_way = pool.submit(call)
+    try:
+        yield
+        under_way.result()
+    finally:
+        pool.shutdown(wait=False)  # it may wait for an end that is gone

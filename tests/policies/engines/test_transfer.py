@@ -1,0 +1,125 @@
+"""Weights that travel by vLLM's own transfer: every tensor arrives, and nothing is written."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from loopback import Habits, Loopback, serving
+from small_language import NOTHING, questions
+
+from tandem.policies.engines import vllm_checks
+from tandem.policies.engines.vllm_server import VllmServer
+from tandem.policies.engines.weight_files import WeightFiles
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.records import Sampling
+from tandem.policies.lora import Lora
+from tandem.policies.request import Request
+from tandem.stop import EngineUnavailable
+
+ADAPTERS = Lora(r=2, alpha=4)
+
+
+@pytest.fixture
+def hosted(folder, tmp_path):
+    """A server that takes weights by gloo, and a policy that it samples for."""
+
+    @contextmanager
+    def host(handover="drain"):
+        state = Loopback(folder)
+        with serving(state) as url:
+            engine = VllmServer(
+                url=url, folder=str(tmp_path), transfer="broadcast", timeout=9.0, patience=9.0
+            )
+            policy = LanguagePolicy(path=folder)
+            sampling = Sampling(max_new_tokens=5, engine=engine, handover=handover)
+            engine.check(sampling, None)
+            policy.load(Request(sampling=sampling))
+            yield state, policy
+            assert not list(tmp_path.iterdir())
+
+    return host
+
+
+def moved(policy):
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    policy.notify("update")
+    policy.notify("iteration")
+
+
+def gap(policy, key):
+    rollout = policy.sample(questions()[:2], 2, key=key, slots=range(2))
+    return float((policy.evidence(rollout, NOTHING).logp - rollout.behaviour_logp).abs().max())
+
+
+@pytest.mark.parametrize("handover", ["drain", "in_flight"])
+def test_every_tensor_is_the_trainers_bit_for_bit_and_nothing_is_written(hosted, handover):
+    with hosted(handover) as (state, policy):
+        for key in range(3):
+            assert gap(policy, key) < 1e-5
+            want = WeightFiles(policy.network, adapter=False).tensors()
+            assert list(state.received) == list(want)
+            assert all(torch.equal(state.received[name], want[name]) for name in want)
+            moved(policy)
+        assert len(state.paths("/init_weight_transfer_engine")) == 1
+        assert len(state.paths("/update_weights")) == 3
+
+
+def test_the_names_are_those_of_the_files(hosted, folder, tmp_path):
+    from safetensors.torch import load_file
+
+    with hosted() as (_, policy):
+        weights = WeightFiles(policy.network, adapter=False)
+        weights.save(tmp_path.with_name("written"))
+        (file,) = tmp_path.with_name("written").glob("*.safetensors")
+        files, tensors = load_file(file), weights.tensors()
+        assert files.keys() == tensors.keys()
+        assert all(torch.equal(files[name], tensors[name]) for name in files)
+
+
+def test_copies_are_sent_as_they_were_though_training_goes_on(hosted):
+    with hosted() as (state, policy):
+        before = {name: p.detach().clone() for name, p in policy.trainable().items()}
+        policy.supply.publish()
+        moved(policy)
+        policy.supply.journey.end()
+        assert all(torch.equal(state.received[name], before[name]) for name in state.received)
+
+
+def test_a_server_that_was_started_again_is_met_anew(hosted):
+    with hosted() as (state, policy):
+        gap(policy, 0)
+        state.start()
+        state.group = None
+        assert gap(policy, 1) < 1e-5
+        assert len(state.paths("/init_weight_transfer_engine")) == 2
+
+
+def test_a_rank_without_weights_says_so(hosted):
+    with hosted() as (_, policy):
+        gap(policy, 0)
+        empty = policy.files.copied()
+        empty = type(empty)(empty.network, {}, False)
+        with pytest.raises(EngineUnavailable, match="this rank has none to give"):
+            policy.supply.engine.sync(empty, policy.supply.version)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "lora", "said"),
+    [
+        (None, None, "--weight-transfer-config"),
+        ("strange", None, "the weight transfer of the server is strange"),
+        ("nccl", None, "pip install vllm"),
+        ("gloo", ADAPTERS, "model.lora trains adapters"),
+    ],
+)
+def test_a_transfer_that_cannot_be_had_is_refused_before_anything_is_loaded(
+    folder, monkeypatch, transfer, lora, said
+):
+    monkeypatch.setattr(vllm_checks, "find_spec", lambda name: None)
+    with serving(Loopback(folder, Habits(transfer=transfer))) as url:
+        engine = VllmServer(url=url, folder="unused", transfer="broadcast")
+        with pytest.raises(ValueError, match=said):
+            engine.check(Sampling(max_new_tokens=5), lora)
