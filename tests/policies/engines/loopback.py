@@ -32,6 +32,7 @@ class Habits:
     top_p: float = 1.0
     shifted: bool = False  # reports the numbers of the token before
     stale: bool = False  # says it took weights, and did not
+    keeps_head: bool = False  # takes all weights but the head, be it the embedding
     bare: bool = False  # leaves adapters out
     dtype: torch.dtype = torch.float32
     api_key: str | None = None
@@ -108,6 +109,10 @@ class Loopback:
             weights = {}
             for file in folder.glob("*.safetensors"):
                 weights |= load_file(file)
+            if self.habits.keeps_head:
+                head = self.model.get_output_embeddings()
+                head.weight = torch.nn.Parameter(head.weight.detach().clone())
+                weights.pop("lm_head.weight", None)
             with torch.no_grad():
                 self.model.load_state_dict(weights, strict=False)
         return 200, {"results": [None]}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tandem.policies.engines.diagnosis import Seen, chosen, diagnose, golden_section
+from tandem.policies.engines.diagnosis import OLD_HEAD, Seen, chosen, diagnose, golden_section
 
 ROWS, STEPS, VOCABULARY = 6, 20, 60
 
@@ -108,3 +108,14 @@ def test_causes_are_seen_through_the_noise_of_a_lower_dtype():
 
 def test_the_lowest_point_of_a_valley_is_found():
     assert golden_section(lambda x: abs(x - 0.3), -1.0, 2.0) == pytest.approx(0.3, abs=1e-5)
+
+
+def test_an_old_head_is_told_from_old_weights_by_what_to_do():
+    case = seen()
+    logp = chosen((case.logits + torch.randn_like(case.logits)).log_softmax(-1), case.token)
+    lying = saying(case, logp)
+    other = torch.zeros(ROWS, STEPS)
+    for name, advice in ((OLD_HEAD, "tie_word_embeddings=false"), ("older ones", "engine.folder")):
+        said = diagnose(replace(lying, others={name: lying.engine, "others": other}))
+        assert f"fit {name}: " in said
+        assert advice in said

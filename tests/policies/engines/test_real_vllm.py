@@ -9,15 +9,24 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+import torch
+from gloo_transfer import write_entry_point
 from hub_language_models import write_qwen3
 from real_vllm import serving
 
 from tandem.policies.engines.vllm_api import INVALID
+from tandem.policies.engines.vllm_server import VllmServer
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.records import Answers, Endings, Sampling
+from tandem.policies.language.rows import before, pack
+from tandem.policies.request import Request
 
 ROOT = Path(__file__).parents[3]
 HOME = Path(os.environ.get("VLLM_HOME", ROOT / "build/vllm"))
@@ -34,8 +43,10 @@ QUICK = (
     "algorithm.kl.coef=0", "reward=target_length", "reward.target_length.function.target=5",
     "trainer.accelerator=cpu",
 )  # fmt: skip
+PROMPTS, KEYS = [[5, 6, 7] * 8, [8, 9]], torch.arange(8).view(2, 4)
 LORA = "model.lora={r: 4, alpha: 8, target_modules: all-linear}"
 RANKS = ("trainer=ddp", "trainer.devices=2")
+PARTS = ("trainer=fsdp2", "trainer.devices=2")
 RUNS = {
     "an adapter": (LORA,),
     "an adapter, two ranks": (LORA, *RANKS),
@@ -43,7 +54,13 @@ RUNS = {
     "whole weights": (),
     "whole weights, two ranks": RANKS,
     "whole weights, stop strings": ("rollout.stop=[a,b]",),
+    "an adapter in place": (LORA, "rollout.handover=in_flight"),
+    "an adapter, parts on two ranks": (LORA, *PARTS),
+    "whole weights, parts on two ranks": PARTS,
+    "whole weights, broadcast": ("rollout.engine.transfer=broadcast",),
+    "whole weights, broadcast, parts on two ranks": ("rollout.engine.transfer=broadcast", *PARTS),
 }
+OF_BASE = [kind for kind in RUNS if kind.startswith("an adapter")]  # before the base moves
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +72,15 @@ def folder(tmp_path_factory) -> Path:
 def server(folder, tmp_path_factory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("vllm") / "log"
     options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "4", "--enable-scale-out")
-    with serving(HOME, folder, log, *options) as url:
-        yield url
+    transfer = ("--weight-transfer-config", '{"backend": "gloo"}')
+    plugins = tmp_path_factory.mktemp("plugins")
+    write_entry_point(plugins)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{plugins}:{Path(__file__).parent}")
+        serves = serving(HOME, folder, log, *options, *transfer)
+        url = serves.__enter__()
+    yield url
+    serves.__exit__(None, None, None)
 
 
 def train(folder: Path, url: str, run_dir: Path, *options: str) -> list[dict]:
@@ -108,18 +132,65 @@ def test_every_endpoint_answers_as_the_client_reads_it(server):
     said = [each["logprob"] for each in generated["logprobs"]["content"]]
     assert said == choice["logprobs"]["token_logprobs"]
     assert generated["weight_versions"] == [{"version": "a-1", "start": 0, "end": 4}]
+    assert info["lora_config"]["max_loras"] == 4
+    assert info["weight_transfer_config"]["backend"] == "gloo"
+    assert httpx.get(f"{server}/get_world_size").json()["world_size"] == 1
+    assert post(server, "/pause?mode=keep").json()["status"] == "paused"
+    assert httpx.get(f"{server}/is_paused").json()["is_paused"] is True
+    assert post(server, "/resume").json()["status"] == "resumed"
     nobody = {"model": "nobody", "token_ids": [1], "sampling_params": asked}
     assert post(server, "/inference/v1/generate", **nobody).status_code == 404
     assert post(server, "/v1/unload_lora_adapter", lora_name="nobody").status_code == 404
 
 
-@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("kind", [*OF_BASE, *(kind for kind in RUNS if kind not in OF_BASE)])
 def test_a_run_trains_on_the_samples_of_a_real_vllm(server, folder, tmp_path, kind):
     iterations = train(folder, server, tmp_path / "run", *RUNS[kind])
     apart = [line["rollout_corr/abs_logp_diff"] for line in iterations]
     print(f"{kind}: |dlogp| " + " ".join(f"{value:.1e}" for value in apart))
     assert len(apart) == 3
     assert max(apart) < (BFLOAT16 if "bfloat16" in kind else EXACT)
+
+
+@pytest.mark.parametrize("transfer", ["files", "broadcast"])
+@pytest.mark.parametrize("handover", ["drain", "in_flight"])
+def test_weights_that_are_published_arrive_while_rows_are_under_way(
+    server, folder, tmp_path, handover, transfer
+):
+    policy = LanguagePolicy(path=str(folder))
+    engine = VllmServer(url=server, folder=str(tmp_path), transfer=transfer)
+    sampling = Sampling(max_new_tokens=150, engine=engine, handover=handover, staleness=1)
+    policy.load(Request(sampling=sampling))
+    supply = policy.supply
+
+    def begun() -> Answers:
+        endings = Endings(tokens=policy.ends, strings=(), decode=policy.chat.decode_all)
+        with supply.under_way() as rows:
+            return rows.answer(PROMPTS, KEYS, sampling=sampling, endings=endings)
+
+    def apart(answers: Answers) -> torch.Tensor:
+        prompts = [prompt for prompt in PROMPTS for _ in KEYS[0]]
+        mask = before(answers.length, answers.tokens.shape[1])
+        sample = pack(prompts, answers.tokens, answers.length, 1.0)
+        return (policy.scorer.in_parts(sample, mask).logp - answers.logp).abs()
+
+    supply.publish()
+    supply.journey.end()
+    with ThreadPoolExecutor(1) as pool, torch.no_grad():
+        rows = pool.submit(begun)
+        time.sleep(0.3)
+        older = {name: p.clone() for name, p in policy.trainable().items()}
+        for parameter in policy.trainable().values():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+        supply.publish()
+        supply.journey.end()
+        under_way, after = rows.result(), begun()
+        assert apart(after).max() < EXACT
+        assert after.version.max() == 2
+        policy.load_weights(older)
+        assert apart(under_way)[under_way.version == 1].max() < EXACT
+        if handover == "drain":
+            assert under_way.version.max() == 1
 
 
 def test_an_adapter_on_the_weights_of_another_run_is_refused(server, folder, tmp_path):

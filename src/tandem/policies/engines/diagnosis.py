@@ -59,6 +59,15 @@ class Fit(NamedTuple):
     cause: str
 
 
+OLD_HEAD = "the head of the weights before, the layers of now"
+NOT_REACHED = (
+    "what it was given last did not reach it; see the log of the server, and whether "
+    "rollout.engine.folder is one and the same place for both"
+)
+REMEDIES = {
+    OLD_HEAD: "the server reloaded all but the head, as vLLM does on a CPU where the head is the "
+    "embedding; serve it on a GPU, or a model with tie_word_embeddings=false"
+}
 Hypothesis = Callable[[Seen], Iterator[Fit]]
 
 
@@ -140,9 +149,7 @@ def of_weights(seen: Seen) -> Iterator[Fit]:
     for weights, logp in seen.others.items():
         yield Fit(
             _mean((seen.engine - logp)[seen.mask]),
-            f"the engine's log-probabilities fit {weights}: what it was given last did not reach "
-            "it; see the log of the server, and whether rollout.engine.folder is one and the same "
-            "place for both",
+            f"the engine's log-probabilities fit {weights}: {REMEDIES.get(weights, NOT_REACHED)}",
         )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
-from tandem.policies.engines.diagnosis import Seen
+from tandem.policies.engines.diagnosis import OLD_HEAD, Seen, chosen
+from tandem.policies.engines.weight_files import read
 from tandem.policies.language.logprob import TokenIndex
 from tandem.policies.language.sampling import widened
 from tandem.types import Rollout
@@ -50,4 +53,25 @@ def _under_others(policy: EngineMixin, rows: Rollout, mask: Tensor) -> dict[str,
         with policy.files.as_in(folder) as fits:
             if fits:
                 found["the weights before the last update"] = said()
+        found |= _under_old_head(policy, rows, mask, folder)
     return found
+
+
+def _under_old_head(
+    policy: EngineMixin, rows: Rollout, mask: Tensor, folder: Path
+) -> dict[str, Tensor]:
+    """What the layers of now say with the head of an older handover, which may be the embedding of
+    now as well."""
+    model, places = policy.scorer.model, TokenIndex.of(rows.sample, mask)
+    head = model.get_output_embeddings()
+    (name,) = [n for n, p in policy.network.named_parameters() if p is head.weight] or [""]
+    older = dict(read(folder, adapter=policy.lora is not None)).get(name)
+    if older is None or not policy.scorer.splits:
+        return {}
+    with policy.precision.on(mask.device):
+        states = model.get_decoder()(input_ids=rows.sample.tokens, use_cache=False)[0]
+        logits = linear(states[places.row, places.column - 1], older.to(states), head.bias)
+    logp = (widened(logits) / rows.sample.temperature[places.row, None]).log_softmax(-1)
+    said = torch.zeros_like(mask, dtype=logp.dtype)
+    said[mask] = chosen(logp, places.token)
+    return {OLD_HEAD: said}
