@@ -35,9 +35,8 @@ class Sender(Protocol):
 class Broadcast:
     """Weights on their way to one server, which is met anew where it was started again."""
 
-    def __init__(self, api: VllmApi, *, seconds: float) -> None:
-        """seconds: that one end waits for the other."""
-        self.api, self.seconds = api, seconds
+    def __init__(self, api: VllmApi) -> None:
+        self.api = api
         self.sender: Sender | None = None
 
     def send(self, weights: Weights, *, met: bool) -> None:
@@ -63,13 +62,14 @@ class Broadcast:
                 f"{self.api.endpoint.url}: its weight transfer is {backend}, and "
                 f"{', '.join(SENDERS)} are known; see --weight-transfer-config"
             )
-        return SENDERS[backend](self.api, self.seconds)
+        return SENDERS[backend](self.api, self.api.endpoint.limits.timeout)
 
 
 class GlooSender:
     """Between the memories of hosts, by torch alone."""
 
     def __init__(self, api: VllmApi, seconds: float) -> None:
+        """seconds: that one end waits for the other."""
         self.api = api
         place, wait = meeting_place(api), timedelta(seconds=seconds)
         port, size = place["master_port"], place["world_size"]

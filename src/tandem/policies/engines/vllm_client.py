@@ -54,14 +54,11 @@ class VllmClient(RolloutEngine):
         concurrency: int,
         broadcasts: bool = False,
     ) -> None:
-        """probe: the same place, with an end after seconds; store: shared by all of a fleet.
-
-        broadcasts: whole weights travel by vLLM's own transfer, not by files.
-        """
+        """probe: the same place, with an end after seconds; store: shared by all of a fleet;
+        broadcasts: whole weights travel by vLLM's own transfer, not by files."""
         self.endpoint, self.probe, self.model, self.shelf = endpoint, probe, model, store
         self.api = self.api_of(endpoint)
-        seconds = endpoint.limits.timeout
-        self.broadcast = Broadcast(self.api, seconds=seconds) if broadcasts else None
+        self.broadcast = Broadcast(self.api) if broadcasts else None
         self.vocabulary, self.concurrency = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over
         self.pinned: list[str] = []  # adapters that have their version for a name, oldest first
@@ -144,15 +141,11 @@ class VllmClient(RolloutEngine):
         for left in reversed(range(AGAIN)):
             try:
                 return self.endpoint.post(question.path, body, read=read)
-            except BadReply as error:
-                if not left:
-                    raise unavailable(error) from None
-            except Rejected as error:
-                if self._lost(error, question):
-                    raise Forgotten(str(error)) from None
-                raise unavailable(error) from None
             except RemoteError as error:
-                raise unavailable(error) from None
+                if isinstance(error, Rejected) and self._lost(error, question):
+                    raise Forgotten(str(error)) from None
+                if not isinstance(error, BadReply) or not left:
+                    raise unavailable(error) from None
         raise AssertionError("an attempt answers or raises")
 
     def _lost(self, error: Rejected, question: Question) -> bool:
