@@ -18,14 +18,7 @@ from tandem.policies.engines.protocol import (
     number_of,
     run_of,
 )
-from tandem.policies.engines.replies import (
-    Completion,
-    Generation,
-    Question,
-    Row,
-    Span,
-    stack_rows,
-)
+from tandem.policies.engines.replies import Completion, Generation, Question, Row, Span, stack_rows
 from tandem.policies.engines.transfer import Broadcast
 from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, as_body, ignored, unavailable
 from tandem.policies.engines.weight_store import WeightStore
