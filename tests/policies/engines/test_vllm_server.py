@@ -33,7 +33,7 @@ def hosted(folder, tmp_path):
     def host(habits=None, *, lora=None, sampling=None, **options):
         state = Loopback(folder, habits or Habits())
         with serving(state) as url:
-            quick = {"timeout": 5.0, "patience": 2.0, "concurrency": 4}
+            quick = {"timeout": 10.0, "patience": 20.0, "concurrency": 4}
             server = VllmServer(url=url, folder=str(tmp_path), **(quick | options))
             own = sampling or Sampling(max_new_tokens=6)
             policy = LanguagePolicy(path=folder, lora=lora)

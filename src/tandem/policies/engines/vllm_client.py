@@ -33,7 +33,6 @@ class VllmClient(RolloutEngine):
     """Threads ask for rows; all else comes one by one."""
 
     api_of: type[VllmApi] = VllmApi
-
     handover_modes: frozenset[Handover] = frozenset({"pinned", "drain", "in_flight"})
 
     def __init__(
