@@ -39,6 +39,9 @@ matrix: $(VENV)/ready ## write docs/matrix.md: which algorithm trains which mode
 forwards: $(VENV)/ready ## write docs/forwards.md: how often an update asks the transformer
 	PYTHONPATH=tests $(RUN) -m forwards
 
+waits: $(VENV)/ready ## write benchmarks/results/waits.md: where runs wait for their device; ARGS="grpo ppo" for some
+	PYTHONPATH=tests $(RUN) -m device_runs $(ARGS)
+
 faults: $(VENV)/ready ## write the table of docs/rewards.md: what comes of a reward that fails
 	PYTHONPATH=tests $(RUN) -m faults
 
@@ -94,4 +97,4 @@ $(VENV)/docs: $(VENV)/ready
 	  --constraint constraints.txt --editable ".[dev,docs]"
 	touch $@
 
-.PHONY: engines docs serve_docs picture constraints stale train test rounding exhaustive status laws legality matrix forwards faults kills
+.PHONY: engines docs serve_docs picture constraints stale train test rounding exhaustive status laws legality matrix forwards waits faults kills

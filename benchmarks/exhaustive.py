@@ -54,7 +54,8 @@ class Outcome:
 
 
 def slow(says: str, *where: str) -> Part:
-    return Part(says=says, command=("-m", "pytest", "-q", "-m", "slow", *where))
+    page = PAGES.get(where[0])
+    return Part(says=says, command=("-m", "pytest", "-q", "-m", "slow", *where), page=page)
 
 
 def benchmark(says: str, script: str, page: str | None = None) -> Part:
@@ -62,6 +63,7 @@ def benchmark(says: str, script: str, page: str | None = None) -> Part:
     return Part(says=says, command=(f"benchmarks/{script}", "--save"), result=None, page=shown)
 
 
+PAGES = {"tests/test_pretend_device.py": "benchmarks/results/waits.md"}  # beside the test
 FILES = {  # of long tests that have a row of their own
     "kills": ("SIGKILL at 20 places, resumed bit for bit", ("tests/test_kill.py",)),
     "learning": ("every algorithm learns a toy", ("tests/test_learning.py",)),
@@ -73,6 +75,10 @@ FILES = {  # of long tests that have a row of their own
     "engines": (
         "a real vLLM samples, for one rank and for two",
         ("tests/policies/engines/test_real_vllm.py",),
+    ),
+    "device": (
+        "every preset, family, engine and resume on a pretended device",
+        ("tests/test_pretend_device.py",),
     ),
     "sweeps": ("sweeps of real training that is killed", ("tests/sweep",)),
 }

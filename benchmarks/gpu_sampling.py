@@ -11,6 +11,7 @@ from gpu_runs import questions
 from gpu_sizes import Answers
 from torch import Tensor, nn
 
+from tandem.policies.engines.paged import Paged
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.rows import left_padded
 from tandem.types import Prompt
@@ -29,6 +30,7 @@ def compared(policy: LanguagePolicy, size: Answers, *, rows: int) -> Report:
     ways: dict[str, Callable[[], object]] = {
         "tandem": lambda: ours(policy, texts, size, own),
         "tandem, prompts of one length": lambda: ours(policy, even, size, own),
+        "tandem, rollout=paged": lambda: paged(policy, texts, size, own),
         "forward passes": lambda: forwards(model, tokens, mask, size.new),
         "transformers": lambda: generated(model, tokens, mask, size.new, cache="dynamic"),
         "transformers, static cache and graphs": lambda: generated(
@@ -49,6 +51,16 @@ def taken(way: Callable[[], object], device: torch.device, steps: int) -> float 
 def ours(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object) -> None:
     prompts = [Prompt(id=i, source="random", text=text) for i, text in enumerate(texts)]
     policy.sample(prompts, size.group, key=0, slots=range(len(prompts)), sampling=own)
+
+
+def paged(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object) -> None:
+    """transformers' continuous batching over the same weights, as that option has it."""
+    before, option = policy.engine, Paged()
+    policy.engine = option.host(policy)
+    try:
+        ours(policy, texts, size, replace(own, engine=option))
+    finally:
+        policy.engine = before
 
 
 def padded_rows(policy: LanguagePolicy, texts: Sequence[str], rows: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,11 @@ INDICES = {aten.index, aten.index_put, aten.index_put_, aten._unsafe_index}  # m
 JOINS = {aten.cat, aten.stack}  # of which torch wants every part on one device
 READS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2}
 
-AUTOCAST = torch.library.Library("_", "IMPL")  # what it registers goes with it
+LEAVE = {Tensor.tolist, Tensor.numpy, Tensor.__format__}  # what gives no tensor
+WAITS: Counter[str] = Counter()  # of the last Device, by line
+# What they register goes with them.
+AUTOCAST = torch.library.Library("_", "IMPL")
+DEVICE = torch.library.Library("aten", "IMPL")
 
 
 class Mixed(RuntimeError):
@@ -75,7 +80,7 @@ class Simulated(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        return run(function, args, kwargs or {}, None)
+        return run(function, args, kwargs or {})
 
 
 class BelowDispatch(TorchFunctionMode):
@@ -88,22 +93,22 @@ class BelowDispatch(TorchFunctionMode):
             return function(*args, **given).to(where)
         if function in (Tensor.untyped_storage, Tensor.data_ptr) and isinstance(args[0], Simulated):
             return function(args[0].own)
-        if function in (Tensor.tolist, Tensor.numpy) and isinstance(args[0], Simulated):
-            return function(args[0].cpu())
+        if function in LEAVE and isinstance(args[0], Simulated):
+            return function(args[0].cpu(), *args[1:])
         if function is Tensor.new_tensor and isinstance(args[0], Simulated):
             return torch.tensor(*args[1:], dtype=given.get("dtype") or args[0].dtype).to(NAME)
         return function(*args, **given)
 
 
 class Device(TorchDispatchMode):
-    """Everything under it may use the device; `waits` is filled."""
+    """Everything under it may use the device; `WAITS` is counted anew."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.waits: Counter[str] = Counter()
         self.above = BelowDispatch()
 
     def __enter__(self) -> Device:
+        WAITS.clear()
         self.above.__enter__()
         return super().__enter__()
 
@@ -112,14 +117,14 @@ class Device(TorchDispatchMode):
         self.above.__exit__(*error)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        return run(function, args, kwargs or {}, self.waits)
+        return run(function, args, kwargs or {})
 
 
 def is_ours(device: Any) -> bool:
     return device is not None and torch.device(device).type == NAME
 
 
-def run(function, args: tuple, kwargs: dict, waits: Counter[str] | None):
+def run(function, args: tuple, kwargs: dict):
     """The operation on the numbers that lie on the CPU, if it is one of the device."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     here = [x for x in tensors if isinstance(x, Simulated)]
@@ -129,8 +134,8 @@ def run(function, args: tuple, kwargs: dict, waits: Counter[str] | None):
     check(function, args, tensors if here else [])
     elsewhere = here and to is not None and not is_ours(to)
     across = function.overloadpacket is aten.copy_ and len(here) < 2
-    if waits is not None and (elsewhere or across or function.overloadpacket in READS):
-        waits[asker()] += 1
+    if elsewhere or across or function.overloadpacket in READS:
+        WAITS[asker()] += 1
     moved = kwargs if to is None else kwargs | {"device": torch.device("cpu")}
     own = tree_map(lambda x: x.own if isinstance(x, Simulated) else x, (args, moved))
     out = function(*own[0], **own[1])
@@ -156,12 +161,13 @@ def check(function, args: tuple, tensors: list[Tensor]) -> None:
 
 
 def asker() -> str:
-    """The innermost line of Tandem."""
+    """The innermost line of Tandem: file:line function."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(SOURCES):
-            return f"{file[len(SOURCES) + 1 :]}:{frame.f_lineno}"
+            place = file[len(SOURCES) + 1 :].removeprefix("tandem/")
+            return f"{place}:{frame.f_lineno} {frame.f_code.co_qualname}"
         frame = frame.f_back
     return "elsewhere"
 
@@ -178,6 +184,21 @@ class Accelerator(CPUAccelerator):
 
     def setup_device(self, device: torch.device) -> None:
         assert device.type == NAME
+
+
+def empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None):
+    """For code that no mode looks over, such as a forward pass that backward recomputes."""
+    return Simulated(torch.empty_strided(size, stride, dtype=dtype))
+
+
+def empty(size, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+    return Simulated(torch.empty(size, dtype=dtype))
+
+
+def copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
+    numbers = [x.own if isinstance(x, Simulated) else x for x in (to, source)]
+    numbers[0].copy_(numbers[1])
+    return to
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
@@ -197,19 +218,38 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
 def register() -> None:
     """Once in a process."""
     _setup_privateuseone_for_python_backend(NAME, backend_module=Module())
+    below = {
+        "empty_strided": empty_strided, "empty.memory_format": empty, "_copy_from": copy_from
+    }  # fmt: skip
+    for name, kernel in below.items():
+        DEVICE.impl(name, kernel, "PrivateUse1")
     # Autocast casts nothing here, and is passed by.
     AUTOCAST.fallback(torch.library.fallthrough_kernel, dispatch_key="AutocastPrivateUse1")
 
 
-def main(overrides: Sequence[str]) -> None:
-    """`python train.py` on the device; what it waits for is printed."""
+def trained(lines: Sequence[Sequence[str]]) -> dict:
+    """The end of command lines that follow one another: the last metrics, and all waits."""
+    with Device():
+        for overrides in lines:
+            result = tandem.train("trainer=cpu", *overrides)
+    return {"metrics": result.metrics, "waits": dict(WAITS)}
+
+
+def attempted(lines: Sequence[Sequence[str]]) -> dict:
+    """Of one that fails the end of its traceback: the runs after it are made all the same."""
+    try:
+        return trained(lines)
+    except Exception:
+        return {"failed": traceback.format_exc()[-3000:]}
+
+
+def main(runs: dict[str, Sequence[Sequence[str]]]) -> None:
+    """`python train.py` on the device, run after run; a line for each."""
     register()
     run_module.trainer_for = trainer_for
-    with Device() as device:
-        result = tandem.train("trainer=cpu", *overrides)
-    told = {"metrics": result.metrics, "waits": dict(device.waits.most_common())}
-    print("TOLD " + json.dumps(told))
+    for name, lines in runs.items():
+        print("TOLD " + json.dumps([name, attempted(lines)]), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(json.load(sys.stdin))

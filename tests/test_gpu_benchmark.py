@@ -109,7 +109,7 @@ def test_a_run_of_pictures_counts_every_row_of_its_network(tmp_path):
 
 def test_ways_to_sample_are_compared_and_a_checkpoint_is_loaded(tmp_path):
     ways = found("qwen3-0.6b sampling", tmp_path)["ways"][4]
-    assert len(ways) == 5 and all(isinstance(seconds, float) for seconds in ways.values())
+    assert len(ways) == 6 and all(isinstance(seconds, float) for seconds in ways.values())
     (tmp_path / "again").mkdir()
     assert found("qwen3-8b loading", tmp_path / "again")["loaded_seconds"] > 0
 

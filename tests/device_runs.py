@@ -1,0 +1,237 @@
+"""Whole runs on the pretended device: `make waits` counts how often each of them waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from forwards import OF_ERRORS
+from hub_language_models import write_qwen3
+from laws.bench import OF_FLOWS
+from matrix import OF_PAIRS, PAIRS, PRESETS, TAUGHT, write_world
+from policies.engines.loopback import Loopback, serving
+from policies.flow.tiny_flux import write_flux
+from policies.flow.tiny_qwen_image import write_qwen_image
+from policies.flow.tiny_sd3 import write_pipeline
+
+import tandem
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = Path(__file__).with_name("pretend_device.py")
+KEPT = ROOT / "benchmarks" / "results" / "waits.json"
+PAGE = KEPT.with_suffix(".md")
+SMALL = (
+    "iterations=2", "prompts_per_step=2", "evaluation.every=null", "checkpoints.every=2",
+    "warm_start=null", "guards.no_signal=100", "logger=none",
+    "guards.stalled_after=null",
+)  # fmt: skip
+WORDS = ("group_size=8", "reward=target_length", "reward.target_length.function.target=5")
+LORA = "model.lora={r: 4, alpha: 8, target_modules: all-linear}"
+PAINTED = (
+    "model=tiny_flow", "group_size=8", "reward=colour_share", "rollout.steps=6",
+    "model.adapter.num_layers=2",
+)  # fmt: skip
+EVALUATED = ("evaluation.every=1", "evaluation.prompts=4", "evaluation.samples=2")
+PIPELINES = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # tokens of a text
+WRITING = ("record/", "launch/run.py", "training/callbacks/checkpoints.py")  # of weights
+OF_PICTURES = {*OF_ERRORS, *OF_FLOWS, *TAUGHT}
+Lines = tuple[tuple[str, ...], ...]  # of command lines, one after another
+
+OWN: dict[str, Lines] = {
+    "tokens, LoRA, recomputed": (
+        (*WORDS, "algorithm=grpo", LORA, "model.gradient_checkpointing=true"),
+    ),
+    "tokens, packed": (
+        (*WORDS, "algorithm=dapo", "model.packing=true", "model.logit_budget=400"),
+    ),
+    "tokens, evaluated": ((*WORDS, "algorithm=grpo", *EVALUATED, "evaluation.pass_at=[1]"),),
+    "tokens, resumed": (
+        (*WORDS, "algorithm=dapo"),
+        ("resume={run}", "iterations=4"),
+    ),
+    "tokens, hub": (
+        (*WORDS, "algorithm=grpo", "model=hf", "model.path={world}/qwen3", "data=sort_letters",
+         "rollout.max_new_tokens=6", "rollout.max_prompt_tokens=20"),
+    ),
+    "pictures, average": (
+        (*PAINTED, "algorithm=nft", "model/ema=power", "evaluation.weights=ema"),
+    ),
+    "pictures, evaluated": ((*PAINTED, "algorithm=flow_grpo", *EVALUATED),),
+    "pictures, resumed": (
+        (*PAINTED, "algorithm=crd", "algorithm.ema.sampling.decay.flat=0"),
+        ("resume={run}", "iterations=4"),
+    ),
+    "engine, weights": ((*WORDS, "algorithm=grpo", "model=hf", "rollout=vllm_server"),),
+    "engine, adapter": ((*WORDS, "algorithm=grpo", "model=hf", "rollout=vllm_server", LORA),),
+}  # fmt: skip
+SERVED = (
+    "data=sort_letters", "model.path={world}/qwen3", "rollout.max_new_tokens=6",
+    "rollout.max_prompt_tokens=20", "rollout.engine.patience=5", "rollout.engine.timeout=5",
+    "cache_dir={run}/cache", "algorithm.kl.coef=0",
+)  # fmt: skip
+PIPELINE = (
+    "algorithm=flow_grpo", "~recipe", "group_size=4", "data.path={world}/prompts.txt",
+    "rollout.steps=3", "model.dtype=float32", "model.adapter.resolution=32",
+    "model.adapter.encoder_dtype=float32", "reward=coin", "plugins=[coin]",
+)  # fmt: skip
+
+
+def of_preset(name: str) -> Lines:
+    """An algorithm on the embedded model that it fits, with the numbers of its recipe."""
+    if name in OF_PAIRS:
+        return ((f"algorithm={name}", f"data={PAIRS['tiny_lm']}"),)
+    if name == "sft":  # answers that are given
+        return (("algorithm=sft",),)
+    if name == "passk":  # answers that are right or wrong
+        return (("group_size=8", "algorithm=passk"),)
+    if name in TAUGHT:
+        teacher = "algorithm.teachers.folders={{others: {world}/tiny_flow}}"
+        return ((*PAINTED, f"algorithm={name}", teacher, "model.adapter.num_layers=4"),)
+    return ((*(PAINTED if name in OF_PICTURES else WORDS), f"algorithm={name}"),)
+
+
+def of_pipeline(model: str) -> Lines:
+    sizes = (
+        f"model.path={{world}}/{model}",
+        f"model.adapter.max_sequence_length={PIPELINES[model]}",
+    )
+    return ((f"model={model}", *sizes, *PIPELINE),)
+
+
+RUNS: dict[str, Lines] = (
+    {name: of_preset(name) for name in PRESETS}
+    | OWN
+    | {f"pictures, {model}": of_pipeline(model) for model in PIPELINES}
+)
+
+
+def write_models(folder: Path) -> Path:
+    """What the runs read."""
+    write_world(folder)
+    write_qwen3(folder / "qwen3")
+    write_pipeline(folder / "sd3_5_medium", channels=16, blocks=(8, 8, 8, 8))
+    write_flux(folder / "flux1_dev")
+    write_qwen_image(folder / "qwen_image")
+    return folder
+
+
+def lines_of(name: str, world: Path, run: Path, url: str) -> list[list[str]]:
+    """The command lines of a run in a folder."""
+    places = {"{world}": str(world), "{run}": str(run), "{{": "{", "}}": "}"}
+    first, *later = RUNS[name]
+    served = (*SERVED, f"rollout.engine.url={url}") if "rollout=vllm_server" in first else ()
+    written = [[*SMALL, f"run_dir={run}", *first, *served], *map(list, later)]
+    return [[placed(word, places) for word in line] for line in written]
+
+
+def placed(word: str, places: Mapping[str, str]) -> str:
+    for name, place in places.items():
+        word = word.replace(name, place)
+    return word
+
+
+def served(names: Sequence[str], world: Path) -> AbstractContextManager[str]:
+    """The address of a server, if one of the runs asks one."""
+    asked = any("rollout=vllm_server" in RUNS[name][0] for name in names)
+    return serving(Loopback(str(world / "qwen3"))) if asked else nullcontext("")
+
+
+def on_the_device(names: Sequence[str], world: Path, runs: Path) -> dict[str, dict]:
+    """What was told of each run, all in one process of their own."""
+    with served(names, world) as url:
+        lines = {name: lines_of(name, world, runs / str(i), url) for i, name in enumerate(names)}
+        path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
+        child = subprocess.Popen(
+            [sys.executable, str(PROGRAM)],
+            env=os.environ | {"PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        said, errors = child.communicate(json.dumps(lines))
+    told = [line.removeprefix("TOLD ") for line in said.splitlines() if line.startswith("TOLD ")]
+    assert len(told) == len(names), f"{list(lines)[len(told)]}: {errors[-9000:]}"
+    return dict(map(json.loads, told))
+
+
+def by_function(waits: Mapping[str, int]) -> Counter[str]:
+    """Waits of steps by file and function: a line may move."""
+    found: Counter[str] = Counter()
+    for place, count in waits.items():
+        if not place.startswith(WRITING):
+            found[re.sub(r":\d+ ", " ", place)] += count
+    return found
+
+
+def here(name: str, world: Path, run: Path) -> dict[str, float]:
+    """The last metrics of the same command lines on the CPU."""
+    with served([name], world) as url:
+        for overrides in lines_of(name, world, run, url):
+            result = tandem.train("trainer=cpu", *overrides)
+    return result.metrics
+
+
+INTRODUCTION = """# Where a run waits for its device
+
+`tests/pretend_device.py` runs two iterations (four of those that are resumed) of {count}
+configurations on a device that is none: it refuses what a GPU refuses, and counts every moment at
+which Python asks for a number that lies there. On a GPU each empties the queue of kernels. Runs are
+as small as they can be, so shares tell more than sums. Weights that are written are not counted.
+`make waits` counts anew; `tests/test_pretend_device.py` fails where a count has grown.
+
+"""
+
+
+def page(kept: Mapping[str, Mapping[str, int]]) -> str:
+    total: Counter[str] = sum((Counter(waits) for waits in kept.values()), Counter())
+    return "\n".join(
+        [
+            INTRODUCTION.format(count=len(kept)),
+            "| run | waits | most of them in |",
+            "|---|--:|---|",
+            *(row(name, waits) for name, waits in kept.items()),
+            "",
+            "## By function, of all runs",
+            "",
+            "| function | waits |",
+            "|---|--:|",
+            *(f"| `{place}` | {count} |" for place, count in total.most_common()),
+            "",
+        ]
+    )
+
+
+def row(name: str, waits: Mapping[str, int]) -> str:
+    most = ", ".join(f"`{place}` {count}" for place, count in Counter(waits).most_common(3))
+    return f"| {name} | {sum(waits.values())} | {most} |"
+
+
+def main(names: Sequence[str]) -> None:
+    """Counts of some runs, or of all, beside those that are kept."""
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    with TemporaryDirectory() as place:
+        world = Path(place) / "world"
+        world.mkdir()
+        told = on_the_device(names or list(RUNS), write_models(world), Path(place) / "runs")
+    failed = [name for name, run in told.items() if "failed" in run]
+    for name in failed:
+        print(f"{name}: {told[name]['failed']}")
+    kept |= {name: dict(by_function(told[name]["waits"])) for name in told if name not in failed}
+    kept = {name: dict(sorted(kept[name].items())) for name in RUNS if name in kept}
+    KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    PAGE.write_text(page(kept), encoding="utf-8")
+    print(f"wrote {PAGE}")
+    sys.exit(len(failed))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
