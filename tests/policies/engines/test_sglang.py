@@ -135,3 +135,9 @@ def test_a_server_without_the_option_is_refused_with_its_flag():
     with pytest.raises(ValueError, match="start it with --enable-lora --max-lora-rank 2"):
         check_server({"enable_lora": False}, LORA, sleeps=False)
     check_server({}, LORA, sleeps=True)
+
+
+def test_a_transfer_of_vllm_alone_is_refused(server, folder, tmp_path):
+    _, url = server
+    with pytest.raises(ValueError, match=r"set rollout\.engine\.transfer=files"):
+        policy_of(folder, url, tmp_path, transfer="broadcast")

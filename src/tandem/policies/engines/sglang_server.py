@@ -52,6 +52,10 @@ class SglangServer(VllmServer):
     def _check(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
         card, config = self._told(url, server_info)
         check_room(card, sampling)
+        if self.transfer != "files":
+            raise ValueError(
+                f"{WHERE}.transfer={self.transfer} is vLLM's own; set {WHERE}.transfer=files"
+            )
         check_server(config, lora, sleeps=self.sleeps)
 
 
