@@ -94,6 +94,7 @@ PARTS = {
     "flow_step": benchmark(
         "a step of pictures beside the bare transformer", "flow_step.py", "flow_step.md"
     ),
+    "ahead": benchmark("rollouts ahead beside their simulation", "ahead.py", "ahead.md"),
     "packing": benchmark("packed rows beside padded ones", "packing.py", "packing.md"),
     "startup": benchmark("seconds until the first step", "startup.py", "startup.md"),
     "group_statistics": benchmark(

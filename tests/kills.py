@@ -33,6 +33,15 @@ RUNS = {
         *BY_STEPS, "prompts_per_step=16", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
         "reward=target_length", "reward.target_length.function.target=5",
     ),
+    # Samples of older weights, which a checkpoint holds.
+    "older tokens": (
+        *BY_STEPS, "prompts_per_step=16", "evaluation.prompts=32", "reward=target_length",
+        "reward.target_length.function.target=5", "rollout.staleness=2",
+    ),
+    "older pictures": (
+        *SHARED, *OF_FLOWS, "algorithm=nft", "algorithm.timestep_sampling.count=2",
+        "rollout.staleness=2",
+    ),
     # Steps that are random in turn, and a picture for every evaluation.
     "flows": (
         *BY_STEPS, *OF_FLOWS, "dynamics/stochastic=random_steps",

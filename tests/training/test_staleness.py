@@ -184,6 +184,11 @@ REFUSED = {
         "rollout.order=ready takes the rows that come first, and what samples by the very weights "
         "that are trained gives them in order; set rollout.order=exact, or rollout=vllm_server"
     ),
+    "rollout=vllm_server rollout.engine.url=http://127.0.0.1:1 rollout.handover=in_flight": (
+        "rollout.handover=in_flight changes the weights of rows that are under way, and "
+        "rollout.order=exact asks for each by one version; set rollout.order=ready, or "
+        "rollout.handover=null"
+    ),
     "model=tiny_flow algorithm=awm": (
         "rollout.staleness=1: algorithm=awm compares with the policy algorithm.ema.old, which does "
         "not sample its pictures; set algorithm.rollout_weights=old, or rollout.staleness=0"

@@ -62,7 +62,19 @@ def who_samples_ahead_does_not_sleep(case: Case) -> Iterator[str]:
         )
 
 
+def rows_in_order_are_of_one_version(case: Case) -> Iterator[str]:
+    """Weights that change under a row do so at a moment that nobody repeats."""
+    arguments = case.rollout.arguments
+    if case.sampling.order == "exact" and arguments.get("handover") == "in_flight":
+        yield (
+            "rollout.handover=in_flight changes the weights of rows that are under way, and "
+            "rollout.order=exact asks for each by one version; set rollout.order=ready, or "
+            "rollout.handover=null"
+        )
+
+
 RULES = (
+    rows_in_order_are_of_one_version,
     older_samples_are_corrected_for,
     what_shares_the_weights_samples_in_order,
     who_samples_ahead_does_not_sleep,
