@@ -12,8 +12,8 @@ from processes import start_training
 
 QUICK = (
     "model=hf", "data=sort_letters", "rollout=vllm_server", "rollout.max_new_tokens=6",
-    "rollout.max_prompt_tokens=20", "rollout.staleness=2", "rollout.engine.patience=12",
-    "rollout.engine.timeout=3", "iterations=6", "prompts_per_step=4", "group_size=4",
+    "rollout.max_prompt_tokens=20", "rollout.staleness=2", "rollout.engine.patience=80",
+    "rollout.engine.timeout=20", "iterations=6", "prompts_per_step=4", "group_size=4",
     "num_minibatches=2", "evaluation.every=null", "guards.no_signal=9", "optimizer.lr=1e-2",
     "checkpoints.every=2", "algorithm.kl.coef=0", "reward=target_length", "warm_start=null",
     "reward.target_length.function.target=5",
@@ -48,7 +48,7 @@ def run(folder, place, *, way=None, moment=0.0):
             with states[1].lock:
                 states[1].start()
         elif way == "an engine, which never answers":
-            habits.spoil = lambda path, said: time.sleep(30)
+            habits.spoil = lambda path, said: time.sleep(100)
         finish(process, place / "run")
     return history(place / "run")
 
