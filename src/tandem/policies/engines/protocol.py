@@ -155,10 +155,10 @@ class RolloutEngine(WeightHolder):
         """As any engine does. `keys`: [B] int64."""
 
 
-def check_kind(engine: EngineOption | None, kind: Literal["tokens", "flow"]) -> None:
+def check_kind(engine: EngineOption, kind: Literal["tokens", "flow"]) -> None:
     """Raise ValueError for an engine of another kind of policy."""
     made = {"tokens": "tokens", "flow": "pictures"}
-    if engine is not None and engine.samples != kind:
+    if engine.samples != kind:
         raise ValueError(
             f"rollout.engine={type(engine).__name__} samples {made[engine.samples]}, and this "
             f"policy makes {made[kind]}; leave rollout as the model chooses it"

@@ -58,7 +58,8 @@ class FlowSampling:
             raise ValueError("random steps need a log-probability, and to be told which they are")
         if self.solver is not None and not self.deterministic:
             raise ValueError("rollout.solver takes no random steps; leave it null or dynamics=ode")
-        check_kind(self.engine, "flow")
+        if self.engine is not None:
+            check_kind(self.engine, "flow")
 
     def branches(self, iteration: int, seed: int) -> list[FlowSampling]:
         """For each random step the way to sample in which it alone is random, and all samples of

@@ -45,7 +45,8 @@ class Sampling:
         for name, (holds, wanted) in limits.items():
             if not holds:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)!r}; it must be {wanted}")
-        check_kind(self.engine, "tokens")
+        if self.engine is not None:
+            check_kind(self.engine, "tokens")
 
     def handover_of(self, *, adapter: bool) -> Handover:
         """The mode that was chosen; else adapters are pinned by their names, and whole weights wait
