@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from forwards import OF_ERRORS
 from hub_language_models import write_qwen3
 from laws.bench import OF_FLOWS
-from matrix import OF_PAIRS, PAIRS, PRESETS, TAUGHT, write_world
+from matrix import OF_PAIRS, ON_FRESH_SAMPLES, PAIRS, PRESETS, TAUGHT, write_world
 from policies.engines.loopback import Loopback, serving
 from policies.flow.tiny_flux import write_flux
 from policies.flow.tiny_qwen_image import write_qwen_image
@@ -95,7 +95,9 @@ def of_preset(name: str) -> Lines:
     if name in TAUGHT:
         teacher = "algorithm.teachers.folders={{others: {world}/tiny_flow}}"
         return ((*PAINTED, f"algorithm={name}", teacher, "model.adapter.num_layers=4"),)
-    return ((*(PAINTED if name in OF_PICTURES else WORDS), f"algorithm={name}"),)
+    tuned = (ROOT / "conf" / "recipe" / "tiny_lm" / f"{name}.yaml").exists()
+    cut = () if tuned or name in OF_PICTURES | ON_FRESH_SAMPLES else ("num_minibatches=2",)
+    return ((*(PAINTED if name in OF_PICTURES else WORDS), f"algorithm={name}", *cut),)
 
 
 def of_pipeline(model: str) -> Lines:
