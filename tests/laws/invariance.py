@@ -137,7 +137,7 @@ SHIFTED = {
     passk.pkpo: "has no baseline",
     temporal.reward_to_go: "has no group: returns are compared with those of all steps",
     temporal.generalised: "has no group: a critic is the baseline",
-    baselines.reward: "compared with no other sample",
+    baselines.raw_reward: "compared with no other sample",
     baselines.MovingAverage: "compared with earlier iterations, not with a group",
 }
 

@@ -9,7 +9,7 @@ from every_loss import random_batch
 from records import coupled
 from torch.testing import assert_close
 
-from tandem.advantages.baselines import reward
+from tandem.advantages.baselines import raw_reward
 from tandem.losses.future_kl import fipo, future_kl, weight_of
 from tandem.losses.off_policy import find_kept, m2po, taper, topr
 from tandem.losses.policy import ppo, reinforce
@@ -92,10 +92,10 @@ def test_raft_is_ppo_on_the_good_samples(axis):
         truncated=torch.zeros(4, dtype=torch.bool), length=torch.ones(4, dtype=torch.int64),
     )  # fmt: skip
     scores = Scores(total=score, parts={}, scored=torch.ones(4, dtype=torch.bool))
-    advantages = reward(scores, rollout, floor=0.0)
+    advantages = raw_reward(scores, rollout, floor=0.0)
     assert advantages[:, 0].tolist() == score.tolist()
-    assert reward(scores, rollout, baseline=0.5)[:, 0].tolist() == (score - 0.5).tolist()
-    assert reward(scores, rollout, baseline=0.5, floor=-0.2).min() == -0.2
+    assert raw_reward(scores, rollout, baseline=0.5)[:, 0].tolist() == (score - 0.5).tolist()
+    assert raw_reward(scores, rollout, baseline=0.5, floor=-0.2).min() == -0.2
     logp, batch = batch_of(logp, advantages, old_logp=old)
     clip = axis("raft_pp/clip").item()
     loss = ppo(batch, clip_low=clip, clip_high=clip)

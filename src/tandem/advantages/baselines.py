@@ -81,7 +81,7 @@ def remax(scores: Scores, rollout: Rollout) -> Tensor:
 
 # R less a number (TOPR); with a floor of 0 good samples alone (RAFT++)
 @register_adv_estimator
-def reward(
+def raw_reward(
     scores: Scores, rollout: Rollout, *, baseline: float = 0.0, floor: float | None = None
 ) -> Tensor:
     """max(G_t - baseline, floor), the same baseline for every sample.

@@ -35,7 +35,7 @@ def topr(batch: CoupledBatch) -> Tensor:
 
     Good samples are learnt however unlikely they have become, bad ones are pushed down only while
     they are likely, so no sample is too old. Made for scores of 1 and -1 without a baseline
-    (algorithm/advantage=reward). Shape: [B, T]. Source: TOPR, arXiv:2503.14286.
+    (algorithm/advantage=raw_reward). Shape: [B, T]. Source: TOPR, arXiv:2503.14286.
     """
     return -taper(batch) * batch.advantages * batch.logp
 
