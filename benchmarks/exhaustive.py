@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results" / "status.json"
 PAGE = ROOT / "docs" / "status.md"
 CODE = ("src", "conf")
-PYTEST_SAYS = r"^=* ?(\d+ (?:passed|failed|skipped|error).*?) in [\d.]+s.*$"
+LEFT_OUT = r"(?:, \d+ (?:deselected|warnings?))*"
+PYTEST_SAYS = rf"^=* ?(\d+ (?:passed|failed|skipped|error).*?){LEFT_OUT} in [\d.]+s.*$"
 INTRODUCTION = """# What was run last, at which commit, with which result
 
 `make exhaustive` runs every part below and writes this page; `make exhaustive ARGS="kills parity"`
