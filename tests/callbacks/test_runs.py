@@ -6,14 +6,16 @@ import os
 import random
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 import torch
+from records import GRPO
 from torch.multiprocessing import ProcessExitedException
 from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_threes
 
 from tandem import distributed
+from tandem.advantages.baselines import MovingAverage
 from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import find_newest_whole
@@ -253,6 +255,29 @@ def test_after_an_update_a_run_leaves_at_once_only_where_a_checkpoint_of_before_
     monkeypatch.undo()
     run(tmp_path, resume=True)
     assert_same_run(tmp_path, straight)
+
+
+def test_scores_that_a_moving_average_has_seen_are_not_seen_again(tmp_path, monkeypatch):
+    """Heard before the first update of iteration 3, of which no checkpoint could hold the start."""
+    straight, cut = tmp_path / "straight", tmp_path / "cut"
+
+    def own():
+        return replace(GRPO, advantage=MovingAverage(decay=0.5))
+
+    run(straight, algorithm=own())
+    backwards = iter(range(10**6))
+
+    def signalling(module, loss, *args):
+        if next(backwards) == 4:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        loss.backward()
+
+    monkeypatch.setattr("tandem.training.module.PostTraining.manual_backward", signalling)
+    with pytest.raises(Interrupted):
+        run(cut, algorithm=own())
+    monkeypatch.undo()
+    run(cut, algorithm=own(), resume=True)
+    assert_same_run(cut, straight)
 
 
 @pytest.mark.system

@@ -12,6 +12,7 @@ from records import GRPO
 from table_policy import TablePolicy
 from torch import nn
 
+from tandem.algorithm.algorithm import Algorithm
 from tandem.evaluation.settings import Answers, Evaluation
 from tandem.policies.language.records import Sampling
 from tandem.record.run_record import RunRecord
@@ -107,13 +108,14 @@ def module_in(
     dies_at: int | None = None,
     guards: Guards = HEALTHY,
     timeout: float | None = None,
+    algorithm: Algorithm = GRPO,
 ) -> PostTraining:
     plan = BatchPlan(
         seed=0, iterations=iterations, prompts_per_step=6, group_size=4, num_minibatches=2,
         epochs=1, budget=Budget(), max_grad_norm=1.0,
     )  # fmt: skip
     return PostTraining(
-        policy=Policy(), algorithm=GRPO,
+        policy=Policy(), algorithm=algorithm,
         rewards=Rewards({"threes": Reward(reward, timeout=timeout)}),
         stream=Stream(dies_at=dies_at), optimizer=partial(torch.optim.AdamW, lr=0.05),
         schedule=lambda iteration, iterations: 1 - iteration / (2 * iterations), plan=plan,

@@ -74,13 +74,15 @@ class Interrupt(Callback):
         self._restore()
 
     def _leave_early(self, trainer: Trainer, module: PostTraining, together: bool) -> None:
-        """Leave an iteration whose weights a checkpoint can still hold, or one holds already.
+        """Leave an iteration whose start a checkpoint can still hold, or one holds already.
 
-        Ranks leave where all of them are; one alone leaves its samples too.
+        Ranks leave where all of them are; one alone leaves its samples too. An advantage with a
+        memory has seen the scores of the iteration before its first update.
         """
         kept, alone = self.checkpoints.published == module.iteration, distributed.world_size() == 1
         urgent = self.received in URGENT
-        if together and (kept or not module.updates_done):
+        unmoved = not module.updates_done and not module.algorithm.memory
+        if together and (kept or unmoved):
             if distributed.all_max(torch.tensor(float(urgent))) > 0:
                 self.leave(trainer, module, publish=not kept)
         elif alone and urgent and not module.updates_done:
