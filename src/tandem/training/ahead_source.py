@@ -54,7 +54,7 @@ class AheadSource(RolloutSource):
             order=sampling.order,
             staleness=sampling.staleness,
             ahead=sampling.iterations_ahead,
-            slots=list(slots_of_this_rank(range(plan.prompts_per_step))),
+            slots=(),  # ranks do not know of each other yet
             iterations=plan.iterations,
         )
         self.threads = GroupThreads(
@@ -78,6 +78,7 @@ class AheadSource(RolloutSource):
         """The batch of this iteration; whatever else is wanted is asked for on demand."""
         if self.batch_of == self.iteration:
             return super().sample(prompts)
+        self._take_slots()
         if self.policy.supply.behind:
             self._hand_over()
         for iteration in range(self.iteration, self.iteration + self.queue.ahead + 1):
@@ -89,6 +90,9 @@ class AheadSource(RolloutSource):
         if self._is_probed():
             self._probe()
         return self._take(*self._joined(0))
+
+    def _take_slots(self) -> None:
+        self.queue.slots = tuple(slots_of_this_rank(range(self.plan.prompts_per_step)))
 
     def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
         return self._take(*self._joined(1), baseline=True)
@@ -241,6 +245,7 @@ class AheadSource(RolloutSource):
         super().load_state(state)
         if "admitted" not in state:
             return
+        self._take_slots()
         tickets = [ticket for ticket in tickets_in(state) if ticket.slot in self.queue.slots]
         pairs = [Ticket(*pair) for pair in state["unfinished"].tolist()]
         unfinished = [ticket for ticket in pairs if ticket.slot in self.queue.slots]

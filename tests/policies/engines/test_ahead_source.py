@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from loop import Alone
 from loopback import Habits, Loopback, serving
 from records import GRPO
 from small_language import questions
+from two_ranks import on_both
 
+from tandem import distributed
 from tandem.advantages.baselines import remax
 from tandem.data.stream import Curriculum, DrawnAhead, PromptStream
 from tandem.losses.policy import reinforce
@@ -24,6 +27,7 @@ from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.settings.guards import Guards
 from tandem.stop import EngineUnavailable, Stop
 from tandem.training import collect, strategies
+from tandem.training.ahead import Ticket
 from tandem.training.ahead_source import AheadSource
 from tandem.training.batches import BatchPlan, Budget
 from tandem.types import Scores
@@ -74,12 +78,12 @@ def late(seconds, seed=0):
 
 @contextmanager
 def runs(folder, tmp_path, staleness, *, queue=True, algorithm=ONCE, spoil=None, stream=None,
-         servers=1, patience=8.0, **sampling):  # fmt: skip
+         servers=1, urls=(), patience=8.0, **sampling):  # fmt: skip
     """A training loop, beside it the server; `queue`: samples ahead, or waits for each iteration
     with older weights handed over."""
     with ExitStack() as stack:
-        states = [Loopback(folder, Habits(spoil=spoil)) for _ in range(servers)]
-        urls = [stack.enter_context(serving(state)) for state in states]
+        states = [Loopback(folder, Habits(spoil=spoil)) for _ in range(0 if urls else servers)]
+        urls = list(urls) or [stack.enter_context(serving(state)) for state in states]
         quick = {"timeout": 5.0, "patience": patience, "concurrency": 16}
         server = VllmServer(url=urls, folder=str(tmp_path / str(random.random())), **quick)
         policy = LanguagePolicy(path=folder)
@@ -252,6 +256,50 @@ def test_a_run_that_ends_halfway_loses_no_batch_that_was_taken(folder, tmp_path)
     with runs(folder, tmp_path, 1) as loop:
         loop.load_state(state)
         go(loop, 2)
+
+
+def unready():
+    raise EngineUnavailable("not yet")
+
+
+def test_ranks_that_know_each_other_late_share_the_groups(folder, tmp_path, monkeypatch):
+    with runs(folder, tmp_path, 1) as loop:  # made before there is a process group, as always
+        monkeypatch.setattr(distributed, "world_size", lambda: 2)
+        monkeypatch.setattr(distributed, "rank", lambda: 1)
+        loop.source._hand_over = unready
+        with pytest.raises(EngineUnavailable):
+            loop.source.sample({})
+        assert loop.source.queue.slots == (1,)
+        loop.source.queue.slots = ()
+        held = {"admitted": torch.tensor(1), "unfinished": torch.tensor([[0, 0], [0, 1], [0, 2]])}
+        loop.source.load_state(held)
+        assert loop.source.queue.waiting == [Ticket(0, 1)]
+
+
+@SLOW
+def test_two_ranks_train_what_one_does(folder, tmp_path):
+    with runs(folder, tmp_path, 1) as loop:
+        alone = go(loop)
+    with serving(Loopback(folder, Habits())) as url:
+        both = on_both(partial(on_a_rank, folder, tmp_path, url))
+    for rank, (keys, weights) in enumerate(both):
+        assert len(keys) == (20, 10)[rank]
+        for name, tensor in alone[1].items():
+            assert torch.allclose(weights[name], tensor, atol=1e-5), name
+    assert len({key for keys, _ in both for key in keys}) == 30
+
+
+def on_a_rank(folder, tmp_path, url):
+    with ExitStack() as stack:
+        with mock.patch(
+            "tandem.distributed.world_size", return_value=1
+        ):  # Lightning makes it later
+            loop = stack.enter_context(runs(folder, tmp_path, 1, urls=[url]))
+        keys = []
+        for _ in range(PLAN.iterations):
+            _, weights = go(loop, 1)
+            keys += loop.rollout.key.tolist()
+        return keys, weights
 
 
 def test_one_of_two_servers_may_be_gone(folder, tmp_path):
