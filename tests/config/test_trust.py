@@ -30,6 +30,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(trust, "SAID_VARIABLES", set())
     monkeypatch.setattr(trust, "SAID_HOSTS", set())
+    monkeypatch.setattr(trust, "SAID_STARTS", set())
     yield
     for name in ("loud", "loud.inner"):
         sys.modules.pop(name, None)
@@ -316,3 +317,25 @@ def test_what_is_swept_is_still_refused_in_one_line(word):
 def test_a_job_of_a_sweep_that_goes_on_says_what_its_command_line_said():
     words = ["plugins=[mine]", "seed=3", "reward=judge", f"{URL}=http://x", f"{KEY}=NAME"]
     assert list_confirmed(words) == [words[0], *words[3:]]
+
+
+OWN_ENGINE = ["model=qwen3_0_6b", "rollout=vllm_colocated"]
+
+
+def test_a_foreign_run_starts_no_engine_that_is_not_confirmed(tmp_path):
+    text = OmegaConf.to_yaml(compose([*OWN_ENGINE, "run_dir=x"]), resolve=True)
+    run = run_of(tmp_path / "run", text)
+    for words in ([], ["evaluate=true"]):
+        with pytest.raises(ConfigError, match=r"give rollout\.engine\.starts=true on the command"):
+            check(configuration([f"resume={run}", *words]))
+    check(configuration([f"resume={run}", "rollout.engine.starts=true"]))
+
+
+def test_an_engine_that_a_run_of_ones_own_started_is_started_again_with_its_model(tmp_path):
+    cfg = compose([*OWN_ENGINE, f"run_dir={tmp_path}"])
+    remember(cfg)
+    run = run_of(tmp_path / "run", OmegaConf.to_yaml(cfg, resolve=True))
+    check(configuration([f"resume={run}"]))
+    other = run_of(tmp_path / "other", OmegaConf.to_yaml(cfg, resolve=True), model={"path": "evil"})
+    with pytest.raises(ConfigError, match="VllmServer of evil, which no run of yours"):
+        check(configuration([f"resume={other}"]))

@@ -81,13 +81,15 @@ REFUSED = {
     ("gpus=0", "restarts=many"): "restarts=many: expected a number",
     ("gpus=0", "program=vllm", "rollout=local"): "asks no server; set rollout=vllm_server",
     ("gpus=0", "program=vllm", "model.path=null"): "model.path is null",
+    ("gpus=0", "program=vllm", "model.path='--config=x'"): "model.path=--config=x: .* for a flag",
+    ("gpus=0", "program=vllm", "rollout.engine.model='-x'"): "rollout.engine.model=-x: .* a flag",
     ("gpus=0", "program=vllm", LORA, "warm_start=['algorithm=sft']"): "give continue_from=RUN",
 }
 
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_cannot_be_started_is_refused_in_one_line(words, tmp_path):
-    with pytest.raises(ConfigError, match=REFUSED[words]):
+    with pytest.raises(ValueError, match=REFUSED[words]):
         planned(tmp_path, *words[:1], run=(*RUN, *words[1:]))
 
 

@@ -30,12 +30,12 @@ ELSEWHERE = re.compile(
     ( url | token_env | api_key_env                       # who is asked, and what is sent there
     | concurrency                                         # how many wait at once
     | (limits | retries | breaker) (\.\w+)?               # as a whole, or one number of them
-    | engine \. (folder | model | timeout | patience | sleeps)
+    | engine \. (folder | model | timeout | patience | sleeps | starts)
     )""",
     re.VERBOSE,
 )
-# Of these, what says who is asked and what is sent there.
-CONFIRMED = re.compile(r"(reward|rollout)(\.\w+)*\.(url|token_env|api_key_env)")
+# Of these, what says who is asked, what is sent there and what is started.
+CONFIRMED = re.compile(r"(reward|rollout)(\.\w+)*\.(url|token_env|api_key_env|starts)")
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:

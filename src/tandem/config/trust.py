@@ -1,4 +1,4 @@
-"""The user's list of trusted modules to import, hosts to ask and variables to send.
+"""The user's list of trusted modules to import, programs to start, hosts to ask, variables to send.
 
 What a run directory or a file names is not believed. What a run used that this user started is kept
 in trusted.json, in his configuration folder, so that his own runs go on without a word.
@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,16 +24,18 @@ from tandem.remote.transport import LOOPBACK
 
 SAID_VARIABLES: set[str] = set()  # on command lines of this process, as are the next ones
 SAID_HOSTS: set[str] = set()  # as scheme://host:port
+SAID_STARTS: set[str] = set()  # true, where a command line lets a run start its engines
 PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """The hosts, variables and plugins of runs that this user started."""
+    """The hosts, variables, plugins and engines of runs that this user started."""
 
     plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
     # scheme://host:port -> variables that were sent there
     hosts: dict[str, list[str]] = field(default_factory=dict)
+    engines: list[str] = field(default_factory=list)  # that were started: the option and the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +77,10 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
             names = hosts.setdefault(one.host, [])
             if one.variable is not None and one.variable not in names:
                 names.append(one.variable)
-        now = Trusted(plugins={**before.plugins, **plugins}, hosts=hosts)
+        engines = sorted({*before.engines, *_list_started(config)})
+        now = Trusted(plugins={**before.plugins, **plugins}, hosts=hosts, engines=engines)
         if now != before:
-            text = {"plugins": now.plugins, "hosts": now.hosts}
-            durable.replace(path, json.dumps(text, indent=1).encode())
+            durable.replace(path, json.dumps(asdict(now), indent=1).encode())
 
 
 def believe(parts: Sequence[Override]) -> None:
@@ -98,13 +100,18 @@ def _believe(name: str, value: object) -> None:
         SAID_VARIABLES.add(str(value))
     elif name == "url":
         SAID_HOSTS.update(_hosts(value))
+    elif name == "starts" and value is True:
+        SAID_STARTS.add("true")
 
 
 def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
     """Raise where a variable would be sent to a host, and the user has named neither.
 
-    `recorded`: the configuration is that of a run; then it may ask no host that he has not named.
+    `recorded`: the configuration is that of a run; then it may ask no host that he has not named,
+    and start no engine that he has not confirmed.
     """
+    if recorded:
+        _refuse_engines(config)
     known = read_trusted().hosts
     for one in _list_elsewhere(config):
         if one.host in SAID_HOSTS or one.variable in SAID_VARIABLES:
@@ -120,6 +127,26 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
                 f"{one.key}: the run would ask {one.host}, which you have not named; give its "
                 "address on the command line if that is right"
             )
+
+
+def _refuse_engines(config: Mapping[str, object]) -> None:
+    started = set(_list_started(config)) - set(read_trusted().engines)
+    if started and not SAID_STARTS:
+        raise ConfigError(
+            f"rollout.engine.starts: the run would start a program, {min(started)}, which no run "
+            "of yours has started; give rollout.engine.starts=true on the command line if that is "
+            "right"
+        )
+
+
+def _list_started(config: Mapping[str, object]) -> Iterator[str]:
+    """The engine that a run starts for itself, with what it serves."""
+    rollout, model = config.get("rollout"), config.get("model")
+    engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
+    if isinstance(engine, Mapping) and engine.get("starts") not in (None, False):
+        path = model.get("path") if isinstance(model, Mapping) else None
+        served = config.get("continue_from") or path
+        yield f"{engine.get('_target_')} of {served}"
 
 
 def _list_elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:

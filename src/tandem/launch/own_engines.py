@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from tandem import distributed
 from tandem.config import ConfigError, build
+from tandem.config.refusals import refusing
 from tandem.launch.engine_plan import Servers, plan
 from tandem.launch.engine_processes import POLL, Watcher
 from tandem.policies.engines.addresses import AddressFile
@@ -39,7 +40,8 @@ def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
             f"trainer.num_nodes={trainer.num_nodes}: engines are started on one node; run `tandem "
             "engines` on each of them, and set rollout.engine.starts=false"
         )
-    servers, folder = plan(Servers(gpus=devices_of(trainer), port=0), cfg)
+    with refusing():
+        servers, folder = plan(Servers(gpus=devices_of(trainer), port=0), cfg)
     addresses = AddressFile(folder=folder, urls=[server.url for server in servers])
     watcher = Watcher(
         servers=servers,

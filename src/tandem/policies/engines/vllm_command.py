@@ -17,7 +17,10 @@ ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def serve(option: VllmServer, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
-    """As `option` asks for it."""
+    """As `option` asks for it. Raises ValueError for a name that would be read as a flag."""
+    refuse_flag("model.path", served.path)
+    refuse_flag("model.dtype", served.dtype)
+    refuse_flag("rollout.engine.model", option.model)
     words = ["serve", served.path, "--host", served.host, "--port", str(served.port)]
     words += [
         "--dtype",
@@ -45,6 +48,11 @@ def serve(option: VllmServer, served: Served, sampling: Sampling, lora: Lora | N
     words += ["--tensor-parallel-size", str(len(served.devices))]
     on_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(served.devices)}
     return Command(words=words, environment=OF_CLIENTS | on_gpus)
+
+
+def refuse_flag(key: str, word: str | None) -> None:
+    if word is not None and word.startswith("-"):
+        raise ValueError(f"{key}={word}: the engine would take it for a flag; give another name")
 
 
 def room_for_rank(rank: int) -> int:
