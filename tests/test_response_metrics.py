@@ -4,7 +4,7 @@ import pytest
 import torch
 from records import rollout
 
-from tandem.metrics import response_metrics
+from tandem.metrics import response_metrics, staleness_metrics
 
 TAKEN = torch.tensor([[True, True, False], [True, False, False]])
 
@@ -33,5 +33,6 @@ def test_where_every_answer_was_cut_off_none_has_a_finished_length():
 def test_a_sample_is_as_old_as_its_oldest_step():
     gap = torch.tensor([[1, 3, 9], [0, 9, 9]])
     rows = rollout(TAKEN, torch.zeros(2, dtype=torch.int64), version_gap=gap)
-    got = {k: x for k, x in response_metrics(rows).items() if k.startswith("staleness/")}
-    assert got == {"staleness/gap_mean": 1.5, "staleness/gap_max": 3}
+    ages = {"share_0": 1 / 3, "share_1": 1 / 3, "share_3": 1 / 3}
+    want = {f"staleness/{k}": x for k, x in ({"gap_mean": 1.5, "gap_max": 3} | ages).items()}
+    assert staleness_metrics(rows) == pytest.approx(want)

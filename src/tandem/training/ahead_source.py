@@ -274,9 +274,9 @@ def source_of(
     clock: Clock,
 ) -> RolloutSource:
     """The source of the rows of a run, by who samples and how far ahead."""
-    sampling = policy.sampling
-    if not sampling.staleness:
+    if not policy.lagged.staleness:
         return RolloutSource(policy=policy, rewards=rewards, stream=stream, plan=plan, clock=clock)
+    sampling = policy.sampling
     drawn = DrawnAhead(stream, ahead=sampling.iterations_ahead, kept=sampling.staleness)
     if not policy.samples_ahead:
         return RolloutSource(policy=policy, rewards=rewards, stream=drawn, plan=plan, clock=clock)
