@@ -63,9 +63,13 @@ def gather(record: Record) -> Record:
 
 
 def group_of_threads() -> dist.ProcessGroup | None:
-    """A group for threads beside the one that trains, which meet in an order of their own. All
-    ranks make it together; None: there is one rank."""
-    return None if world_size() == 1 else dist.new_group(backend="gloo")
+    """A group for threads beside the one that trains, which meet in an order of their own, and
+    wait as long as it does. All ranks make it together; None: there is one rank."""
+    if world_size() == 1:
+        return None
+    home = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    options = dist.group.WORLD._get_backend(torch.device(home)).options
+    return dist.new_group(backend="gloo", timeout=options._timeout)
 
 
 def all_gather_object(own: list, group: dist.ProcessGroup | None = None) -> list:

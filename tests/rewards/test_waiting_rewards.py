@@ -2,10 +2,11 @@
 
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tandem.rewards import Reward, Rewards, batched, waits
+from tandem.rewards import Reward, Rewards, batched, concurrency, waits
 from tandem.types import Prompt
 
 PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
@@ -137,3 +138,25 @@ def test_of_calls_at_once_one_that_hangs_costs_its_own_sample_only():
 def test_at_once_is_at_least_one():
     with pytest.raises(ValueError, match="at_once=0 of @waits must be at least 1"):
         waits(at_once=0)
+
+
+def test_calls_that_two_threads_put_at_once_come_one_after_another(monkeypatch):
+    class SlowFuture(Future):
+        def __init__(self):
+            time.sleep(0.05)  # long enough for the other thread to look at what was last
+            super().__init__()
+
+    monkeypatch.setattr(concurrency, "Future", SlowFuture)
+    queue, running, most = concurrency.CallQueue(), [], []
+
+    def call(number):
+        running.append(number)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.remove(number)
+        return number
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = list(pool.map(lambda number: queue.put(call, number), range(4)))
+    assert [future.result(5.0) for future in futures] == [0, 1, 2, 3]
+    assert most == [1] * 4

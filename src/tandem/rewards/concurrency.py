@@ -125,13 +125,15 @@ class CallQueue:
 
     def __init__(self) -> None:
         self.last: Future | None = None
+        self.lock = threading.Lock()  # any thread may put a call
 
     def put(self, function: Callable, *arguments: object) -> Future:
         """Call a function once the one before it has ended; the future holds what comes of it."""
-        before, self.last = self.last, Future()
-        call = (before, self.last, function, arguments)
-        thread_like_this(_settle, *call)
-        return self.last
+        with self.lock:
+            before, own = self.last, Future()
+            self.last = own
+        thread_like_this(_settle, before, own, function, arguments)
+        return own
 
 
 def thread_like_this(work: Callable, *arguments: object) -> None:

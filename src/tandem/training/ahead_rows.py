@@ -9,6 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from tandem.policies.language.records import Answers
+from tandem.stop import Abandoned
 from tandem.training.ahead import Ticket
 from tandem.types import Rollout, Scores
 
@@ -38,6 +39,20 @@ def stored(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tenso
         for name, value in found.items():
             if value is not None:
                 yield f"{prefix_of(ticket, number)}{name}", value
+
+
+def stored_of(
+    groups: Mapping[Ticket, Sequence[Sampled]],
+) -> tuple[dict[str, Tensor], list[Ticket]]:
+    """The numbers of groups by their names in a checkpoint, and the groups whose scores nobody
+    waits for any longer, as the run ends. Of any shape [...]."""
+    found, abandoned = {}, []
+    for ticket, rows in groups.items():
+        try:
+            found |= dict(stored(ticket, rows))
+        except Abandoned:
+            abandoned.append(ticket)
+    return found, abandoned
 
 
 def restored(

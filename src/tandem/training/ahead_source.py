@@ -21,7 +21,7 @@ from tandem.policies.language.records import Questions
 from tandem.rewards import Rewards
 from tandem.stop import Abandoned, EngineUnavailable
 from tandem.training.ahead import Ahead, Ticket
-from tandem.training.ahead_rows import Sampled, restored, stored, tickets_in
+from tandem.training.ahead_rows import Sampled, restored, stored_of, tickets_in
 from tandem.training.ahead_threads import GroupThreads
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import Clock, RolloutSource, Slots, slots_of_this_rank
@@ -34,7 +34,9 @@ PROBED, PROBE = 4, 16  # answers, and tokens of them, that the guard of the firs
 class AheadSource(RolloutSource):
     """Groups of later iterations are sampled, and their rewards asked, while this one is trained.
 
-    A thread samples a group; the tokenizer and the rewards are asked by one of them at a time.
+    A thread samples a group; one of them at a time encodes prompts, reads answers and begins
+    rewards. The main thread does so beside them where it samples itself (refills, the guard,
+    evaluation), so tokenizers and rewards must bear two threads.
     """
 
     def __init__(
@@ -125,7 +127,8 @@ class AheadSource(RolloutSource):
     def _hand_over(self) -> None:
         """Send the engine the weights of this iteration, or, between two, those of the next one."""
         supply = self.policy.supply
-        if self.queue.order == "exact" and supply.handover == "drain":
+        drains = self.queue.order == "exact" and supply.handover == "drain"
+        if drains and self.handed:  # what a checkpoint left unfinished waits for the first weights
             with self.clock.phase("wait_for_rows"):
                 self.threads.all_entered()
         begun = self.batch_of == self.iteration  # and is over, as the weights have moved
@@ -233,7 +236,8 @@ class AheadSource(RolloutSource):
             unfinished = self.queue.unfinished
         if self.batch_of == iteration:  # it is not trained yet
             there |= self.batch
-        own = {name: x for ticket, rows in there.items() for name, x in stored(ticket, rows)}
+        own, abandoned = stored_of(there)
+        unfinished = sorted({*unfinished, *abandoned})
         every = distributed.all_gather_object([(own, unfinished)])
         found = {name: x for of_rank, _ in every for name, x in of_rank.items()}
         waiting = [ticket for _, tickets in every for ticket in tickets]

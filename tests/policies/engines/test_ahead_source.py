@@ -25,7 +25,7 @@ from tandem.losses.policy import reinforce
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.settings.guards import Guards
-from tandem.stop import EngineUnavailable, Stop
+from tandem.stop import Abandoned, EngineUnavailable, Stop
 from tandem.training import collect, strategies
 from tandem.training.ahead import Ticket
 from tandem.training.ahead_source import AheadSource
@@ -300,6 +300,24 @@ def on_a_rank(folder, tmp_path, url):
             _, weights = go(loop, 1)
             keys += loop.rollout.key.tolist()
         return keys, weights
+
+
+def test_a_group_whose_scores_were_given_up_is_asked_for_again(folder, tmp_path):
+    with runs(folder, tmp_path, 1) as loop:
+        go(loop, 1)
+        loop.source.threads.finish()
+        rows = loop.source.threads.rows[Ticket(1, 2)]
+        rows[0] = replace(rows[0], scores=given_up)
+        state = loop.state()
+        assert state["ahead.unfinished"].tolist() == [[1, 2]]
+        assert not any(name.startswith("ahead.rows/1/2/") for name in state)
+    with runs(folder, tmp_path, 1) as loop:
+        loop.load_state(state)
+        go(loop, 2)
+
+
+def given_up():
+    raise Abandoned
 
 
 def test_one_of_two_servers_may_be_gone(folder, tmp_path):
