@@ -257,26 +257,23 @@ def test_after_an_update_a_run_leaves_at_once_only_where_a_checkpoint_of_before_
     assert_same_run(tmp_path, straight)
 
 
-def test_scores_that_a_moving_average_has_seen_are_not_seen_again(tmp_path, monkeypatch):
-    """Heard before the first update of iteration 3, of which no checkpoint could hold the start."""
-    straight, cut = tmp_path / "straight", tmp_path / "cut"
+class Signalling(MovingAverage):
+    """Whose run is asked to leave as it has seen the scores of its third iteration."""
 
-    def own():
-        return replace(GRPO, advantage=MovingAverage(decay=0.5))
-
-    run(straight, algorithm=own())
-    backwards = iter(range(10**6))
-
-    def signalling(module, loss, *args):
-        if next(backwards) == 4:
+    def forward(self, scores, rollout):
+        advantages = super().forward(scores, rollout)
+        if self.iterations == 3:
             os.kill(os.getpid(), signal.SIGUSR1)
-        loss.backward()
+        return advantages
 
-    monkeypatch.setattr("tandem.training.module.PostTraining.manual_backward", signalling)
+
+def test_scores_that_a_moving_average_has_seen_are_not_seen_again(tmp_path):
+    """No checkpoint could hold the start of the iteration, so it ends first."""
+    straight, cut = tmp_path / "straight", tmp_path / "cut"
+    run(straight, algorithm=replace(GRPO, advantage=MovingAverage(decay=0.5)))
     with pytest.raises(Interrupted):
-        run(cut, algorithm=own())
-    monkeypatch.undo()
-    run(cut, algorithm=own(), resume=True)
+        run(cut, algorithm=replace(GRPO, advantage=Signalling(decay=0.5)))
+    run(cut, algorithm=replace(GRPO, advantage=MovingAverage(decay=0.5)), resume=True)
     assert_same_run(cut, straight)
 
 

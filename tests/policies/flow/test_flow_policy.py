@@ -51,9 +51,11 @@ def test_words_mean_the_same_at_every_place_but_for_the_place():
 
 def test_it_can_do_what_a_language_policy_can():
     here = {name for name in vars(LanguagePolicy) if not name.startswith("_")}
-    of_engines_asked_ahead = {"ask", "read"}
+    asked_ahead = {"ask", "read"}
     assert not small().samples_ahead
-    assert here - {"train"} - of_engines_asked_ahead <= {name for name in dir(small()) if not name.startswith("_")}
+    assert here - {"train"} - asked_ahead <= {
+        name for name in dir(small()) if not name.startswith("_")
+    }
 
 
 def test_what_it_provides_depends_on_its_dynamics_and_needs_no_weights():

@@ -85,7 +85,7 @@ class Interrupt(Callback):
         if together and (kept or unmoved):
             if distributed.all_max(torch.tensor(float(urgent))) > 0:
                 self.leave(trainer, module, publish=not kept)
-        elif alone and urgent and not module.updates_done:
+        elif alone and urgent and unmoved:
             raise Abandoned  # older weights may be sampling: they are put back first
 
     def leave(self, trainer: Trainer, module: PostTraining, *, publish: bool = True) -> NoReturn:
