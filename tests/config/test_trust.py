@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from omegaconf import OmegaConf
@@ -13,6 +14,8 @@ from tandem.config.resume import list_confirmed, remember
 from tandem.config.targets import resolve
 from tandem.launch import sample
 from tandem.launch.initial_weights import warm_configuration
+from tandem.launch.run import admit_address
+from tandem.policies.engines.addresses import AddressFile, find_urls, judged_by
 
 LOUD = "import os\nos.mkdir('canary')\n"
 KEY = "reward.judge.function.chat.api_key_env"
@@ -339,3 +342,40 @@ def test_an_engine_that_a_run_of_ones_own_started_is_started_again_with_its_mode
     other = run_of(tmp_path / "other", OmegaConf.to_yaml(cfg, resolve=True), model={"path": "evil"})
     with pytest.raises(ConfigError, match="VllmServer of evil, which no run of yours"):
         check(configuration([f"resume={other}"]))
+
+
+def admitted(folder, *, cfg):
+    """What a run of this configuration finds and may ask."""
+    with judged_by(partial(admit_address, cfg)):
+        return find_urls(folder, patience=0)
+
+
+def test_an_address_that_a_foreign_run_finds_in_its_folder_is_not_believed(tmp_path):
+    words = ["model=qwen3_0_6b", "rollout=vllm_server", "rollout.engine.url=auto"]
+    cfg = compose(words)
+    run = run_of(tmp_path / "run", OmegaConf.to_yaml(cfg, resolve=True))
+    resumed = configuration([f"resume={run}"])
+    check(resumed)
+    url = "http://evil.example:80"
+    AddressFile(folder=run, urls=["http://127.0.0.1:8000"]).write(ready=True)
+    assert admitted(run, cfg=resumed) == ["http://127.0.0.1:8000"]
+    AddressFile(folder=run, urls=["http://127.0.0.1:8000", url]).write(ready=True)
+    with pytest.raises(ConfigError, match=r"the run would ask http://evil\.example, which you"):
+        admitted(run, cfg=resumed)
+    assert admitted(run, cfg=cfg)[1] == url  # a run that the user starts, which is remembered
+    assert admitted(run, cfg=resumed)[1] == url
+
+
+def test_a_variable_for_servers_that_are_still_to_be_found_is_named_each_time(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("VLLM_KEY", "sk-12345678")
+    key = "rollout.engine.api_key_env=VLLM_KEY"
+    cfg = compose(["model=qwen3_0_6b", "rollout=vllm_server", "rollout.engine.url=auto", key])
+    remember(cfg)
+    assert trust.read_trusted().hosts == {}
+    trust.SAID_VARIABLES.clear()
+    run = run_of(tmp_path / "run", OmegaConf.to_yaml(cfg, resolve=True))
+    with pytest.raises(ConfigError, match=r"VLLM_KEY: the variable would be sent to a server"):
+        check(configuration([f"resume={run}"]))
+    check(configuration([f"resume={run}", key]))

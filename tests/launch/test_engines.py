@@ -184,6 +184,40 @@ def test_a_run_with_url_auto_asks_the_servers_that_stand_there(tmp_path):
     assert list(option.urls) == ["http://a:1", "http://b:1"]
 
 
+def test_what_a_dead_host_left_is_no_address_after_a_minute(tmp_path, caplog):
+    AddressFile(folder=tmp_path, urls=["http://a:1"]).write(ready=True)
+    far = tmp_path / "servers-elsewhere-1.json"
+    far.write_text(json.dumps({"host": "elsewhere", "pid": 1, "urls": ["x"], "ready": False}))
+    os.utime(far, (time.time() - 61, time.time() - 61))
+    assert find_urls(tmp_path, patience=0) == ["http://a:1"]
+    assert f"{far} is left out" in caplog.text
+
+
+def test_a_touched_address_stays_one(tmp_path):
+    file = AddressFile(folder=tmp_path, urls=["http://a:1"])
+    file.write(ready=True)
+    os.utime(file.path, (0, 0))
+    file.touch()
+    assert find_urls(tmp_path, patience=0) == ["http://a:1"]
+
+
+def test_a_run_that_starts_its_engines_asks_no_others(tmp_path):
+    said = {"host": socket.gethostname(), "pid": os.getppid(), "urls": ["http://a:1"]}
+    (tmp_path / "servers-here-1.json").write_text(json.dumps({**said, "ready": True}))
+    assert find_urls(tmp_path, patience=0) == ["http://a:1"]
+    with pytest.raises(ValueError, match="have written no address"):
+        find_urls(tmp_path, patience=0, own=True)
+    AddressFile(folder=tmp_path, urls=["http://b:1"]).write(ready=True)
+    assert find_urls(tmp_path, patience=0, own=True) == ["http://b:1"]
+
+
+def test_a_later_rank_asks_the_engines_of_its_first(tmp_path, monkeypatch):
+    said = {"host": socket.gethostname(), "pid": os.getppid(), "urls": ["http://a:1"]}
+    (tmp_path / "servers-here-1.json").write_text(json.dumps({**said, "ready": True}))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert find_urls(tmp_path, patience=0, own=True) == ["http://a:1"]
+
+
 def test_what_a_killed_command_left_is_no_address(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

@@ -136,6 +136,16 @@ def remember(cfg: DictConfig) -> None:
     trust.remember(to_plain(cfg), hash_modules(list(cfg.plugins)))
 
 
+def judge_address(cfg: DictConfig, url: str) -> None:
+    """Raise for an address in a folder (`url=auto`) that the run may not ask: see `trust`."""
+    config = trust.with_address(to_plain(cfg), url)
+    trust.refuse_unsaid(config, recorded=cfg.resume is not None)
+
+
+def remember_address(cfg: DictConfig, url: str) -> None:
+    trust.remember(trust.with_address(to_plain(cfg), url), {})
+
+
 def list_confirmed(overrides: Sequence[str]) -> list[str]:
     """The words of a run's command line that are to be said again when it goes on."""
     parts = [part for part in parse(overrides) if not part.is_delete()]

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from hydra.core.override_parser.types import Override
@@ -74,6 +75,8 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
         before = read_trusted()
         hosts = {host: list(names) for host, names in before.hosts.items()}
         for one in _list_elsewhere(config):
+            if not one.host:  # who is asked is not known yet
+                continue
             names = hosts.setdefault(one.host, [])
             if one.variable is not None and one.variable not in names:
                 names.append(one.variable)
@@ -116,7 +119,8 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
     for one in _list_elsewhere(config):
         if one.host in SAID_HOSTS or one.variable in SAID_VARIABLES:
             continue
-        if one.variable is not None and one.variable not in known.get(one.host, ()):
+        sent = known.get(one.host, ()) if one.host else ()
+        if one.variable is not None and one.variable not in sent:
             whole = f"{one.key}={one.variable}"
             raise ConfigError(
                 f"{whole}: the variable would be sent to {one.host or 'a server'}, and you named "
@@ -127,6 +131,12 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
                 f"{one.key}: the run would ask {one.host}, which you have not named; give its "
                 "address on the command line if that is right"
             )
+
+
+def with_address(config: Mapping[str, Any], url: str) -> Mapping[str, Any]:
+    """What is judged and kept of the engine once its address is found (`url=auto`)."""
+    engine = config["rollout"]["engine"]
+    return {"rollout": {"engine": {**engine, "url": url, "starts": False}}}
 
 
 def _refuse_engines(config: Mapping[str, object]) -> None:

@@ -108,6 +108,7 @@ def watch(watcher: Watcher, addresses: AddressFile) -> None:
         ready = False
         while True:
             watcher.look()
+            addresses.touch()
             if not ready and watcher.up == len(watcher.servers):
                 ready = True
                 addresses.write(ready=True)

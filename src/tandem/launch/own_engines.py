@@ -77,6 +77,7 @@ def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> 
         ready = False
         while not ended.wait(POLL):
             watcher.look()
+            addresses.touch()
             if not ready and watcher.up == len(watcher.servers):
                 ready = True
                 addresses.write(ready=True)

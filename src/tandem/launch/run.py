@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from tandem import distributed
 from tandem.config import build, check, configuration
 from tandem.config.arguments import fill_defaults
 from tandem.config.refusals import refusals, refusing
-from tandem.config.resume import remember
+from tandem.config.resume import judge_address, remember, remember_address
 from tandem.data import Data, write_quarantine
 from tandem.launch.assembly import assemble, read_by
 from tandem.launch.banner import banner, left_out, prompts_read, warm_start_banner
@@ -30,6 +30,7 @@ from tandem.launch.own_engines import own_engines
 from tandem.launch.people import doing, say
 from tandem.launch.ranks import join_ranks
 from tandem.legality import units
+from tandem.policies.engines.addresses import judged_by
 from tandem.record import galleries, terminal
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.latest import followed
@@ -105,8 +106,9 @@ def run(
     if settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
-    keep_trust(cfg)
+    keep_trust(partial(remember, cfg))
     with ExitStack() as held:
+        held.enter_context(judged_by(partial(admit_address, cfg)))
         if distributed.is_first() and not settings.evaluate:
             with refusing():
                 held.enter_context(claim_folder(run_dir))
@@ -154,11 +156,17 @@ def carry_out(
     return Result(metrics=record.latest, run_dir=run_dir)
 
 
-def keep_trust(cfg: DictConfig) -> None:
+def admit_address(cfg: DictConfig, url: str) -> None:
+    """Of an engine that was found (`url=auto`). Raises ConfigError if the run may not ask it."""
+    judge_address(cfg, url)
+    keep_trust(partial(remember_address, cfg, url))
+
+
+def keep_trust(keep: Callable[[], None]) -> None:
     """Plugins and servers of a run that was started need no word when it goes on."""
     try:
         if distributed.is_first():
-            remember(cfg)
+            keep()
     except OSError as error:
         say(f"trust       not kept ({error}); resume= will ask for plugins=[...] and addresses")
 

@@ -7,15 +7,21 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from tandem import distributed
 
 log = logging.getLogger(__name__)
 
 AUTO = "auto"
 PATTERN = "servers-*.json"
 POLL = 0.5  # seconds between two looks
+BEAT, STALE = 5.0, 60.0  # seconds between two touches of a file, and until it is nobody's
+JUDGES: list[Callable[[str], None]] = []  # of an address that was found; raises ValueError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +38,50 @@ class AddressFile:
     def write(self, *, ready: bool) -> None:
         """Whole, or not there. ready: whether all of them answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        said = {"host": socket.gethostname(), "pid": os.getpid(), "urls": list(self.urls)}
+        own = {"host": socket.gethostname(), "pid": os.getpid(), "parent": os.getppid()}
+        said = own | {"urls": list(self.urls)}
         arriving = self.path.with_suffix(".new")
         arriving.write_text(json.dumps(said | {"ready": ready}) + "\n")
         arriving.rename(self.path)
+
+    def touch(self) -> None:
+        """Say that the servers are still looked after, where that was not said just now."""
+        with suppress(FileNotFoundError):  # somebody removed it
+            if time.time() - self.path.stat().st_mtime > BEAT:
+                os.utime(self.path)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
-def find_urls(folder: Path, *, patience: float) -> list[str]:
+@contextmanager
+def judged_by(judge: Callable[[str], None]) -> Iterator[None]:
+    """While the block lasts, an address that is found is believed if `judge` does not raise."""
+    JUDGES.append(judge)
+    try:
+        yield
+    finally:
+        JUDGES.remove(judge)
+
+
+def find_urls(folder: Path, *, patience: float, own: bool = False) -> list[str]:
     """The addresses of all servers in a folder, once they all answer.
 
-    Raises ValueError where there are none, or they are not up, within `patience` seconds.
+    own: of those that this run starts, and of no others. Raises ValueError where there are none, or
+    they are not up, within `patience` seconds, and for an address that is not to be asked.
     """
+    urls = _wait_for_urls(folder, patience=patience, own=own)
+    for url in urls:
+        for judge in JUDGES:
+            judge(url)
+    return urls
+
+
+def _wait_for_urls(folder: Path, *, patience: float, own: bool) -> list[str]:
     end, told = time.monotonic() + patience, False
     while True:
         found = [read(path) for path in sorted(folder.glob(PATTERN))]
-        living = [file for file in found if file is not None]
+        living = [file for file in found if file is not None and (not own or is_own(file))]
         if living and all(file["ready"] for file in living):
             return [url for file in living for url in file["urls"]]
         if time.monotonic() > end:
@@ -68,13 +100,31 @@ def find_urls(folder: Path, *, patience: float) -> list[str]:
 def read(path: Path) -> dict | None:
     """What a file says; None if its writer is no more, who may have left it behind."""
     try:
-        said = json.loads(path.read_text())
+        said, age = json.loads(path.read_text()), time.time() - path.stat().st_mtime
     except FileNotFoundError:  # just removed
         return None
     if said["host"] == socket.gethostname() and not is_running(said["pid"]):
         path.unlink(missing_ok=True)
         return None
+    if age > STALE:
+        tell_stale(path)
+        return None
     return said
+
+
+@cache
+def tell_stale(path: Path) -> None:
+    """Once for each file."""
+    log.warning("%s is left out: nobody has touched it for %.0f s", path, STALE)
+
+
+def is_own(said: dict) -> bool:
+    """Whether the first process of this run wrote it: this one, its parent, or a brother."""
+    if said["host"] != socket.gethostname():
+        return False
+    if distributed.is_first():
+        return said["pid"] == os.getpid()
+    return os.getppid() in (said["pid"], said.get("parent"))
 
 
 def is_running(process: int) -> bool:

@@ -81,7 +81,8 @@ class VllmServer(ServerOption):
     def urls(self) -> Sequence[str]:
         """Where they are; waits for those that write their addresses themselves."""
         if self.url == AUTO:
-            return find_urls(Path(self.folder).expanduser(), patience=self.patience)
+            folder = Path(self.folder).expanduser()
+            return find_urls(folder, patience=self.patience, own=self.starts)
         return (self.url,) if isinstance(self.url, str) else tuple(self.url)
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
