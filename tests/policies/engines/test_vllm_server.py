@@ -1,5 +1,6 @@
 """A policy whose answers come from a server: what is asked, believed, and handed over."""
 
+import os
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -396,10 +397,37 @@ HERE, ELSEWHERE = "http://127.0.0.1:1", "http://elsewhere:1"
     ("urls", "asked", "memory"),
     [([HERE], True, True), ([HERE], False, False), ([HERE, ELSEWHERE], True, False)],
 )
-def test_weights_travel_in_memory_if_it_is_asked_for_and_all_servers_are_here(urls, asked, memory):
+def test_weights_travel_in_memory_if_it_is_asked_for_and_all_servers_are_here(
+    urls, asked, memory, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(vllm_server, "MEMORY", tmp_path)
     store = VllmServer(url=urls, folder="disk", in_memory=asked)._store(urls)
     assert (store.memory is not None) == memory
     assert str(store.folder) == "disk"
+
+
+@pytest.mark.parametrize("found", ["none", "own", "readable", "link", "file", "another's"])
+def test_weights_travel_in_memory_through_a_folder_of_the_user_alone(
+    found, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(vllm_server, "MEMORY", tmp_path)
+    place = tmp_path / f"tandem-{os.getuid()}"
+    if found == "link":
+        (tmp_path / "other").mkdir(mode=0o700)
+        place.symlink_to(tmp_path / "other")
+    elif found == "file":
+        place.touch(mode=0o600)
+    elif found != "none":
+        place.mkdir(mode=0o755 if found == "readable" else 0o700)
+    if found == "another's":
+        other = os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: other)
+        place.rename(tmp_path / f"tandem-{os.getuid()}")
+    store = VllmServer(url=[HERE], folder="disk", in_memory=True)._store([HERE])
+    assert (store.memory is not None) == (found in ("none", "own"))
+    assert ("not a folder of yours alone" in caplog.text) == (store.memory is None)
+    if found == "none":
+        assert place.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_server_that_can_do_what_is_wanted_is_taken(folder, monkeypatch):

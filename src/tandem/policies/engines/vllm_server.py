@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +26,13 @@ from tandem.policies.engines.vllm_checks import (
 )
 from tandem.policies.engines.vllm_client import VllmClient
 from tandem.policies.engines.vllm_command import serve
-from tandem.policies.engines.weight_store import WeightStore
+from tandem.policies.engines.weight_store import WeightStore, is_private
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retries
 from tandem.remote.transport import LOOPBACK
+
+log = logging.getLogger(__name__)
 
 FORBIDDEN = (401, 403)
 SOON, FIRST_INFO = 5.0, 120.0  # seconds: a first /server_info asks pip, gcc and the drivers first
@@ -172,6 +175,13 @@ class VllmServer(ServerOption):
         here = {urlsplit(url).hostname for url in urls} <= {*LOOPBACK, socket.gethostname()}
         in_memory = self.in_memory and here and MEMORY.is_dir()
         memory = MEMORY / f"tandem-{os.getuid()}" if in_memory else None
+        if memory is not None and not is_private(memory):
+            log.warning(
+                "%s is not a folder of yours alone (chmod 700): weights travel through %s",
+                memory,
+                self.folder,
+            )
+            memory = None
         return WeightStore(Path(self.folder).expanduser(), memory=memory)
 
     def host(self, policy: Hostable) -> RolloutEngine:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import secrets
 import shutil
 import socket
+import stat
 import threading
 import weakref
 from contextlib import suppress
@@ -100,6 +102,17 @@ class WeightStore:
         locked(file)
         if publish(arriving, home):
             weakref.finalize(self, left, home, file)  # at the end of the process, too
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder, made if it is not there, is this user's and nobody else's to enter."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        return own and not found.st_mode & 0o077
+    return True
 
 
 def sweep(folder: Path) -> None:
