@@ -67,6 +67,7 @@ class DrawnAhead:
         """kept: iterations for which a draw may still be read."""
         self.stream, self.ahead, self.kept = stream, ahead, kept
         self.places: dict[int, Tensor] = {}  # iteration -> places in the set
+        self.wanted: Callable[[], set[int]] = set  # iterations whose draw is read still later
 
     def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
         """As of any stream; further rounds are drawn when they are asked for."""
@@ -75,7 +76,8 @@ class DrawnAhead:
         for later in range(iteration, iteration + self.ahead + 1):
             if later not in self.places:
                 self.places[later] = self.stream.places(later, count, 0)
-        self.places = {i: x for i, x in self.places.items() if i >= iteration - self.kept}
+        wanted, oldest = self.wanted(), iteration - self.kept
+        self.places = {i: x for i, x in self.places.items() if i >= oldest or i in wanted}
         return self.drawn(iteration)
 
     def drawn(self, iteration: int) -> list[Prompt]:

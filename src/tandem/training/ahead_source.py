@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from tandem.training.batches import BatchPlan
 from tandem.training.collect import Clock, RolloutSource, Slots, slots_of_this_rank
 from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
+log = logging.getLogger(__name__)
 HERE = torch.device("cpu")  # rows lie there until they are trained
 PROBED, PROBE = 4, 16  # answers, and tokens of them, that the guard of the first update judges
 
@@ -73,6 +75,7 @@ class AheadSource(RolloutSource):
         self.handed: dict[int, int] = {}  # handover -> iteration that began with its weights
         self.number: dict[int, int] = {}  # iteration -> handover that its rows are begun with
         policy.supply.before_refresh = self._hand_over
+        stream.wanted = self._iterations_owed
 
     # What a sampling strategy asks, and what is known of it.
 
@@ -83,7 +86,8 @@ class AheadSource(RolloutSource):
         self._take_slots()
         if self.policy.supply.behind:
             self._hand_over()
-        for iteration in range(self.iteration, self.iteration + self.queue.ahead + 1):
+        coming = set(range(self.iteration, self.iteration + self.queue.ahead + 1))
+        for iteration in coming | self._iterations_owed():
             self.number.setdefault(iteration, self.policy.supply.published)
         self.threads.admit(self.iteration)
         with self.clock.phase("wait_for_rows"):
@@ -92,6 +96,11 @@ class AheadSource(RolloutSource):
         if self._is_probed():
             self._probe()
         return self._take(*self._joined(0))
+
+    def _iterations_owed(self) -> set[int]:
+        """Those with groups that were asked for and not trained, of a larger bound before too."""
+        with self.threads.changed:
+            return {ticket.iteration for ticket in (*self.queue.waiting, *self.queue.versions)}
 
     def _take_slots(self) -> None:
         self.queue.slots = tuple(slots_of_this_rank(range(self.plan.prompts_per_step)))
@@ -238,6 +247,12 @@ class AheadSource(RolloutSource):
             there |= self.batch
         own, abandoned = stored_of(there)
         unfinished = sorted({*unfinished, *abandoned})
+        if self.queue.order == "exact" and unfinished:
+            log.warning(
+                "%d groups that were under way are dropped, and asked for again with newer "
+                "weights by the run that goes on",
+                len(unfinished),
+            )
         every = distributed.all_gather_object([(own, unfinished)])
         found = {name: x for of_rank, _ in every for name, x in of_rank.items()}
         waiting = [ticket for _, tickets in every for ticket in tickets]
@@ -246,7 +261,7 @@ class AheadSource(RolloutSource):
         return super().state(iteration) | found
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state(state)
+        self.stream.load_state(state)
         if "admitted" not in state:
             return
         self._take_slots()

@@ -6,6 +6,7 @@ A strategy is (RolloutSource, prompts) -> (rollout, scores); those that choose r
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,9 +22,11 @@ from tandem.contracts import register_sampling_strategy
 from tandem.metrics import Metric, merge_metrics
 from tandem.policies.language.records import Sampling
 from tandem.rewards import Rewards
+from tandem.training.ahead_rows import tickets_in
 from tandem.training.batches import BatchPlan
 from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
+log = logging.getLogger(__name__)
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
 BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
 GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
@@ -103,6 +106,13 @@ class RolloutSource:
         """Put back what `state` gave. Of any shape [...]."""
         if self.policy.lagged.staleness:
             self.stream.load_state(state)
+        if dropped := tickets_in(state):
+            log.warning(
+                "%d groups that an engine sampled ahead of training are dropped; nobody samples "
+                "ahead now (rollout.staleness=%d)",
+                len(dropped),
+                self.policy.lagged.staleness,
+            )
 
     def sample(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """A group of samples for each prompt, and their scores."""

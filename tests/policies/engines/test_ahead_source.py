@@ -316,6 +316,47 @@ def test_a_group_whose_scores_were_given_up_is_asked_for_again(folder, tmp_path)
         go(loop, 2)
 
 
+@pytest.mark.parametrize("order", ["exact", "ready"])
+def test_a_smaller_bound_still_knows_the_prompts_of_what_was_asked_for(folder, tmp_path, order):
+    made = {"ahead": 4} if order == "ready" else {}
+    with runs(folder, tmp_path, 4, order=order, **made) as loop:
+        go(loop, 2)
+        loop.source.threads.finish()
+        state = loop.state()
+    first = {name: x for name, x in state.items() if not name.startswith("ahead.rows/")}
+    first["iteration"] = torch.tensor(4)  # nothing is there of what was asked for
+    early = 0 if order == "ready" else 4
+    first["ahead.unfinished"] = torch.tensor([[early, slot] for slot in range(3)])
+    first["ahead.drawn/0"] = torch.arange(3)
+    with runs(folder, tmp_path, 1, order=order) as loop:
+        loop.load_state(first)
+        go(loop, 1)
+        asked = {prompt.id for prompt in loop.rollout.prompts}
+    drawn = first[f"ahead.drawn/{early}"].tolist()
+    assert asked == {PROMPTS[place].id for place in drawn}
+
+
+def test_groups_that_nobody_trains_are_said_to_be_dropped(folder, tmp_path, caplog):
+    with runs(folder, tmp_path, 1) as loop:
+        go(loop, 1)
+        state = loop.state()
+    assert not caplog.records
+    with runs(folder, tmp_path, 0) as loop:
+        loop.load_state(state)
+    assert "3 groups that an engine sampled ahead of training are dropped" in caplog.text
+
+
+def test_rows_that_a_signal_drops_are_said_to_be_asked_for_again(folder, tmp_path, caplog):
+    with runs(folder, tmp_path, 1) as loop:
+        go(loop, 1)
+        loop.source.threads.finish()
+        loop.source.threads.finish = given_up
+        loop.source.queue.there.discard(Ticket(1, 2))
+        del loop.source.threads.rows[Ticket(1, 2)]
+        loop.state()
+    assert "1 groups that were under way are dropped" in caplog.text
+
+
 def given_up():
     raise Abandoned
 
