@@ -21,6 +21,17 @@ from tandem.types import Record, Rollout, Scores, map_fields, pad_steps
 PLACES = ("RANK", "NODE_RANK", "LOCAL_RANK")
 
 
+def is_running(process: int) -> bool:
+    """Whether this machine has a process of this id."""
+    try:
+        os.kill(process, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
 def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 

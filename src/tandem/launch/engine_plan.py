@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tandem.policies.engines.addresses import AUTO
 from tandem.policies.engines.serving import CPU, Served, ServerOption
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
+from tandem.remote.transport import free_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +107,6 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
             )
         )
     return processes, folder
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 def find_program(servers: Servers, option: ServerOption) -> str:

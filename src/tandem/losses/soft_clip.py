@@ -112,10 +112,15 @@ def cfpo(batch: CoupledBatch, *, width: Annotated[float, positive] = 0.2) -> Ten
     return pulled_back(ratio_of(batch.logp, batch.old_logp), batch.advantages, width=width)
 
 
+def width_of(batch: CoupledBatch, *, delta: float) -> Tensor:
+    """How far from 1 the ratio of a token is when its probability moved by `delta`. [B, T]"""
+    return delta * (-batch.behaviour_logp).exp()
+
+
 def drpo_metrics(batch: CoupledBatch, *, delta: float) -> dict[str, Metric]:
     """The fraction of steps that are led back."""
     ratio = ratio_of(batch.logp, batch.behaviour_logp)
-    return beyond(ratio, batch, width=delta * (-batch.behaviour_logp).exp())
+    return beyond(ratio, batch, width=width_of(batch, delta=delta))
 
 
 # As cfpo, by how far the probability of a token moved (DRPO)
@@ -138,5 +143,4 @@ def drpo(batch: CoupledBatch, *, delta: Annotated[float, positive] = 12.5) -> Te
     freely, a likely one may not. Shape: [B, T]. Source: DRPO, arXiv:2606.09821.
     """
     ratio = ratio_of(batch.logp, batch.behaviour_logp)
-    width = delta * (-batch.behaviour_logp).exp()
-    return pulled_back(ratio, batch.advantages, width=width)
+    return pulled_back(ratio, batch.advantages, width=width_of(batch, delta=delta))

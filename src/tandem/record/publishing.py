@@ -219,14 +219,4 @@ def _is_dead(path: Path, *, host: str, pid: int) -> bool:
         touched = max(p.stat().st_mtime for p in (path, *path.iterdir()))
         return time.time() - touched > ABANDONED_AFTER
     # A process publishes one checkpoint at a time: its own id on a leftover is a reused one.
-    return pid == os.getpid() or not _runs(pid)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)  # signal 0 only asks
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return pid == os.getpid() or not distributed.is_running(pid)

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from tandem import distributed
+
 log = logging.getLogger(__name__)
 
 LOCK = "run.lock"
@@ -39,13 +41,7 @@ class Writer:
     @property
     def runs(self) -> bool:
         """Whether this very process is there, on this machine."""
-        try:
-            os.kill(self.pid, 0)  # signal 0 only asks
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return self.began == read_start_ticks(self.pid)
+        return distributed.is_running(self.pid) and self.began == read_start_ticks(self.pid)
 
     def wrote(self, file: IO[str]) -> bool:
         """Whether it wrote this very file, and not the one that this is a copy of."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import logging
 import select
+import socket
 import threading
 import urllib.request
 from abc import ABC, abstractmethod
@@ -239,3 +240,10 @@ def parts_of(response: http.client.HTTPResponse) -> Body:
         yield part
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
+
+
+def free_port() -> int:
+    """One that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]

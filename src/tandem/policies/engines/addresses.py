@@ -103,7 +103,7 @@ def read(path: Path) -> dict | None:
         said, age = json.loads(path.read_text()), time.time() - path.stat().st_mtime
     except FileNotFoundError:  # just removed
         return None
-    if said["host"] == socket.gethostname() and not is_running(said["pid"]):
+    if said["host"] == socket.gethostname() and not distributed.is_running(said["pid"]):
         path.unlink(missing_ok=True)
         return None
     if age > STALE:
@@ -125,13 +125,3 @@ def is_own(said: dict) -> bool:
     if distributed.is_first():
         return said["pid"] == os.getpid()
     return os.getppid() in (said["pid"], said.get("parent"))
-
-
-def is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True

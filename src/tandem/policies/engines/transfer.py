@@ -22,6 +22,7 @@ from torch import distributed as dist
 
 from tandem.policies.engines.protocol import Weights
 from tandem.policies.engines.vllm_api import VllmApi
+from tandem.remote.transport import free_port
 from tandem.stop import EngineUnavailable
 
 
@@ -146,11 +147,8 @@ def meeting_place(api: VllmApi) -> dict[str, str | int]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing: it asks the way
         address = probe.getsockname()[0]
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
     size = 1 + api.world_size()
-    return {"master_address": address, "master_port": port, "world_size": size}
+    return {"master_address": address, "master_port": free_port(), "world_size": size}
 
 
 def described(tensors: Mapping[str, Tensor]) -> dict[str, list]:
