@@ -46,7 +46,10 @@ def prefers(algorithm: Algorithm) -> bool:
 def no_policy_gradient(algorithm: Algorithm) -> str | None:
     if facts_of(algorithm.loss).on_errors:
         return "its loss is of velocity errors, and no -A log p"
-    return "a preference is no policy gradient" if prefers(algorithm) else None
+    if prefers(algorithm):
+        return "a preference is no policy gradient"
+    of_group = facts_of(algorithm.loss).whole_groups
+    return "advantages are labels, and the gradient one of telling them apart" if of_group else None
 
 
 def first_step(algorithm: Algorithm) -> None:
