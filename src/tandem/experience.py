@@ -52,7 +52,8 @@ def select_rows(experience: Experience, rows: Tensor) -> Experience:
     """The chosen rows, without the steps that none of them has. `rows`: [N] int64."""
     chosen = take(experience, rows)
     rollout, returns = chosen.rollout, chosen.returns
-    steps = max(int(rollout.length.max()), 1)
+    painted = 0 if rollout.segment is None else rollout.segment.sum(1)  # denoising steps
+    steps = max(int((rollout.length + painted).max()), 1)
     if steps >= rollout.mask.shape[1]:
         return chosen
     cut = {name: getattr(rollout, name) for name in ("mask", *PER_STEP)}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem import distributed
 from tandem.contracts import metrics_of
-from tandem.types import CoupledBatch, Rollout, Scores
+from tandem.types import SEGMENTS, TEXT, CoupledBatch, Rollout, Scores
 
 ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
 
@@ -220,7 +220,11 @@ def response_metrics(rollout: Rollout) -> dict[str, float]:
     if not truncated.all():
         metrics["response/length_finished"] = length[~truncated].mean().item()
     if rollout.entropy is not None:
-        metrics["actor/entropy"] = rollout.entropy[rollout.mask].double().mean().item()
+        known = rollout.mask
+        if rollout.segment is not None:  # a denoising step has none
+            known = known & (rollout.segment == SEGMENTS.index(TEXT))
+        if known.any():
+            metrics["actor/entropy"] = rollout.entropy[known].double().mean().item()
     return metrics
 
 

@@ -56,11 +56,15 @@ class Prompt:
         )
 
 
+# Segments of a sample that is written and then painted; `segment` holds the place in this list.
+TEXT, PICTURE = SEGMENTS = ("text", "picture")
+
 PER_SAMPLE = ("group", "length", "truncated", "key", "baseline")
 PER_STEP = (
     "behaviour_logp",
     "version_gap",
     "entropy",
+    "segment",
     "old_logp",
     "ref_logp",
     "old_kl_to_ref",
@@ -78,13 +82,16 @@ class Rollout:
     prompts: tuple[Prompt, ...]  # the prompt of every row
     mask: Tensor  # [B, T] bool, True where the policy chose the step
     group: Tensor  # [B] int64
-    length: Tensor  # [B] int64 steps the policy took, trained or not
+    # [B] int64 steps the policy took, trained or not; of a sample of two segments its tokens
+    length: Tensor
     truncated: Tensor  # [B] bool: the step limit ended the sample, not the policy
     key: Tensor | None = None  # [B] int64 of the draws that made the row; None: nobody drew
     baseline: Tensor | None = None  # [B] bool: compared with, never trained; None: there is none
     behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
     version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
     entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
+    # [B, T] int8 place in SEGMENTS, denoising steps first: padding is of the text. None: one kind
+    segment: Tensor | None = None
     # Filled by `complete` where somebody reads them.
     old_logp: Tensor | None = None  # [B, T] training forward, sampling weights
     ref_logp: Tensor | None = None  # [B, T] under the frozen reference
@@ -180,6 +187,7 @@ class CoupledBatch:
     key: Tensor | None = None  # [B] int64 of the draws that made the row
     baseline: Tensor | None = None  # [B] bool: rows that are only compared with
     transition: Transition | None = None  # of Gaussian steps
+    segment: Tensor | None = None  # [B, T] int8 place in SEGMENTS; None: steps of one kind
 
     @property
     def evidence(self) -> Tensor:

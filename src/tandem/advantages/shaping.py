@@ -12,7 +12,7 @@ from typing import Annotated
 from torch import Tensor
 
 from tandem.contracts import at_least, register_truncation
-from tandem.types import Rollout, Scores
+from tandem.types import SEGMENTS, TEXT, Rollout, Scores
 
 Shaped = tuple[Scores, Rollout]
 FINISHED = (
@@ -32,8 +32,14 @@ def train(scores: Scores, rollout: Rollout) -> Shaped:
 # Truncated answers are not trained on, but count in their group
 @register_truncation(refused=OF_ANSWERS)
 def mask(scores: Scores, rollout: Rollout) -> Shaped:
-    """A truncated answer is not trained on, but its score still counts in its group."""
-    return scores, replace(rollout, mask=rollout.mask & ~rollout.truncated[:, None])
+    """A truncated answer is not trained on, but its score still counts in its group.
+
+    A picture that was painted for it is finished, and stays.
+    """
+    cut = rollout.truncated[:, None]
+    if rollout.segment is not None:
+        cut = cut & (rollout.segment == SEGMENTS.index(TEXT))
+    return scores, replace(rollout, mask=rollout.mask & ~cut)
 
 
 # Truncated answers lose a constant

@@ -18,7 +18,7 @@ from tandem.types import Rollout, Scores
 
 
 # The rewards that follow a step, without a baseline (REINFORCE++ normalises them)
-@register_adv_estimator
+@register_adv_estimator(in_time=True)
 def reward_to_go(
     scores: Scores, rollout: Rollout, *, gamma: Annotated[float, fraction] = 1.0
 ) -> Tensor:
@@ -30,7 +30,7 @@ def reward_to_go(
 
 
 # Generalized advantage estimation by a critic; needs algorithm.critic, as algorithm=ppo has it
-@register_adv_estimator("gae", reads={"old_values"})
+@register_adv_estimator("gae", reads={"old_values"}, in_time=True)
 def generalised(
     scores: Scores,
     rollout: Rollout,
@@ -45,7 +45,7 @@ def generalised(
     return _estimates(scores, rollout, gamma, lam)[0]
 
 
-@declare(reads={"old_values"})
+@declare(reads={"old_values"}, in_time=True)
 def gae_returns(
     scores: Scores,
     rollout: Rollout,

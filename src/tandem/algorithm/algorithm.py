@@ -15,6 +15,7 @@ from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.decoupled import Decoupled
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
+from tandem.algorithm.segments import Segmented
 from tandem.contracts import at_least, facts_of, positive, unwrap_partial
 from tandem.contracts.outputs import ADVANTAGE, RETURNS
 from tandem.contracts.stateful import StatefulComponent
@@ -24,6 +25,7 @@ from tandem.experience import Experience
 from tandem.losses import importance
 from tandem.losses.critic import explained_variance
 from tandem.losses.reduction import token_mean
+from tandem.losses.segments import Segment
 from tandem.metrics import advantage_metrics
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.teachers import TeacherConfig
@@ -101,6 +103,8 @@ class Algorithm:
     )
     # Of the states that the policy comes to; for algorithm=diffusion_opd.
     teachers: TeacherConfig | None = None
+    # Of samples that are written and then painted, by name; none: samples are of one kind.
+    segments: Mapping[str, Segment] = field(default_factory=dict)
 
     shapes_scores: bool = field(init=False)  # whether truncation is treated as anything
 
@@ -119,6 +123,8 @@ class Algorithm:
         terms = {name: term for name, term in terms.items() if term is not None}
         if self.reads_errors:
             return Decoupled(terms, weighting=self.timestep_sampling.weighting)
+        if self.segments:
+            return Segmented(terms, old_policy=self.old_logprobs, segments=self.segments)
         return Coupled(terms, old_policy=self.old_logprobs)
 
     @property

@@ -31,7 +31,7 @@ NO_ENTROPY = {
 }
 
 
-@declare(reads={"entropy"}, refused=NO_ENTROPY)
+@declare(reads={"entropy"}, refused=NO_ENTROPY, where_it_can=True)
 def entropy_bonus(batch: CoupledBatch) -> Tensor:
     """Minus the entropy of the full distribution, [B, T] nats."""
     return -batch.entropy
@@ -70,6 +70,7 @@ class Coupled(Objective):
             "old_values": rollout.old_values,
             "returns": rows.returns,
             "transition": evidence.transition,
+            "segment": rollout.segment,
         }
         inside = {
             name: map_fields(known, lambda tensor: torch.where(rollout.mask, tensor, 0))

@@ -89,8 +89,9 @@ class Objective(ABC):
     def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
         """What is logged of the steps that count, without gradient."""
 
-    def weigh(self, mask: Tensor) -> dict[str, Tensor]:
-        """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it."""
+    def weigh(self, mask: Tensor, segment: Tensor | None = None) -> dict[str, Tensor]:
+        """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it, and
+        `segment` what each step belongs to, which one of several segments reads."""
         weighed = {n: partial(WEIGHTS.ask, term.weights) for n, term in self.terms.items()}
         return {name: distributed.with_all_rows(call)(mask) for name, call in weighed.items()}
 

@@ -117,7 +117,7 @@ class EmaKL(Switch):
         return Term(loss=self.loss, coef=self.coef, weights=token_mean)
 
 
-@declare(refused=facts_of(entropy_bonus).refused)
+@declare(refused=facts_of(entropy_bonus).refused, where_it_can=True)
 @dataclass(frozen=True, kw_only=True)
 class EntropyBonus(Switch):
     """On the entropy of the full distribution; with `target` only while it is below (Skywork-OR1).

@@ -51,6 +51,10 @@ class Facts:
     whole_groups: bool = False  # it compares the rows of a group, so no cut may part them
     on_errors: bool = False  # it takes a `DecoupledBatch`: velocity errors, no log-probabilities
     averages: bool = False  # over the update itself, so no cut may part it
+    # Of a sample of several segments, such as a text and a picture: the names of those for which
+    # the component holds a part each, and whether a segment where it is refused goes without it.
+    segments: Sequence[str] = ()
+    where_it_can: bool = False
     # What has a value of its own: a step; a sample, whose steps share one ratio; a row, whose
     # log-probability counts as a whole.
     per: Literal["step", "sample", "row"] = "step"
@@ -64,7 +68,8 @@ class Facts:
     batch_statistics: Callable | None = None
     summary: Callable | None = None
 
-    # Of advantages.
+    # Of advantages and returns.
+    in_time: bool = False  # the columns of a row are one step after the other
     compares: Literal["group"] | None = None  # a sample alone in its group says nothing
     rewards: Bound | None = None  # the rewards that it makes sense of; None: any
     by_reward: bool = False  # each reward by itself, weighed by numbers of its own
@@ -223,17 +228,22 @@ def numbers_of(component: Callable | None) -> dict[str, Any]:
     return defaults_of(owner) | bound
 
 
-def parts_of(component: Any) -> Iterator[Callable]:
-    """All that a component would call: itself, and what stands in its numbers."""
+def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
+    """All that a component would call: itself, and what stands in its numbers.
+
+    `segment`: for the steps of that one alone; None: for all.
+    """
     if isinstance(component, Switch) and component.is_off:
         return
     if isinstance(component, Mapping):
         for item in component.values():
-            yield from parts_of(item)
+            yield from parts_of(item, segment)
     elif callable(component) or is_dataclass(component):
         yield unwrap_partial(component)[0]
-        for item in numbers_of(component).values():
-            yield from parts_of(item)
+        others = {*facts_of(component).segments} - {segment} if segment else ()
+        for name, item in numbers_of(component).items():
+            if name not in others:
+                yield from parts_of(item, segment)
 
 
 def defaults_of(function: Callable | None) -> dict[str, Any]:

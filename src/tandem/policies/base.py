@@ -46,6 +46,8 @@ class Policy(nn.Module, ABC):
         super().__init__()
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
         self.lagged = LaggedWeights(self.sampled_weights)
+        # The policies of the segments of its samples, by name; "": it has steps of one kind.
+        self.parts: Mapping[str, Policy] = {"": self}
 
     def suspicion(self) -> str:
         """Why its sampler and its trainer differ, as far as can be told."""

@@ -17,6 +17,7 @@ from tandem import distributed
 from tandem.experience import Experience
 from tandem.settings.keys import key
 from tandem.stop import Stop
+from tandem.types import PICTURE
 
 log = logging.getLogger(__name__)
 SHOWN = 5  # reasons of missing scores
@@ -36,8 +37,19 @@ class Guarded(Protocol):
     largest_disagreement: float  # and of one step, on rows of older weights
     varies_by: str  # the setting that makes its samples differ more
 
+    # The policies of the segments of its samples, by name; "", itself: it has steps of one kind.
+    parts: Mapping[str, Guarded]
+
     def suspicion(self) -> str:
         """The likely reason why the two differ, as far as can be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How far sampler and trainer may be from one another, in nats of the steps of one segment."""
+
+    first_update_ratio: float
+    max_mismatch: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +61,8 @@ class Guards:
     non_finite: str = "stop"  # or skip:k, which tolerates k in a row
     no_signal: int = 5  # iterations in a row in which every group ties
     max_missing_rewards: float = 0.1  # fraction of an iteration's samples
+    # Of the denoising steps of samples that are written first; the two above are of their tokens.
+    picture: Limits | None = None
     # Seconds without progress; None: however long.
     stalled_after: float | None = field(
         default=3600.0, metadata=key(resumable=True, compared=False)
@@ -78,24 +92,28 @@ class Guards:
 
         Where some are not `fresh`, those that are, and what the policy measured of the others while
         their weights were there. Raises Stop where they differ by more than the guards admit, in
-        nats.
+        nats; each segment of a sample by itself.
         """
-        gap = seen.get("rollout_corr/abs_logp_diff", policy.disagreement)
-        if not fresh:
-            gap = max(seen.get("rollout_corr/abs_logp_diff_fresh", 0.0), policy.disagreement)
-        if not gap <= self.max_mismatch:
-            raise Stop(
-                f"sampler and trainer disagree by {gap:.2g} nats per step on average "
-                f"(guards.max_mismatch={self.max_mismatch:g}): {policy.suspicion()}"
-            )
-        of_samples = seen.get("actor/log_ratio_max", 0.0)
-        gap = of_samples if fresh else policy.largest_disagreement
-        if policy.exact and not gap <= self.first_update_ratio:
-            raise Stop(
-                f"before the first update the trainer's log-probabilities differ from the sampling "
-                f"ones by {gap:.2g} nats (guards.first_update_ratio={self.first_update_ratio:g}): "
-                f"{policy.suspicion()}"
-            )
+        for name, part in policy.parts.items():
+            limits, key = (self, "") if name != PICTURE else (self.picture, f"{name}.")
+            room = f"{name}/" if name else ""
+            gap = seen.get(f"rollout_corr/{room}abs_logp_diff", part.disagreement)
+            if not fresh:
+                newest = seen.get(f"rollout_corr/{room}abs_logp_diff_fresh", 0.0)
+                gap = max(newest, part.disagreement)
+            if not gap <= limits.max_mismatch:
+                raise Stop(
+                    f"sampler and trainer disagree by {gap:.2g} nats per step on average "
+                    f"(guards.{key}max_mismatch={limits.max_mismatch:g}): {part.suspicion()}"
+                )
+            of_samples = seen.get(f"actor/{room}log_ratio_max", 0.0)
+            gap = of_samples if fresh else part.largest_disagreement
+            if part.exact and not gap <= limits.first_update_ratio:
+                raise Stop(
+                    f"before the first update the trainer's log-probabilities differ from the "
+                    f"sampling ones by {gap:.2g} nats (guards.{key}first_update_ratio="
+                    f"{limits.first_update_ratio:g}): {part.suspicion()}"
+                )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
         """`facts` of an update that was left out, whose batch lies in `folder`.

@@ -104,7 +104,8 @@ class PostTraining(LightningHooks):
             key = rng.key(plan.seed, "minibatches", self.iteration, epoch)
             for groups in split_groups(rows.rollout, plan.num_minibatches, key):
                 minibatch = select_groups(rows, groups)
-                yield replace(minibatch, weights=self.objective.weigh(minibatch.rollout.trained))
+                own = minibatch.rollout
+                yield replace(minibatch, weights=self.objective.weigh(own.trained, own.segment))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
@@ -157,9 +158,13 @@ class PostTraining(LightningHooks):
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = distributed.full_tensor(
-            torch.nn.utils.clip_grad_norm_(parameters, self.plan.max_grad_norm)
-        )
+        # The gradients of two networks of one sample differ by orders of magnitude.
+        apart = [group["params"] for group in optimizer.param_groups]
+        norms = [
+            distributed.full_tensor(torch.nn.utils.clip_grad_norm_(part, self.plan.max_grad_norm))
+            for part in (apart if self.algorithm.segments else [parameters])
+        ]
+        norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
         # One verdict for all ranks: losses are each rank's own until they are logged.
         broken = torch.tensor(not is_finite(norm, *self.losses.values()), dtype=torch.float32)
         if distributed.all_max(broken) == 0:

@@ -1,0 +1,78 @@
+"""The objective of samples that are written and then painted: the same one, once a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tandem.algorithm.coupled import Coupled, CoupledPolicy
+from tandem.algorithm.objective import Outcome, Term
+from tandem.contracts import facts_of
+from tandem.experience import Experience
+from tandem.losses.segments import Segment, loss_of, select_segment
+from tandem.types import SEGMENTS, TEXT, CoupledBatch
+
+OF_TEXT, OF_PICTURE = {"tokens"}, {"steps", "pictures"}  # domains
+
+
+class Segmented(Coupled):
+    """The mean over the tokens of an update plus `weight` times that over its denoising steps.
+
+    Ratios, clips, weights and metrics are those of a segment by itself, so that neither loses its
+    share when the other grows longer. Source: UniGRPO, arXiv:2603.23500.
+    """
+
+    def __init__(
+        self,
+        terms: Mapping[str, Term],
+        *,
+        old_policy: Callable[[CoupledBatch], Tensor],
+        segments: Mapping[str, Segment],
+    ) -> None:
+        super().__init__(terms, old_policy=old_policy)
+        self.segments = {name: segments[name] for name in SEGMENTS}
+        self.of = {
+            name: Coupled(terms_of(terms, name, own), old_policy=old_policy)
+            for name, own in self.segments.items()
+        }
+        self.needs = frozenset().union(*(part.needs for part in self.of.values()))
+
+    def weigh(self, mask: Tensor, segment: Tensor | None = None) -> dict[str, Tensor]:
+        """[B, T]: those of each segment, times what the segment counts."""
+        found = {name: torch.zeros_like(mask, dtype=torch.float32) for name in self.terms}
+        for place, (name, part) in enumerate(self.of.items()):
+            for term, weight in part.weigh(mask & (segment == place)).items():
+                found[term] = found[term] + self.segments[name].weight * weight
+        return found
+
+    def __call__(self, policy: CoupledPolicy, rows: Experience) -> Outcome:
+        record = self.record(policy, rows) if rows.record is None else rows.record
+        losses, parts, metrics = [], {}, {}
+        for name, objective in self.of.items():
+            own = select_segment(record, name)
+            weights = {term: weight * own.mask for term, weight in rows.weights.items()}
+            said = objective(policy, replace(rows, record=own, weights=weights))
+            losses.append(said.loss)
+            parts |= {f"{name}/{term}": share for term, share in said.parts.items()}
+            metrics |= {of_segment(metric, name): x for metric, x in said.metrics.items()}
+        return Outcome(loss=sum(losses), parts=parts, metrics=metrics)
+
+
+def terms_of(terms: Mapping[str, Term], name: str, segment: Segment) -> dict[str, Term]:
+    """The terms of one segment; what makes no sense there and may be left out is."""
+    domains = OF_TEXT if name == TEXT else OF_PICTURE
+    found = {}
+    for term, whole in terms.items():
+        facts, loss = facts_of(whole.loss), loss_of(whole.loss, name, segment)
+        if loss is not None and not (facts.where_it_can and domains & facts.refused.keys()):
+            found[term] = replace(whole, loss=loss)
+    return found
+
+
+def of_segment(metric: str, name: str) -> str:
+    """actor/ratio_mean -> actor/text/ratio_mean."""
+    room, _, rest = metric.partition("/")
+    return f"{room}/{name}/{rest}"

@@ -1,0 +1,110 @@
+"""Losses of samples that are written and then painted: of one segment alone, and in its units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import (
+    Facts,
+    Wrapper,
+    at_least,
+    facts_of,
+    numbers_of,
+    positive,
+    unwrap_partial,
+)
+from tandem.types import SEGMENTS, CoupledBatch, map_fields
+
+Loss = Callable[[CoupledBatch], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """How the steps of one segment count, and what the numbers of an algorithm are there."""
+
+    # Of its mean beside those of the others; 0: it is sampled, and nothing of it is trained.
+    weight: Annotated[float, at_least(0)] = 1.0
+    lr: Annotated[float, positive] | None = None  # of its weights; None: optimizer.lr
+    # What numbers of those units are multiplied by, as those of dynamics are.
+    clip_scale: float = 1.0
+    sequence_scale: float = 1.0
+    preference_scale: float = 1.0
+
+    @property
+    def frozen(self) -> bool:
+        return self.weight == 0
+
+    def scaled(self, number: float, unit: str) -> float:
+        """The number that means here what this one means of tokens."""
+        if unit == "ratio":
+            return 1 + (number - 1) * self.clip_scale
+        return number * getattr(self, f"{unit}_scale", 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BySegment(Wrapper):
+    """One loss of the text and one of the picture that was painted for it, [B, T].
+
+    None: nothing is asked of that segment. Source: UniGRPO, arXiv:2603.23500, has two.
+    """
+
+    text: Loss | None
+    picture: Loss | None
+
+    def own_facts(self, declared: Facts) -> Facts:
+        """What both read, and what holds of both."""
+        parts = [facts_of(part) for part in self.wrapped().values()]
+        return replace(
+            declared,
+            segments=SEGMENTS,
+            reads=frozenset().union(*(part.reads for part in parts)),
+            zero_at_zero_advantage=all(part.zero_at_zero_advantage for part in parts),
+            whole_groups=any(part.whole_groups for part in parts),
+        )
+
+    def wrapped(self) -> dict[str, Loss]:
+        parts = {name: getattr(self, name) for name in SEGMENTS}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def __call__(self, batch: CoupledBatch) -> Tensor:
+        loss = torch.zeros_like(batch.logp)
+        for name, part in self.wrapped().items():
+            own = select_segment(batch, name)
+            loss = torch.where(own.mask, part(own), loss)
+        return loss
+
+
+def select_segment(batch: CoupledBatch, name: str) -> CoupledBatch:
+    """The steps of one segment; what lies outside of it is outside the mask, and 0."""
+    mask = batch.mask & (batch.segment == SEGMENTS.index(name))
+    inside = map_fields(batch, lambda x: x if x.ndim == 1 else torch.where(mask, x, 0))
+    return replace(inside, mask=mask)
+
+
+def loss_of(loss: Loss, name: str, segment: Segment) -> Loss | None:
+    """What is asked of the steps of one segment, its numbers in the units of that segment."""
+    owner = unwrap_partial(loss)[0]
+    if isinstance(owner, BySegment):
+        own = getattr(owner, name)
+        return None if own is None else in_units(own, segment)
+    return in_units(loss, segment)
+
+
+def in_units(loss: Loss, segment: Segment) -> Loss:
+    """The loss with every number that has a unit in the units of a segment."""
+    owner = unwrap_partial(loss)[0]
+    units, given = facts_of(loss).units, numbers_of(loss)
+    inner = owner.wrapped() if isinstance(owner, Wrapper) else {}
+    changed = {name: in_units(part, segment) for name, part in inner.items()}
+    for name, unit in units.items():
+        if isinstance(given.get(name), int | float):
+            changed[name] = segment.scaled(given[name], unit)
+    if not changed:
+        return loss
+    return replace(owner, **changed) if inner else partial(loss, **changed)
