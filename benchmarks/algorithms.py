@@ -48,7 +48,7 @@ PROTOCOLS = {
     "letters": Protocol(
         (*LANGUAGE, *SHORT),
         "grpo dapo dr_grpo gspo gspo_token luspo gmpo cispo sapo dppo vespo clip_cov kl_cov gpg"
-        " cfpo drpo fipo m2po topr raft_pp real"
+        " cfpo drpo fipo m2po topr raft_pp real pref_grpo"
         " opo rloo passk maxrl gdpo reinforce_pp_baseline reinforce reinforce_pp remax ppo"
         " dpo_online",
     ),
@@ -56,7 +56,7 @@ PROTOCOLS = {
     "demonstrations": Protocol(SCRATCH, "sft"),
     "shapes": Protocol(
         FLOW,
-        "nft grpo flow_grpo dance_grpo mix_grpo grpo_guard flow_dppo tempflow_grpo awm dgpo crd"
+        "nft grpo flow_grpo dance_grpo mix_grpo grpo_guard flow_dppo tempflow_grpo awm fpo dgpo crd"
         " dapo dr_grpo gspo rloo reinforce ppo",
     ),
     "whole": Protocol(WHOLE, "grpo"),  # for the picture of the README

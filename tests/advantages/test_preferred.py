@@ -6,7 +6,8 @@ import pytest
 import torch
 from records import rollout, scores
 
-from tandem.advantages.preference import extremes, preferred
+from tandem.advantages.group import group_relative, unbiased_std
+from tandem.advantages.preference import extremes, preferred, win_rate, win_rates
 
 GROUPS = torch.tensor([3, 3, 3, 8, 8, 8])
 
@@ -70,3 +71,29 @@ def test_a_pair_of_the_data_is_as_its_scores_say():
     assert advantages[:, 0].tolist() == [1, -1]
     alone = replace(pair, baseline=torch.tensor([False, True]))
     assert not preferred(scores(torch.tensor([1.0, 0.0])), alone).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_win_rate_is_that_of_a_loop_over_all_pairs(seed):
+    generator = torch.Generator().manual_seed(seed)
+    total = torch.randint(0, 4, (12,), generator=generator).double()  # with ties
+    known = torch.rand(12, generator=generator) < 0.8
+    group = torch.randint(0, 3, (12,), generator=generator)
+    got = win_rates(total, known, group)
+    for row in range(12):
+        others = [o for o in range(12) if o != row and group[o] == group[row] and known[o]]
+        won = [1.0 if total[row] > total[o] else 0.5 * (total[row] == total[o]) for o in others]
+        want = sum(won) / len(won) if won and known[row] else 0.0
+        assert got[row].item() == pytest.approx(float(want))
+
+
+def test_how_far_scores_are_apart_within_a_group_counts_for_nothing():
+    """Nor does an outlier: the others keep their distances."""
+    near, far = ([0.50, 0.51, 0.52, 0.0, 1.0, 9.0], [0.1, 0.2, 0.9, 0.0, 1.0, 1000.0])
+    got = [win_rate(scores(torch.tensor(x)), rows())[:, 0] for x in (near, far)]
+    assert got[0].tolist() == got[1].tolist() == pytest.approx([-1, 0, 1, -1, 0, 1], abs=1e-5)
+    by_score = [
+        group_relative(scores(torch.tensor(x)), rows(), scale=unbiased_std)[:, 0]
+        for x in (near, far)
+    ]
+    assert by_score[0].tolist() != pytest.approx(by_score[1].tolist(), abs=1e-2)

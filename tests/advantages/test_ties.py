@@ -17,6 +17,7 @@ from tandem.advantages.group import (
     unbiased_std,
 )
 from tandem.advantages.parts import by_part, gdpo
+from tandem.advantages.preference import win_rate
 
 ALL = {
     "grpo": partial(group_relative, scale=unbiased_std),
@@ -26,6 +27,7 @@ ALL = {
     "gpg": gpg,
     "maxrl": maxrl,
     "opo": opo,
+    "win_rate": win_rate,
 }
 SIZES, VALUES = (6, 7, 8, 11, 16), (0.1, 0.3, 0.35, 0.7, 10.1, 33.3, 100.1, 1234.567)
 

@@ -31,7 +31,7 @@ NFT, CRD, OPD = (
     ["model=tiny_flow", f"algorithm={name}"] for name in ("nft", "crd", "diffusion_opd")
 )
 TAUGHT = [*OPD, "algorithm.teachers.folders={others:teacher}"]
-OF_PICTURES_AS_A_WHOLE = "awm crd dgpo nft"
+OF_PICTURES_AS_A_WHOLE = "awm crd dgpo fpo nft"
 BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
 AMONG = "/among@algorithm.timestep_sampling.levels.among"
 SAMPLING = "algorithm/ema@algorithm.ema.sampling"

@@ -11,6 +11,7 @@ from flows import PRECISION, close
 from torch.nn.functional import softplus
 from torch.testing import assert_close
 
+from tandem.algorithm import decoupled
 from tandem.dynamics.path import x0_from_velocity
 from tandem.dynamics.regression import (
     by_sigma,
@@ -25,7 +26,9 @@ from tandem.losses.decoupled import dgpo, nft
 from tandem.losses.decoupled_centred import crd, of_update
 from tandem.losses.policy import nll, ppo
 from tandem.losses.preference import dpo, group_preference
+from tandem.losses.sequence import gspo, mean_log_ratio
 from tandem.metrics import own_metrics, reduce_metrics
+from tandem.types import DecoupledBatch
 
 DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 AWM = {
@@ -94,6 +97,26 @@ def test_awm_is_ppo(flow, case, weighting, dtype):
     value = mean_loss(loss, seen)
     assert_close(value.detach(), flow(f"{case}/loss"), **close(dtype))
     assert_close(gradient_of(value, own), flow(f"{case}/dloss_dv"), **near(dtype))
+
+
+def test_fpo_is_ppo_on_the_mean_over_levels_of_the_errors(axis):
+    """And so GSPO's ratio of a picture whose steps are its noise levels."""
+    error = axis("fpo/error").sqrt()[..., None].requires_grad_()
+    ones = torch.ones(2, 2, dtype=torch.float64)
+    batch = DecoupledBatch(
+        error=error, old_error=axis("fpo/old_error").sqrt()[..., None], sigma=ones / 2,
+        advantages=torch.tensor([[1.0], [-2.0]], dtype=torch.float64) * ones, mask=ones.bool(),
+        group=torch.arange(2),
+    )  # fmt: skip
+    seen = decoupled.likelihoods(batch, plain)
+    moved = (seen.old_logp - seen.logp).abs().max()
+    assert moved < axis("fpo/per_level_clamp"), "no level is clamped, and Tandem clamps none"
+    assert_close(mean_log_ratio(seen).exp()[:, 0], axis("fpo/ratio"), atol=1e-6, rtol=0)
+    value = mean_loss(partial(gspo, clip_low=0.05, clip_high=0.05), seen)
+    ratio = (axis("fpo/old_error").mean(1) - error[..., 0].square().mean(1)).exp()
+    want = -(ratio[0] - 2 * ratio[1]) / 2
+    assert_close(value, want.detach(), atol=1e-6, rtol=0)  # good within the clip, bad above it
+    assert_close(gradient_of(value, error), gradient_of(want, error), **EXACT)
 
 
 def test_the_penalties_of_awm_stand_beside_its_loss(flow):

@@ -6,8 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from records import rollout, scores
 from torch.testing import assert_close
 
+from tandem.advantages.group import group_relative, unbiased_std
 from tandem.rewards import Reward, Rewards, batched, groupwise, pairwise
 from tandem.types import Prompt
 
@@ -47,6 +49,17 @@ def test_a_score_is_the_mean_chance_to_win_in_one_order_and_in_both(declare):
     chance = torch.sigmoid(strength[:, None] - strength)
     want = (chance.sum(1) - chance.diagonal()) / 6
     assert_close(torch.tensor(numbers(bradley_terry, 7)[0]).double(), want)
+
+
+@pytest.mark.parametrize("declare", [pairwise, pairwise(both_orders=True)])
+def test_a_pairwise_judge_and_group_statistics_are_pref_grpo(axis, declare):
+    wins = axis("pref_grpo/wins")
+    judge = declare(lambda first, second, prompt: wins[int(first), int(second)])
+    rates = torch.tensor(numbers(judge, 3)[0], dtype=torch.float64)
+    assert_close(rates, axis("pref_grpo/win_rate"))
+    mask, group = torch.ones(3, 1, dtype=torch.bool), torch.zeros(3, dtype=torch.int64)
+    got = group_relative(scores(rates), rollout(mask, group), scale=unbiased_std)[:, 0]
+    assert_close(got, axis("pref_grpo/advantages"), atol=1e-6, rtol=0)
 
 
 def test_win_chances_of_a_group_have_mean_one_half():

@@ -1,12 +1,15 @@
-"""Preference advantages, +1 and -1 within a group: (Scores, Rollout) -> [B, T]."""
+"""Advantages by who beats whom within a group: (Scores, Rollout, *, numbers) -> [B, T]."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import TIE, spread_over_steps
-from tandem.contracts import register_adv_estimator
+from tandem.advantages.group import TIE, Scale, group_relative, spread_over_steps, unbiased_std
+from tandem.contracts import at_least, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
@@ -21,6 +24,37 @@ def preferred(scores: Scores, rollout: Rollout) -> Tensor:
     """
     usable = scores.scored & rollout.trained.any(1)
     return spread_over_steps(extremes(scores.total, usable, rollout.group), rollout.trained)
+
+
+# The share of its group that a sample beats, in place of its score (Pref-GRPO)
+@register_adv_estimator(compares="group")
+def win_rate(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    scale: Scale | None = unbiased_std,
+    eps: Annotated[float, at_least(0)] = 1e-6,
+) -> Tensor:
+    """`group_relative` of win rates: how far scores are apart within a group counts for nothing.
+
+    For rewards that judge samples one by one; one that compares them, such as
+    reward=judge_pairs, gives win rates by itself. Shape: [B, T]. Source: Pref-GRPO,
+    arXiv:2508.20751.
+    """
+    rates = win_rates(scores.total, scores.scored, rollout.group)
+    return group_relative(replace(scores, total=rates), rollout, scale=scale, eps=eps)
+
+
+def win_rates(score: Tensor, known: Tensor, group: Tensor) -> Tensor:
+    """The share of the other known rows of its group that a row beats, a tie half: [B].
+
+    0 of an unknown row, and of one that has nobody to beat.
+    """
+    rival = (group[:, None] == group) & known & known[:, None]
+    rival.fill_diagonal_(False)
+    lead = score[:, None] - score
+    won = torch.where(lead.abs() < TIE, 0, lead.sign()).add(1).div(2)
+    return (won * rival).sum(1) / rival.sum(1).clamp(min=1)
 
 
 def extremes(score: Tensor, usable: Tensor, group: Tensor) -> Tensor:
