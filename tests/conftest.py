@@ -21,6 +21,11 @@ pytest_plugins = ["reference_values", "durations"]
 torch.set_num_threads(1)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: some tests wait for a process or a clock."""
+    return 1 + os.cpu_count()
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 

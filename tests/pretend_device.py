@@ -243,10 +243,24 @@ def attempted(lines: Sequence[Sequence[str]]) -> dict:
         return {"failed": traceback.format_exc()[-3000:]}
 
 
+def mixed() -> dict:
+    """Waits for a number of the device, and the refusal of a tensor of the CPU beside one of it."""
+    with Device():
+        torch.ones(2, device="sim:0") + torch.ones(())  # a number of the CPU may be
+        int(torch.ones(2, device="sim:0").sum())
+        waits = sum(WAITS.values())
+        try:
+            torch.ones(2, device="sim:0") + torch.ones(2)
+        except Mixed:
+            return {"waits": waits, "refused": traceback.format_exc()}
+    return {"waits": waits, "refused": ""}
+
+
 def main(runs: dict[str, Sequence[Sequence[str]]]) -> None:
     """`python train.py` on the device, run after run; a line for each."""
     register()
     run_module.trainer_for = trainer_for
+    print("TOLD " + json.dumps(["mixed", mixed()]), flush=True)
     for name, lines in runs.items():
         print("TOLD " + json.dumps([name, attempted(lines)]), flush=True)
 

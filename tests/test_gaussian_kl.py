@@ -129,8 +129,10 @@ def test_the_reward_is_charged_and_the_metric_is_of_the_old_policy():
     assert metrics["actor/ref_kl"] == pytest.approx(old[MASK].mean().item(), rel=1e-12)
 
 
-def presets_with_a_kl():
-    """(name, algorithm, kernel) of the presets that have a KL of sampled steps on a flow."""
+@pytest.fixture(scope="module")
+def presets() -> dict:
+    """Name -> (algorithm, kernel) of the presets that have a KL of sampled steps on a flow."""
+    found = {}
     for name in sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml")):
         cfg = compose([f"algorithm={name}", "model=tiny_flow", "~recipe"])
         try:
@@ -139,30 +141,23 @@ def presets_with_a_kl():
             continue
         algorithm = build(cfg.algorithm)
         if float(algorithm.kl.coefficient) and not algorithm.reads_errors:
-            yield name, algorithm, kernel
-
-
-PRESETS = list(presets_with_a_kl())
-
-
-IN_LOSS = [preset for preset in PRESETS if isinstance(preset[1].kl, KLInLoss)]
+            found[name] = algorithm, kernel
+    return found
 
 
 @pytest.mark.parametrize("size", [1, 768])
-@pytest.mark.parametrize("preset", IN_LOSS, ids=[name for name, *_ in IN_LOSS])
-def test_the_kl_of_every_preset_is_the_closed_form(preset, size):
+def test_the_kl_of_every_preset_is_the_closed_form(presets, size):
     """Its gradient through the whole objective."""
-    _, algorithm, kernel = preset
-    policy, penalty = Velocities(kernel, size), algorithm.kl
-    rows = policy.rows()
-    rows = replace(rows, weights=algorithm.training_objective.weigh(MASK))
-    algorithm.training_objective(policy, rows).loss.backward()
-    loss = unwrap_partial(penalty.loss)[0]
-    assert_close(
-        policy.own.grad,
-        gradient_by_hand(policy, loss, penalty.coef, algorithm.weights(MASK)),
-        **EXACT,
-    )
+    for name, (algorithm, kernel) in presets.items():
+        if not isinstance(algorithm.kl, KLInLoss):
+            continue
+        policy, penalty = Velocities(kernel, size), algorithm.kl
+        rows = policy.rows()
+        rows = replace(rows, weights=algorithm.training_objective.weigh(MASK))
+        algorithm.training_objective(policy, rows).loss.backward()
+        loss = unwrap_partial(penalty.loss)[0]
+        want = gradient_by_hand(policy, loss, penalty.coef, algorithm.weights(MASK))
+        assert_close(policy.own.grad, want, **EXACT, msg=lambda said, name=name: f"{name}: {said}")
 
 
 @pytest.mark.parametrize("size", [1, 768])
@@ -184,8 +179,8 @@ def test_what_a_reward_pays_pulls_a_policy_gradient_as_the_kl_itself(kernel, siz
     assert_close(pull, gap / std.square(), rtol=1e-9, atol=1e-9)
 
 
-def test_presets_pay_their_kl_in_either_place():
-    kinds = {type(algorithm.kl) for _, algorithm, _ in PRESETS}
+def test_presets_pay_their_kl_in_either_place(presets):
+    kinds = {type(algorithm.kl) for algorithm, _ in presets.values()}
     assert kinds == {KLInLoss, KLInReward}
     in_loss = {"grpo", "flow_grpo", "tempflow_grpo", "flow_dppo"}
-    assert in_loss | {"ppo", "rloo", "reinforce_pp"} <= {name for name, *_ in PRESETS}
+    assert in_loss | {"ppo", "rloo", "reinforce_pp"} <= presets.keys()

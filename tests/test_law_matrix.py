@@ -7,7 +7,7 @@ import pytest
 from laws.bench import EXACT, names, preset
 from laws.gradients import kl_gradient
 from laws.invariance import one_rank, two_ranks
-from laws.matrix import LAWS, PAGE, page, reasons
+from laws.matrix import LAWS, PAGE, page, ticked
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
@@ -16,9 +16,9 @@ from tandem.config import build, compose
 from tandem.contracts import options_of, parts_of
 from tandem.legality.domains import refusal
 
-FOUND = reasons()
-KEPT = [key for key, reason in FOUND.items() if reason is None and key[1] != "ranks"]
-EXCUSED = [key for key, reason in FOUND.items() if reason and LAWS[key[1]].otherwise]
+HOLDS = ticked()
+KEPT = [key for key, holds in HOLDS.items() if holds and key[1] != "ranks"]
+EXCUSED = [key for key, holds in HOLDS.items() if not holds and LAWS[key[1]].otherwise]
 ESTIMATORS = [
     "auto",
     *(
@@ -84,13 +84,13 @@ def test_two_ranks_give_the_gradients_of_one_but_where_a_reason_says_not(name, o
     for rank in range(2):
         gradients, report = of_two_ranks[rank, name]
         assert len(gradients) == len(alone.gradients)
-        if FOUND[name, "ranks"]:
+        if not HOLDS[name, "ranks"]:
             pairs = zip(gradients, alone.gradients, strict=True)
             differ += any(abs(got - want.numpy()).max() > 1e-9 for got, want in pairs)
             continue
         assert_close(gradients, [gradient.numpy() for gradient in alone.gradients], **EXACT)
         assert_close(report, alone.report, **EXACT)
-    assert bool(FOUND[name, "ranks"]) == bool(differ)
+    assert HOLDS[name, "ranks"] == (not differ)
 
 
 @pytest.mark.system

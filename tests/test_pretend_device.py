@@ -1,14 +1,11 @@
 """Whole runs on a device that is none: no tensor of the CPU is in the way, no number another."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from device_runs import (
     KEPT,
     PAGE,
-    PROGRAM,
     RUNS,
     by_function,
     here,
@@ -72,17 +69,8 @@ def test_the_page_of_waits_is_of_the_counts_that_are_kept():
     assert PAGE.read_text(encoding="utf-8") == page(kept), "run `make waits`"
 
 
-def test_a_tensor_of_the_cpu_among_those_of_the_device_is_refused():
-    program = (
-        "import pretend_device as p, torch\n"
-        "p.register()\n"
-        "with p.Device():\n"
-        "    torch.ones(2, device='sim:0') + torch.ones(())\n"
-        "    int(torch.ones(2, device='sim:0').sum())\n"
-        "    assert sum(p.WAITS.values()) == 1\n"
-        "    torch.ones(2, device='sim:0') + torch.ones(2)\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=PROGRAM.parent
-    )
-    assert "Mixed: aten.add.Tensor: [(2,)] on the CPU" in ended.stderr and "line 7" in ended.stderr
+def test_a_tensor_of_the_cpu_among_those_of_the_device_is_refused(told_quickly):
+    told = told_quickly["mixed"]
+    assert told["waits"] == 1
+    assert "Mixed: aten.add.Tensor: [(2,)] on the CPU" in told["refused"]
+    assert 'torch.ones(2, device="sim:0") + torch.ones(2)\n' in told["refused"]

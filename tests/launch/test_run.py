@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
 from tandem.config import ConfigError, compose
-from tandem.launch.run import Result
+from tandem.launch.run import Result, stops
 from tandem.record import room
 
 pytestmark = pytest.mark.usefixtures("unpainted")
@@ -367,13 +367,14 @@ def test_two_ranks_learn_what_one_learns(straight, tmp_path):
     assert max((got[name] - want[name]).abs().max() for name in want) < 1e-5
 
 
-@pytest.mark.system
-def test_a_guard_ends_the_command_with_one_line(tmp_path):
-    done = command(f"run_dir={tmp_path / 'run'}", "reward=[target_length,exact_match]",
-                   "reward.target_length.weight=0", "guards.no_signal=1")  # fmt: skip
-    assert done.returncode == 3
-    assert "Traceback" not in done.stderr
-    assert "raise group_size or rollout.temperature" in done.stderr
+def test_a_guard_ends_the_command_with_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended, stops():
+        train(tmp_path / "run", "reward=[target_length,exact_match]",
+              "reward.target_length.weight=0", "guards.no_signal=1")  # fmt: skip
+    assert ended.value.code == 3
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert "raise group_size or rollout.temperature" in said
 
 
 def test_a_run_that_lost_its_checkpoints_is_not_begun_again_without_a_word(straight, tmp_path):

@@ -12,6 +12,7 @@ from laws.bench import names, preset
 from tandem.algorithm.algorithm import Algorithm
 
 PAGE = Path(__file__).parents[2] / "docs" / "laws.md"
+TICK = "✓"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +106,23 @@ def reasons() -> dict[tuple[str, str], str | None]:
     }
 
 
+def ticked() -> dict[tuple[str, str], bool]:
+    """Whether a law holds for a preset, as docs/laws.md says: no preset is built to know it."""
+    cells = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").split("\n")]
+    rows = [row for row in cells if len(row) == len(LAWS) + 1][1:]  # the first one has the laws
+    return {
+        (name, law): cell == TICK
+        for name, *held in rows
+        for law, cell in zip(LAWS, held, strict=True)
+    }
+
+
 def page() -> str:
     """docs/laws.md."""
     found = reasons()
     notes = {text: f"{i + 1}" for i, text in enumerate(dict.fromkeys(filter(None, found.values())))}
     rows = [
-        f"| {name} | {' | '.join(notes.get(found[name, law], '✓') for law in LAWS)} |"
+        f"| {name} | {' | '.join(notes.get(found[name, law], TICK) for law in LAWS)} |"
         for name in names()
     ]
     return "\n".join(
