@@ -13,6 +13,7 @@ from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.launch.assembly import assemble
 from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.language.tiny_lm import tiny_lm
 
 PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"
 PRESETS = sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*.yaml"))
@@ -24,8 +25,12 @@ MODELS = {
 }
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
 PAIRS = {"tiny_lm": "sort_pairs", "tiny_flow": "shapes_pairs"}
-TAUGHT = ("diffusion_opd",)
-ON_FRESH_SAMPLES = {"gpg", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
+TAUGHT = [
+    name
+    for name in PRESETS
+    if "override teachers" in (conf_folder() / "algorithm" / f"{name}.yaml").read_text()
+]
+ON_FRESH_SAMPLES = {"gpg", "opd", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
 YES = "✓"
 
 INTRODUCTION = """# Which algorithm trains which model, under which dynamics
@@ -50,6 +55,8 @@ def write_world(folder: Path) -> Path:
     write_pipeline(folder / "sd3_teacher", seed=1)
     adapter = TinyFlow(seed=1)
     adapter.save(adapter.load(None, None), folder / "tiny_flow")
+    for part in tiny_lm(seed=1):
+        part.save_pretrained(folder / "tiny_lm")
     words = [f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in "abcdefgh"]
     (folder / "prompts.txt").write_text("\n".join(words))
     return folder
@@ -59,7 +66,7 @@ def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
     """The command line of a cell."""
     own = [f"model={model}", f"algorithm={preset}", f"dynamics={dynamics}", "~recipe"]
     if preset in TAUGHT:
-        teacher = {"sd3_5_medium": "sd3_teacher"}.get(model, "tiny_flow")
+        teacher = {"sd3_5_medium": "sd3_teacher"}.get(model, model)
         own.append(f"algorithm.teachers.folders={{others: {world / teacher}}}")
     if model == "sd3_5_medium":
         sizes = ("resolution=16", "max_sequence_length=16")

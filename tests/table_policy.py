@@ -41,6 +41,7 @@ class TablePolicy(Policy):
         # Of the token before; without a critic nobody trains them.
         self.values = nn.Parameter(torch.zeros(vocab, dtype=dtype), requires_grad=critic)
         self.register_buffer("reference", 0.3 * noise.flip(0))
+        self.register_buffer("teacher", 0.8 * noise.roll(1, dims=1))
         self.vocab, self.steps = vocab, steps
         self.sampling = Sampling(max_new_tokens=steps)
         self.rows_seen: list[int] = []
@@ -102,6 +103,8 @@ class TablePolicy(Policy):
             known["old_logp"] = self.logp_under(rollout.sample, self.table.detach())
         if "ref_logp" in needs:
             known["ref_logp"] = self.logp_under(rollout.sample, self.reference)
+        if "teacher_logp" in needs:
+            known["teacher_logp"] = self.logp_under(rollout.sample, self.teacher)
         if "old_values" in needs:
             known["old_values"] = self.values.detach()[rollout.sample.before]
         if "old_kl_to_ref" in needs:

@@ -59,7 +59,7 @@ class Prompt:
 # Segments of a sample that is written and then painted; `segment` holds the place in this list.
 TEXT, PICTURE = SEGMENTS = ("text", "picture")
 
-PER_SAMPLE = ("group", "length", "truncated", "key", "baseline")
+PER_SAMPLE = ("group", "length", "truncated", "key", "baseline", "taught")
 PER_STEP = (
     "behaviour_logp",
     "version_gap",
@@ -69,6 +69,7 @@ PER_STEP = (
     "ref_logp",
     "old_kl_to_ref",
     "old_values",
+    "teacher_logp",
 )
 
 
@@ -87,6 +88,7 @@ class Rollout:
     truncated: Tensor  # [B] bool: the step limit ended the sample, not the policy
     key: Tensor | None = None  # [B] int64 of the draws that made the row; None: nobody drew
     baseline: Tensor | None = None  # [B] bool: compared with, never trained; None: there is none
+    taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all, if there is one
     behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
     version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
     entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
@@ -98,6 +100,7 @@ class Rollout:
     # [B, T] log old - log reference, nats of a token or of a denoising step as a whole
     old_kl_to_ref: Tensor | None = None
     old_values: Tensor | None = None  # [B, T] the critic's, before the update
+    teacher_logp: Tensor | None = None  # [B, T] under the teacher of the row's source
 
     def __post_init__(self) -> None:
         batch, steps = self.mask.shape
@@ -184,8 +187,10 @@ class CoupledBatch:
     values: Tensor | None = None  # [B, T]; carries the gradient
     old_values: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T] what the values should be
+    teacher_logp: Tensor | None = None  # [B, T]
     key: Tensor | None = None  # [B] int64 of the draws that made the row
     baseline: Tensor | None = None  # [B] bool: rows that are only compared with
+    taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all of them
     transition: Transition | None = None  # of Gaussian steps
     segment: Tensor | None = None  # [B, T] int8 place in SEGMENTS; None: steps of one kind
 
@@ -245,6 +250,12 @@ class Summary:
     advantages: Tensor  # [B, T]
     mask: Tensor  # [B, T] bool
     group: Tensor  # [B] int64
+
+
+def taught_steps(record: Rollout | CoupledBatch) -> Tensor:
+    """[B, T] bool: the trained steps that a teacher judges."""
+    taught = record.taught
+    return record.trained if taught is None else record.trained & taught[:, None]
 
 
 def mask_without(rows: Tensor | None, mask: Tensor) -> Tensor:

@@ -32,6 +32,8 @@ NFT, CRD, OPD = (
 )
 TAUGHT = [*OPD, "algorithm.teachers.folders={others:teacher}"]
 OF_PICTURES_AS_A_WHOLE = "awm crd dgpo fpo nft"
+BY_TOKENS = ["algorithm/teachers=tokens", TAUGHT[-1]]
+JUDGED = "from_teacher g_opd minillm_long task_and_teacher"
 BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
 AMONG = "/among@algorithm.timestep_sampling.levels.among"
 SAMPLING = "algorithm/ema@algorithm.ema.sampling"
@@ -40,6 +42,10 @@ BESIDE = {
     **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
     **{f"algorithm={name}": FLOW for name in f"{OF_FLOWS} {OF_PICTURES_AS_A_WHOLE}".split()},
     "algorithm=diffusion_opd": TAUGHT[::2],
+    "algorithm=opd": TAUGHT[2:],
+    **{f"algorithm/advantage={name}": BY_TOKENS for name in JUDGED.split()},
+    "algorithm/teachers=velocities": TAUGHT,
+    "algorithm/teachers=tokens": ["algorithm=opd", *TAUGHT[2:]],
     # What CRD says of its own ramp goes with the ramp.
     **{f"{SAMPLING}={name}": CRD for name in ("copied", "linear")},
     "algorithm/loss=nft": NFT,

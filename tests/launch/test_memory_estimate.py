@@ -211,3 +211,19 @@ def test_a_model_that_cannot_be_read_is_one_line(tmp_path):
 def test_a_model_of_pictures_is_refused():
     with pytest.raises(ValueError, match=r"^estimate=true: model=tiny_flow makes pictures"):
         tandem.train("model=tiny_flow", "estimate=true")
+
+
+def test_teachers_are_counted_each_once_and_whole(tmp_path):
+    model, tokenizer = medium(vocabulary=40)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    words = (
+        "algorithm=opd",
+        f"algorithm.teachers.folders={{sort: {tmp_path}, others: {tmp_path}}}",
+    )
+    cfg = composed({"algorithm.teachers.dtype": "bfloat16"}, *words)
+    policy, request = build(cfg.model), build(cfg.algorithm).request(build(cfg.rollout))
+    parts = footprint(policy, request, work_of(cfg, check(cfg), 1))
+    (teachers,) = (part for part in parts if part.name == "teachers")
+    assert teachers.size == 2 * sum(parameter.numel() for parameter in model.parameters())
+    assert not teachers.shared, "every rank has them whole"

@@ -63,7 +63,8 @@ TAUGHT = ["algorithm.teachers.folders={others:teacher}"]  # the policy here has 
 def _built(name: str) -> Algorithm:
     flow = name in OF_FLOWS or of_errors(conf_folder() / "algorithm" / f"{name}.yaml")
     model = ["model=tiny_flow"] if flow else []
-    taught = TAUGHT if name == "diffusion_opd" else []
+    text = (conf_folder() / "algorithm" / f"{name}.yaml").read_text(encoding="utf-8")
+    taught = TAUGHT if "override teachers" in text else []
     return build(compose([f"algorithm={name}", "~recipe", *model, *taught]).algorithm)
 
 

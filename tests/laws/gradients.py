@@ -110,6 +110,7 @@ def temperature(algorithm: Algorithm) -> None:
     """Sampler and trainer divide the logits by one number, and guards tell if they do not."""
     cool = Sampling(max_new_tokens=8, temperature=COOL)
     policy = trained(small(algorithm.needs, sampling=cool))  # at random weights logits are alike
+    policy.teachers = Doubter()
     quick = {"policy": lambda: policy, "epochs": 1, "lr": 0.0}
     guards = Guards(no_signal=99, max_missing_rewards=1.0)
     bench = Bench(algorithm, Setting(guards=guards, **quick)).go()
@@ -126,6 +127,13 @@ def temperature(algorithm: Algorithm) -> None:
     policy.sampler.fill_(-1)
     with pytest.raises(Stop, match="temperature"):
         Bench(warm, Setting(guards=guards, **quick)).go()
+
+
+class Doubter:
+    """A teacher who thinks every token less likely than its student does."""
+
+    def logp(self, rollout: Rollout) -> Tensor:
+        return rollout.old_logp - 1.0
 
 
 @torch.no_grad()

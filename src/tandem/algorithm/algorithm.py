@@ -16,7 +16,7 @@ from tandem.algorithm.decoupled import Decoupled
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.algorithm.segments import Segmented
-from tandem.contracts import at_least, facts_of, positive, unwrap_partial
+from tandem.contracts import at_least, facts_of, iterate_innermost, positive, unwrap_partial
 from tandem.contracts.outputs import ADVANTAGE, RETURNS
 from tandem.contracts.stateful import StatefulComponent
 from tandem.dynamics.decays import EmaSchedule
@@ -28,9 +28,9 @@ from tandem.losses.reduction import token_mean
 from tandem.losses.segments import Segment
 from tandem.metrics import advantage_metrics
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.flow.teachers import TeacherConfig
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import BY_ITSELF, Request
+from tandem.policies.teachers import Teachers
 from tandem.types import OF_SNAPSHOTS, CoupledBatch, Rollout, Scores
 
 ON_ERRORS = ("denoising", "distillation")  # objectives of velocity errors
@@ -101,16 +101,20 @@ class Algorithm:
     rollout_weights_start: Annotated[int, at_least(0)] = (
         0  # updates before which the live weights sample all the same
     )
-    # Of the states that the policy comes to; for algorithm=diffusion_opd.
-    teachers: TeacherConfig | None = None
     # Of samples that are written and then painted, by name; none: samples are of one kind.
     segments: Mapping[str, Segment] = field(default_factory=dict)
+    teachers: Teachers | None = None  # of distillation: they judge the states that are come to
 
     shapes_scores: bool = field(init=False)  # whether truncation is treated as anything
+    # Whether scores decide what is learnt; else a teacher does, and they are logged.
+    learns_from_scores: bool = field(init=False)
 
     def __post_init__(self) -> None:
         neutral = facts_of(self.truncation_handling).neutral
         object.__setattr__(self, "shapes_scores", not neutral)
+        estimators = [part for _, part in iterate_innermost(self.advantage, "")]
+        taught = facts_of(self.loss).taught or all(facts_of(part).taught for part in estimators)
+        object.__setattr__(self, "learns_from_scores", not taught)
 
     @cached_property
     def training_objective(self) -> Objective:

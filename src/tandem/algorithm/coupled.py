@@ -16,7 +16,7 @@ from tandem.experience import Experience
 from tandem.losses import importance
 from tandem.losses.kl import k2_of, k3_of
 from tandem.metrics import Max, Metric, masked_mean
-from tandem.types import CoupledBatch, Evidence, Rollout, map_fields
+from tandem.types import CoupledBatch, Evidence, Rollout, map_fields, taught_steps
 
 
 class CoupledPolicy(Protocol):
@@ -69,6 +69,7 @@ class Coupled(Objective):
             "values": evidence.values,
             "old_values": rollout.old_values,
             "returns": rows.returns,
+            "teacher_logp": rollout.teacher_logp,
             "transition": evidence.transition,
             "segment": rollout.segment,
         }
@@ -81,6 +82,7 @@ class Coupled(Objective):
             group=rollout.group,
             key=rollout.key,
             baseline=rollout.baseline,
+            taught=rollout.taught,
             **inside,
         )
         old_logp = OLD_POLICY.ask(self.old_policy, batch, mask=batch.mask)
@@ -94,6 +96,8 @@ class Coupled(Objective):
         """
         batch = replace(batch, mask=batch.mask & counted(rows))
         metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
+        if batch.teacher_logp is not None:
+            metrics |= teacher_metrics(batch)
         if KL in self.terms:
             penalty = self.terms[KL].loss(batch, *found(rows, KL))
             metrics["actor/kl_penalty"] = masked_mean(penalty, batch.mask)
@@ -165,6 +169,12 @@ def reference_metrics(
         return {}
     mean = masked_mean(kl, batch.mask)
     return {"actor/grpo_kl": mean, "actor/ref_kl": mean}
+
+
+def teacher_metrics(batch: CoupledBatch) -> dict[str, Metric]:
+    """The reverse KL to the teacher, nats per step: estimated from the tokens that were sampled."""
+    distance = batch.old_logp - batch.teacher_logp
+    return {"actor/teacher_distance": masked_mean(distance, taught_steps(batch))}
 
 
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:

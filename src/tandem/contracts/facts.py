@@ -45,6 +45,8 @@ class Facts:
     rising: Sequence[tuple[str, str]] = ()  # numbers of which the first must be below the second
     metrics: Callable | None = None  # (record, *, numbers of the component) -> {name: Metric}
     neutral: bool = False  # it leaves all as it is
+    # Of losses and advantages: a teacher says what is learnt, and no score.
+    taught: bool = False
 
     # Of losses, penalties too.
     zero_at_zero_advantage: bool = False  # value and gradient of a row whose advantages are all 0

@@ -18,15 +18,13 @@ from tandem.config.overrides import parse
 from tandem.data import Data
 from tandem.launch.ranks import made_by_first
 from tandem.launch.warm_start_key import FILE, MadeOf, made_of, reason
-from tandem.policies.flow.teachers import weights_of
+from tandem.policies.flow.teachers import TRANSFORMER
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.lora import Lora
-from tandem.record.run_record import CONFIG
 from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
 from tandem.training.collect import GIVEN
 
-TRANSFORMER = "transformer/config.json"  # of a pipeline
 CONFIGS = ("config.json", TRANSFORMER)  # the first of a language model
 
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
@@ -96,24 +94,14 @@ def finished_model(run_dir: Path) -> Path:
 
 
 def check_teachers(cfg: DictConfig) -> None:
-    """Each has its transformer: in a finished run, or in a folder in diffusers' layout."""
-    for source, folder in (OmegaConf.select(cfg, "algorithm.teachers.folders") or {}).items():
-        if (weights_of(folder) / TRANSFORMER).is_file():
-            continue
-        place, given = Path(folder).expanduser(), f"algorithm.teachers.folders.{source}={folder}"
-        if not place.is_dir():
-            fault = "there is no such folder"
-        elif (place / CONFIG).is_file() and not (place / "model").is_dir():
-            raise ConfigError(
-                f"{given}: there is no model/ in this run; finish it first: python train.py "
-                f"resume={folder}"
-            )
-        else:
-            fault = f"there is no {TRANSFORMER} in it"
-        raise ConfigError(
-            f"{given}: {fault}; give the directory of a finished run of a flow, or a folder in "
-            "diffusers' layout"
-        )
+    """Each can be loaded, as far as a look at it tells."""
+    node = OmegaConf.select(cfg, "algorithm.teachers")
+    if node is None:
+        return
+    try:
+        build(node).check()
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def has_model(run_dir: Path) -> bool:

@@ -18,6 +18,7 @@ from tandem.legality import (
     samples,
     staleness,
     steps,
+    teachers,
     updates,
 )
 from tandem.legality.case import Case, Part
@@ -25,6 +26,7 @@ from tandem.legality.case import Case, Part
 RULES = (
     *domains.RULES,
     *pictures.RULES,
+    *teachers.RULES,
     *devices.RULES,
     *advantages.RULES,
     *updates.RULES,

@@ -17,7 +17,7 @@ OF_TEACHERS = {"std", "velocity_gain"}  # of the steps at which a teacher is ask
 # Settings that only those read who train on whole pictures, or on what a teacher says.
 OF_PICTURES = (
     *("timestep_sampling", "ema", "rollout_weights", "rollout_weights_start"),
-    *("teachers", "ema_kl"),
+    "ema_kl",
 )
 
 
@@ -56,34 +56,6 @@ def distances_are_of_fresh_noise(case: Case) -> Iterator[str]:
                 f"algorithm.{group}: {name_of(part)} reads velocity errors, and under "
                 f"algorithm.objective={objective} there are none; set algorithm.{group}.coef=0"
             )
-
-
-def teachers_are_asked(case: Case) -> Iterator[str]:
-    """algorithm.teachers belongs to algorithm.objective=distillation, which needs them."""
-    objective, teachers = case.algorithm.objective, case.algorithm.teachers
-    if objective != "distillation":
-        if teachers is not None:
-            yield (
-                f"algorithm.teachers are not asked under algorithm.objective={objective}; set "
-                "distillation"
-            )
-        return
-    if teachers is None:
-        yield (
-            "algorithm.objective=distillation needs algorithm.teachers.folders; see "
-            "algorithm=diffusion_opd"
-        )
-    if case.is_offline:
-        yield (
-            "algorithm.objective=distillation judges states that are sampled, and here rows are "
-            "given"
-        )
-    if case.plan.dynamics.solver is not None:
-        yield (
-            "algorithm.objective=distillation: a solver keeps no states to ask a teacher about; "
-            "set "
-            "dynamics/solver=euler"
-        )
 
 
 def velocities_are_taught_without_noise(case: Case) -> Iterator[str]:
@@ -227,7 +199,6 @@ def _penalties(case: Case) -> dict[str, Callable]:
 RULES = (
     losses_see_what_they_read,
     distances_are_of_fresh_noise,
-    teachers_are_asked,
     velocities_are_taught_without_noise,
     drift_is_of_log_probabilities,
     snapshots_are_kept,

@@ -13,8 +13,8 @@ from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:
     from tandem.policies.flow.records import FlowSampling
-    from tandem.policies.flow.teachers import TeacherConfig
     from tandem.policies.language.records import Sampling
+    from tandem.policies.teachers import Teachers
 
 BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 
@@ -32,7 +32,7 @@ class Request:
         BY_ITSELF  # algorithm.timestep_sampling: the noise levels of whole pictures
     )
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
-    teachers: TeacherConfig | None = None
+    teachers: Teachers | None = None
     precision: Precision = FULL  # of forward passes
 
     # Whether pictures are trained as a whole, at fresh noise, whatever path led to them.

@@ -233,7 +233,8 @@ class PostTraining(LightningHooks):
             failed = torch.tensor(sum(failures(faults).values()))
             self.report["reward/faults"] = distributed.all_sum(failed).item()
         self.guards.check_missing(metrics["reward/missing"], faults)
-        flat = metrics.get("reward/frac_zero_std", 0.0) == 1.0
+        ties = metrics.get("reward/frac_zero_std", 0.0) == 1.0
+        flat = ties and self.algorithm.learns_from_scores
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)
         # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.

@@ -16,6 +16,7 @@ from tandem.policies.engines.protocol import Engine
 from tandem.policies.engines.weight_files import WeightFiles
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.logprob import TokenLogProbComputer
+from tandem.policies.language.pretrained import vocabulary_of
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.policies.weights import Precision, all_gathered
@@ -66,7 +67,7 @@ class EngineMixin(Policy):
 
     @property
     def vocabulary(self) -> int:
-        return self.model.config.get_text_config().vocab_size
+        return vocabulary_of(self.model)
 
     @property
     def files(self) -> WeightFiles:

@@ -15,24 +15,36 @@ from tandem.contracts import between
 from tandem.dynamics.regression import part_of
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.velocity_model import VelocityModel
+from tandem.policies.teachers import Teachers, rows_by_teacher, weights_of
 from tandem.policies.weights import Precision
 from tandem.types import Prompt
 
-OTHERS = "others"  # the teacher of every source that has none of its own
+TRANSFORMER = "transformer/config.json"  # of a pipeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherConfig:
-    """Who teaches what, and where on the way from noise to a picture."""
+@dataclass(frozen=True, kw_only=True)
+class TeacherConfig(Teachers):
+    """Who teaches what, and where on the way from noise to a picture.
 
-    # Source, or "others" -> a run directory, or a folder in diffusers' layout.
-    folders: Mapping[str, str]
+    A teacher is a run directory, or a folder in diffusers' layout.
+    """
+
+    of_texts = False
+
     # Of the denoising steps, from the first on, at which they are asked.
     fraction: Annotated[float, between(0, 1, open_low=True)] = 0.99
 
-    def __post_init__(self) -> None:
-        if not self.folders:
-            raise ValueError("algorithm.teachers.folders={}: name one folder or more")
+    def check(self) -> None:
+        for source, folder in self.folders.items():
+            if (weights_of(folder) / TRANSFORMER).is_file():
+                continue
+            self.check_run(source)
+            there = Path(folder).expanduser().is_dir()
+            fault = f"there is no {TRANSFORMER} in it" if there else "there is no such folder"
+            raise ValueError(
+                f"{self.given(source)}: {fault}; give the directory of a finished run of a flow, "
+                "or a folder in diffusers' layout"
+            )
 
     def kept(self, steps: int) -> range:
         """The denoising steps from which a student and its teacher are compared."""
@@ -47,7 +59,7 @@ class TeacherConfig:
         """
         fields = {}
         for source, folder in self.folders.items():
-            given = f"algorithm.teachers.folders.{source}={folder}"
+            given = self.given(source)
             own = copy.copy(adapter)  # an adapter remembers the folder that it loaded last
             try:
                 network = own.load(str(weights_of(folder)), dtype).requires_grad_(False).eval()
@@ -73,29 +85,10 @@ class TeacherModels:
     ) -> Iterator[tuple[VelocityModel, Tensor]]:
         """Each teacher that is asked, by now on that device, and the places of its prompts there:
         [n] int64."""
-        sources = [self._of_source(prompt) for prompt in prompts]
-        for source in dict.fromkeys(sources):
-            places = [i for i, other in enumerate(sources) if other == source]
+        for source, places in rows_by_teacher(prompts, self.fields):
             self.fields[source].network.to(device)
             yield self.fields[source], torch.tensor(places, device=device)
-
-    def _of_source(self, prompt: Prompt) -> str:
-        """The most particular name that fits: the source, its data set, then all others."""
-        names = (prompt.source, prompt.source.partition("/")[0], OTHERS)
-        found = next((name for name in names if name in self.fields), None)
-        if found is None:
-            raise ValueError(
-                f"nobody teaches the prompts of {prompt.source}: algorithm.teachers.folders has "
-                f"{', '.join(self.fields)}; name a folder for it, or one for {OTHERS}"
-            )
-        return found
 
 
 def _sized(adapter: Adapter) -> str:
     return " x ".join(map(str, adapter.latent_shape))
-
-
-def weights_of(folder: str) -> Path:
-    """What a run leaves in its directory, or the folder itself."""
-    place = Path(folder).expanduser()
-    return place / "model" if (place / "model").is_dir() else place

@@ -22,6 +22,7 @@ from tandem.policies.language.prefix import Prefix, shared
 from tandem.policies.language.pretrained import (
     Numerics,
     logits_are_head_of_trunk,
+    vocabulary_of,
 )
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import Layout, padded
@@ -125,6 +126,9 @@ class TokenLogProbComputer:
         self.model, self.numerics, self.memory = model, numerics, memory
         self.precision = precision
         self.splits = logits_are_head_of_trunk(model)
+        # Hidden states [N, H] to logits [N, V].
+        self.head = model.get_output_embeddings() if self.splits else nn.Identity()
+        self.vocabulary = self.head.weight.shape[0] if self.splits else vocabulary_of(model)
         # Called below the adapters' wrapper: they live inside the layers.
         self.trunk = Trunk(model.get_decoder() if self.splits else model, numerics)
         self.critic = critic
@@ -149,12 +153,11 @@ class TokenLogProbComputer:
         places = TokenIndex.of(sample, mask)
         layout = self.layout_of(sample, places.read(len(mask)))
         states = places.gather(self.forward(layout), layout.start)
-        head = self.model.get_output_embeddings() if self.splits else nn.Identity()
         numbers = token_logp(
             states,
-            head,
+            self.head,
             places,
-            vocabulary=head.weight.shape[0] if self.splits else states.shape[-1],
+            vocabulary=self.vocabulary,
             logit_budget=self.memory.logits,
             also=[name for name in ALSO if name in needs],
         )

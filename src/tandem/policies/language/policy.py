@@ -36,6 +36,7 @@ from tandem.policies.language.records import (
     TokenSample,
 )
 from tandem.policies.language.rows import as_rollout, check_room, encode_examples
+from tandem.policies.language.teachers import TeacherModels
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.request import Request
 from tandem.policies.weights import (
@@ -54,7 +55,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
-FILLED = ("old_logp", "old_values", "ref_logp")  # by `complete`, if they are read and not given
+FILLED = (
+    "old_logp",
+    "old_values",
+    "ref_logp",
+    "teacher_logp",
+)  # by `complete`, if they are read and not given
 OF_KL = frozenset({"old_logp", "ref_logp"})  # what the KL of a token that was taken is made of
 PROVIDES = frozenset(
     {*FILLED, "old_kl_to_ref", "behaviour_logp", "key", "entropy", "likeliest", "values"}
@@ -101,6 +107,7 @@ class LanguagePolicy(EngineMixin):
         self.memory = ChunkLimits(logits=logit_budget, tokens=token_budget)
         self.reference: TokenLogProbComputer | None = None
         self.critic: Critic | None = None
+        self.teachers: TeacherModels | None = None
 
     def describe(self, request: Request) -> Description:
         return Description(kind="tokens", provides=PROVIDES)
@@ -129,6 +136,8 @@ class LanguagePolicy(EngineMixin):
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
             self.reference = TokenLogProbComputer(frozen, **own)
+        if request.teachers is not None:
+            self.teachers = request.teachers.load(self)
         self.exact = self.precision.is_exact(self.network)
         if self.numerics.liger:  # after all that is copied, or judged on the CPU
             frozen = None if self.reference is None else self.reference.model
@@ -247,6 +256,8 @@ class LanguagePolicy(EngineMixin):
                 rollout = self._remember(rollout, wanted)
             if "ref_logp" in wanted:
                 rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
+            if "teacher_logp" in wanted:
+                rollout = replace(rollout, teacher_logp=self.teachers.logp(rollout))
             if "old_kl_to_ref" in needs:
                 rollout = replace(rollout, old_kl_to_ref=rollout.old_logp - rollout.ref_logp)
             if self.supply is not None and rollout.behaviour_logp is not None:

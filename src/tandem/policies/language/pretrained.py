@@ -46,20 +46,22 @@ class Pretrained(NamedTuple):
 Build = Callable[[], tuple[nn.Module, Any]]
 
 
-def pretrained(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
-    """Model in eval mode and tokenizer; `path` wins over `build`.
+def pretrained(
+    path: str | None, build: Build | None, numerics: Numerics, *, key: str = "model.path"
+) -> Pretrained:
+    """Model in eval mode and tokenizer; `path` wins over `build`. `key`: the setting of the path.
 
     Raises ValueError where both are null.
     """
     hide_bars()
     if path is not None:
-        loaded = from_path(path, numerics)
+        loaded = from_path(path, numerics, key=key)
     elif build is not None:
         loaded = built(build, numerics)
     else:
         raise ValueError("model.path is null: give a folder or a hub name, such as Qwen/Qwen3-0.6B")
     align(loaded.model)
-    check_memory(loaded.model)
+    check_memory(loaded.model, key)
     return Pretrained(ready(loaded.model, numerics), loaded.tokenizer)
 
 
@@ -73,15 +75,15 @@ def built(build: Build, numerics: Numerics) -> Pretrained:
     return Pretrained(model, tokenizer)
 
 
-def from_path(path: str, numerics: Numerics) -> Pretrained:
+def from_path(path: str, numerics: Numerics, *, key: str) -> Pretrained:
     """Whatever cannot be loaded is one line that names the setting.
 
     It is raised as a ValueError.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    place = locate(path, key="model.path")
-    refuse_pickles(place, key="model.path", kind="transformers.AutoModelForCausalLM")
+    place = locate(path, key=key)
+    refuse_pickles(place, key=key, kind="transformers.AutoModelForCausalLM")
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
@@ -95,28 +97,28 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
             output_loading_info=True,
         )
     except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
-        raise ValueError(f"model.path={path} cannot be loaded: {shorten_error(error)}") from None
-    check_whole(path, tokenizer, report["missing_keys"])
+        raise ValueError(f"{key}={path} cannot be loaded: {shorten_error(error)}") from None
+    check_whole(f"{key}={path}", tokenizer, report["missing_keys"])
     return Pretrained(model, tokenizer)
 
 
-def check_whole(path: str, tokenizer: Any, missing: set[str]) -> None:
+def check_whole(given: str, tokenizer: Any, missing: set[str]) -> None:
     """transformers makes up what is missing, without a word or with a mere warning.
 
     Raises ValueError for it.
     """
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
-        raise ValueError(f"model.path={path} holds no tokenizer; save one beside the model")
+        raise ValueError(f"{given} holds no tokenizer; save one beside the model")
     if missing:
         names = ", ".join(sorted(missing)[:3])
-        raise ValueError(f"model.path={path} lacks {len(missing)} weights, such as {names}")
+        raise ValueError(f"{given} lacks {len(missing)} weights, such as {names}")
 
 
-def check_memory(model: nn.Module) -> None:
+def check_memory(model: nn.Module, key: str) -> None:
     """Raise ValueError for a model that keeps no past_key_values."""
     if "past_key_values" not in arguments(type(model)):
         raise ValueError(
-            f"model.path: {type(model).__name__} keeps no past_key_values, and sampling needs them"
+            f"{key}: {type(model).__name__} keeps no past_key_values, and sampling needs them"
         )
 
 
@@ -159,6 +161,11 @@ def without_dropout(config: Any) -> Any:
             if "drop" in name and isinstance(value, float):
                 setattr(part, name, 0.0)
     return config
+
+
+def vocabulary_of(model: nn.Module) -> int:
+    """How many tokens it has logits of."""
+    return model.config.get_text_config().vocab_size
 
 
 def positions(model: nn.Module) -> int | None:

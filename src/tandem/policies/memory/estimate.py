@@ -78,7 +78,15 @@ def of_weights(outline: MetaModel) -> list[Part]:
     if outline.critic is not None:
         own = list(outline.critic.parameters())
         parts.append(_held("critic", size_of(own), counted(own), "set model.critic=head"))
-    return parts
+    return [*parts, *of_teachers(outline)]
+
+
+def of_teachers(outline: MetaModel) -> list[Part]:
+    """Every device has them whole."""
+    own = [p for network in outline.teachers for p in network.parameters()]
+    lower = "set algorithm.teachers.dtype=bfloat16, or choose a smaller one"
+    part = Part(name="teachers", size=size_of(own), says=counted(own), lower=lower)
+    return [part] if own else []
 
 
 def narrower(outline: MetaModel) -> str:

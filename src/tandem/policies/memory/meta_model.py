@@ -18,6 +18,7 @@ from tandem.policies.language.logprob import ALSO, TokenIndex, token_logp
 from tandem.policies.language.pretrained import positions, recompute_activations
 from tandem.policies.lora import adapted
 from tandem.policies.memory.tracker import Peak, fuse_attention
+from tandem.policies.teachers import weights_of
 
 if TYPE_CHECKING:
     from tandem.policies.language.policy import LanguagePolicy
@@ -54,6 +55,7 @@ class MetaModel:
         fuse_attention(model)
         kind = policy.kind_of_critic
         self.critic = critic_of(model, kind, splits=True) if "values" in self.needs else None
+        self.teachers = teachers_of(policy, request)
         self.base = list(model.parameters())
         if policy.lora is not None:
             adapted(model, policy.lora, seed=0)
@@ -151,16 +153,29 @@ class MetaModel:
         return critic.head(states.to(critic.head.weight.dtype)).sum()
 
 
-def configured(path: str, dtype: torch.dtype | None) -> nn.Module:
+def teachers_of(policy: LanguagePolicy, request: Request) -> list[nn.Module]:
+    """The networks of the teachers, each once."""
+    if request.teachers is None:
+        return []
+    dtype = DTYPES.get(request.teachers.dtype or policy.numerics.dtype)
+    named = {folder: source for source, folder in request.teachers.folders.items()}
+    with torch.device("meta"):
+        return [
+            configured(str(weights_of(folder)), dtype, key=f"algorithm.teachers.folders.{source}")
+            for folder, source in named.items()
+        ]
+
+
+def configured(path: str, dtype: torch.dtype | None, *, key: str = "model.path") -> nn.Module:
     """A model as its config.json describes it. Raises ValueError for a folder without one."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(locate(path, key="model.path"), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(locate(path, key=key), trust_remote_code=False)
     except (ValueError, OSError) as error:
         raise ValueError(
             f"{str(error).splitlines()[0]} (an estimate needs a config.json and no weights: "
-            "model.path=FOLDER)"
+            f"{key}=FOLDER)"
         ) from None
     given = (config.dtype or torch.float32) if dtype is None else dtype
     return AutoModelForCausalLM.from_config(config, dtype=given, trust_remote_code=False)

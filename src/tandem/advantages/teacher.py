@@ -1,0 +1,86 @@
+"""Advantages of a teacher, [B, T]: how much likelier it thinks the tokens that were sampled.
+
+No score is read, nor is a group compared: the log-ratio to a teacher has a zero of its own, and a
+baseline or a division by the std would move it. `algorithm/advantage=task_and_teacher` adds the
+advantage of a task, whose statistics are those of the task alone.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from tandem.advantages.temporal import discount, return_to_go
+from tandem.contracts import between, fraction, positive, register_adv_estimator
+from tandem.types import Rollout, Scores, taught_steps
+
+OF_FLOWS = (
+    "a teacher of flows tells velocities, and no log-probability of a step; set "
+    "algorithm=diffusion_opd"
+)
+OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}
+READS = {"teacher_logp", "old_logp"}
+
+
+# How much likelier a teacher thinks each token: sampled reverse KL (on-policy distillation)
+@register_adv_estimator(reads=READS, taught=True, refused=OF_TOKENS)
+def from_teacher(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    coef: Annotated[float, positive] = 1.0,
+    gamma: Annotated[float, fraction] = 0.0,
+) -> Tensor:
+    """coef times the sum of gamma^i (log teacher - log student) over a step and those behind it.
+
+    At gamma=0 its expectation under the student gives minus the gradient of the reverse KL of each
+    state, the states constant; at 1 that of the whole answer. 0 on rows that no teacher judges.
+    Shape: [B, T]. Source: on-policy distillation, Thinking Machines Lab, 2025.
+    """
+    return coef * return_to_go(log_ratio(rollout), taught_steps(rollout), gamma=gamma)
+
+
+# Beyond the teacher: what sets it apart from a reference, enlarged (G-OPD)
+@register_adv_estimator(reads={*READS, "ref_logp"}, taught=True, refused=OF_TOKENS)
+def g_opd(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    coef: Annotated[float, positive] = 1.0,
+    scale: Annotated[float, positive] = 1.25,
+) -> Tensor:
+    """coef ((log teacher - log student) + (scale - 1) (log teacher - log reference)).
+
+    scale=1 is `from_teacher`; above 1 the student is led beyond the teacher, away from the
+    reference, which is the student's own beginning. Shape: [B, T]. Source: G-OPD, arXiv:2602.12125.
+    """
+    steps = taught_steps(rollout)
+    beyond = torch.where(steps, rollout.teacher_logp - rollout.ref_logp, 0)
+    return coef * (log_ratio(rollout) + (scale - 1) * beyond)
+
+
+# The mean of what a teacher thinks of a step and those behind it (MiniLLM's long part)
+@register_adv_estimator(reads=READS, taught=True, refused=OF_TOKENS)
+def minillm_long(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    coef: Annotated[float, positive] = 1.0,
+    gamma: Annotated[float, between(0, 1, open_low=True)] = 1.0,
+) -> Tensor:
+    """coef sum gamma^i R_i / sum gamma^i over a step and those behind it, R = log teacher - log
+    student: a mean of what follows, so that long answers do not weigh more.
+
+    Shape: [B, T]. Source: MiniLLM, arXiv:2306.08543, its part beside the divergence of each state.
+    """
+    steps = taught_steps(rollout)
+    total = discount(log_ratio(rollout), steps, decay=gamma)
+    count = discount(steps.to(total.dtype), steps, decay=gamma)
+    return coef * torch.where(steps, total / count.clamp(min=1), 0)
+
+
+def log_ratio(rollout: Rollout) -> Tensor:
+    """log teacher - log student as it sampled, [B, T] nats; 0 where no teacher judges."""
+    return torch.where(taught_steps(rollout), rollout.teacher_logp - rollout.old_logp, 0)

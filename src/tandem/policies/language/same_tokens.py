@@ -1,0 +1,55 @@
+"""Two tokenizers compared: a teacher reads the very token ids that its student wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from tandem.policies.language.chat import Chat
+from tandem.types import Prompt
+
+SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
+TEXT = "Sort 3, 1 and 2:\n  def f(x): return x**2  # naïve\n"
+CONVERSATION = (
+    {"role": "user", "content": "What is 2 + 2?"},
+    {"role": "assistant", "content": "4"},
+    {"role": "user", "content": "And twice that?"},
+)
+
+
+def first_difference(own: Chat, other: Chat) -> str | None:
+    """What the tokenizer `other` says otherwise than the policy's; None: nothing that was tried.
+
+    Compared are the vocabularies, the ids of special tokens, and the ids of a text and of a
+    conversation, as the chat template writes it.
+    """
+    return next(differences(own, other), None)
+
+
+def differences(own: Chat, other: Chat) -> Iterator[str]:
+    """The differences, the most telling first."""
+    mine, its = (_by_id(chat) for chat in (own, other))
+    for token_id in sorted({*mine} | {*its}):
+        if (here := mine.get(token_id)) != (there := its.get(token_id)):
+            yield f"token {token_id} is {_shown(there)} there and {_shown(here)} in the policy's"
+    for name in SPECIAL:
+        here, there = (getattr(chat.tokenizer, name) for chat in (own, other))
+        if here != there:
+            yield f"{name} is {there} there and {here} in the policy's"
+    said = {
+        "a text": Prompt(id=0, source="", text=TEXT),
+        "a conversation": Prompt(id=0, source="", messages=CONVERSATION),
+    }
+    for what, prompt in said.items():
+        pairs = zip_longest(*(chat.encode([prompt])[0] for chat in (own, other)))
+        for place, (here, there) in enumerate(pairs):
+            if here != there:
+                yield f"token {place} of {what} has id {there} there and {here} in the policy's"
+
+
+def _by_id(chat: Chat) -> dict[int, str]:
+    return {token_id: token for token, token_id in chat.tokenizer.get_vocab().items()}
+
+
+def _shown(token: str | None) -> str:
+    return "missing" if token is None else repr(token)

@@ -1,0 +1,165 @@
+"""Teachers of tokens: who is asked, what they say, and whom a policy does not listen to."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from small_language import NOTHING, questions, small
+from torch.testing import assert_close
+
+from tandem.policies.language.chat import Chat, ChatOptions
+from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.same_tokens import first_difference
+from tandem.policies.language.teachers import TokenTeachers
+from tandem.policies.language.tiny_lm import character_tokenizer, tiny_lm
+from tandem.policies.request import Request
+
+NEEDS = frozenset({"teacher_logp", "old_logp"})
+NARROW = {"hidden_size": 32, "num_layers": 2, "head_dim": 8}
+
+
+def written(folder, seed, **sizes):
+    """A teacher in Hugging Face format."""
+    for part in tiny_lm(seed=seed, **(NARROW | sizes)):
+        part.save_pretrained(folder)
+    return str(folder)
+
+
+def taught(needs=NEEDS, *, sampling=None, teachers=None, **folders):
+    policy = LanguagePolicy(build=partial(tiny_lm, seed=0, **NARROW))
+    teachers = teachers or TokenTeachers(folders=folders)
+    sampling = sampling or Sampling(max_new_tokens=8)
+    policy.load(Request(sampling=sampling, needs=needs, teachers=teachers))
+    return policy
+
+
+def sampled(policy, prompts=None, **changes):
+    sampling = replace(policy.sampling, **changes)
+    prompts = prompts or questions()
+    return policy.sample(prompts, 2, key=5, slots=range(len(prompts)), sampling=sampling)
+
+
+def test_a_teacher_says_how_likely_it_thinks_the_tokens_of_the_student(tmp_path):
+    folder = written(tmp_path / "model", 1, hidden_size=48)
+    policy = taught(others=str(tmp_path))
+    rollout = sampled(policy)
+    said = policy.complete(rollout, NEEDS)
+    alone = small(path=folder)
+    want = alone.evidence(rollout, NOTHING).logp.detach()
+    assert_close(said.teacher_logp, want, atol=1e-6, rtol=0)
+    assert (said.teacher_logp - said.old_logp).abs().max() > 0.1
+    teacher = policy.teachers.scorers["others"].model
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert not any(name.startswith("teacher") for name in policy.state_dict())
+
+
+def test_a_teacher_with_the_weights_of_the_student_says_exactly_the_same(tmp_path):
+    policy = taught(others=written(tmp_path, 0))
+    rollout = sampled(policy, top_k=5)  # not what training says, so it is computed again
+    said = policy.complete(rollout, NEEDS)
+    assert said.old_logp is not said.behaviour_logp
+    assert torch.equal(said.teacher_logp, said.old_logp)
+
+
+def test_both_divide_their_logits_by_the_temperature_of_the_sample(tmp_path):
+    policy = taught(others=written(tmp_path, 1), sampling=Sampling(max_new_tokens=8, temperature=2))
+    rollout = sampled(policy)
+    said = policy.complete(rollout, NEEDS).teacher_logp
+    warm = replace(rollout.sample, temperature=torch.ones_like(rollout.sample.temperature))
+    other = policy.complete(replace(rollout, sample=warm), NEEDS).teacher_logp
+    assert (said - other).abs().max() > 0.01
+
+
+def test_each_source_has_the_teacher_of_its_most_particular_name(tmp_path):
+    names = {"sort/long": 1, "sort": 2, "others": 3}
+    folders = {source: written(tmp_path / str(seed), seed) for source, seed in names.items()}
+    policy = taught(**folders)
+    sources = ("sums", "sort/long", "sort/short", "sort")
+    prompts = [replace(p, source=s) for p, s in zip(questions()[:4], sources, strict=True)]
+    rollout = sampled(policy, prompts)
+    together = policy.complete(rollout, NEEDS).teacher_logp
+    for row, source in enumerate(("others", "sort/long", "sort", "sort")):
+        alone = taught(others=folders[source]).complete(rollout, NEEDS).teacher_logp
+        rows = slice(2 * row, 2 * row + 2)
+        assert_close(together[rows], alone[rows], atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match=r"nobody teaches the prompts of sums: .* has sort;"):
+        taught(sort=folders["sort"]).complete(rollout, NEEDS)
+
+
+def test_one_folder_is_loaded_once(tmp_path):
+    folder = written(tmp_path, 1)
+    scorers = taught(sort=folder, others=folder).teachers.scorers
+    assert scorers["sort"] is scorers["others"]
+
+
+def test_logits_beyond_the_tokenizer_are_left_out_and_that_is_said(tmp_path, caplog):
+    model, tokenizer = tiny_lm(seed=1, **NARROW)
+    plain = written(tmp_path / "plain", 1)
+    model.resize_token_embeddings(48, mean_resizing=False)
+    model.get_output_embeddings().weight.data[40:] = 3.0
+    model.save_pretrained(tmp_path / "wide")
+    tokenizer.save_pretrained(tmp_path / "wide")
+    policy = taught(others=str(tmp_path / "wide"))
+    assert "logits of 48 tokens and the policy of 40; those beyond 40" in caplog.text
+    rollout = sampled(policy)
+    want = taught(others=plain).complete(rollout, NEEDS).teacher_logp
+    assert_close(policy.complete(rollout, NEEDS).teacher_logp, want, atol=1e-6, rtol=0)
+
+
+def renamed(**changes):
+    """The tokenizer of the policy with other names for some tokens."""
+    tokenizer = character_tokenizer()
+    state = tokenizer.backend_tokenizer.to_str()
+    for old, new in changes.items():
+        state = state.replace(f'"{old}":', f'"{new}":')
+    tokenizer._tokenizer = type(tokenizer.backend_tokenizer).from_str(state)
+    return tokenizer
+
+
+def chat(tokenizer, **options):
+    return Chat(tokenizer, ChatOptions(**options))
+
+
+def test_the_first_difference_of_two_tokenizers_is_named():
+    own = chat(character_tokenizer())
+    assert first_difference(own, chat(character_tokenizer())) is None
+    swapped = renamed(a="§", b="a")
+    assert first_difference(own, chat(swapped)) == ("token 15 is '§' there and 'a' in the policy's")
+    ended = character_tokenizer()
+    ended.eos_token = "<pad>"
+    assert first_difference(own, chat(ended)) == "eos_token_id is 0 there and 1 in the policy's"
+    spoken = character_tokenizer()
+    spoken.chat_template = "{{ messages[0]['content'] }}"
+    assert "of a conversation has id" in first_difference(own, chat(spoken))
+
+
+def test_a_teacher_of_other_tokens_is_refused(tmp_path):
+    model, _ = tiny_lm(seed=1, **NARROW)
+    model.save_pretrained(tmp_path)
+    renamed(a="§", b="a").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="same tokenizer") as refused:
+        taught(others=str(tmp_path))
+    assert str(refused.value) == (
+        f"algorithm.teachers.folders.others={tmp_path}: token 15 is '§' there and 'a' in the "
+        "policy's; a teacher reads the policy's own token ids, so take one of the same tokenizer"
+    )
+
+
+def test_a_teacher_that_reads_too_little_is_an_error(tmp_path):
+    policy = taught(others=written(tmp_path, 1, max_positions=12))
+    with pytest.raises(ValueError, match=r"the teacher of others reads at most 12 tokens, and a"):
+        policy.complete(sampled(policy), NEEDS)
+
+
+def test_a_folder_that_holds_no_model_is_named_as_a_teacher(tmp_path):
+    with pytest.raises(ValueError, match=r"^algorithm\.teachers\.folders\.others=.*no config.json"):
+        TokenTeachers(folders={"others": str(tmp_path)}).check()
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(ValueError, match=r"there is no model/ in this run; finish it first"):
+        TokenTeachers(folders={"others": str(tmp_path)}).check()
+    with pytest.raises(ValueError, match=r"name one teacher or more"):
+        TokenTeachers(folders={})
+    TokenTeachers(folders={"others": "Qwen/Qwen3-0.6B"}).check()
+    with pytest.raises(ValueError, match=r"^algorithm\.teachers\.folders\.others=no/such"):
+        taught(others="no/such")
