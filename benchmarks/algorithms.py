@@ -48,7 +48,7 @@ PROTOCOLS = {
     "letters": Protocol(
         (*LANGUAGE, *SHORT),
         "grpo dapo dr_grpo gspo gspo_token luspo gmpo cispo sapo dppo vespo clip_cov kl_cov gpg"
-        " cfpo drpo fipo m2po topr raft_pp real pref_grpo"
+        " cfpo drpo fipo m2po topr raft_pp real pref_grpo otb"
         " opo rloo passk maxrl gdpo reinforce_pp_baseline reinforce reinforce_pp remax ppo"
         " dpo_online",
     ),

@@ -107,6 +107,9 @@ class TablePolicy(Policy):
             known["teacher_logp"] = self.logp_under(rollout.sample, self.teacher)
         if "old_values" in needs:
             known["old_values"] = self.values.detach()[rollout.sample.before]
+        if "sum_pi_squared" in needs:
+            probability = self.table.detach().softmax(-1)
+            known["sum_pi_squared"] = probability.square().sum(-1)[rollout.sample.before]
         if "old_kl_to_ref" in needs:
             known["old_kl_to_ref"] = known["old_logp"] - known["ref_logp"]
         return replace(rollout, **known)

@@ -70,6 +70,7 @@ PER_STEP = (
     "old_kl_to_ref",
     "old_values",
     "teacher_logp",
+    "sum_pi_squared",
 )
 
 
@@ -101,6 +102,8 @@ class Rollout:
     old_kl_to_ref: Tensor | None = None
     old_values: Tensor | None = None  # [B, T] the critic's, before the update
     teacher_logp: Tensor | None = None  # [B, T] under the teacher of the row's source
+    # [B, T] sum over the vocabulary of p^2, of the training forward under the sampling weights
+    sum_pi_squared: Tensor | None = None
 
     def __post_init__(self) -> None:
         batch, steps = self.mask.shape
@@ -167,6 +170,7 @@ class Evidence:
     entropy: Tensor | None = None  # [B, T] nats; None: not asked for
     likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest
     values: Tensor | None = None  # [B, T] the critic's; None: not asked for
+    sum_pi_squared: Tensor | None = None  # [B, T] over the vocabulary; None: not asked for
     transition: Transition | None = None  # None: not asked for, or the steps are not Gaussian
 
 

@@ -18,12 +18,16 @@ CRITICS = ("values", "old_values", "returns")
 # What cannot be known of a step in a domain, and why.
 UNKNOWN = {
     TOKENS: dict.fromkeys(GAUSSIAN, "tokens are no Gaussian steps"),
-    STEPS: {"entropy": "the entropy of a Gaussian step is a constant of its noise level"},
+    STEPS: {
+        "entropy": "the entropy of a Gaussian step is a constant of its noise level",
+        "sum_pi_squared": "a Gaussian step has a density, and no probabilities to square",
+    },
     PICTURES: {
         **dict.fromkeys(GAUSSIAN, "a picture as a whole is no Gaussian step"),
         **dict.fromkeys(CRITICS, "a picture as a whole passes no states that a critic could value"),
         "behaviour_logp": "nobody knows how likely the sampler was to paint a picture as a whole",
         "entropy": "a regression error has no entropy",
+        "sum_pi_squared": "a regression error is no distribution over tokens",
     },
 }
 INSTEAD = {

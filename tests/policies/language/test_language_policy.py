@@ -125,6 +125,21 @@ def test_the_kl_that_a_reward_pays_is_k1_before_the_update():
     assert torch.equal(torch.where(rollout.mask, paid.old_kl_to_ref, 0), k1)
 
 
+def test_the_sum_of_squared_probabilities_is_that_of_the_whole_vocabulary_before_the_update():
+    policy = trained(small(), steps=2)
+    rollout, wanted = sampled(policy), frozenset({"sum_pi_squared"})
+    assert policy.complete(rollout, NOTHING).sum_pi_squared is None
+    got = policy.complete(rollout, wanted | OLD)
+    sample = rollout.sample
+    with torch.no_grad():
+        logits = policy.network(input_ids=sample.tokens).logits / sample.temperature[:, None, None]
+    row, step = rollout.mask.nonzero(as_tuple=True)
+    said = logits.softmax(-1)[row, sample.prompt_length[row] + step - 1]
+    assert_close(got.sum_pi_squared[rollout.mask], said.square().sum(-1), atol=1e-6, rtol=0)
+    own = got.old_logp[rollout.mask].exp()
+    assert (got.sum_pi_squared[rollout.mask] >= own.square() - 1e-6).all()
+
+
 def test_the_reference_is_neither_trained_nor_saved():
     policy, plain = small(REFERENCE), small()
     assert policy.trainable().keys() == plain.trainable().keys()

@@ -209,6 +209,7 @@ class TokenLogProbComputer:
 ALSO: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "entropy": lambda logp, chosen: entropy_of(logp, logp.exp()),
     "likeliest": lambda logp, chosen: (chosen >= logp.amax(-1)).to(logp.dtype),
+    "sum_pi_squared": lambda logp, chosen: (2 * logp).exp().sum(-1),
 }
 
 

@@ -55,12 +55,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
-FILLED = (
-    "old_logp",
-    "old_values",
-    "ref_logp",
-    "teacher_logp",
-)  # by `complete`, if they are read and not given
+BEFORE = frozenset({"old_logp", "old_values", "sum_pi_squared"})  # of weights not yet updated
+FILLED = (*BEFORE, "ref_logp", "teacher_logp")  # by `complete`, if they are read and not given
 OF_KL = frozenset({"old_logp", "ref_logp"})  # what the KL of a token that was taken is made of
 PROVIDES = frozenset(
     {*FILLED, "old_kl_to_ref", "behaviour_logp", "key", "entropy", "likeliest", "values"}
@@ -252,7 +248,7 @@ class LanguagePolicy(EngineMixin):
             if sampler_speaks and self.supply is None and self.trusts(rollout):
                 rollout = replace(rollout, old_logp=rollout.behaviour_logp)
                 wanted.remove("old_logp")
-            if wanted & {"old_logp", "old_values"}:
+            if wanted & BEFORE:
                 rollout = self._remember(rollout, wanted)
             if "ref_logp" in wanted:
                 rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
@@ -266,9 +262,10 @@ class LanguagePolicy(EngineMixin):
 
     def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:
         """What the weights say before they are updated, in one pass."""
-        also = frozenset({"values"} if "old_values" in wanted else ())
-        said = self.scorer.in_parts(rollout.sample, rollout.mask, also)
+        also = {"values" if name == "old_values" else name for name in wanted & BEFORE}
+        said = self.scorer.in_parts(rollout.sample, rollout.mask, frozenset(also))
         known = {"old_logp": said.logp, "old_values": said.values}
+        known["sum_pi_squared"] = said.sum_pi_squared
         return replace(rollout, **{name: x for name, x in known.items() if name in wanted})
 
     def _ref_logp(self, rollout: Rollout) -> Tensor:
