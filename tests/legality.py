@@ -34,15 +34,20 @@ BESIDE = {"entropy": [EntropyBonus], "critic": [value_loss, gae_returns]}
 
 INTRODUCTION = """# Which function trains what
 
-An algorithm trains on one of three things, and functions are shared wherever they mean the same.
+An algorithm trains on one of four things, and functions are shared wherever they mean the same.
 
-* **tokens**: a language model, `dynamics=autoregressive`. A log-probability is of one token.
+* **tokens**: a language model, `dynamics=autoregressive`, or one that unmasks its answers,
+  `dynamics=masked`, under `algorithm/likelihood=path`. A log-probability is of one token.
 * **Gaussian steps**: a flow that was sampled at random, `dynamics=flow_sde`, `dance_sde` or `cps`.
   A log-probability is of one step, the mean over its latent dimensions.
 * **pictures**: a flow by how well it knows the velocity at fresh noise: minus the mean squared
   error. So it is under `objective: denoising`, whatever sampled, with rows of data, and under
   `dynamics=ode` for algorithms of `objective: any`. Under `objective: distillation` the
   states are those that were sampled, and the truth is what a teacher says of them.
+* **bounds**: answers of a model that unmasks them, `dynamics=masked`, by what it says of their
+  tokens at states of its own: `algorithm/likelihood=elbo`, a bound on log p split over the
+  positions, or `one_step`, `coupled_tokens` and `merged_path`, values of tokens. What makes no
+  sense of tokens makes none of bounds.
 
 Most algorithms are of `objective: policy_gradient`. They ask how likely sampled steps are, which
 nobody knows under `dynamics=ode` or of rows of data, and are refused there. Below, a tick says that
@@ -86,7 +91,7 @@ def table(title: str, group: str, rows: Sequence[tuple[str, list[Callable]]]) ->
     for name, called in rows:
         cells = [cell(group or name, called, domain, reasons) for domain in DOMAINS]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    head = ["| | tokens | Gaussian steps | pictures |", "|---|:-:|:-:|:-:|"]
+    head = ["| | tokens | Gaussian steps | pictures | bounds |", "|---|:-:|:-:|:-:|:-:|"]
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     return "\n".join([f"## {title}", "", *head, *lines, "", *notes, *([""] if notes else [])])
 

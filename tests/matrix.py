@@ -20,11 +20,12 @@ PRESETS = sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*
 OF_PICTURES = ("ode", "flow_sde", "dance_sde", "cps")
 MODELS = {
     "tiny_lm": ("autoregressive",),
+    "tiny_masked": ("masked",),
     "tiny_flow": OF_PICTURES,
     "sd3_5_medium": OF_PICTURES,
 }
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
-PAIRS = {"tiny_lm": "sort_pairs", "tiny_flow": "shapes_pairs"}
+PAIRS = {"tiny_lm": "sort_pairs", "tiny_masked": "sort_pairs", "tiny_flow": "shapes_pairs"}
 TAUGHT = [
     name
     for name in PRESETS

@@ -51,6 +51,7 @@ QUICK = (
 STEPS = "rollout.steps=6"
 SIZES = {
     "tiny_lm": ["rollout.max_new_tokens=6", "data.lengths.count=200", "data.held_out=1"],
+    "tiny_masked": ["data.lengths.count=200", "data.held_out=2", "rollout.steps=3"],
     "tiny_flow": [STEPS, "data.demonstrations.count=50"],
     "sd3_5_medium": [STEPS, "model.dtype=float32"],
 }
@@ -62,7 +63,7 @@ def world(tmp_path_factory):
 
 
 # The second model of pictures is looked up cell by cell below: one of each row, in turn.
-LONG = ("sd3_5_medium", "tiny_flow")  # a page of hundreds of compositions
+LONG = ("sd3_5_medium", "tiny_flow", "tiny_masked")  # a page of hundreds of compositions
 WHOLE = [pytest.param(model, marks=[pytest.mark.slow] if model in LONG else []) for model in MODELS]
 
 
@@ -114,7 +115,7 @@ def test_every_cell_trains_and_goes_on(model, preset, dynamics, world, tmp_path)
 def train_and_go_on(model: str, preset: str, dynamics: str, world: Path, folder: Path) -> None:
     """Two iterations, and one more of the run that is resumed."""
     command = [*chosen(model, preset, dynamics, world), *QUICK, *SIZES[model], *numbers_of(preset)]
-    if model == "tiny_lm":
+    if model in ("tiny_lm", "tiny_masked"):
         command += ["data.pairs=20"] if preset in OF_PAIRS else ["data=sort_letters"]
     tandem.train(*command, f"cache_dir={world / 'cache'}", f"run_dir={folder}")
     first, second = history(folder)

@@ -37,6 +37,7 @@ JUDGED = "from_teacher g_opd minillm_long task_and_teacher"
 BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
 AMONG = "/among@algorithm.timestep_sampling.levels.among"
 SAMPLING = "algorithm/ema@algorithm.ema.sampling"
+MASKED = ["model=tiny_masked"]
 ROWS = "{_target_:tandem.data.rows.jsonl,path:rows.jsonl,seed:0}"
 BESIDE = {
     **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
@@ -57,6 +58,8 @@ BESIDE = {
     },
     **{f"algorithm/loss={k}": RANDOM for k in ("flow_dppo", "grpo_guard", "weighted_ppo")},
     "dynamics=ode": BY_ODE,
+    "dynamics=masked": MASKED,
+    "rollout=unmask": MASKED,
     "rollout=denoise": FLOW,
     **{
         f"algorithm/kl={k}": RANDOM
@@ -102,6 +105,7 @@ BESIDE = {
     "reward=target_length": ["reward.target_length.function.target=100"],
 }
 FITTING = {  # of all options of a group
+    "algorithm/likelihood": [*MASKED, "algorithm.entropy.coef=0", *UNCORRECTED],
     "algorithm/loss/distance": [*FLOW, "algorithm=flow_dppo"],
     **{f"algorithm/loss/{part}": CRD for part in ("centre", "fit", "tilt")},
     "algorithm/loss/target": TAUGHT,

@@ -93,6 +93,8 @@ class Algorithm:
     # Nats per step; past 1.5 times it the iteration's updates end.
     target_kl: Annotated[float, positive] | None = None
     ema_kl: EmaKL | None = None  # to an average of the policy
+    # Of masked-diffusion texts alone: the states at which an answer is judged.
+    likelihood: Callable | None = None
     # Of flows alone; most of it is the policy's to read.
     timestep_sampling: Regression | None = None  # where pictures as a whole are asked about
     # Older states of the weights, by name.
@@ -163,6 +165,7 @@ class Algorithm:
             needs=self.needs,
             objective=self.objective,
             timesteps=self.timestep_sampling or BY_ITSELF,
+            likelihood=self.likelihood,
             snapshots=self.ema,
             teachers=self.teachers,
         )

@@ -26,6 +26,8 @@ class CoupledPolicy(Protocol):
 NO_ENTROPY = {
     "steps": "the entropy of a Gaussian step is a constant of its noise level, which nothing "
     "trained can raise; set algorithm.entropy.coef=0",
+    "bounds": "a bound on log p is no distribution, so it has no entropy; set "
+    "algorithm.entropy.coef=0",
     "pictures": "a regression error belongs to no distribution, so it has no entropy; set "
     "algorithm.entropy.coef=0",
 }
@@ -105,8 +107,9 @@ class Coupled(Objective):
             signal = batch.advantages.ne(0).any(1, keepdim=True)
             batch = replace(batch, mask=batch.mask & signal)
         metrics = {"actor/nll": masked_mean(-batch.logp, batch.mask)} | metrics
-        if batch.behaviour_logp is not None:
+        if batch.behaviour_logp is not None or rows.rollout.old_logp is not None:
             metrics = policy_metrics(batch) | metrics
+        if batch.behaviour_logp is not None:
             trainer = batch.old_logp if self.recomputes else batch.logp
             batch_of_trainer = replace(batch, old_logp=trainer)
             metrics |= mismatch_metrics(batch_of_trainer)

@@ -67,8 +67,10 @@ class KLInLoss(KL):
     "in_reward",
     lowers_scores=True,
     refused={
+        "bounds": "a bound on log p says nothing of single steps, and it is they that pay; set "
+        "algorithm.kl.coef=0",
         "pictures": "the policy's steps are not known one by one, and it is they that pay; set "
-        "algorithm.kl.coef=0"
+        "algorithm.kl.coef=0",
     },
 )
 @dataclass(frozen=True, kw_only=True)

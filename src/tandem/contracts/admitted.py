@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-Domain = Literal["tokens", "steps", "pictures"]  # what a policy can be trained on
+Domain = Literal["tokens", "steps", "pictures", "bounds"]  # what a policy can be trained on
 DOMAINS = get_args(Domain)
 
 

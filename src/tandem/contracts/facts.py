@@ -36,7 +36,8 @@ class Facts:
     gives: Iterable[str] = frozenset()  # beyond what its kind always gives: "pairs", "baseline"
     # Domain -> a clause that says why it makes no sense there, and ends in what to set instead.
     # The domains are what a policy can be trained on: "tokens"; "steps", which are Gaussian; and
-    # "pictures", whose log-probability is a regression error at fresh noise.
+    # "pictures", whose log-probability is a regression error at fresh noise; and "bounds" on log p
+    # of masked texts. What makes no sense of tokens makes none of bounds.
     refused: Mapping[Domain, str] = field(default_factory=dict)
     # Number -> its unit, which its default is multiplied by: "clip" is the log-ratio of one step
     # (dynamics.clip_scale), "ratio" 1 plus as much, "sequence" that of a whole sample, "preference"
@@ -82,6 +83,8 @@ class Facts:
     adds_to_one: bool = False  # over the update
     # Of old policies: where the log-probabilities come from.
     old_policy: Literal["recompute", "rollout", "interpolate", "current"] | None = None
+    # Of likelihoods of masked texts: it replays the steps of the sampler, one by one.
+    replays: bool = False
     # Of what shapes scores before they are compared.
     lowers_scores: bool = False
     # Of rewards and data: what they judge and what they show; None: either.

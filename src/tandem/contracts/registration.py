@@ -87,6 +87,8 @@ register_adv_estimator = Registrar("algorithm/advantage", ADVANTAGES)
 register_reward = Registrar("reward", foreign=REWARDS)
 register_weights = Registrar("algorithm/weights")  # mask [B, T] of an update -> weight [B, T]
 register_correction = Registrar("algorithm/importance_sampling")  # batch -> weight [B, T]
+# (rows, *, numbers) -> States, of masked texts
+register_answer_likelihood = Registrar("algorithm/likelihood")
 register_old_logprobs = Registrar("algorithm/old_logprobs")  # batch -> old_logp [B, T]
 register_kl = Registrar("algorithm/kl")  # batch -> distance of each step [B, T]
 register_sampling_strategy = Registrar(

@@ -29,7 +29,7 @@ from tandem.launch.memory_estimate import estimate, state_of
 from tandem.launch.own_engines import own_engines
 from tandem.launch.people import doing, say
 from tandem.launch.ranks import join_ranks
-from tandem.legality import units
+from tandem.legality import masked, units
 from tandem.policies.engines.addresses import judged_by
 from tandem.record import galleries, terminal
 from tandem.record.evaluation_record import EvaluationRecord
@@ -95,6 +95,9 @@ def run(
             check_resumable(run_dir, every=settings.checkpoints.every)
     say(banner(settings, run_dir) if job == "train" else warm_start_banner(settings))
     if (said := units.warning(build(cfg.algorithm), settings)) is not None:
+        say(said)
+    said = masked.notice(build(cfg.algorithm), settings, build(cfg.rollout))
+    if said is not None and job == "train":
         say(said)
     if settings.estimate:
         with refusing():

@@ -12,6 +12,7 @@ from tandem.legality import (
     advantages,
     devices,
     domains,
+    masked,
     off_policy,
     pictures,
     preferences,
@@ -24,6 +25,7 @@ from tandem.legality import (
 from tandem.legality.case import Case, Part
 
 RULES = (
+    *masked.RULES,
     *domains.RULES,
     *pictures.RULES,
     *teachers.RULES,

@@ -12,7 +12,7 @@ from tandem.contracts import DOMAINS, Facts, facts_of, iterate_innermost, name_o
 from tandem.settings.settings import Settings
 from tandem.training.collect import GIVEN
 
-TOKENS, STEPS, PICTURES = DOMAINS
+TOKENS, STEPS, PICTURES, BOUNDS = DOMAINS
 
 
 class Part(Protocol):
@@ -89,7 +89,8 @@ class Case:
         """The domain of the log-probabilities: one of DOMAINS."""
         wanted = self.algorithm.objective
         if self.is_of_texts:
-            return TOKENS
+            own = self.algorithm.likelihood
+            return TOKENS if own is None or facts_of(own).replays else BOUNDS
         noiseless = facts_of(self.plan.dynamics.kernel).noiseless
         whole = wanted in ON_ERRORS or (wanted == "any" and noiseless)
         return PICTURES if whole or self.is_offline else STEPS

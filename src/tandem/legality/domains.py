@@ -11,13 +11,21 @@ from dataclasses import fields
 
 from tandem.algorithm.algorithm import ON_ERRORS
 from tandem.contracts import facts_of, name_of, parts_of
-from tandem.legality.case import PICTURES, STEPS, TOKENS, Case
+from tandem.legality.case import BOUNDS, PICTURES, STEPS, TOKENS, Case
 
 GAUSSIAN = ("transition", "kl_to_old", "kl_to_ref")
 CRITICS = ("values", "old_values", "returns")
 # What cannot be known of a step in a domain, and why.
 UNKNOWN = {
     TOKENS: dict.fromkeys(GAUSSIAN, "tokens are no Gaussian steps"),
+    BOUNDS: {
+        **dict.fromkeys(GAUSSIAN, "tokens are no Gaussian steps"),
+        **dict.fromkeys(CRITICS, "a bound on log p passes no states that a critic could value"),
+        "behaviour_logp": "the sampler says how likely its steps were, which a bound on log p does "
+        "not count",
+        "entropy": "a bound on log p is no distribution, so it has no entropy",
+        "sum_pi_squared": "a bound on log p is no distribution",
+    },
     STEPS: {
         "entropy": "the entropy of a Gaussian step is a constant of its noise level",
         "sum_pi_squared": "a Gaussian step has a density, and no probabilities to square",
@@ -42,8 +50,9 @@ INSTEAD = {
 def refusal(function: Callable, where: str, group: str) -> str | None:
     """The reason why a function makes no sense in a domain, and what to set; None if it does."""
     facts = facts_of(function)
-    if (reason := facts.refused.get(where)) is not None:
-        return reason
+    for domain in (where, TOKENS) if where == BOUNDS else (where,):
+        if (reason := facts.refused.get(domain)) is not None:
+            return reason
     reason = next((why for name, why in UNKNOWN[where].items() if name in facts.reads), None)
     if reason is None or group not in INSTEAD:
         return reason

@@ -76,6 +76,7 @@ def fipo_metrics(
 # PPO, a step weighed by how the later ones of its sample moved (FIPO)
 @register_policy_loss(
     reads={"old_logp"},
+    in_time=True,
     clips=1.0,
     units={
         "clip_low": "clip",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -31,6 +31,7 @@ class Request:
     timesteps: Regression = (
         BY_ITSELF  # algorithm.timestep_sampling: the noise levels of whole pictures
     )
+    likelihood: Callable | None = None  # algorithm.likelihood of masked texts; None: their path
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     teachers: Teachers | None = None
     precision: Precision = FULL  # of forward passes

@@ -122,6 +122,7 @@ CALLED = (
     "algorithm/weights",
     "algorithm/importance_sampling",
     "algorithm/old_logprobs",
+    "algorithm/likelihood",
     "algorithm/sampling_strategy",
     "algorithm/truncation_handling",
     "algorithm/loss/weight",

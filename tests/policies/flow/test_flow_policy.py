@@ -52,6 +52,8 @@ def test_words_mean_the_same_at_every_place_but_for_the_place():
 def test_it_can_do_what_a_language_policy_can():
     here = {name for name in vars(LanguagePolicy) if not name.startswith("_")}
     asked_ahead = {"ask", "read"}
+    of_texts = {"samples_by", "read_config", "choose_class", "read_weights", "scorer_of"}
+    asked_ahead |= of_texts | {"passes_of"}  # the estimate asks for it
     assert not small().samples_ahead
     assert here - {"train"} - asked_ahead <= {
         name for name in dir(small()) if not name.startswith("_")

@@ -91,6 +91,8 @@ class Trunk:
             # Activations are recomputed in train mode only, and sampling must never be in it.
             self.layers.train(torch.is_grad_enabled())
         where = {} if layout.position is None else {"position_ids": layout.position}
+        if layout.mask is not None:
+            where["attention_mask"] = layout.mask
         if layout.prefix is not None:
             where |= self.remember(layout.prefix, layout.tokens)
         out = self.run(input_ids=layout.tokens, use_cache=layout.prefix is not None, **where)
@@ -221,8 +223,11 @@ def token_logp(
     vocabulary: int,
     logit_budget: int,
     also: Sequence[str],
+    banned: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """log softmax(head(states) / temperature)[token] as "logp", and each of `also`: [N].
+
+    `banned`: [n] ids of tokens that have no probability.
 
     A chunk over N holds at most `logit_budget` logits; several are recomputed one by one in
     backward. In nats.
@@ -234,6 +239,8 @@ def token_logp(
 
     def of_chunk(states: Tensor, token: Tensor, temperature: Tensor) -> Tensor:
         logits = widened(head(states))
+        if banned is not None:
+            logits = logits.index_fill(-1, banned, -torch.inf)
         if tempered:
             logits = logits / temperature[:, None].to(logits.dtype)
         logp = logits.log_softmax(-1)

@@ -23,15 +23,20 @@ from tandem.policies.language.pretrained import (
     Build,
     Numerics,
     Packing,
+    Pretrained,
+    causal,
+    end_tokens,
     logits_are_head_of_trunk,
     positions,
     pretrained,
+    read_config,
 )
 from tandem.policies.language.records import (
     Answers,
     Description,
     Endings,
     Questions,
+    RowPasses,
     Sampling,
     TokenSample,
 )
@@ -65,6 +70,8 @@ PROVIDES = frozenset(
 
 class LanguagePolicy(EngineMixin):
     """Samples tokens, and says how likely they are. It has no weights before `load`."""
+
+    samples_by = Sampling
 
     def __init__(
         self,
@@ -114,9 +121,9 @@ class LanguagePolicy(EngineMixin):
         self.sampling, needs, self.precision = request.sampling, request.needs, request.precision
         self.lagged.staleness = self.sampling.staleness
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
-        model, tokenizer = pretrained(self.path, self.build, self.numerics)
+        model, tokenizer = self.read_weights()
         self.chat = Chat(tokenizer, self.talk)
-        self.ends = self.chat.ends(model.generation_config.eos_token_id)
+        self.ends = self.chat.ends(end_tokens(model))
         self.positions = positions(model)
         self.network = model
         if "values" in needs:  # before adapters come into its layers
@@ -124,20 +131,40 @@ class LanguagePolicy(EngineMixin):
             self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
             self.network = adapted(model, self.lora, seed=self.seed)
-        own = {"numerics": self.numerics, "memory": self.memory, "precision": self.precision}
-        self.scorer = TokenLogProbComputer(model, **own, critic=self.critic)
+        self.scorer = self.scorer_of(model, self.critic)
         self.packs = self.scorer.packs
         self.engine = self.host()
         warn_of_rounding(self.trainable())
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
-            self.reference = TokenLogProbComputer(frozen, **own)
+            self.reference = self.scorer_of(frozen)
         if request.teachers is not None:
             self.teachers = request.teachers.load(self)
         self.exact = self.precision.is_exact(self.network)
         if self.numerics.liger:  # after all that is copied, or judged on the CPU
             frozen = None if self.reference is None else self.reference.model
             fuse(model, frozen, None if self.critic is None else self.critic.layers)
+
+    def read_weights(self) -> Pretrained:
+        """The model and its tokenizer."""
+        return pretrained(self.path, self.build, self.numerics)
+
+    read_config = staticmethod(read_config)
+    choose_class = staticmethod(causal)
+
+    def passes_of(self, request: Request) -> RowPasses:
+        """What a training forward reads of a row: all but its last token, once."""
+        return RowPasses(passes=1, unread=1, scored=None)
+
+    def scorer_of(self, model: nn.Module, critic: Critic | None = None) -> TokenLogProbComputer:
+        """What says how likely tokens are under a model."""
+        return TokenLogProbComputer(
+            model,
+            numerics=self.numerics,
+            memory=self.memory,
+            precision=self.precision,
+            critic=critic,
+        )
 
     def shard(self, mesh: DeviceMesh) -> None:
         """The critic with the network it reads; the frozen copy by itself."""

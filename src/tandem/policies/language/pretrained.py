@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tandem import distributed
 from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Packing = bool | Literal["auto"]
 
@@ -80,16 +83,34 @@ def from_path(path: str, numerics: Numerics, *, key: str) -> Pretrained:
 
     It is raised as a ValueError.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    return read_from(path, numerics, causal, key=key)
+
+
+def causal(config: PretrainedConfig) -> type:
+    """The class that loads a model that writes one token after the other."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM
+
+
+def read_from(
+    path: str,
+    numerics: Numerics,
+    choose: Callable[[PretrainedConfig], type],
+    *,
+    key: str = "model.path",
+) -> Pretrained:
+    """A model of the class that is chosen by its configuration, with its tokenizer."""
+    from transformers import AutoTokenizer
 
     place = locate(path, key=key)
     refuse_pickles(place, key=key, kind="transformers.AutoModelForCausalLM")
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        config = without_dropout(read_config(place))
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = choose(config).from_pretrained(
             place,
-            config=without_dropout(config),
+            config=config,
             dtype=_dtype(numerics),
             attn_implementation=numerics.attn_implementation,
             trust_remote_code=False,
@@ -100,6 +121,13 @@ def from_path(path: str, numerics: Numerics, *, key: str) -> Pretrained:
         raise ValueError(f"{key}={path} cannot be loaded: {shorten_error(error)}") from None
     check_whole(f"{key}={path}", tokenizer, report["missing_keys"])
     return Pretrained(model, tokenizer)
+
+
+def read_config(place: str) -> PretrainedConfig:
+    """The configuration of a model of transformers' own, whose code is on this machine."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(place, trust_remote_code=False)
 
 
 def check_whole(given: str, tokenizer: Any, missing: set[str]) -> None:
@@ -192,6 +220,12 @@ def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
                 f"but the model's is {tuple(tensor.shape)}"
             )
         tensor.copy_(distributed.shard_like(tensor, weights[name]))
+
+
+def end_tokens(model: nn.Module) -> int | list[int] | None:
+    """What the model says of the tokens that end an answer."""
+    said = model.generation_config if model.can_generate() else model.config
+    return said.eos_token_id
 
 
 def _dtype(numerics: Numerics) -> torch.dtype | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from tandem.types import Prompt
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How answers are sampled."""
+
+    dynamics: ClassVar[str] = "autoregressive"  # its steps
+    in_time: ClassVar[bool] = True  # a step follows from those before it
 
     max_new_tokens: int
     temperature: float = 1.0  # of the logits; 0 takes the likeliest token
@@ -82,6 +85,15 @@ class Description:
 
     kind: Literal["tokens", "flow"]
     provides: frozenset[str]  # the per-step fields it can fill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPasses:
+    """What a training forward reads of the longest row."""
+
+    passes: int
+    unread: int  # tokens at its end that no pass reads
+    scored: int | None  # positions of all passes; None: those of its answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

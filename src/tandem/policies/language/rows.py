@@ -152,6 +152,8 @@ class Layout:
         None  # [R, S] int64 of each token in its own row; None: rows are apart
     )
     prefix: Prefix | None = None  # what stands before the rows; None: nothing
+    # [R, S] int64, 1 = token, for a model that looks right, too; None: what is right is not seen.
+    mask: Tensor | None = None
 
 
 LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of each row are read [B])

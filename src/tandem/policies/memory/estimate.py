@@ -174,10 +174,14 @@ def of_casts(outline: MetaModel) -> Part:
 
 def pass_of(outline: MetaModel, work: Workload) -> Pass:
     """The largest micro-batch: rows of the longest prompt and answer there can be."""
-    longest, numerics = outline.longest - 1, outline.policy.numerics  # the last one is not read
+    numerics, asked = outline.policy.numerics, outline.policy.passes_of(outline.request)
+    longest = outline.longest - asked.unread
     most = work.per_update if work.rows is None else min(work.rows, work.per_update)
-    fit = most if work.max_tokens is None else max(work.max_tokens // longest, 1)
+    fit = most if work.max_tokens is None else max(work.max_tokens // (longest * asked.passes), 1)
     rows, width = min(most, fit), longest
+    if asked.scored is not None:
+        steps = rows * asked.scored
+        return Pass(rows=rows * asked.passes, width=width, steps=steps, masked=False)
     packs = numerics.packing is not False
     if packs and work.max_tokens is not None and most > fit:  # shorter rows fill what is left
         width = max(work.max_tokens // rows, longest)
@@ -194,6 +198,8 @@ def of_sampling(outline: MetaModel, work: Workload) -> list[Part]:
         return []
     rows, tokens = min(sampling.max_rows, work.samples), outline.longest
     vocabulary = outline.model.get_output_embeddings().weight.shape[0]
+    if not sampling.in_time:
+        return of_unmasking(outline, rows, vocabulary)
     return [
         Part(
             name="cache",
@@ -207,6 +213,29 @@ def of_sampling(outline: MetaModel, work: Workload) -> list[Part]:
             size=rows * vocabulary * 4 * DRAWS,
             says=f"{rows} x {vocabulary} logits, and what is made of them",
             lower="lower rollout.max_rows",
+            phase="sampling",
+        ),
+    ]
+
+
+def of_unmasking(outline: MetaModel, rows: int, vocabulary: int) -> list[Part]:
+    """A pass over whole answers, which remembers nothing, and draws at all hidden positions."""
+    tokens, places = outline.longest, rows * outline.sampling.max_new_tokens
+    logits = min(places * vocabulary, max(outline.policy.memory.logits, vocabulary))
+    lower = "lower rollout.max_rows"
+    return [
+        Part(
+            name="pass",
+            size=outline.pass_of(rows, tokens),
+            says=f"{rows} x {tokens} tokens forward",
+            lower=lower,
+            phase="sampling",
+        ),
+        Part(
+            name="draws",
+            size=logits * 4 * DRAWS,
+            says=f"{logits // vocabulary} x {vocabulary} logits, and what is made of them",
+            lower=lower,
             phase="sampling",
         ),
     ]

@@ -45,10 +45,12 @@ class MetaModel:
 
         Raises ValueError if there is none to be read.
         """
-        self.policy, self.needs, self.sampling = policy, request.needs, request.sampling
+        self.policy, self.request = policy, request
+        self.needs, self.sampling = request.needs, request.sampling
         dtype = DTYPES.get(policy.numerics.dtype)
         with torch.device("meta"):
-            model = policy.build()[0] if policy.path is None else configured(policy.path, dtype)
+            path = policy.path
+            model = policy.build()[0] if path is None else configured(policy, path, dtype)
         self.model = (model if dtype is None else model.to(dtype)).eval()
         if policy.numerics.gradient_checkpointing:
             recompute_activations(model)
@@ -103,6 +105,14 @@ class MetaModel:
             self._loss(forward).backward()
         for parameter in learnt:
             parameter.grad = None
+        return peak.most
+
+    def pass_of(self, rows: int, tokens: int) -> int:
+        """Bytes that a pass without gradient holds of so many rows."""
+        self.model.eval()
+        row = torch.empty(rows, tokens, dtype=torch.int64, device="meta")
+        with torch.no_grad(), Peak([*self._parameters(), *self.model.buffers(), row]) as peak:
+            self.model.get_decoder()(input_ids=row)
         return peak.most
 
     def cache_of(self, tokens: int) -> int:
@@ -161,21 +171,26 @@ def teachers_of(policy: LanguagePolicy, request: Request) -> list[nn.Module]:
     named = {folder: source for source, folder in request.teachers.folders.items()}
     with torch.device("meta"):
         return [
-            configured(str(weights_of(folder)), dtype, key=f"algorithm.teachers.folders.{source}")
+            configured(
+                policy,
+                str(weights_of(folder)),
+                dtype,
+                key=f"algorithm.teachers.folders.{source}",
+            )
             for folder, source in named.items()
         ]
 
 
-def configured(path: str, dtype: torch.dtype | None, *, key: str = "model.path") -> nn.Module:
+def configured(
+    policy: LanguagePolicy, path: str, dtype: torch.dtype | None, *, key: str = "model.path"
+) -> nn.Module:
     """A model as its config.json describes it. Raises ValueError for a folder without one."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     try:
-        config = AutoConfig.from_pretrained(locate(path, key=key), trust_remote_code=False)
+        config = policy.read_config(locate(path, key=key))
     except (ValueError, OSError) as error:
         raise ValueError(
             f"{str(error).splitlines()[0]} (an estimate needs a config.json and no weights: "
             f"{key}=FOLDER)"
         ) from None
     given = (config.dtype or torch.float32) if dtype is None else dtype
-    return AutoModelForCausalLM.from_config(config, dtype=given, trust_remote_code=False)
+    return policy.choose_class(config).from_config(config, dtype=given, trust_remote_code=False)

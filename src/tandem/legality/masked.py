@@ -1,0 +1,92 @@
+"""Contradictions between texts that are unmasked, how they are sampled, and who reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tandem.algorithm.algorithm import Algorithm
+from tandem.contracts import facts_of, name_of, parts_of
+from tandem.legality.case import Case
+from tandem.record.terminal import line
+from tandem.settings.settings import Settings
+
+
+def likelihoods_are_of_masked_texts(case: Case) -> Iterator[str]:
+    """Only a model that unmasks answers is asked about them at states of masks."""
+    if case.algorithm.likelihood is None or (case.is_of_texts and not case.sampling.in_time):
+        return
+    yield (
+        f"{case.option('likelihood')} is of texts that are unmasked, and "
+        f"model={case.plan.choices['model']} unmasks none; leave it out"
+    )
+
+
+def samplers_are_of_their_model(case: Case) -> Iterator[str]:
+    """A model that unmasks answers has a sampler of its own, and no engine samples for it."""
+    if not case.is_of_texts:
+        return
+    wanted, given = case.model.target.samples_by, type(case.sampling)
+    if given is not wanted:
+        yield (
+            f"rollout={case.plan.choices['rollout']} samples by {given.dynamics} steps, but "
+            f"model={case.plan.choices['model']} takes {wanted.dynamics} ones; leave rollout as "
+            "the model chooses it"
+        )
+
+
+def dynamics_are_of_their_sampler(case: Case) -> Iterator[str]:
+    """Tokens are written one after the other, or unmasked."""
+    if case.is_of_texts and case.plan.dynamics.name != case.sampling.dynamics:
+        yield (
+            f"dynamics={case.plan.dynamics.name} takes no step of "
+            f"model={case.plan.choices['model']}, whose dynamics are {case.sampling.dynamics}; "
+            "leave dynamics=auto"
+        )
+
+
+def given_answers_have_no_path(case: Case) -> Iterator[str]:
+    """Nobody knows in which order given answers were unmasked."""
+    likelihood = case.algorithm.likelihood
+    if case.is_offline and likelihood is not None and "when" in facts_of(likelihood).reads:
+        yield (
+            f"{case.option('likelihood')} reads the steps of the sampler, and here answers are "
+            "given; set algorithm/likelihood=elbo"
+        )
+
+
+def positions_are_in_no_order(case: Case) -> Iterator[str]:
+    """What goes by the order of steps makes no sense of positions that are filled in any order."""
+    if not case.is_of_texts or case.sampling.in_time:
+        return
+    for group, instead in (("advantage", "group_relative"), ("loss", "ppo")):
+        for part in parts_of(getattr(case.algorithm, group)):
+            if facts_of(part).in_time:
+                yield (
+                    f"algorithm/{group}={name_of(part)} goes by the order of the steps, and "
+                    f"model={case.plan.choices['model']} fills positions in any order; set "
+                    f"algorithm/{group}={instead}"
+                )
+
+
+def notice(algorithm: Algorithm, settings: Settings, sampling: object) -> str | None:
+    """One line where tokens are drawn and then chosen for what they are; None: they are not."""
+    likelihood = algorithm.likelihood
+    if likelihood is None or settings.dynamics.kernel is not None:
+        return None
+    if "when" not in facts_of(likelihood).reads or not sampling.chooses_by_candidate:
+        return None
+    return line(
+        "order",
+        f"rollout.unmask_order={sampling.unmask_order} writes tokens for their own probability, "
+        f"which algorithm/likelihood={name_of(likelihood)} does not count: gradients lean to what "
+        "is likely already; entropy, margin and random are exact",
+    )
+
+
+RULES = (
+    samplers_are_of_their_model,
+    likelihoods_are_of_masked_texts,
+    dynamics_are_of_their_sampler,
+    given_answers_have_no_path,
+    positions_are_in_no_order,
+)

@@ -1,0 +1,156 @@
+"""Values of the tokens of an answer under a masked-diffusion model: its training forward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tandem.contracts import numbers_of
+from tandem.experience import Budget
+from tandem.policies.language.logprob import ChunkLimits, TokenIndex, Trunk, token_logp
+from tandem.policies.language.pretrained import Numerics, logits_are_head_of_trunk
+from tandem.policies.language.rows import Layout
+from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample, States
+from tandem.policies.weights import Precision, Replicated
+from tandem.types import Evidence, concat, take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskTokens:
+    """How a model reads and writes hidden tokens."""
+
+    mask: int  # id of the token that hides one
+    banned: tuple[int, ...]  # ids that no answer holds, that of the mask too
+    shift: int = 0  # columns before a token at which its logits stand
+
+
+class MaskedModel:
+    """The forward pass of a model that looks both ways, and logits of single places."""
+
+    def __init__(self, model: nn.Module, numerics: Numerics, tokens: MaskTokens) -> None:
+        self.model, self.tokens = model, tokens
+        self.splits = logits_are_head_of_trunk(model)
+        self.trunk = Trunk(model.get_decoder() if self.splits else model, numerics)
+        self.head = model.get_output_embeddings() if self.splits else nn.Identity()
+        self.vocabulary = model.get_output_embeddings().weight.shape[0]
+
+    @property
+    def banned(self) -> Tensor:
+        return torch.tensor(self.tokens.banned, device=next(self.model.parameters()).device)
+
+    def states(self, tokens: Tensor, read: Tensor) -> Tensor:
+        """What stands at every column, [N, S, H]; tokens [N, S], of which `read` [N] are there."""
+        column = torch.arange(tokens.shape[1], device=tokens.device)
+        mask = (column < read[:, None]).long()
+        start = torch.arange(len(tokens), device=tokens.device) * tokens.shape[1]
+        out = self.trunk(Layout(tokens=tokens, start=start, mask=mask))
+        return out.last_hidden_state if self.splits else out.logits
+
+    def gather(self, states: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """Where the logits of the tokens at (row, column) stand: [n, H]."""
+        return states[row, column - self.tokens.shift]
+
+
+class MaskedLogProbComputer(MaskedModel):
+    """Values of the tokens of answers, at the states that an evidence names."""
+
+    packs = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        numerics: Numerics,
+        memory: ChunkLimits,
+        precision: Precision,
+        tokens: MaskTokens,
+        evidence: Likelihood,
+    ) -> None:
+        super().__init__(model, numerics, tokens)
+        self.memory, self.precision, self.ask = memory, precision, evidence
+        self.beta = numbers_of(evidence).get("beta")
+        self.weights = Replicated()
+
+    def __call__(
+        self, sample: MaskedSample, mask: Tensor, needs: frozenset[str] = frozenset()
+    ) -> Evidence:
+        """`mask`: [B, T], T being the positions of an answer at most."""
+        with self.precision.on(mask.device):
+            return Evidence(**self.weights(partial(self.said, sample, mask, needs)))
+
+    def said(self, sample: MaskedSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
+        """name -> [B, T], 0 outside the mask."""
+        rows = HiddenRows.of(sample, mask)
+        states = self.ask(rows)
+        if len(states.row) == 0:  # an idle pass, which other ranks wait for
+            states = idle(rows)
+        found = self.at_states(sample, states, needs)
+        values = {name: states.values(x, len(mask)) for name, x in found.items()}
+        if "upper_logp" in needs:
+            values["upper_logp"] = states.upper_values(found["logp"], rows.free, beta=self.beta)
+        return {name: torch.where(mask, x[:, : mask.shape[1]], 0) for name, x in values.items()}
+
+    def at_states(
+        self, sample: MaskedSample, states: States, needs: frozenset[str]
+    ) -> Mapping[str, Tensor]:
+        """What every state says of the positions that it scores, [N, L]; 0 elsewhere."""
+        seen = take(sample, states.row)
+        places = TokenIndex.of(seen, states.weight != 0)
+        read = seen.prompt_length + states.hidden.shape[1]
+        shown = self.states(hide(seen, states, self.tokens.mask), read)
+        also = [name for name in ("entropy", "likeliest") if name in needs]
+        numbers = token_logp(
+            self.gather(shown, places.row, places.column),
+            self.head,
+            places,
+            vocabulary=self.vocabulary,
+            logit_budget=self.memory.logits,
+            also=also,
+            banned=self.banned,
+        )
+        blank = torch.zeros_like(states.weight)
+        where = (places.row, places.step)
+        return {n: blank.to(x.dtype).index_put(where, x) for n, x in numbers.items()}
+
+    @torch.no_grad()
+    def in_parts(
+        self, sample: MaskedSample, mask: Tensor, needs: frozenset[str] = frozenset()
+    ) -> Evidence:
+        """The same without gradient, a few rows at a time. `mask`: [B, T]."""
+        parts = Budget(max_tokens=self.memory.tokens).cut(self.cost(sample, mask))
+        own = max(len(parts), 1)
+        idle_passes = self.weights.passes(own) - own if self.weights.paced else 0
+        if own == 1:
+            evidence = self(sample, mask, needs)
+        else:
+            said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
+            evidence = take(concat(said), torch.cat(parts).argsort())
+        for _ in range(idle_passes):
+            self(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
+        return evidence
+
+    def cost(self, sample: MaskedSample, mask: Tensor) -> Tensor:
+        """Tokens that the passes of each row read, [B] int64."""
+        passes = torch.bincount(self.ask(HiddenRows.of(sample, mask)).row, minlength=len(mask))
+        return (sample.prompt_length + sample.when.shape[1]) * passes.clamp(min=1)
+
+
+def hide(seen: MaskedSample, states: States, mask: int) -> Tensor:
+    """The rows of the states as they are read, [N, S]."""
+    position = torch.arange(states.hidden.shape[1], device=seen.tokens.device)
+    covered = torch.zeros_like(seen.tokens, dtype=torch.bool)
+    covered.scatter_(1, seen.prompt_length[:, None] + position, states.hidden)
+    if states.prompt is not None:
+        covered |= states.prompt
+    return seen.tokens.masked_fill(covered, mask)
+
+
+def idle(rows: HiddenRows) -> States:
+    """The first row with all of its answer hidden, of which nothing is scored."""
+    hidden = torch.ones_like(rows.free[:1])
+    none = torch.zeros_like(hidden, dtype=torch.float64)
+    return States(row=torch.zeros(1).long().to(hidden.device), hidden=hidden, weight=none, count=1)

@@ -1,0 +1,302 @@
+"""The masked-diffusion policy: any model that looks both ways, with its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tandem import rng
+from tandem.contracts import facts_of, numbers_of
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.pretrained import Build, Pretrained
+from tandem.policies.language.records import Description, RowPasses
+from tandem.policies.language.rows import before, check_room, pack
+from tandem.policies.lora import Lora
+from tandem.policies.masked.logprob import MaskedLogProbComputer
+from tandem.policies.masked.pretrained import looking_both_ways, mask_tokens, read_masked
+from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample, MaskedSampling
+from tandem.policies.masked.states import path
+from tandem.policies.masked.unmasking import Unmasked, Unmasker
+from tandem.policies.request import Request
+from tandem.types import Prompt, Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GOLDEN = 0.6180339887498949  # its multiples lie evenly in [0, 1), however many there are
+VALUES = frozenset({"old_logp", "ref_logp", "old_kl_to_ref", "key", "upper_logp"})
+OF_STEPS = frozenset({"behaviour_logp", "entropy", "likeliest"})  # that were taken one by one
+
+
+class MaskedPolicy(LanguagePolicy):
+    """Fills hidden positions, and says what it thinks of answers. It has no weights before `load`.
+
+    The axis of steps is that of positions, whichever was written first.
+    """
+
+    samples_by = MaskedSampling
+
+    def __init__(
+        self,
+        *,
+        path: str | None = None,
+        build: Build | None = None,
+        mask_token_id: int | None = None,
+        shift_logits: bool | None = None,
+        seed: int = 0,
+        dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+        attn_implementation: str | None = None,
+        gradient_checkpointing: bool = False,
+        torch_compile: bool = False,
+        lora: Lora | None = None,
+        system_prompt: str | None = None,
+        enable_thinking: bool | None = None,
+        logit_budget: int = 2**24,
+        token_budget: int = 2**14,
+    ) -> None:
+        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters."""
+        super().__init__(
+            path=path,
+            build=build,
+            seed=seed,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            gradient_checkpointing=gradient_checkpointing,
+            torch_compile=torch_compile,
+            packing=False,
+            share_prompts=False,
+            lora=lora,
+            system_prompt=system_prompt,
+            enable_thinking=enable_thinking,
+            logit_budget=logit_budget,
+            token_budget=token_budget,
+        )
+        self.mask_token_id, self.shift_logits = mask_token_id, shift_logits
+        self.sampled: dict[str, Tensor] = {}  # the weights that an iteration began with
+
+    def describe(self, request: Request) -> Description:
+        own = OF_STEPS if facts_of(likelihood_of(request)).replays else frozenset()
+        return Description(kind="tokens", provides=VALUES | own)
+
+    def load(self, request: Request) -> None:
+        """Weights and tokenizer, and a frozen copy only if a reference is needed."""
+        self.states_of = likelihood_of(request)
+        self.replays = facts_of(self.states_of).replays
+        self.trailing = numbers_of(self.states_of).get("trailing", "shown")
+        super().load(request)
+
+    def read_weights(self) -> Pretrained:
+        """The model and its tokenizer, and which of its tokens hide others."""
+        found = read_masked(self.path, self.build, self.numerics)
+        self.tokens = mask_tokens(found, mask=self.mask_token_id, shift=self.shift_logits)
+        return found
+
+    choose_class = staticmethod(looking_both_ways)
+
+    def passes_of(self, request: Request) -> RowPasses:
+        """As many as there are states of an answer that all steps of a sampler wrote."""
+        width = request.sampling.max_new_tokens
+        position = torch.arange(width)[None]
+        one = torch.zeros(1, dtype=torch.int64)
+        states = likelihood_of(request)(
+            HiddenRows(
+                free=torch.ones(1, width, dtype=torch.bool),
+                void=torch.zeros(1, width, dtype=torch.bool),
+                prompt=torch.zeros(1, 1, dtype=torch.bool),
+                when=position * request.sampling.total_steps // width,
+                key=one,
+                stratum=one,
+                place=one.double(),
+            )
+        )
+        return RowPasses(
+            passes=len(states.row), unread=0, scored=int(states.weight.count_nonzero())
+        )
+
+    def scorer_of(self, model: nn.Module, critic: None = None) -> MaskedLogProbComputer:
+        """What says what a model thinks of answers."""
+        return MaskedLogProbComputer(
+            model,
+            numerics=self.numerics,
+            memory=self.memory,
+            precision=self.precision,
+            tokens=self.tokens,
+            evidence=self.states_of,
+        )
+
+    def host(self) -> Unmasker:
+        """The engine of the weights that were loaded."""
+        return Unmasker(self.scorer, self.memory, self.precision)
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: MaskedSampling | None = None,
+    ) -> Rollout:
+        """`group_size` answers to every prompt, prompt by prompt; group = slot of the prompt.
+
+        The noise of a token is a function of key, slot, sample, position, step and token id.
+        """
+        sampling = self.sampling if sampling is None else sampling
+        encoded = self.chat.encode(prompts)
+        check_room(encoded, sampling, self.positions)
+        group = torch.tensor(slots, device=self.device)
+        sample = torch.arange(group_size, device=self.device)
+        keys = rng.key(key, group[:, None], sample)
+        with self.summon_full_params(sampling):
+            answers = self.engine.answer(encoded, keys, sampling)
+        each = [i for i in range(len(prompts)) for _ in range(group_size)]
+        rollout = self.rollout_of(
+            [prompts[i] for i in each],
+            [encoded[i] for i in each],
+            answers,
+            group=group.repeat_interleave(group_size),
+            keys=keys.flatten(),
+            place=(sample.double() / group_size).repeat(len(prompts)),
+            temperature=sampling.temperature or 1.0,
+        )
+        inside = {"behaviour_logp": answers.logp, "entropy": answers.entropy}
+        inside = {name: torch.where(rollout.mask, x, 0) for name, x in inside.items()}
+        own = inside if self.replays else {"entropy": inside["entropy"]}
+        return replace(rollout, key=keys.flatten(), **own)
+
+    def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
+        """Demonstrations, filled up with end tokens, which are trained where they are counted.
+
+        The rows of a slot share levels and masks.
+        """
+        group = torch.tensor(slots, device=self.device)
+        texts = [self.chat.answer(example) for example in examples]
+        width = self.sampling.max_new_tokens
+        rows = [
+            ids + [self.ends[0]] * (width - len(ids)) for ids in self.chat.encode_answers(texts)
+        ]
+        tokens = torch.tensor(rows, device=self.device)
+        nothing = torch.zeros_like(tokens, dtype=torch.float32)
+        answers = Unmasked(
+            tokens=tokens, when=torch.zeros_like(tokens), logp=nothing, entropy=nothing
+        )
+        rollout = self.rollout_of(
+            examples,
+            self.chat.encode(examples),
+            answers,
+            group=group,
+            keys=rng.key(key, group),
+            place=(group.double() * GOLDEN).frac(),
+            stratum=rng.key(key, torch.zeros_like(group)),
+        )
+        return replace(rollout, outputs=tuple(texts))
+
+    def rollout_of(
+        self,
+        prompts: Sequence[Prompt],
+        encoded: Sequence[list[int]],
+        answers: Unmasked,
+        *,
+        group: Tensor,
+        keys: Tensor,
+        place: Tensor,
+        stratum: Tensor | None = None,
+        temperature: float = 1.0,
+    ) -> Rollout:
+        """A row for each answer; group, keys, place: [B]."""
+        tokens, width = answers.tokens, answers.tokens.shape[1]
+        ends = torch.isin(tokens, torch.tensor(self.ends, device=tokens.device))
+        ended = ends.any(1)
+        length = torch.where(ended, ends.int().argmax(1) + 1, width)
+        whole = torch.full_like(length, width)
+        packed = pack(encoded, tokens, whole, temperature)
+        taken = whole if self.trailing == "counted" else length
+        texts = zip(tokens.tolist(), length.tolist(), strict=True)
+        return Rollout(
+            sample=MaskedSample(
+                tokens=packed.tokens,
+                prompt_length=packed.prompt_length,
+                temperature=packed.temperature,
+                when=answers.when,
+                answer_length=length,
+                key=rng.key(keys, "evidence"),
+                stratum=rng.key(group, "evidence") if stratum is None else stratum,
+                place=place,
+            ),
+            outputs=self.chat.decode([row[:end] for row, end in texts]),
+            prompts=tuple(prompts),
+            mask=before(taken, width),
+            group=group,
+            length=taken,
+            truncated=~ended,
+        )
+
+    # Noise of the evidence.
+
+    def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        """Fill the values that are read and were not given. Where there may be another epoch, keep
+        the weights, which will be asked at its noise."""
+        if "old_logp" in needs and not self.replays:
+            self.sampled = {name: x.detach().clone() for name, x in self.sampled_weights().items()}
+        return super().complete(rollout, needs)
+
+    @torch.no_grad()
+    def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
+        """New states for another pass over the rows, and what the old policy and the reference say
+        there. The steps of the sampler are what they were."""
+        if self.replays:
+            return rollout
+        sample = rollout.sample
+        again = {n: rng.further(getattr(sample, n), epoch) for n in ("key", "stratum")}
+        rollout = replace(rollout, sample=replace(sample, **again))
+        asked = {n for n in ("old_logp", "ref_logp") if getattr(rollout, n) is not None}
+        renewed = replace(rollout, **dict.fromkeys(asked))
+        with self.as_sampled():
+            return super().complete(renewed, frozenset(asked))
+
+    @contextmanager
+    def as_sampled(self) -> Iterator[None]:
+        """With the weights that this iteration began with in place of the live ones."""
+        live = {name: x.detach().clone() for name, x in self.sampled_weights().items()}
+        self.put(self.sampled)
+        try:
+            yield
+        finally:
+            self.put(live)
+
+    @torch.no_grad()
+    def put(self, weights: dict[str, Tensor]) -> None:
+        """Copy into what learns. Of any shape [...]."""
+        for name, live in self.sampled_weights().items():
+            if name in weights:
+                live.copy_(weights[name])
+
+    def admit_answered(
+        self, examples: Sequence[Prompt]
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The demonstrations whose answers fit into the positions, and the others."""
+        room = self.sampling.max_new_tokens
+        kept, dropped = self.admit(examples)
+        shown = self.chat.encode_answers([self.chat.answer(example) for example in kept])
+        said = "has an answer of {} tokens, more than rollout.max_new_tokens={}"
+        long = [
+            (e, said.format(len(a), room))
+            for e, a in zip(kept, shown, strict=True)
+            if len(a) > room
+        ]
+        fits = [e for e, a in zip(kept, shown, strict=True) if len(a) <= room]
+        return fits, dropped + long
+
+    def row_cost(self, rollout: Rollout) -> Tensor:
+        """Tokens that the passes of each row read, [B] int64."""
+        return self.scorer.cost(rollout.sample, rollout.mask)
+
+
+def likelihood_of(request: Request) -> Likelihood:
+    """What was asked for, else the steps of the sampler."""
+    return path if request.likelihood is None else request.likelihood

@@ -1,0 +1,157 @@
+"""Records of a masked-diffusion policy: how answers are unmasked, and rows of hidden tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import at_least, positive
+from tandem.policies.language.records import Sampling, TokenSample
+from tandem.policies.masked.orders import ORDERS
+
+Trailing = Literal["counted", "hidden", "shown"]
+Order = Literal["random", "confidence", "entropy", "margin"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedSampling(Sampling):
+    """How answers are unmasked: `max_new_tokens` positions, of which each step writes some."""
+
+    dynamics: ClassVar[str] = "masked"
+    in_time: ClassVar[bool] = False
+
+    steps: Annotated[int, positive] | None = None  # of an answer; None: one for every position
+    block_length: Annotated[int, positive] | None = None  # left to right; None: all at once
+    unmask_order: Order = "entropy"  # of the hidden positions, those that are written first
+    # In place of `steps`: the surest positions whose entropies, less the largest of them, sum up to
+    # so many nats, and at least one.
+    entropy_bound: Annotated[float, at_least(0)] | None = None
+
+    def __post_init__(self) -> None:
+        Sampling.__post_init__(self)
+        if self.engine is not None:
+            raise ValueError(
+                "rollout.engine: no engine unmasks answers; leave it out, or take a model that "
+                "writes one token after the other"
+            )
+        if self.stop:
+            raise ValueError(
+                "rollout.stop: answers are not written from left to right; set rollout.stop=[]"
+            )
+        if self.max_new_tokens % self.block:
+            raise ValueError(
+                f"rollout.block_length={self.block} does not divide rollout.max_new_tokens="
+                f"{self.max_new_tokens}"
+            )
+        blocks = self.max_new_tokens // self.block
+        if not blocks <= self.total_steps <= self.max_new_tokens or self.total_steps % blocks:
+            raise ValueError(
+                f"rollout.steps={self.total_steps}: each of the {blocks} blocks takes as many "
+                f"steps, at least one and at most its {self.block} positions"
+            )
+
+    @property
+    def chooses_by_candidate(self) -> bool:
+        """Whether a token that is written was chosen for what it is."""
+        return self.entropy_bound is None and ORDERS[self.unmask_order].by_candidate
+
+    @property
+    def block(self) -> int:
+        """Positions of a block."""
+        return self.max_new_tokens if self.block_length is None else self.block_length
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of a whole answer, at most."""
+        return self.max_new_tokens if self.steps is None else self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedSample(TokenSample):
+    """Rows of a prompt and, right behind it, the L positions of its answer.
+
+    At step s of the sampler those positions were hidden whose `when` is s or more.
+    """
+
+    when: Tensor  # [B, L] int64 step that wrote the position; 0 of given answers
+    answer_length: Tensor  # [B] int64 up to the first end token, which is counted
+    key: Tensor  # [B] int64 of the noise of its evidence
+    stratum: Tensor  # [B] int64 of the noise that rows share whose levels are spread evenly
+    place: Tensor  # [B] float64 in [0, 1) of the row among those
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenRows:
+    """What evidence is made of: the rows of a mask, and the names of their noise."""
+
+    free: Tensor  # [B, L] bool: scored, so it may be hidden
+    void: Tensor  # [B, L] bool: behind the end of the answer, and not scored
+    prompt: Tensor  # [B, S] bool: the columns of the prompt
+    when: Tensor  # [B, L] int64
+    key: Tensor  # [B] int64
+    stratum: Tensor  # [B] int64
+    place: Tensor  # [B] float64
+
+    @classmethod
+    def of(cls, sample: MaskedSample, mask: Tensor) -> HiddenRows:
+        """The rows of a sample, scored where `mask` [B, T] says so, T being L at most."""
+        free = torch.nn.functional.pad(mask, (0, sample.when.shape[1] - mask.shape[1]))
+        position = torch.arange(free.shape[1], device=free.device)
+        column = torch.arange(sample.tokens.shape[1], device=free.device)
+        return cls(
+            free=free,
+            void=~free & (position >= sample.answer_length[:, None]),
+            prompt=column < sample.prompt_length[:, None],
+            when=sample.when,
+            key=sample.key,
+            stratum=sample.stratum,
+            place=sample.place,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """Masked states of rows: N passes, and how much each says of the value of a position."""
+
+    row: Tensor  # [N] int64 of the rows
+    hidden: Tensor  # [N, L] bool
+    weight: Tensor  # [N, L] float64; 0 where the position is not scored
+    count: int  # states that are drawn for a row, be some of them not worth a pass
+    prompt: Tensor | None = None  # [N, S] bool: hidden columns of the prompt; None: there are none
+
+    def values(self, logp: Tensor, rows: int) -> Tensor:
+        """sum over the states of a row of weight * logp: [N, L] -> [rows, L] nats."""
+        return _added(self.weight.to(logp.dtype) * logp, self.row, rows)
+
+    def upper_values(self, logp: Tensor, free: Tensor, *, beta: float) -> Tensor:
+        """U_i = log(mean over the states of p^beta / t where i is hidden) / beta, at the positions
+        that some state hides; scaled so that the mean over `free` is that over those positions.
+
+        t is the share of the scored positions that is hidden. Source: SPG, arXiv:2510.09541. logp
+        [N, L], free [rows, L] -> [rows, L] nats.
+        """
+        scored = self.weight != 0
+        share = scored.sum(1) / free[self.row].sum(1).clamp(min=1)
+        each = torch.where(scored, beta * logp - share.log()[:, None].to(logp.dtype), -torch.inf)
+        highest = logp.new_full(free.shape, -torch.inf)
+        index = self.row[:, None].expand_as(each)
+        highest = highest.scatter_reduce(0, index, each.detach(), "amax")
+        seen = highest.isfinite()
+        highest = torch.where(seen, highest, 0)
+        powers = torch.where(scored, (each - highest[self.row]).exp(), 0)
+        mean = _added(powers, self.row, len(free)) / self.count
+        bound = (torch.where(seen, mean, 1).log() + highest) / beta
+        scale = free.sum(1, keepdim=True) / seen.sum(1, keepdim=True).clamp(min=1)
+        return torch.where(seen, bound * scale.to(bound.dtype), 0)
+
+
+def _added(values: Tensor, row: Tensor, rows: int) -> Tensor:
+    """[N, L] -> [rows, L]"""
+    return values.new_zeros(rows, values.shape[1]).index_add(0, row, values)
+
+
+Likelihood = Callable[[HiddenRows], States]

@@ -1,0 +1,217 @@
+"""States at which a masked-diffusion policy is asked what it thinks of an answer.
+
+`path` replays those of the sampler: its values are log-probabilities of the steps that were taken.
+The others draw states of their own, by the keys of the rows, so that the live policy, the old one
+and the reference are asked at the same ones. Their values are a bound on log p of the answer, split
+over its positions, or values of tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem.contracts import above, between, fraction, positive, register_answer_likelihood
+from tandem.policies.masked.records import HiddenRows, States, Trailing
+
+Masks = Literal["independent", "counted", "coupled"]
+
+
+# The step that wrote each token, replayed exactly
+@register_answer_likelihood(reads={"when"}, replays=True)
+def path(rows: HiddenRows, *, trailing: Trailing = "shown") -> States:
+    """ℓ_i at the very state whose step wrote position i: log p of what the sampler did."""
+    return states_of(rows, rows.when)
+
+
+# Successive steps in one pass, each token from the state that the first of them began with
+@register_answer_likelihood(reads={"when"})
+def merged_path(
+    rows: HiddenRows, *, shrink: Annotated[int, positive] = 8, trailing: Trailing = "shown"
+) -> States:
+    """`shrink` steps that follow one another are one pass (TraceRL, arXiv:2509.06949)."""
+    return states_of(rows, merge_steps(rows.when, shrink))
+
+
+def merge_steps(when: Tensor, shrink: int) -> Tensor:
+    """The first of the `shrink` successive distinct steps of a row that a step is among: [B, L]."""
+    earlier = when[:, None, :] < when[:, :, None]
+    # Of several positions that one step wrote, the first stands for the step.
+    same = when[:, None, :] == when[:, :, None]
+    first = ~torch.tril(same, diagonal=-1).any(-1)
+    rank = (earlier & first[:, None, :]).sum(-1)
+    group = rank // shrink
+    together = group[:, None, :] == group[:, :, None]
+    return torch.where(together, when[:, None, :], when.max() + 1).amin(-1)
+
+
+def states_of(rows: HiddenRows, read: Tensor) -> States:
+    """A state for every step of a row that something is read at; `read` [B, L]: which step."""
+    width = int(read.max()) + 1
+    row, position = rows.free.nonzero(as_tuple=True)
+    both = (row * width + read[row, position]).unique()
+    row, step = both // width, both % width
+    scored = rows.free[row] & (read[row] == step[:, None])
+    return States(row=row, hidden=rows.when[row] >= step[:, None], weight=scored.double(), count=1)
+
+
+# A bound on log p of the whole answer, split over its positions, at states of its own
+@register_answer_likelihood
+def elbo(
+    rows: HiddenRows,
+    *,
+    masks: Masks = "coupled",  # coupled: each with its complement, in a second pass
+    states: Annotated[int, positive] = 1,  # levels of a row, each with one mask
+    levels: Literal["stratified", "gauss"] = "stratified",  # gauss: fixed, and weighed
+    weighted: bool = True,  # false: the mean of what the states say of a token; coupled alone
+    least: Annotated[float, fraction] | None = None,  # level of independent masks; None: 1 / L
+    trailing: Trailing = "hidden",
+    p_mask_prompt: Annotated[float, fraction] = 0.0,  # tokens of the prompt that are hidden
+    beta: Annotated[float, above(0)] = 1.5,  # of the upper bound, for losses that read it
+) -> States:
+    """c_i, whose sum is a bound on log p of the answer: the mean over states of w ℓ_i where i is
+    hidden, w = 1 / t (independent), L / n (counted) or (L + 1) / 2n (coupled).
+
+    Sources: LLaDA, arXiv:2502.09992; ESPO, arXiv:2512.03759; GDPO, arXiv:2510.08554 (gauss).
+    """
+    size = rows.free.sum(1)[:, None]  # [B, 1] the L that may be hidden
+    noise = rng.uniform(rng.key(rows.key, "masks"), (states, rows.free.shape[1]))
+    if levels == "gauss":
+        hidden, weight = at_nodes(rows.free, noise, *gauss_levels(states, noise.device))
+    else:
+        level = stratified(rows, states)
+        hidden, weight = MASKS[masks](rows.free, noise, level, size, least)
+    if not weighted:
+        weight = 2.0 * hidden / hidden.shape[1]
+    return drawn(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
+
+
+# All of the answer hidden, in one pass (diffu-GRPO)
+@register_answer_likelihood
+def one_step(
+    rows: HiddenRows,
+    *,
+    trailing: Trailing = "hidden",
+    p_mask_prompt: Annotated[float, fraction] = 0.15,  # tokens of the prompt that are hidden
+) -> States:
+    """ℓ_i where nothing of the answer is seen: a value of tokens, arXiv:2504.12216."""
+    hidden = rows.free[:, None]
+    weight = hidden.double()
+    return drawn(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
+
+
+# A mask with its complement, and all hidden, in three passes (coupled-GRPO)
+@register_answer_likelihood
+def coupled_tokens(
+    rows: HiddenRows,
+    *,
+    low: Annotated[float, between(0, 1)] = 0.2,
+    high: Annotated[float, between(0, 1)] = 0.8,
+    trailing: Trailing = "hidden",
+    p_mask_prompt: Annotated[float, fraction] = 0.0,
+) -> States:
+    """(ℓ_i with all hidden + ℓ_i of its own pass / its level) / 2, the level between `low` and
+    `high`: a value of tokens, no bound. Source: DiffuCoder, arXiv:2506.20639."""
+    level = low + (high - low) * rng.uniform(rng.key(rows.stratum, "levels"))[:, None]
+    noise = rng.uniform(rng.key(rows.key, "masks"), (rows.free.shape[1],))
+    mask = rows.free & (noise < level)
+    hidden = torch.stack([rows.free, mask, rows.free & ~mask], 1)
+    ones = torch.ones_like(level)
+    weight = hidden / torch.stack([ones, level, 1 - level], 1) / 2
+    return drawn(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
+
+
+def stratified(rows: HiddenRows, states: int) -> Tensor:
+    """Levels in [0, 1), evenly spread over the states of a row and the rows of a stratum, [B, N].
+
+    They are a function of the stratum and the row's place in it, never of the rows beside it in a
+    pass.
+    """
+    offset = rng.uniform(rng.key(rows.stratum, "levels"))
+    base = (rows.place + offset).frac()[:, None]
+    return (base + torch.arange(states, device=base.device)) / states
+
+
+def counts_of(level: Tensor, most: Tensor | int) -> Tensor:
+    """How many of 0 to `most` a level in [0, 1) stands for, each as likely: int64 (ESPO)."""
+    return (level * (most + 1)).round().remainder(most + 1).long()
+
+
+def independent(
+    free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
+) -> tuple[Tensor, Tensor]:
+    """Each position by itself, with the probability of the level; w = 1 / t."""
+    lowest = 1 / size.clamp(min=1) if least is None else least
+    level = ((1 - lowest) * level + lowest)[..., None]
+    hidden = free[:, None] & (noise < level)
+    return hidden, hidden / level / noise.shape[1]
+
+
+def counted(
+    free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
+) -> tuple[Tensor, Tensor]:
+    """A count of 1 to L of the positions; w = L / n."""
+    count = 1 + counts_of(level, (size - 1).clamp(min=0))
+    hidden = lowest_of(noise, free, count)
+    return hidden, hidden * (size / count)[..., None] / noise.shape[1]
+
+
+def coupled(
+    free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
+) -> tuple[Tensor, Tensor]:
+    """A count of 0 to L of the positions, and the others; w = (L + 1) / 2n."""
+    count = counts_of(level, size)
+    mask = lowest_of(noise, free, count)
+    hidden = torch.cat([mask, free[:, None] & ~mask], 1)
+    share = (size + 1) / torch.cat([count, size - count], 1).clamp(min=1)
+    return hidden, hidden * share[..., None] / 2 / noise.shape[1]
+
+
+MASKS = {"independent": independent, "counted": counted, "coupled": coupled}
+
+
+def gauss_levels(states: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Nodes of Gauss-Legendre quadrature in [0, 1] and their weights: [N] each."""
+    nodes, weights = np.polynomial.legendre.leggauss(states)
+    return tuple(torch.tensor(x, device=device) for x in ((nodes + 1) / 2, weights / 2))
+
+
+def at_nodes(free: Tensor, noise: Tensor, level: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A fixed count round(t L) >= 1 of the positions at each level t; w / t."""
+    size = free.sum(1)[:, None]
+    count = (level * size).round().clamp(min=1).long()
+    hidden = lowest_of(noise, free, count)
+    return hidden, hidden * (weight / level)[:, None]
+
+
+def lowest_of(noise: Tensor, free: Tensor, count: Tensor) -> Tensor:
+    """The `count` free positions of the least noise. [B, N, L], [B, L], [B, N] -> [B, N, L]"""
+    order = noise.masked_fill(~free[:, None], torch.inf).argsort(-1).argsort(-1)
+    return free[:, None] & (order < count[..., None])
+
+
+def drawn(
+    rows: HiddenRows, hidden: Tensor, weight: Tensor, *, trailing: Trailing, p_mask_prompt: float
+) -> States:
+    """The states of all rows that are worth a pass. `hidden`, `weight`: [B, N, L]."""
+    row, state = weight.any(-1).nonzero(as_tuple=True)
+    void = rows.void[row] & (trailing == "hidden")
+    return States(
+        row=row,
+        hidden=hidden[row, state] | void,
+        weight=weight[row, state],
+        count=hidden.shape[1],
+        prompt=hidden_prompt(rows, p_mask_prompt, row),
+    )
+
+
+def hidden_prompt(rows: HiddenRows, share: float, row: Tensor) -> Tensor | None:
+    """Columns of the prompt that are hidden in every state of a row, [N, S]; None: none."""
+    if share == 0:
+        return None
+    noise = rng.uniform(rng.key(rows.key, "prompt"), (rows.prompt.shape[1],))
+    return (rows.prompt & (noise < share))[row]

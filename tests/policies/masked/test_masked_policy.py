@@ -1,0 +1,185 @@
+"""A masked-diffusion policy: how it samples, and what it says of what it sampled."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from policies.masked.small_masked import NOTHING, POSITIONS, asked, sampling, small_masked
+from policies.small_language import questions
+from torch.testing import assert_close
+
+from tandem.policies.masked.states import coupled_tokens, elbo, merged_path, one_step, path
+from tandem.types import concat, take
+
+ORDERS = ("random", "confidence", "entropy", "margin")
+OWN_STATES = [elbo, partial(elbo, masks="independent", states=3), one_step, coupled_tokens]
+
+
+def test_it_is_the_model_of_the_published_numbers():
+    from tandem.policies.masked.tiny_masked import tiny_masked
+
+    model, tokenizer = tiny_masked(seed=0)
+    assert sum(p.numel() for p in model.parameters()) == 308_640
+    assert model.config.mask_token_id == tokenizer.mask_token_id == 39
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("steps", [{}, {"steps": 4}, {"block_length": 3, "steps": 2}, {"steps": 1}])
+def test_a_path_is_replayed_exactly(order, steps):
+    policy = small_masked()
+    rollout = asked(policy, unmask_order=order, **steps)
+    assert rollout.mask.any() and rollout.behaviour_logp[rollout.mask].lt(0).all()
+    evidence = policy.evidence(rollout, frozenset({"entropy"}))
+    assert_close(evidence.logp, rollout.behaviour_logp, atol=1e-6, rtol=0)
+    assert_close(evidence.entropy, rollout.entropy, atol=1e-5, rtol=0)
+
+
+def test_a_path_is_replayed_at_the_temperature_it_was_sampled_at():
+    policy = small_masked()
+    rollout = asked(policy, temperature=0.7)
+    assert_close(policy.logp(rollout), rollout.behaviour_logp, atol=1e-6, rtol=0)
+
+
+def test_an_entropy_bound_writes_more_than_one_position_a_step():
+    policy = small_masked(partial(path, trailing="counted"))
+    rollout = asked(policy, entropy_bound=5.0)
+    assert 0 < rollout.sample.when.max() < POSITIONS - 1
+    assert_close(policy.logp(rollout), rollout.behaviour_logp, atol=1e-6, rtol=0)
+
+
+def test_blocks_are_filled_from_left_to_right():
+    policy = small_masked()
+    when = asked(policy, block_length=2, steps=6).sample.when
+    assert torch.equal(when // 2, torch.arange(3).repeat_interleave(2).expand_as(when))
+
+
+def test_neither_company_nor_cuts_move_a_token():
+    policy = small_masked()
+    whole = asked(policy)
+    cut = asked(policy, max_rows=2)
+    assert torch.equal(whole.sample.tokens, cut.sample.tokens)
+    alone = policy.sample(questions(("dbca", "fa"))[1:], 3, key=7, slots=[1])
+    assert whole.outputs[3:] == alone.outputs
+    assert torch.equal(whole.sample.when[3:], alone.sample.when)
+
+
+def test_answers_hold_no_token_that_hides_or_pads():
+    policy = small_masked(partial(path, trailing="counted"))
+    rollout = asked(policy, size=8)
+    length = rollout.sample.prompt_length
+    answers = [row[n : n + POSITIONS] for row, n in zip(rollout.sample.tokens, length, strict=True)]
+    assert not torch.isin(torch.stack(answers), torch.tensor([0, 39])).any()
+
+
+def test_what_is_behind_the_end_is_counted_or_not():
+    policy = small_masked()
+    rollout = asked(policy, size=16)
+    ended = ~rollout.truncated
+    assert ended.sum() > 0 and (rollout.length[ended] <= POSITIONS).all()
+    assert torch.equal(rollout.mask.sum(1), rollout.length)
+    counted = asked(small_masked(partial(path, trailing="counted")), size=16)
+    assert counted.mask.all() and counted.outputs == rollout.outputs
+
+
+@pytest.mark.parametrize("likelihood", [path, *OWN_STATES])
+def test_rows_say_the_same_in_any_company(likelihood):
+    policy = small_masked(likelihood)
+    rollout = asked(policy)
+    whole = policy.logp(rollout)
+    for rows in (torch.tensor([4]), torch.tensor([5, 0, 2])):
+        part = take(rollout, rows)
+        assert_close(policy.logp(part), whole[rows], atol=1e-5, rtol=1e-5)
+    wider = concat([rollout, asked_wide(policy)])
+    assert_close(policy.logp(wider)[:6], whole, atol=1e-5, rtol=1e-5)
+
+
+def asked_wide(policy):
+    """A row of a longer prompt."""
+    return policy.sample(questions(("jihgfedcba",)), 1, key=9, slots=[2])
+
+
+@pytest.mark.parametrize("likelihood", OWN_STATES)
+def test_the_noise_is_shared_until_an_epoch_renews_it(likelihood):
+    policy = small_masked(likelihood, needs=frozenset({"old_logp", "ref_logp"}))
+    rollout = asked(policy)
+    assert rollout.behaviour_logp is None
+    filled = policy.complete(rollout, frozenset({"old_logp", "ref_logp"}))
+    assert torch.equal(policy.evidence(filled, NOTHING).logp, filled.old_logp)
+    again = policy.resample_noise(filled, 1)
+    assert_close(policy.evidence(again, NOTHING).logp, again.old_logp)
+    assert (again.old_logp - filled.old_logp).abs().max() > 1e-3
+    assert (again.ref_logp - filled.ref_logp).abs().max() > 1e-3
+
+
+def test_the_old_policy_of_an_epoch_is_that_of_the_iteration():
+    policy = small_masked(elbo, needs=frozenset({"old_logp"}))
+    filled = policy.complete(asked(policy), frozenset({"old_logp"}))
+    before = policy.resample_noise(filled, 1).old_logp
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(0.05)
+    live = {name: x.clone() for name, x in policy.weights().items()}
+    again = policy.resample_noise(filled, 1)
+    assert torch.equal(again.old_logp, before)
+    assert all(torch.equal(x, live[name]) for name, x in policy.weights().items())
+    assert (policy.logp(again) - before).abs().max() > 1e-3
+
+
+def test_a_merged_path_is_the_path_where_each_step_stands_alone():
+    policy = small_masked()
+    rollout = asked(policy, steps=3)
+    merged = small_masked(partial(merged_path, shrink=1))
+    assert_close(merged.logp(rollout), policy.logp(rollout))
+    coarse = small_masked(partial(merged_path, shrink=3))
+    assert (coarse.logp(rollout) - policy.logp(rollout)).abs().max() > 1e-3
+    all_hidden = small_masked(partial(one_step, p_mask_prompt=0.0, trailing="shown"))
+    counted = small_masked(partial(merged_path, shrink=99, trailing="counted"))
+    assert_close(
+        counted.logp(asked(counted)),
+        small_masked(partial(one_step, p_mask_prompt=0.0, trailing="counted")).logp(asked(counted)),
+    )
+    assert all_hidden.describe(request_of(all_hidden)).provides.isdisjoint({"behaviour_logp"})
+
+
+def request_of(policy):
+    from tandem.policies.request import Request
+
+    return Request(sampling=policy.sampling, likelihood=policy.states_of)
+
+
+def test_demonstrations_are_filled_up_with_ends():
+    policy = small_masked(partial(elbo, masks="independent", trailing="counted"))
+    rollout = policy.encode(questions(("dbca", "fa")), key=3, slots=[0, 1])
+    assert rollout.mask.all() and rollout.outputs == ("abcd", "af")
+    row = rollout.sample.tokens[1]
+    assert row[3:].tolist()[:6] == [*policy.chat.encode_answers(["af"])[0], 1, 1, 1]
+    assert policy.admit_answered(questions(("jihgfedcba",)))[1][0][1].startswith("has an answer of")
+
+
+def test_a_row_without_a_step_passes_and_says_nothing():
+    policy = small_masked(elbo)
+    rollout = asked(policy)
+    empty = replace(rollout, mask=torch.zeros_like(rollout.mask))
+    logp = policy.evidence(empty, NOTHING).logp
+    assert logp.requires_grad and not logp.any()
+
+
+def test_what_a_row_costs_is_what_its_passes_read():
+    policy = small_masked(partial(path, trailing="counted"))
+    rollout = asked(policy, steps=2)
+    read = rollout.sample.prompt_length + POSITIONS
+    assert torch.equal(policy.row_cost(rollout), 2 * read)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"block_length": 4}, "does not divide"),
+        ({"steps": 9}, "rollout.steps=9"),
+        ({"stop": ["x"]}, "rollout.stop"),
+    ],
+)
+def test_impossible_plans_are_refused(numbers, said):
+    with pytest.raises(ValueError, match=said):
+        sampling(**numbers)
