@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -81,11 +82,16 @@ def _shards(index: Path) -> list[str]:
 
 
 def hide_bars() -> None:
-    """A line of our own says what is loaded; of bars a terminal sees those of downloads."""
-    from huggingface_hub.utils import enable_progress_bars
-    from transformers.utils import logging
+    """A line of our own says what is loaded; of bars a terminal sees those of downloads.
 
-    logging.disable_progress_bar()
+    What libraries lack that nothing here asks for is not said either.
+    """
+    from huggingface_hub.utils import enable_progress_bars
+    from transformers.utils import logging as of_transformers
+
+    of_transformers.disable_progress_bar()
+    logging.getLogger("transformers.utils.import_utils").setLevel(logging.ERROR)  # torchvision
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # 4-bit kernels
     if sys.stderr.isatty():
         enable_progress_bars()
 

@@ -5,34 +5,53 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import singledispatch
 
 import torch
 from omegaconf import DictConfig
 
 from tandem.config import ConfigError, build
+from tandem.policies.base import Policy
+from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.memory.estimate import Part, Workload, footprint
+from tandem.policies.memory import estimate as estimate_of_tokens
+from tandem.policies.memory import flow_estimate as estimate_of_pictures
+from tandem.policies.memory.estimate import Part, Workload
+from tandem.policies.request import Request
 from tandem.settings.settings import Settings
 
 GIB = 2**30
+PHASES = {
+    "encoding": "held while prompts are encoded",
+    "sampling": "held while samples are made",
+    "update": "held at most in an update",
+}
 PROBE = 512  # side of the weight that shows what an optimiser remembers
 
 
 def estimate(cfg: DictConfig, settings: Settings) -> str:
-    """Lines for people: every part, what is held at most, and what would lower it.
-
-    Raises ConfigError for a model of pictures.
-    """
+    """Lines for people: every part, what is held at most, and what would lower it."""
     policy = build(cfg.model)
-    if not isinstance(policy, LanguagePolicy):
-        raise ConfigError(
-            f"estimate=true: model={settings.choices['model']} makes pictures, and only models "
-            "that make tokens can be estimated"
-        )
     ranks = settings.trainer.ranks or max(torch.cuda.device_count(), 1)
     request = build(cfg.algorithm).request(build(cfg.rollout))
     parts = footprint(policy, request, work_of(cfg, settings, ranks))
     return table(on_a_rank(parts, settings.trainer.strategy, ranks), ranks)
+
+
+@singledispatch
+def footprint(policy: Policy, request: Request, work: Workload) -> list[Part]:
+    """Every part of the memory of a policy; another kind registers a function of its own.
+
+    Raises ConfigError for a kind that has none.
+    """
+    raise ConfigError(
+        f"estimate=true: {type(policy).__name__} does not say what it holds; register a function "
+        "with tandem.launch.memory_estimate.footprint"
+    )
+
+
+footprint.register(LanguagePolicy)(estimate_of_tokens.footprint)
+footprint.register(FlowPolicy)(estimate_of_pictures.footprint)
 
 
 def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:
@@ -80,26 +99,23 @@ def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
 
 
 def table(parts: Sequence[Part], ranks: int) -> str:
-    """Aligned lines: GiB of each part, then of the two phases that never meet."""
-    always, update, sampling = (
-        sum(part.size for part in parts if part.phase == phase)
-        for phase in ("always", "update", "sampling")
-    )
+    """Aligned lines: GiB of each part, then of the phases that never meet."""
+    held = {phase: [p for p in parts if p.phase in ("always", phase)] for phase in PHASES}
+    sizes = {phase: sum(map(_size, own)) for phase, own in held.items()}
     rows = [(part.name, part.size, part.says) for part in parts if part.size > 0]
-    rows.append(("sampling", always + sampling, "held while answers are sampled"))
-    rows.append(("update", always + update, "held at most in an update"))
+    there = {part.phase for part in parts if part.size > 0} | {"sampling", "update"}
+    rows += [(phase, sizes[phase], says) for phase, says in PHASES.items() if phase in there]
     lines = [f"  {name:<12}{size / GIB:>10.3f} GiB  {says}" for name, size, says in rows]
-    phase = "update" if update >= sampling else "sampling"
-    largest = max((p for p in parts if p.phase in ("always", phase)), key=_size)
+    phase = max(reversed(PHASES), key=sizes.__getitem__)
+    largest = max(held[phase], key=_size)
     own = max((p for p in parts if p.phase == phase), key=_size, default=None)
     advice = f"  the largest part is {largest.name}: {lower(largest, phase)}"
     if own is not None and own is not largest:
         advice += f"; in {phase} {own.name}: {lower(own, phase)}"
-    total = always + max(update, sampling)
     return "\n".join(
         [
-            f"estimate    {total / GIB:.2f} GiB on {_devices(ranks)}, in {phase}; libraries and "
-            "what lies between tensors take more",
+            f"estimate    {sizes[phase] / GIB:.2f} GiB on {_devices(ranks)}, in {phase}; libraries "
+            "and what lies between tensors take more",
             *lines,
             advice,
         ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -78,3 +78,21 @@ class Adapter(Protocol):
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
         """The adapters of a transformer, as `load_lora_weights` of diffusers reads them."""
+
+
+@runtime_checkable
+class Outlined(Protocol):
+    """What `estimate=true` asks of an adapter: its networks without numbers."""
+
+    def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        """As `load`, of configurations alone, on torch's meta device."""
+
+    def blank(self, rows: int) -> Condition:
+        """What `encode` gives of so many prompts, [N, ...] each, on the meta device."""
+
+    def beside(self) -> Mapping[str, Sequence[nn.Module]]:
+        """Other networks, on the meta device: "VAE", which stays, and "encoders", which come and
+        go."""
+
+    def pixels(self, x0: Tensor) -> Tensor:
+        """[N, *latent_shape] -> uint8 [N, H, W, 3], where the latents are."""

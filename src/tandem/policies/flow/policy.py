@@ -112,10 +112,10 @@ class FlowPolicy(PictureEngineMixin):
         self.model.load(
             self.path,
             seed=self.seed,
-            with_reference=bool(request.needs & OF_REFERENCE),
+            with_reference=self.reads_reference(request.needs),
             with_critic="values" in request.needs,
-            following=self.followed(),
-            delays=self.delays,
+            following=self.followed(request),
+            delays=self.delays(request),
             teachers=request.teachers,
             precision=request.precision,
         )
@@ -123,17 +123,30 @@ class FlowPolicy(PictureEngineMixin):
         admission.check_size(self.adapter, self.latent_size, path=self.path)
         self.engine = self.host()
 
-    def followed(self) -> dict[str, EmaSchedule]:
+    def reads_reference(self, needs: frozenset[str]) -> bool:
+        """Whether somebody reads what the weights were before training."""
+        return bool(needs & OF_REFERENCE)
+
+    def followed(self, request: Request) -> dict[str, EmaSchedule]:
         """The snapshots that are read, sampled from, or evaluated."""
-        kept = self.request.followed()
+        kept = request.followed()
         return kept if self.ema is None else kept | {EMA: EmaSchedule(decay=self.ema)}
 
-    @property
-    def delays(self) -> dict[str, int]:
+    def delays(self, request: Request) -> dict[str, int]:
         """Iterations by which a snapshot that samples is read late, by the loss too: what a loss
         compares with is the policy that made the pictures."""
-        name, staleness = self.sampling.weights, self.sampling.staleness
-        return {name: staleness} if staleness and name in self.followed() else {}
+        name, staleness = request.sampling.weights, request.sampling.staleness
+        return {name: staleness} if staleness and name in self.followed(request) else {}
+
+    def kept_steps(self, request: Request) -> Sequence[int]:
+        """The denoising steps of whose path each picture keeps the states; none: it is trained as
+        a whole."""
+        sampling = request.sampling
+        if request.teachers is not None:
+            return request.teachers.kept(sampling.steps)
+        if request.whole or sampling.deterministic:
+            return ()
+        return tuple(sampling.stochastic(sampling.steps, self.iteration, self.seed))
 
     def schedule(self) -> Tensor:
         """The noise levels of the sampler, from noise to 0: [steps + 1]."""
@@ -151,7 +164,7 @@ class FlowPolicy(PictureEngineMixin):
         self, sampling: FlowSampling | None = None, needs: frozenset[str] = frozenset()
     ) -> Iterator[None]:
         weights = (self._own_sampling() if sampling is None else sampling).weights
-        of_reference = bool(needs & OF_REFERENCE)
+        of_reference = self.reads_reference(needs)
         # In this order: what is gathered is what the ranks hold at that moment.
         with self.model.snapshots.under(weights), self.model.gathered(with_reference=of_reference):
             yield

@@ -14,8 +14,10 @@ from tandem.policies.memory.meta_model import MetaModel, Pass
 
 if TYPE_CHECKING:
     from tandem.policies.language.policy import LanguagePolicy
+    from tandem.policies.memory.meta_flow import MetaFlow
     from tandem.policies.request import Request
 
+Phase = Literal["always", "encoding", "sampling", "update"]
 DRAWS = 4  # times the logits: those themselves, log-probabilities, probabilities, noise
 ADAPTERS = "set model.lora={r: 32, alpha: 64}"
 
@@ -28,7 +30,7 @@ class Part:
     size: float  # bytes
     says: str  # how they come about
     lower: str  # the flag that makes them fewer
-    phase: Literal["always", "update", "sampling"] = "always"
+    phase: Phase = "always"
     shared: bool = False  # a strategy that shards gives every rank a share of them
     lower_in_update: str = ""  # what makes them fewer there, and does not while sampling
 
@@ -51,6 +53,7 @@ def footprint(policy: LanguagePolicy, request: Request, work: Workload) -> list[
     outline = MetaModel(policy, request)
     return [
         *of_weights(outline),
+        *of_older_weights(outline),
         *of_learning(outline, work),
         *(of_gathering(outline) if work.shards else ()),
         *of_sampling(outline, work),
@@ -58,7 +61,7 @@ def footprint(policy: LanguagePolicy, request: Request, work: Workload) -> list[
     ]
 
 
-def of_weights(outline: MetaModel) -> list[Part]:
+def of_weights(outline: MetaModel | MetaFlow) -> list[Part]:
     """What the weights take, and adapters if there are any."""
     size, says = size_of([*outline.base, *outline.model.buffers()]), counted(outline.base)
     weights = Part(
@@ -81,7 +84,7 @@ def of_weights(outline: MetaModel) -> list[Part]:
     return [*parts, *of_teachers(outline)]
 
 
-def of_teachers(outline: MetaModel) -> list[Part]:
+def of_teachers(outline: MetaModel | MetaFlow) -> list[Part]:
     """Every device has them whole."""
     own = [p for network in outline.teachers for p in network.parameters()]
     lower = "set algorithm.teachers.dtype=bfloat16, or choose a smaller one"
@@ -89,14 +92,25 @@ def of_teachers(outline: MetaModel) -> list[Part]:
     return [part] if own else []
 
 
-def narrower(outline: MetaModel) -> str:
+def of_older_weights(outline: MetaModel | MetaFlow) -> list[Part]:
+    """What samples of a run that lags come from."""
+    sampling = outline.sampling
+    own = sampling.engine is None or sampling.engine.shares_weights
+    if not sampling.staleness or not own:
+        return []
+    size, count = size_of(outline.trained), sampling.staleness + 1
+    says = f"what is trained, as each of the last {count} iterations began with it"
+    return [_held("lagged", count * size, says, "lower rollout.staleness")]
+
+
+def narrower(outline: MetaModel | MetaFlow) -> str:
     """Which option would make the weights smaller."""
-    if outline.policy.numerics.dtype == "bfloat16":
+    if outline.numerics.dtype == "bfloat16":
         return "choose a smaller one: model=..."
     return "set model.dtype=bfloat16 with model.lora, or choose a smaller one: model=..."
 
 
-def of_gathering(outline: MetaModel) -> list[Part]:
+def of_gathering(outline: MetaModel | MetaFlow) -> list[Part]:
     """Whole weights beside a rank's part of them."""
     pieces = pieces_of(outline.networks)
     reference = size_of(outline.base) if outline.has_reference else 0
@@ -118,11 +132,11 @@ def of_gathering(outline: MetaModel) -> list[Part]:
     ]
 
 
-def of_learning(outline: MetaModel, work: Workload) -> list[Part]:
+def of_learning(outline: MetaModel | MetaFlow, work: Workload) -> list[Part]:
     """What is there for every trained weight."""
     trained = outline.trained
     state = sum(p.numel() * work.state(p.dtype) for p in trained)
-    full = outline.policy.lora is None
+    full = outline.lora is None
     each = state / max(sum(p.numel() for p in trained), 1)
     less = f"set optimizer=adamw_8bit{', or ' + ADAPTERS if full else ''}"
     return [
@@ -140,11 +154,11 @@ def of_learning(outline: MetaModel, work: Workload) -> list[Part]:
 
 def of_update(outline: MetaModel, work: Workload) -> list[Part]:
     """A micro-batch, forward and backward."""
-    again = outline.policy.numerics.gradient_checkpointing
+    again = outline.numerics.gradient_checkpointing
     lower = "lower max_tokens_per_microbatch" if work.rows is None else "lower micro_batch_size"
     casts = of_casts(outline)
     if work.narrow:  # what autocast computes in, as it has no meta device
-        outline.model.to(torch.bfloat16)
+        outline.narrow()
     forward = pass_of(outline, work)
     part = Part(
         name="activations",
@@ -157,9 +171,9 @@ def of_update(outline: MetaModel, work: Workload) -> list[Part]:
     return [part, casts] if work.narrow else [part]
 
 
-def of_casts(outline: MetaModel) -> Part:
+def of_casts(outline: MetaModel | MetaFlow) -> Part:
     """A pass keeps what it computed with until its backward has, or has computed it again."""
-    again = outline.policy.numerics.gradient_checkpointing
+    again = outline.numerics.gradient_checkpointing
     pieces = pieces_of(outline.networks, of=outline.is_cast)
     return Part(
         name="casts",
@@ -174,7 +188,7 @@ def of_casts(outline: MetaModel) -> Part:
 
 def pass_of(outline: MetaModel, work: Workload) -> Pass:
     """The largest micro-batch: rows of the longest prompt and answer there can be."""
-    numerics, asked = outline.policy.numerics, outline.policy.passes_of(outline.request)
+    numerics, asked = outline.numerics, outline.policy.passes_of(outline.request)
     longest = outline.longest - asked.unread
     most = work.per_update if work.rows is None else min(work.rows, work.per_update)
     fit = most if work.max_tokens is None else max(work.max_tokens // (longest * asked.passes), 1)

@@ -47,20 +47,21 @@ class MetaModel:
         """
         self.policy, self.request = policy, request
         self.needs, self.sampling = request.needs, request.sampling
-        dtype = DTYPES.get(policy.numerics.dtype)
+        self.numerics, self.lora = policy.numerics, policy.lora
+        dtype = DTYPES.get(self.numerics.dtype)
         with torch.device("meta"):
             path = policy.path
             model = policy.build()[0] if path is None else configured(policy, path, dtype)
         self.model = (model if dtype is None else model.to(dtype)).eval()
-        if policy.numerics.gradient_checkpointing:
+        if self.numerics.gradient_checkpointing:
             recompute_activations(model)
         fuse_attention(model)
         kind = policy.kind_of_critic
         self.critic = critic_of(model, kind, splits=True) if "values" in self.needs else None
         self.teachers = teachers_of(policy, request)
         self.base = list(model.parameters())
-        if policy.lora is not None:
-            adapted(model, policy.lora, seed=0)
+        if self.lora is not None:
+            adapted(model, self.lora, seed=0)
 
     @property
     def adapters(self) -> list[nn.Parameter]:
@@ -69,7 +70,7 @@ class MetaModel:
     @property
     def has_reference(self) -> bool:
         """Whether a frozen copy is one of its own."""
-        return bool(self.needs & {"ref_logp", "old_kl_to_ref"}) and self.policy.lora is None
+        return bool(self.needs & {"ref_logp", "old_kl_to_ref"}) and self.lora is None
 
     @property
     def networks(self) -> list[nn.Module]:
@@ -81,6 +82,10 @@ class MetaModel:
         read, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
         only_read = parameter is read.weight and parameter is not head.weight
         return parameter.dtype == torch.float32 and parameter.ndim > 1 and not only_read
+
+    def narrow(self) -> None:
+        """Compute in bfloat16, as autocast does, which knows no meta device."""
+        self.model.to(torch.bfloat16)
 
     @property
     def trained(self) -> list[nn.Parameter]:
@@ -150,7 +155,7 @@ class MetaModel:
         return sum(x.sum() for x in numbers.values()) + self._values(tokens, mask, place, states)
 
     def _states(self, trunk: nn.Module, tokens: Tensor, mask: Tensor, place: Tensor) -> Tensor:
-        trunk.train(self.policy.numerics.gradient_checkpointing)
+        trunk.train(self.numerics.gradient_checkpointing)
         out = trunk(input_ids=tokens, attention_mask=mask, use_cache=False)
         return out.last_hidden_state.flatten(0, 1).index_select(0, place)
 

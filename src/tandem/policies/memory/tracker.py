@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +49,27 @@ class Peak(TorchDispatchMode):
 
     def _give_up(self, size: int) -> None:
         self.now -= size
+
+
+@contextmanager
+def fused() -> Iterator[None]:
+    """torch's own attention without a matrix of scores, which a meta device would make.
+
+    In place of the function itself: what is recomputed in backward runs under no mode of torch's.
+    """
+    own = nn.functional.scaled_dot_product_attention
+    nn.functional.scaled_dot_product_attention = _attend_as_torch
+    try:
+        yield
+    finally:
+        nn.functional.scaled_dot_product_attention = own
+
+
+def _attend_as_torch(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any
+) -> Tensor:
+    bias = None if attn_mask is None else query.new_empty(attn_mask.shape)
+    return _Attention.apply(query, key, value, bias)
 
 
 def fuse_attention(model: nn.Module) -> None:

@@ -42,12 +42,8 @@ class Flux(Pipeline):
 
         return Family(pipeline=FluxPipeline, transformer=FluxTransformer2DModel, vae=AutoencoderKL)
 
-    def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """Load the transformer, the VAE and the text encoders of a folder.
-
-        Raises ValueError for a part that does not fit.
-        """
-        network, given = super().load(path, dtype), self.embedded_guidance
+    def fit(self, network: nn.Module) -> nn.Module:
+        given = self.embedded_guidance
         if network.config.guidance_embeds != (given is not None):
             does, instead = ("no", "null") if given is not None else ("such a", "3.5")
             raise ValueError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +15,12 @@ from tandem import hub
 from tandem.hub import shorten_error
 
 INDEX = "model_index.json"
-PATTERNS = ("*.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model")
+CONFIGURATIONS = ("*.json", "*/*.json")
+PATTERNS = (*CONFIGURATIONS, "*/*.safetensors", "*/*.txt", "*/*.model")
 
 
-def pipeline_folder(path: str | None) -> Path:
-    """The folder itself, or the hub's copy of it on this machine, fetched if it can be.
+def pipeline_folder(path: str | None, *, patterns: Sequence[str] = PATTERNS) -> Path:
+    """The folder itself, or the hub's copy of such files of it, fetched if they can be.
 
     Raises ValueError where it cannot be.
     """
@@ -26,7 +28,7 @@ def pipeline_folder(path: str | None) -> Path:
         raise ValueError("model.path is null: give the folder of a diffusers pipeline")
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        folder = from_hub(path)
+        folder = from_hub(path, patterns)
     if not (folder / INDEX).is_file():
         raise ValueError(f"model.path={path} holds no {INDEX}: it is not a diffusers pipeline")
     return folder
@@ -40,14 +42,14 @@ def without_bars() -> None:
     hub.hide_bars()
 
 
-def from_hub(name: str) -> Path:
+def from_hub(name: str, patterns: Sequence[str]) -> Path:
     """The hub's copy of a pipeline on this machine. Raises ValueError where there is none."""
     from huggingface_hub import snapshot_download
 
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         raise ValueError(f"model.path={name}: there is no such folder")
     try:
-        return Path(snapshot_download(name, allow_patterns=list(PATTERNS)))
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
     except Exception as error:  # no network, no such name, no access: the reason is in the text
         raise ValueError(
             f"model.path={name} is no folder, and the hub did not give it "
@@ -71,24 +73,59 @@ def loaded(
 
     Raises ValueError with it.
     """
+    refuse_other_family(folder, part, kind)
+    hub.refuse_pickles(folder, key="model.path", kind=hub.name_of(kind), part=part)
+    with one_line(folder, part):
+        network, told = kind.from_pretrained(
+            folder, subfolder=part, dtype=dtype, output_loading_info=True, use_safetensors=True
+        )
+    if told["missing_keys"]:
+        raise ValueError(f"model.path={folder}: its {part} lacks {sorted(told['missing_keys'])}")
+    return network
+
+
+def outlined(folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype) -> nn.Module:
+    """The network of a subfolder's configuration, on torch's meta device, where it has no numbers.
+
+    Raises ValueError as `loaded` does.
+    """
+    refuse_other_family(folder, part, kind)
+    with one_line(folder, part), torch.device("meta"):
+        network = kind.from_config(kind.load_config(folder, subfolder=part))
+    return nn.Module.to(network, dtype)  # that of diffusers warns of casts
+
+
+def outlined_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
+    """An encoder of texts, as `outlined`. Raises ValueError where transformers has no such."""
+    import transformers
+
+    named = json.loads((folder / INDEX).read_bytes())[part][1]
+    kind = getattr(transformers, named, None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise ValueError(f"model.path={folder}: its {part} is a {named}, which transformers lacks")
+    with one_line(folder, part), torch.device("meta"):
+        return kind(kind.config_class.from_pretrained(folder / part)).to(dtype)
+
+
+def refuse_other_family(folder: Path, part: str, kind: type[nn.Module]) -> None:
+    """Raise ValueError for a subfolder without a configuration, or with that of another class."""
     if not (folder / part / "config.json").is_file():
         raise ValueError(f"model.path={folder} holds no {part}/config.json")
-    hub.refuse_pickles(folder, key="model.path", kind=hub.name_of(kind), part=part)
-    try:
+    with one_line(folder, part):
         named = json.loads((folder / part / "config.json").read_text())["_class_name"]
-        if named == kind.__name__:
-            network, told = kind.from_pretrained(
-                folder, subfolder=part, dtype=dtype, output_loading_info=True, use_safetensors=True
-            )
-    except Exception as error:  # several libraries' own; all mean that this path is of no use
-        raise ValueError(
-            f"model.path={folder}: its {part} cannot be loaded: {shorten_error(error)}"
-        ) from None
     if named != kind.__name__:
         raise ValueError(
             f"model.path={folder}: its {part} is a {named}, and that of the chosen model a "
             f"{kind.__name__}; take the model=... of its family"
         )
-    if told["missing_keys"]:
-        raise ValueError(f"model.path={folder}: its {part} lacks {sorted(told['missing_keys'])}")
-    return network
+
+
+@contextmanager
+def one_line(folder: Path, part: str) -> Iterator[None]:
+    """Whatever a library raises, as a ValueError of one line: this path is of no use."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(
+            f"model.path={folder}: its {part} cannot be loaded: {shorten_error(error)}"
+        ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +17,10 @@ from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.embeddings import fingerprint_of
 from tandem.policies.flow.families.folders import (
+    CONFIGURATIONS,
     loaded,
+    outlined,
+    outlined_reader,
     pipeline_folder,
     refuse_pickled_readers,
     without_bars,
@@ -91,16 +94,47 @@ class Pipeline(ABC):
         """Load the transformer of a folder, and what reads its prompts. Raises ValueError for a
         part that is missing."""
         without_bars()
-        self.folder, family = pipeline_folder(path), self.family()
-        self.network = loaded(self.folder, "transformer", family.transformer, dtype or "auto")
+        self.folder = pipeline_folder(path)
+        network = self._read(loaded, dtype or "auto")
+        refuse_pickled_readers(self.folder, self.readers)
+        return network
+
+    def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        """As `load`, on torch's meta device, of configurations alone; None: float32."""
+        without_bars()
+        self.folder = pipeline_folder(path, patterns=CONFIGURATIONS)
+        return self._read(outlined, dtype or torch.float32)
+
+    def _read(self, read: Callable[..., nn.Module], dtype: torch.dtype | str) -> nn.Module:
+        family = self.family()
+        self.network = read(self.folder, "transformer", family.transformer, dtype)
         for part in self.readers:
             if part not in self.optional and not (self.folder / part).is_dir():
                 raise ValueError(f"model.path={self.folder} has no folder {part}")
-        refuse_pickled_readers(self.folder, self.readers)
-        self.vae = loaded(self.folder, "vae", family.vae, torch.float32).eval()
+        self.vae = read(self.folder, "vae", family.vae, torch.float32).eval()
         own = self.canvas(None)
         self.latent_shape, self.tokens = own.latent_shape, (own.tokens, self.text_tokens)
-        return self.network
+        return self.fit(self.network)
+
+    def fit(self, network: nn.Module) -> nn.Module:
+        """The transformer as its family wants it. Raises ValueError for one that does not fit."""
+        return network
+
+    def blank(self, rows: int) -> Condition:
+        """What `encode` gives of so many prompts, without numbers: on the meta device."""
+        config, width = self.network.config, self.text_tokens
+        return {
+            "states": torch.empty(rows, width, config.joint_attention_dim, device="meta"),
+            "pooled": torch.empty(rows, config.pooled_projection_dim, device="meta"),
+        }
+
+    def beside(self) -> dict[str, list[nn.Module]]:
+        """What an outline holds beside the transformer, by what it does."""
+        return {"VAE": [self.vae], "encoders": self._encoders()}
+
+    def _encoders(self) -> list[nn.Module]:
+        there = [part for part in self.readers if (self.folder / part / "config.json").is_file()]
+        return [outlined_reader(self.folder, part, self.encoder_dtype) for part in there]
 
     @property
     def text_tokens(self) -> int:
@@ -171,10 +205,15 @@ class Pipeline(ABC):
 
     @torch.no_grad()
     def decode(self, x0: Tensor) -> Tensor:
+        return self.pixels(x0).cpu()
+
+    @torch.no_grad()
+    def pixels(self, x0: Tensor) -> Tensor:
+        """[N, *latent_shape] -> uint8 [N, H, W, 3], where the latents are."""
         self.vae.to(x0.device)
         parts = [self.decoded(part) for part in x0.float().split(DECODED_AT_ONCE)]
         pixels = ((torch.cat(parts).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        return pixels.permute(0, 2, 3, 1).contiguous().cpu()
+        return pixels.permute(0, 2, 3, 1).contiguous()
 
     @torch.no_grad()
     def latents(self, images: Tensor, device: torch.device) -> Tensor:

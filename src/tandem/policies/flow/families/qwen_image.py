@@ -35,13 +35,18 @@ class QwenImage(Pipeline):
             vae=AutoencoderKLQwenImage,
         )
 
-    def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """Load the parts of a folder; what nothing reads of the last block is frozen."""
-        network = super().load(path, dtype)
+    def fit(self, network: nn.Module) -> nn.Module:
         last = network.transformer_blocks[-1]  # nothing reads what it says of the text
         for layer in (last.attn.to_add_out, last.txt_mlp):
             layer.requires_grad_(False)
         return network
+
+    def blank(self, rows: int) -> Condition:
+        width = self.text_tokens
+        return {
+            "states": torch.empty(rows, width, self.network.config.joint_attention_dim).to("meta"),
+            "mask": torch.ones(rows, width, dtype=torch.bool).to("meta"),
+        }
 
     def geometry(self) -> Geometry:
         return Geometry(channels=self.network.config.in_channels // 4)

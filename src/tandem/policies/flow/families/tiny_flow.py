@@ -52,6 +52,18 @@ class TinyFlow:
         self.latent_shape = (config.in_channels, config.sample_size, config.sample_size)
         return network if dtype in (None, network.dtype) else network.to(dtype)
 
+    def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        """As `load`: it is small enough."""
+        return self.load(path, dtype).to("meta")
+
+    def blank(self, rows: int) -> Condition:
+        states = torch.empty(rows, WORDS, WIDTH, device="meta")
+        return {"states": states, "pooled": states.flatten(1)}
+
+    def beside(self) -> dict[str, list[nn.Module]]:
+        """Nothing: pictures and words are read as they are."""
+        return {}
+
     def _new(self) -> nn.Module:
         from diffusers import SD3Transformer2DModel
 
@@ -96,8 +108,12 @@ class TinyFlow:
         return network.norm_out, network.inner_dim
 
     def decode(self, x0: Tensor) -> Tensor:
+        return self.pixels(x0).cpu()
+
+    def pixels(self, x0: Tensor) -> Tensor:
+        """[N, *latent_shape] -> uint8 [N, H, W, 3], where the latents are."""
         pixels = ((x0.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        return pixels.permute(0, 2, 3, 1).contiguous().cpu()
+        return pixels.permute(0, 2, 3, 1).contiguous()
 
     def latents(self, images: Tensor, device: torch.device) -> Tensor:
         return images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1

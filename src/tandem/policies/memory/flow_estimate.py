@@ -1,0 +1,125 @@
+"""The memory estimate of a flow policy, part by part, before any weight is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem.policies.memory.estimate import (
+    Part,
+    Workload,
+    counted,
+    of_casts,
+    of_gathering,
+    of_learning,
+    of_older_weights,
+    of_weights,
+    size_of,
+)
+from tandem.policies.memory.meta_flow import MetaFlow
+
+if TYPE_CHECKING:
+    from tandem.policies.flow.policy import FlowPolicy
+    from tandem.policies.request import Request
+
+DECODED_AT_ONCE = 8
+FLOAT32 = 4  # bytes
+
+
+def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part]:
+    """Every part that counts. Configurations are read, and no weight."""
+    outline = MetaFlow(policy, request)
+    return [
+        *of_weights(outline),
+        *of_other_networks(outline),
+        *of_snapshots(outline),
+        *of_older_weights(outline),
+        *of_learning(outline, work),
+        *(of_gathering(outline) if work.shards else ()),
+        of_pictures(outline, work),
+        *of_sampling(outline, work),
+        *of_update(outline, work),
+    ]
+
+
+def of_other_networks(outline: MetaFlow) -> list[Part]:
+    """The VAE, which stays, and encoders of texts, which are there while prompts are read."""
+    parts = []
+    for name, phase in (("VAE", "always"), ("encoders", "encoding")):
+        tensors = [x for own in outline.beside(name) for x in own.parameters()]
+        lower = "leave model.adapter.encoder_dtype=bfloat16" if name == "encoders" else "none does"
+        size, says = size_of(tensors), counted(tensors)
+        parts.append(Part(name=name, size=size, says=says, lower=lower, phase=phase))
+    return parts
+
+
+def of_snapshots(outline: MetaFlow) -> list[Part]:
+    """float32 copies of what is trained, and those of a snapshot that is read late."""
+    followed = outline.policy.followed(outline.request)
+    late = outline.policy.delays(outline.request)
+    copies = sum(1 + (1 + late[name] if name in late else 0) for name in followed)
+    numbers = sum(p.numel() for p in outline.trained)
+    says = f"{copies} float32 copies of what is trained: {', '.join(followed)}"
+    lower = "take an algorithm without algorithm.ema, or set model.lora={r: 32, alpha: 64}"
+    size = copies * numbers * FLOAT32
+    return [Part(name="snapshots", size=size, says=says, lower=lower, shared=True)]
+
+
+def of_pictures(outline: MetaFlow, work: Workload) -> Part:
+    """What an iteration keeps of its samples until they are trained."""
+    sampling, steps = outline.sampling, outline.policy.kept_steps(outline.request)
+    states = 0 if not steps else min(2 * len(steps), sampling.steps + 1)
+    each = outline.latent * (FLOAT32 + states * sampling.dtype.itemsize)
+    return Part(
+        name="pictures",
+        size=work.samples * each,
+        says=f"{work.samples} latents of {outline.latent:,} numbers, and {states} states of each",
+        lower="set rollout.storage=bfloat16, or lower prompts_per_step",
+    )
+
+
+def of_sampling(outline: MetaFlow, work: Workload) -> list[Part]:
+    """A step of the sampler, or the decoding of what it made, whichever holds more."""
+    sampling = outline.sampling
+    rows = min(sampling.max_rows, work.samples)
+    painted = min(rows, DECODED_AT_ONCE)
+    peaks = {
+        f"a step of {rows} pictures": outline.peak_of_denoising(
+            rows, scale=sampling.guidance_scale
+        ),
+        f"{painted} pictures at once through the VAE": outline.peak_of_decoding(painted),
+    }
+    says = max(peaks, key=peaks.__getitem__)
+    lower = "lower rollout.max_rows"
+    return [Part(name="denoising", size=peaks[says], says=says, lower=lower, phase="sampling")]
+
+
+def of_update(outline: MetaFlow, work: Workload) -> list[Part]:
+    """One forward and backward: further ones of a micro-batch are computed again, one by one."""
+    again = outline.numerics.gradient_checkpointing
+    scale, points = points_of(outline, work)
+    casts = of_casts(outline)
+    if work.narrow:
+        outline.narrow()
+    part = Part(
+        name="activations",
+        size=outline.peak_of_training(points, scale=scale),
+        says=f"{points} points forward and backward" + (", recomputed" if again else ""),
+        lower="lower model.row_budget" if again else "set model.gradient_checkpointing=true",
+        phase="update",
+    )
+    return [part, casts] if work.narrow else [part]
+
+
+def points_of(outline: MetaFlow, work: Workload) -> tuple[float, int]:
+    """The guidance of a training pass, and how many points of which pictures it reads."""
+    policy, request = outline.policy, outline.request
+    of_path = len(policy.kept_steps(request))
+    of_row = of_path or request.timesteps.count
+    taught = request.teachers is not None
+    scale = request.sampling.guidance_scale
+    if not of_path or taught:
+        scale = request.timesteps.guidance_scale
+    cost = sum(outline.adapter.tokens) * (1 + (scale > 1)) * of_row
+    most = work.per_update if work.rows is None else min(work.rows, work.per_update)
+    fit = most if work.max_tokens is None else max(work.max_tokens // cost, 1)
+    return scale, min(policy.row_budget, min(most, fit) * of_row)

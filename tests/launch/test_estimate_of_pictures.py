@@ -1,0 +1,117 @@
+"""`estimate=true` of models of pictures beside what a small policy really holds."""
+
+import json
+from itertools import chain
+
+import pytest
+import torch
+from launch.test_memory_estimate import SHARE, most_allocated
+from loaded import request_of
+from policies.flow.tiny_flux import write_flux
+from policies.flow.tiny_qwen_image import write_qwen_image
+from policies.flow.tiny_sd3 import write_pipeline
+
+import tandem
+from tandem.config import build, check, compose
+from tandem.launch.memory_estimate import footprint, work_of
+from tandem.types import Prompt
+
+ROWS = 64
+WRITERS = {
+    "tiny_flow": None,
+    "sd3_5_medium": lambda folder: write_pipeline(folder, channels=16, blocks=(8, 8, 8, 8)),
+    "flux1_dev": write_flux,
+    "qwen_image": write_qwen_image,
+}
+TOKENS = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # of a text
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return tmp_path_factory.mktemp("pipelines")
+
+
+def words_of(model, folders):
+    """A command line that trains a small model of that family."""
+    few = ("warm_start=null", "trainer=cpu", "prompts_per_step=8", "group_size=12")
+    words = [f"model={model}", "~recipe", "num_minibatches=1", "epochs=1", *few]
+    words.append(f"model.row_budget={ROWS}")
+    if WRITERS[model] is None:
+        return [*words, "algorithm=flow_grpo"]
+    if not (folders / model).exists():
+        WRITERS[model](folders / model)
+    (folders / "prompts.txt").write_text("a cat\na dog\n")
+    return [
+        *words, f"model.path={folders / model}", f"data.path={folders / 'prompts.txt'}",
+        f"model.adapter.max_sequence_length={TOKENS[model]}", "model.adapter.resolution=32",
+        "model.adapter.encoder_dtype=float32", "model.dtype=float32",
+    ]  # fmt: skip
+
+
+def estimated(cfg):
+    policy, request = build(cfg.model), request_of(cfg)
+    parts = {p.name: p for p in footprint(policy, request, work_of(cfg, check(cfg), 1))}
+    policy.load(request)
+    return policy, request, parts
+
+
+@pytest.mark.parametrize("model", WRITERS)
+def test_an_update_holds_what_was_estimated(model, folders):
+    cfg = compose([*words_of(model, folders), "max_tokens_per_microbatch=1000000"])
+    policy, request, parts = estimated(cfg)
+    asked = [Prompt(id=0, source="t", text="a cat")] * ROWS
+    scale = request.sampling.guidance_scale
+    library = policy.library
+    library.prepare(library.texts(asked[:1], guided=scale > 1), torch.device("cpu"))
+    x, sigma = torch.randn(ROWS, *policy.adapter.latent_shape), torch.rand(ROWS)
+
+    def step():
+        conditioning = library.rows(asked, x.device, guided=scale > 1)
+        policy.model.field(x, sigma, conditioning, scale=scale).sum().backward()
+
+    step()  # leaves gradients behind, as all micro-batches but the first find
+    measured = most_allocated(step)
+    assert parts["activations"].size == pytest.approx(measured, rel=SHARE)
+    assert parts["activations"].says.startswith(f"{ROWS} points")
+
+
+@pytest.mark.parametrize("algorithm", ["flow_grpo", "nft"])
+@pytest.mark.parametrize("model", ["tiny_flow", "sd3_5_medium"])
+def test_what_stays_is_exact(model, algorithm, folders):
+    cfg = compose([*words_of(model, folders), f"algorithm={algorithm}", "rollout.staleness=1"])
+    policy, _, parts = estimated(cfg)
+    network, learnt = policy.model.network, policy.trainable().values()
+    held = [*network.parameters(), *network.buffers()]
+    assert parts["weights"].size + sum(
+        parts[name].size for name in ("adapters",) if name in parts
+    ) == sum(x.nbytes for x in held)
+    assert ("reference" in parts) == (policy.model.frozen is not None)
+    snapshots = policy.model.snapshots
+    for _ in range(2):
+        snapshots.follow("iteration")
+    copies = [*snapshots.weights.values(), *chain(*snapshots.before.values())]
+    assert parts["snapshots"].size == sum(x.nbytes for kept in copies for x in kept.values())
+    assert parts["gradients"].size == sum(p.nbytes for p in learnt)
+    assert parts["lagged"].size == 2 * sum(p.nbytes for p in learnt)
+    if vae := getattr(policy.adapter, "vae", None):
+        assert parts["VAE"].size == sum(p.nbytes for p in vae.parameters())
+
+
+def test_a_folder_of_configurations_is_enough(folders, tmp_path, capsys):
+    words = words_of("sd3_5_medium", folders)
+    for weights in [*folders.rglob("*.safetensors")]:
+        weights.unlink()
+    run_dir = tmp_path / "run"
+    tandem.train(*words, "algorithm=flow_grpo", "estimate=true", f"run_dir={run_dir}")
+    said = capsys.readouterr().out
+    for name in ("weights", "adapters", "VAE", "encoders", "pictures", "denoising", "activations"):
+        assert f"\n  {name} " in said
+    assert "held while prompts are encoded" in said
+    assert not run_dir.exists()
+    index = folders / "sd3_5_medium" / "model_index.json"
+    named = json.loads(index.read_text())
+    index.write_text(json.dumps(named | {"text_encoder": ["transformers", "set_seed"]}))
+    with pytest.raises(
+        ValueError, match="its text_encoder is a set_seed, which transformers lacks"
+    ):
+        tandem.train(*words, "algorithm=flow_grpo", "estimate=true", f"run_dir={run_dir}")
