@@ -124,7 +124,10 @@ class TablePolicy(Policy):
         values = self.values[rollout.sample.before[:, :steps]] if "values" in needs else None
         likeliest = (logp >= logits.amax(-1)).double() if "likeliest" in needs else None
         logp = torch.where(rollout.mask, logp, garbage)
-        return Evidence(logp=logp, entropy=entropy, likeliest=likeliest, values=values)
+        upper = 0.9 * logp if "upper_logp" in needs else None
+        return Evidence(
+            logp=logp, entropy=entropy, likeliest=likeliest, values=values, upper_logp=upper
+        )
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         return rollout.length + 1

@@ -51,6 +51,8 @@ def command(preset: str) -> list[str]:
     words = [f"algorithm={preset}"]
     if "flows" in kind:
         words = ["model=tiny_flow", *words]
+    if "masked" in kind:
+        words = ["model=tiny_masked", *words]
     if "pairs" in needs:
         words += PAIRS
     return [*words, f'"{TEACHER}"'] if "teachers" in needs else words

@@ -169,6 +169,7 @@ class Evidence:
     logp: Tensor  # [B, T] nats
     entropy: Tensor | None = None  # [B, T] nats; None: not asked for
     likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest
+    upper_logp: Tensor | None = None  # [B, T] nats of a bound from above; None: not asked for
     values: Tensor | None = None  # [B, T] the critic's; None: not asked for
     sum_pi_squared: Tensor | None = None  # [B, T] over the vocabulary; None: not asked for
     transition: Transition | None = None  # None: not asked for, or the steps are not Gaussian
@@ -188,6 +189,7 @@ class CoupledBatch:
     version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
     entropy: Tensor | None = None  # [B, T] nats; carries the gradient
     likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest, else 0
+    upper_logp: Tensor | None = None  # [B, T] nats of a bound from above; carries the gradient
     values: Tensor | None = None  # [B, T]; carries the gradient
     old_values: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T] what the values should be

@@ -71,7 +71,8 @@ def _built(name: str) -> Algorithm:
 def of_steps(algorithm: Algorithm) -> bool:
     """Whether it trains Gaussian steps: something in it makes no sense of tokens."""
     parts = (algorithm.loss, getattr(algorithm.kl, "loss", None))
-    return any("tokens" in facts_of(part).refused for part in parts)
+    every = [facts_of(part) for part in parts]
+    return any("tokens" in facts.refused and not facts.of_bounds for facts in every)
 
 
 def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:

@@ -48,6 +48,8 @@ def no_policy_gradient(algorithm: Algorithm) -> str | None:
         return "its loss is of velocity errors, and no -A log p"
     if prefers(algorithm):
         return "a preference is no policy gradient"
+    if "upper_logp" in facts_of(algorithm.loss).reads:
+        return "bad answers are judged by another bound"
     of_group = facts_of(algorithm.loss).whole_groups
     return "advantages are labels, and the gradient one of telling them apart" if of_group else None
 
@@ -103,6 +105,8 @@ def samples_nothing(algorithm: Algorithm) -> str | None:
 
 
 def no_temperature(algorithm: Algorithm) -> str | None:
+    if "upper_logp" in algorithm.needs:
+        return "a bound on log p is no choice among logits"
     return "a flow has no logits" if of_steps(algorithm) else samples_nothing(algorithm)
 
 
@@ -159,7 +163,10 @@ def forgetful(source, prompts, *, collect) -> tuple[Rollout, Scores]:
 
 
 def no_kl(algorithm: Algorithm) -> str | None:
-    return None if float(algorithm.kl.coefficient) else "no KL to a reference"
+    if not float(algorithm.kl.coefficient):
+        return "no KL to a reference"
+    whole = facts_of(getattr(algorithm.kl, "loss", None)).of_bounds
+    return "its KL is one of whole answers" if whole else None
 
 
 def kl_gradient(algorithm: Algorithm) -> None:

@@ -68,6 +68,7 @@ class Coupled(Objective):
             "version_gap": self.gap_of(rollout),
             "entropy": evidence.entropy,
             "likeliest": evidence.likeliest,
+            "upper_logp": evidence.upper_logp,
             "values": evidence.values,
             "old_values": rollout.old_values,
             "returns": rows.returns,

@@ -53,6 +53,7 @@ class Facts:
     zero_at_zero_advantage: bool = False  # value and gradient of a row whose advantages are all 0
     whole_groups: bool = False  # it compares the rows of a group, so no cut may part them
     on_errors: bool = False  # it takes a `DecoupledBatch`: velocity errors, no log-probabilities
+    of_bounds: bool = False  # of bounds on log p of whole answers, whatever is said of tokens
     averages: bool = False  # over the update itself, so no cut may part it
     # Of a sample of several segments, such as a text and a picture: the names of those for which
     # the component holds a part each, and whether a segment where it is refused goes without it.

@@ -25,6 +25,7 @@ UNKNOWN = {
         "not count",
         "entropy": "a bound on log p is no distribution, so it has no entropy",
         "sum_pi_squared": "a bound on log p is no distribution",
+        "teacher_logp": "a teacher says how likely steps are that were taken one by one",
     },
     STEPS: {
         "entropy": "the entropy of a Gaussian step is a constant of its noise level",
@@ -50,7 +51,8 @@ INSTEAD = {
 def refusal(function: Callable, where: str, group: str) -> str | None:
     """The reason why a function makes no sense in a domain, and what to set; None if it does."""
     facts = facts_of(function)
-    for domain in (where, TOKENS) if where == BOUNDS else (where,):
+    alike = where == BOUNDS and not facts.of_bounds
+    for domain in (where, TOKENS) if alike else (where,):
         if (reason := facts.refused.get(domain)) is not None:
             return reason
     reason = next((why for name, why in UNKNOWN[where].items() if name in facts.reads), None)

@@ -66,6 +66,25 @@ def k2(batch: CoupledBatch) -> Tensor:
     return k2_of(batch.logp, batch.ref_logp)
 
 
+# Half the squared log ratio of a whole answer, by its length (ESPO)
+@register_kl(
+    reads={"ref_logp"},
+    of_bounds=True,
+    refused={
+        **OF_TOKENS,
+        "tokens": "of tokens that were taken one by one each has a KL; set algorithm/kl=auto",
+    },
+)
+def k2_sequence(batch: CoupledBatch) -> Tensor:
+    """(sum of x)^2 / 2L of an answer of L positions, constant along them: of bounds on log p.
+
+    Shape: [B, T] nats. Source: ESPO, arXiv:2512.03759.
+    """
+    apart = torch.where(batch.mask, batch.logp - batch.ref_logp, 0).sum(1, keepdim=True)
+    length = batch.mask.sum(1, keepdim=True).clamp(min=1)
+    return (apart.square() / (2 * length)).expand_as(batch.logp)
+
+
 # k3 in the loss, as GRPO published it: the gradient of the forward KL
 @register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k3(batch: CoupledBatch) -> Tensor:

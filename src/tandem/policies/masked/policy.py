@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GOLDEN = 0.6180339887498949  # its multiples lie evenly in [0, 1), however many there are
-VALUES = frozenset({"old_logp", "ref_logp", "old_kl_to_ref", "key", "upper_logp"})
+VALUES = frozenset({"old_logp", "ref_logp", "old_kl_to_ref", "key"})
 OF_STEPS = frozenset({"behaviour_logp", "entropy", "likeliest"})  # that were taken one by one
 
 
@@ -80,8 +80,10 @@ class MaskedPolicy(LanguagePolicy):
         self.sampled: dict[str, Tensor] = {}  # the weights that an iteration began with
 
     def describe(self, request: Request) -> Description:
-        own = OF_STEPS if facts_of(likelihood_of(request)).replays else frozenset()
-        return Description(kind="tokens", provides=VALUES | own)
+        likelihood = likelihood_of(request)
+        own = OF_STEPS if facts_of(likelihood).replays else frozenset()
+        upper = frozenset({"upper_logp"} if "beta" in numbers_of(likelihood) else ())
+        return Description(kind="tokens", provides=VALUES | own | upper)
 
     def load(self, request: Request) -> None:
         """Weights and tokenizer, and a frozen copy only if a reference is needed."""
