@@ -57,7 +57,7 @@ PROTOCOLS = {
     "shapes": Protocol(
         FLOW,
         "nft grpo flow_grpo dance_grpo mix_grpo grpo_guard flow_dppo tempflow_grpo awm fpo dgpo crd"
-        " dapo dr_grpo gspo rloo reinforce ppo",
+        " gardo dapo dr_grpo gspo rloo reinforce ppo",
     ),
     "whole": Protocol(WHOLE, "grpo"),  # for the picture of the README
     "taught": Protocol(STUDENT, "diffusion_opd"),

@@ -27,7 +27,9 @@ from tandem.training.batches import BatchPlan, Budget, counting_rows
 PAGE = Path(__file__).parents[1] / "docs" / "forwards.md"
 FILES = sorted((conf_folder() / "algorithm").glob("[!_]*.yaml"))
 OF_ERRORS = [path.stem for path in FILES if of_errors(path)]
-PRESETS = sorted([*OF_ERRORS, *OF_FLOWS, "dpo", "dpo_online", "grpo", "sft"])
+# As flow_grpo; but a reference that was just renewed is asked by the live weights themselves.
+RENEWED = {"gardo"}
+PRESETS = sorted([*OF_ERRORS, *(OF_FLOWS - RENEWED), "dpo", "dpo_online", "grpo", "sft"])
 # What a loss reads -> whose forward pass that is. Of sampled steps old_logp is the sampler's word.
 OF = {
     "old_error": "old",

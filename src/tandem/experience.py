@@ -33,6 +33,8 @@ class Experience:
     # Of one update, by term: how much each step counts, and what its loss found in all rows.
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
     statistics: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T, ...]
+    # By term, the rows that it holds, [B] bool; a term that is not named holds all.
+    gates: Mapping[str, Tensor] = field(default_factory=dict)
     # What the policy said of them, with gradient, if it was asked before the cut.
     record: CoupledBatch | DecoupledBatch | None = None
 
@@ -41,6 +43,7 @@ class Experience:
         own = {"advantages": self.advantages, "returns": self.returns}
         check_shapes("Experience", own, shape)
         check_shapes("Experience.weights", self.weights, shape)
+        check_shapes("Experience.gates", self.gates, shape[:1])
         # A loss may find several numbers for a step, along further axes.
         found = {
             name: x.flatten(2)[..., 0] if x.ndim > 2 else x for name, x in self.statistics.items()
@@ -67,6 +70,16 @@ def select_rows(experience: Experience, rows: Tensor) -> Experience:
         statistics={name: found[:, :steps] for name, found in chosen.statistics.items()},
         record=map_fields(chosen.record, lambda x: x if x.ndim == 1 else x[:, :steps]),
     )
+
+
+def with_weights(experience: Experience, weights: Mapping[str, Tensor]) -> Experience:
+    """The rows of one update and how much each step counts in each term, [B, T]: nothing where a
+    gate is shut. The other rows weigh what they would without it."""
+    gated = dict(weights)
+    for name, gate in experience.gates.items():
+        if name in gated:
+            gated[name] = gated[name] * gate[:, None]
+    return replace(experience, weights=gated)
 
 
 def unmask(rollout: Rollout) -> Rollout:

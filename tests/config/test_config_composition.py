@@ -20,7 +20,7 @@ PAIRS, PAIRED = ["data=sort_pairs"], ["algorithm=dpo", "data=sort_pairs"]
 COMPARING = (
     "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
 )
-OF_FLOWS = "dance_grpo flow_dppo flow_grpo grpo_guard mix_grpo tempflow_grpo"
+OF_FLOWS = "dance_grpo flow_dppo flow_grpo gardo grpo_guard mix_grpo tempflow_grpo"
 OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
 BY_CLIP = "pickscore clip_score"
 JUDGES = "judge judge_pairs judge_groups"
@@ -56,6 +56,7 @@ BESIDE = {
         f"algorithm/kl={name}": [*NFT, "algorithm.kl.coef=0.1"]
         for name in ("regressed", "regressed_elbo", "reward_adaptive")
     },
+    "algorithm/advantage=by_distance": RANDOM,
     **{f"algorithm/loss={k}": RANDOM for k in ("flow_dppo", "grpo_guard", "weighted_ppo")},
     "dynamics=ode": BY_ODE,
     "dynamics=masked": MASKED,
@@ -115,6 +116,7 @@ FITTING = {  # of all options of a group
     "algorithm/loss/target": TAUGHT,
     f"algorithm/timestep_sampling{AMONG}": NFT,
     SAMPLING: CRD,
+    "algorithm/kl/gate": ["algorithm.kl.coef=0.1"],
     "algorithm/loss/weight": [*FLOW, "algorithm=grpo_guard"],
     "dynamics/logp": RANDOM,
     "dynamics/schedule": FLOW,

@@ -55,7 +55,11 @@ def of_errors(preset: Path) -> bool:
     return OmegaConf.load(preset).get("objective") in ("denoising", "distillation")
 
 
-OF_FLOWS = {"dance_grpo", "flow_dppo", "flow_grpo", "grpo_guard", "mix_grpo", "tempflow_grpo"}
+OF_FLOWS = {
+    *("dance_grpo", "flow_dppo", "flow_grpo", "gardo", "grpo_guard", "mix_grpo", "tempflow_grpo"),
+}
+# A reward of the bench in place of the preset's own.
+NAMED = {"gardo": ["algorithm.advantage.distance=short", "algorithm.kl.gate.auxiliary=[short]"]}
 TAUGHT = ["algorithm.teachers.folders={others:teacher}"]  # the policy here has one of its own
 
 
@@ -65,7 +69,8 @@ def _built(name: str) -> Algorithm:
     model = ["model=tiny_flow"] if flow else []
     text = (conf_folder() / "algorithm" / f"{name}.yaml").read_text(encoding="utf-8")
     taught = TAUGHT if "override teachers" in text else []
-    return build(compose([f"algorithm={name}", "~recipe", *model, *taught]).algorithm)
+    chosen = [f"algorithm={name}", "~recipe", *model, *taught, *NAMED.get(name, [])]
+    return build(compose(chosen).algorithm)
 
 
 def of_steps(algorithm: Algorithm) -> bool:

@@ -50,11 +50,18 @@ def win_rates(score: Tensor, known: Tensor, group: Tensor) -> Tensor:
 
     0 of an unknown row, and of one that has nobody to beat.
     """
+    won, rivals = count_wins(score, known, group)
+    return won / rivals.clamp(min=1)
+
+
+def count_wins(score: Tensor, known: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the other known rows of its group a row beats, a tie half, and how many there
+    are: [B] each."""
     rival = (group[:, None] == group) & known & known[:, None]
     rival.fill_diagonal_(False)
     lead = score[:, None] - score
     won = torch.where(lead.abs() < TIE, 0, lead.sign()).add(1).div(2)
-    return (won * rival).sum(1) / rival.sum(1).clamp(min=1)
+    return (won * rival).sum(1), rival.sum(1)
 
 
 def extremes(score: Tensor, usable: Tensor, group: Tensor) -> Tensor:

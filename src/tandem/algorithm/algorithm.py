@@ -13,7 +13,7 @@ from tandem import distributed
 from tandem.advantages.compose import normalise
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.decoupled import Decoupled
-from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
+from tandem.algorithm.objective import KL, POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.algorithm.segments import Segmented
 from tandem.contracts import at_least, facts_of, iterate_innermost, positive, unwrap_partial
@@ -124,7 +124,7 @@ class Algorithm:
             loss=self.loss, coef=1.0, weights=self.weights, correction=self.importance_sampling
         )
         beside = {"ema_kl": self.ema_kl, "entropy": self.entropy, "value": self.critic}
-        terms = {POLICY: policy, "kl": self.kl.term_beside(self.weights)}
+        terms = {POLICY: policy, KL: self.kl.term_beside(self.weights)}
         terms |= {name: part.term for name, part in beside.items() if part is not None}
         terms = {name: term for name, term in terms.items() if term is not None}
         if self.reads_errors:
@@ -156,7 +156,8 @@ class Algorithm:
 
     @cached_property
     def needs(self) -> frozenset[str]:
-        return self.training_objective.needs | self.needs_before
+        renewed = frozenset() if self.kl.renewal is None else {"new_reference"}
+        return self.training_objective.needs | self.needs_before | renewed
 
     def request(self, sampling: Sampling | FlowSampling) -> Request:
         """What it asks of a policy that samples so."""
@@ -201,7 +202,11 @@ class Algorithm:
         returns = (
             None if critic is None else distributed.with_all_rows(critic.expect)(scores, rollout)
         )
-        return Experience(rollout=rollout, scores=scores, advantages=advantages, returns=returns)
+        gate = self.kl.gate
+        gates = {} if gate is None else {KL: distributed.with_all_rows(gate)(scores, rollout)}
+        return Experience(
+            rollout=rollout, scores=scores, advantages=advantages, returns=returns, gates=gates
+        )
 
     def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
         """Advantages of these rows, [B, T]."""
@@ -214,6 +219,7 @@ class Algorithm:
     def memory(self) -> Mapping[str, nn.Module]:
         """Everything with state, by the name a checkpoint gives it."""
         found = {"kl": self.kl.coefficient, "entropy": self.entropy.coefficient}
+        found["reference"] = self.kl.renewal
         found = {name: x for name, x in found.items() if isinstance(x, nn.Module)}
         return found | dict(modules_in("advantage", self.advantage))
 

@@ -51,6 +51,31 @@ class KLController(Coefficient):
         self.value.mul_(1 + error * min(samples / self.horizon, 1))
 
 
+class ReferenceRenewal(StatefulComponent):
+    """Makes the policy its own reference, once the KL to it is above `kl_above` or after `every`
+    iterations: what was learnt since then is paid for no more.
+
+    `kl_above` has the unit of actor/ref_kl. Source: GARDO, arXiv:2512.24138.
+    """
+
+    def __init__(self, *, kl_above: float | None = None, every: int | None = None) -> None:
+        super().__init__()
+        self.kl_above, self.every = kl_above, every
+        self.register_buffer("age", torch.tensor(0.0, dtype=torch.float64))
+
+    def report(self) -> dict[str, float]:
+        return {"optim/reference_age": self.age.item()}
+
+    def is_due(self, kl: float) -> bool:
+        """After an iteration of this KL, over all ranks."""
+        self.age.add_(1)
+        far = self.kl_above is not None and kl > self.kl_above
+        due = far or (self.every is not None and self.age.item() >= self.every)
+        if due:
+            self.age.zero_()
+        return due
+
+
 class EntropyController(Coefficient):
     """A bonus that grows by `step` while the entropy is at or below `target`, and shrinks above it.
 

@@ -11,17 +11,21 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import step_rewards
-from tandem.algorithm.controllers import EntropyController, KLController
+from tandem.algorithm.controllers import EntropyController, KLController, ReferenceRenewal
 from tandem.algorithm.coupled import entropy_bonus
 from tandem.algorithm.objective import Term, Weigh
 from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
 from tandem.losses.reduction import token_mean
 from tandem.types import CoupledBatch, Rollout, Scores
 
+Gate = Callable[[Scores, Rollout], Tensor]  # -> [B] bool
+
 
 @dataclass(frozen=True, kw_only=True)
 class KL(Switch):
     """How much the KL costs; with `kl_target` a controller holds it there (nats per step)."""
+
+    gate = renewal = renew_above = renew_every = None  # of a KL in the loss alone
 
     coef: Annotated[float, at_least(0)]
     kl_target: float | None = None
@@ -51,12 +55,23 @@ class KLInLoss(KL):
 
     loss: Callable[[CoupledBatch], Tensor]
     weights: Weigh | None = None  # of each step; None: those of the policy loss, as published
+    gate: Gate | None = None  # the samples that it holds; None: all
+    # The policy becomes its own reference once actor/ref_kl is above it, or after so many
+    # iterations; None and None: the reference stays as it was loaded.
+    renew_above: Annotated[float, positive] | None = None
+    renew_every: Annotated[int, positive] | None = None
     reads_before = frozenset()  # before the first update
 
     @property
     def distance(self) -> Callable[..., Tensor]:
         """What it says of two policies, step by step."""
         return self.loss
+
+    @cached_property
+    def renewal(self) -> ReferenceRenewal | None:
+        if (self.renew_above is None and self.renew_every is None) or self.is_off:
+            return None
+        return ReferenceRenewal(kl_above=self.renew_above, every=self.renew_every)
 
     def term_beside(self, weights: Weigh) -> Term:
         """The term beside a policy loss of these weights."""

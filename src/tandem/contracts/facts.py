@@ -76,6 +76,7 @@ class Facts:
     in_time: bool = False  # the columns of a row are one step after the other
     compares: Literal["group"] | None = None  # a sample alone in its group says nothing
     rewards: Bound | None = None  # the rewards that it makes sense of; None: any
+    named_rewards: Sequence[str] = ()  # the numbers that name a reward, or several
     by_reward: bool = False  # each reward by itself, weighed by numbers of its own
     set_size: str | None = None  # the number that says how many samples of a group make a set
     whole_group_is_no_set: bool = False

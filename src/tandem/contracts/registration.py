@@ -91,6 +91,7 @@ register_correction = Registrar("algorithm/importance_sampling")  # batch -> wei
 register_answer_likelihood = Registrar("algorithm/likelihood")
 register_old_logprobs = Registrar("algorithm/old_logprobs")  # batch -> old_logp [B, T]
 register_kl = Registrar("algorithm/kl")  # batch -> distance of each step [B, T]
+register_kl_gate = Registrar("algorithm/kl/gate")  # (scores, rollout) -> rows that it holds [B]
 register_sampling_strategy = Registrar(
     "algorithm/sampling_strategy"
 )  # (source, prompts) -> (rollout, scores)

@@ -22,7 +22,8 @@ class EmaSchedule:
     """How an average follows the live weights."""
 
     decay: Decay
-    every: Literal["update", "iteration"] = "update"  # an update is a step of the optimiser
+    # An update is a step of the optimiser; "never" is a copy that is renewed by hand.
+    every: Literal["update", "iteration", "never"] = "update"
     counts: Literal["update", "iteration"] = "update"  # what the decay counts
 
 

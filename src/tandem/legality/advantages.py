@@ -93,7 +93,42 @@ def what_shaping_takes_is_read(case: Case) -> Iterator[str]:
         )
 
 
+def named_rewards_are_there(case: Case) -> Iterator[str]:
+    """An advantage, or the gate of a KL, that reads single rewards by their names."""
+    gate = case.algorithm.kl.gate
+    parts = case.estimators | ({} if gate is None else {"algorithm.kl.gate": gate})
+    for key, part in parts.items():
+        numbers = numbers_of(part)
+        for number in facts_of(part).named_rewards:
+            given = numbers[number] or ()
+            for name in (given,) if isinstance(given, str) else given:
+                if name not in case.rewards:
+                    yield (
+                        f"{key}.{number}={name}: no reward is called so, there are "
+                        f"{', '.join(case.rewards)}; add it to reward=[...]"
+                    )
+
+
+def a_gate_is_open_for_some_kl(case: Case) -> Iterator[str]:
+    """A gate, and a reference that is renewed, belong to a KL that costs something."""
+    kl = case.algorithm.kl
+    given = {"gate": kl.gate, "renew_every": kl.renew_every, "renew_above": kl.renew_above}
+    for name, value in given.items():
+        if kl.is_off and value is not None:
+            yield f"algorithm.kl.coef=0: there is no KL for algorithm.kl.{name}; set it above 0"
+    if kl.renewal is not None and "ref_logp" in case.algorithm.needs:
+        why = (
+            "a language model's reference stays as it was loaded; set both to null"
+            if case.is_of_texts
+            else "its log-probabilities are asked once an iteration, by the weights as they were "
+            "loaded; set both to null, or take a loss that reads none"
+        )
+        yield f"algorithm.kl.renew_every and renew_above: {why}"
+
+
 RULES = (
+    named_rewards_are_there,
+    a_gate_is_open_for_some_kl,
     groups_have_rivals,
     sets_fit_into_groups,
     values_have_a_critic,

@@ -108,7 +108,11 @@ def samples_come_from_what_is_kept(case: Case) -> Iterator[str]:
 
 def snapshots_have_names_of_their_own(case: Case) -> Iterator[str]:
     """A name under algorithm.ema must not be one that the policy uses itself."""
-    taken = {"live": "the weights that are trained", "ema": "the average that model.ema keeps"}
+    taken = {
+        "live": "the weights that are trained",
+        "ema": "the average that model.ema keeps",
+        "reference": "what a KL compares with",
+    }
     for name in case.algorithm.ema:
         if name in taken:
             yield f"algorithm.ema.{name}: {name} names {taken[name]}; take another name"

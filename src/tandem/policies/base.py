@@ -59,6 +59,11 @@ class Policy(nn.Module, ABC):
     def notify(self, event: Literal["update", "iteration"]) -> None:
         """An optimiser has made a step, or an iteration is over."""
 
+    def renew_reference(self) -> None:
+        """From here on the weights of now are the reference; of a policy that provides
+        "new_reference"."""
+        raise NotImplementedError(f"the reference of {type(self).__name__} stays as it was loaded")
+
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
         """The same rows for another pass over them, of epoch 1 or later.
 

@@ -125,6 +125,7 @@ CALLED = (
     "algorithm/likelihood",
     "algorithm/sampling_strategy",
     "algorithm/truncation_handling",
+    "algorithm/kl/gate",
     "algorithm/loss/weight",
     "algorithm/loss/distance",
     "algorithm/loss/target",

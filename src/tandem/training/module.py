@@ -13,7 +13,7 @@ from torch import Tensor
 from tandem import distributed, rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.objective import Objective, Outcome
-from tandem.experience import Experience
+from tandem.experience import Experience, with_weights
 from tandem.metrics import (
     Metric,
     Sum,
@@ -105,7 +105,7 @@ class PostTraining(LightningHooks):
             for groups in split_groups(rows.rollout, plan.num_minibatches, key):
                 minibatch = select_groups(rows, groups)
                 own = minibatch.rollout
-                yield replace(minibatch, weights=self.objective.weigh(own.trained, own.segment))
+                yield with_weights(minibatch, self.objective.weigh(own.trained, own.segment))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
@@ -221,6 +221,9 @@ class PostTraining(LightningHooks):
             self.learn_from(prompts, rollout, scores)
         if not self.algorithm.warms_up(self.iteration):
             self.algorithm.observe(self.report, samples)
+            renewal = self.algorithm.kl.renewal
+            if renewal is not None and renewal.is_due(self.report.get("actor/ref_kl", 0.0)):
+                self.policy.renew_reference()
         self.policy.notify("iteration")
         self.iteration += 1
 

@@ -17,6 +17,7 @@ from tandem.hub import align
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
+from tandem.policies.flow.records import REFERENCE
 from tandem.policies.flow.snapshots import Snapshots
 from tandem.policies.flow.teachers import TeacherConfig, TeacherModels
 from tandem.policies.flow.velocity_model import VelocityModel
@@ -111,7 +112,12 @@ class FlowModel(nn.Module):
 
     @contextmanager
     def reference(self) -> Iterator[VelocityModel]:
-        """The policy as it was loaded: without its adapters, or a frozen copy."""
+        """The policy as it was loaded: without its adapters, or a frozen copy; or as of the last
+        renewal."""
+        if REFERENCE in self.snapshots.following:
+            with self.snapshots.under(REFERENCE):
+                yield self.field
+            return
         if self.lora is not None:
             with without_adapters(self.network):
                 yield self.field

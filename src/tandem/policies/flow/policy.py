@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.dynamics.decays import Decay, EmaSchedule
+from tandem.dynamics.decays import Decay, EmaSchedule, constant
 from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
@@ -24,6 +25,7 @@ from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import (
     EMA,
     LIVE,
+    REFERENCE,
     FlowSample,
     FlowSampling,
     as_rollout,
@@ -41,7 +43,8 @@ from tandem.types import OF_SNAPSHOTS, Evidence, Prompt, Rollout
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", *OF_SNAPSHOTS})
+NEW_REFERENCE = "new_reference"  # the reference may be renewed
+OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", NEW_REFERENCE, *OF_SNAPSHOTS})
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_REFERENCE = OF_KL | {"ref_logp", "ref_error"}
@@ -124,13 +127,18 @@ class FlowPolicy(PictureEngineMixin):
         self.engine = self.host()
 
     def reads_reference(self, needs: frozenset[str]) -> bool:
-        """Whether somebody reads what the weights were before training."""
-        return bool(needs & OF_REFERENCE)
+        """Whether somebody reads what the weights were before training, and it is no snapshot."""
+        return bool(needs & OF_REFERENCE) and NEW_REFERENCE not in needs
 
     def followed(self, request: Request) -> dict[str, EmaSchedule]:
         """The snapshots that are read, sampled from, or evaluated."""
         kept = request.followed()
+        if NEW_REFERENCE in request.needs:
+            kept[REFERENCE] = EmaSchedule(decay=partial(constant, decay=1.0), every="never")
         return kept if self.ema is None else kept | {EMA: EmaSchedule(decay=self.ema)}
+
+    def renew_reference(self) -> None:
+        self.model.snapshots.renew(REFERENCE)
 
     def delays(self, request: Request) -> dict[str, int]:
         """Iterations by which a snapshot that samples is read late, by the loss too: what a loss

@@ -21,6 +21,7 @@ from tandem.policies.flow.solvers import Solver
 from tandem.types import Prompt, Rollout
 
 LIVE, EMA = "live", "ema"  # snapshots that are always there, and that model.ema keeps
+REFERENCE = "reference"  # and the one that a KL is renewed by
 Condition = Mapping[str, Tensor]  # what a transformer reads of a prompt; [B, ...] once stacked
 Schedule = Callable[[int, int], Tensor]  # (steps, tokens) -> sigma [steps + 1]
 Choose = Callable[[int, int, int], Indices]  # (steps, iteration, seed) -> stochastic steps

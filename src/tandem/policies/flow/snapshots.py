@@ -50,6 +50,10 @@ class Snapshots:
                 del kept[: -1 - self.delays[name]]
         self.counts[event] += 1
 
+    def renew(self, name: str) -> None:
+        """The snapshot is the live weights from here on, until they move."""
+        self._blend(name, 0.0)
+
     @torch.no_grad()
     def _blend(self, name: str, keep: float) -> None:
         self.weights[name] = self._placed(self.weights[name])

@@ -1,0 +1,49 @@
+"""An advantage that pays good samples for being unlike the others of their group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tandem.advantages.group import group_sum
+from tandem.contracts import Facts, Wrapper, declare, facts_of
+from tandem.types import Rollout, Scores
+
+
+@declare(named_rewards=("distance",))
+@dataclass(frozen=True)
+class ByDistance(Wrapper):
+    """A times the distance of a sample over the mean distance in its group, where A > 0.
+
+    Bad samples keep their advantage: being unlike the others is no excuse. So does one whose
+    distance is not known. Source: GARDO, arXiv:2512.24138; divided by the group's mean as its code
+    has it, so that the unit of the distance is none.
+    """
+
+    of: Callable[[Scores, Rollout], Tensor]
+    distance: str = "nearest_distance"  # the reward that tells it
+
+    def own_facts(self, declared: Facts) -> Facts:
+        of = facts_of(self.of)
+        own = {"option": declared.option, "gives": declared.gives}
+        return replace(of, **own, named_rewards=declared.named_rewards)
+
+    def wrapped(self) -> dict[str, Callable]:
+        return {"of": self.of}
+
+    def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
+        advantages = self.of(scores, rollout)
+        far = relative_distance(scores.part(self.distance, rollout.prompts), rollout.group)
+        return torch.where(advantages > 0, advantages * far[:, None], advantages)
+
+
+def relative_distance(distance: Tensor, group: Tensor) -> Tensor:
+    """Over its mean in the group; 1 where it is not known (NaN), or nothing is apart. [B] -> [B]"""
+    known = ~distance.isnan()
+    total = group_sum(torch.where(known, distance, 0), group)
+    mean = total / group_sum(known, group).clamp(min=1)
+    apart = known & (mean > 0)
+    return torch.where(apart, distance / torch.where(apart, mean, 1), 1)

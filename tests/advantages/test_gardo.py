@@ -1,0 +1,127 @@
+"""The parts of GARDO, each by itself: a gate of the KL, a reference that follows, pay for being
+unlike the others."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from records import rollout, scores
+from torch.testing import assert_close
+
+from tandem.advantages.diversity import ByDistance, relative_distance
+from tandem.advantages.group import group_relative
+from tandem.advantages.uncertainty import most_uncertain, uncertainty, win_share
+from tandem.algorithm.controllers import ReferenceRenewal
+from tandem.experience import Experience, select_rows, with_weights
+from tandem.losses.reduction import sequence_mean
+from tandem.rewards import Reward
+from tandem.rewards.distance import nearest, nearest_distance, of_pixels
+from tandem.types import Prompt
+
+ONE = torch.zeros(4, dtype=torch.int64)
+NAMES = ("first", "second")
+
+
+def rows(group=ONE):
+    return rollout(torch.ones(len(group), 2, dtype=torch.bool), group)
+
+
+def judged(axis):
+    """The proxy is the score; two auxiliary rewards are named beside it."""
+    parts = dict(zip(NAMES, axis("gardo/auxiliary"), strict=True))
+    return replace(scores(axis("gardo/proxy")), parts=parts)
+
+
+def given(advantages):
+    return lambda scores, rollout: advantages[:, None] * rollout.mask
+
+
+def test_the_distance_is_the_reference_one_and_so_is_what_it_pays(axis):
+    distance = nearest(axis("gardo/unit_features"))
+    assert_close(distance, axis("gardo/nearest_distance").float(), atol=1e-6, rtol=0)
+    known = replace(scores(torch.zeros(4)), parts={"nearest_distance": distance.double()})
+    got = ByDistance(of=given(axis("gardo/advantages")))(known, rows())[:, 0]
+    assert_close(got, axis("gardo/shaped_mean_one"), atol=1e-6, rtol=0)
+    plain = torch.where(got > 0, got * distance.mean(), got)
+    assert_close(plain, axis("gardo/shaped"), atol=1e-6, rtol=0)
+
+
+def test_uncertainty_is_the_reference_one(axis):
+    won = win_share(axis("gardo/proxy"), torch.ones(4, dtype=torch.bool), ONE)
+    assert_close(won, axis("gardo/win_rate_proxy"))
+    got = uncertainty(judged(axis), rows(), proxy=None, auxiliary=NAMES)
+    assert_close(got, axis("gardo/uncertainty"))
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.1, [0]), (0.5, [0]), (1.0, [0])])
+def test_the_gate_holds_the_most_uncertain_and_none_whom_others_like_better(axis, share, held):
+    gate = most_uncertain(judged(axis), rows(), auxiliary=NAMES, share=share)
+    assert gate.nonzero()[:, 0].tolist() == held
+
+
+def test_without_auxiliary_rewards_the_gate_holds_what_the_reward_likes_best():
+    group = torch.arange(5).repeat_interleave(4)
+    total = torch.randn(20, generator=torch.Generator().manual_seed(0))
+    gate = most_uncertain(scores(total), rows(group), share=0.25)
+    assert gate.sum() == 5
+    best = total.view(5, 4).argmax(1) + 4 * torch.arange(5)
+    assert gate[best].all()
+    missing = torch.ones(20, dtype=torch.bool)
+    missing[best] = False
+    assert not most_uncertain(scores(total, missing), rows(group), share=0.25)[best].any()
+
+
+def test_a_distance_that_is_not_known_changes_nothing_and_neither_does_a_group_of_copies():
+    group = torch.tensor([0, 0, 0, 1, 1])
+    distance = torch.tensor([0.1, torch.nan, 0.3, 0.0, 0.0])
+    want = torch.tensor([0.5, 1.0, 1.5, 1.0, 1.0])
+    assert_close(relative_distance(distance, group), want)
+
+
+def test_bad_samples_keep_their_advantage_and_the_facts_are_those_of_what_is_wrapped():
+    known = replace(scores(torch.tensor([1.0, 0.0, 3.0, 2.0])), parts={"far": torch.rand(4)})
+    of = partial(group_relative, scale=None)
+    shaped, plain = ByDistance(of=of, distance="far")(known, rows()), of(known, rows())
+    bad = plain < 0
+    assert torch.equal(shaped[bad], plain[bad]) and not torch.equal(shaped, plain)
+    with pytest.raises(ValueError, match="no reward is called 'near'"):
+        ByDistance(of=of, distance="near")(known, rows())
+
+
+def test_a_gate_takes_rows_out_of_one_term_and_leaves_the_weight_of_the_others():
+    own = rows()
+    experience = Experience(
+        rollout=own, scores=scores(torch.zeros(4)), advantages=torch.zeros(4, 2),
+        gates={"kl": torch.tensor([True, False, False, True])},
+    )  # fmt: skip
+    weight = sequence_mean(own.mask)
+    gated = with_weights(experience, {"policy": weight, "kl": weight})
+    assert torch.equal(gated.weights["policy"], weight)
+    assert gated.weights["kl"].sum() == 0.5 and not gated.weights["kl"][1:3].any()
+    assert select_rows(gated, torch.tensor([3, 1])).gates["kl"].tolist() == [True, False]
+
+
+def test_a_reference_is_renewed_by_its_age_or_by_the_kl():
+    renewal = ReferenceRenewal(kl_above=0.5, every=3)
+    assert [renewal.is_due(kl) for kl in (0.1, 0.2, 0.1, 0.6, 0.1)] == [
+        False, False, True, True, False,
+    ]  # fmt: skip
+    assert renewal.report() == {"optim/reference_age": 1.0}
+    later = ReferenceRenewal(kl_above=0.5, every=3)
+    later.load_state_dict(renewal.state_dict())
+    assert [later.is_due(0.0) for _ in range(2)] == [False, True]
+
+
+def test_pictures_are_far_from_others_of_their_own_prompt_alone():
+    generator = torch.Generator().manual_seed(0)
+    red, blue = (torch.rand(4, 4, 3, generator=generator) * 255 for _ in range(2))
+    shown = [x.byte() for x in (red, red * 0.99, blue, blue, red)]
+    prompts = [Prompt(id=int(i > 2), source="s", text="?") for i in range(5)]
+    group = torch.tensor([0, 0, 0, 1, 2])
+    reward = Reward(nearest_distance, weight=0.0)
+    values, faults = reward(shown, prompts, group)
+    assert values[0] == pytest.approx(values[1]) and values[0] < 0.01 < values[2]
+    assert values[3:] == [None, None] and sum(faults.values()) == 2
+    brighter = [torch.clamp(x.float() + 20, max=255).byte() for x in shown[:3]]
+    assert_close(of_pixels(brighter).mean(1), torch.zeros(3), atol=1e-3, rtol=0)
