@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tandem import rng
+from tandem import distributed, rng
 from tandem.contracts import facts_of, numbers_of
+from tandem.hub import locate
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.pretrained import Build, Pretrained
 from tandem.policies.language.records import Description, RowPasses
 from tandem.policies.language.rows import before, check_room, pack
 from tandem.policies.lora import Lora
+from tandem.policies.masked.formats import format_of, read_raw, write_back
 from tandem.policies.masked.logprob import MaskedLogProbComputer
-from tandem.policies.masked.pretrained import looking_both_ways, mask_tokens, read_masked
+from tandem.policies.masked.pretrained import (
+    looking_both_ways,
+    mask_tokens,
+    read_masked,
+    read_masked_config,
+)
 from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample, MaskedSampling
 from tandem.policies.masked.states import path
 from tandem.policies.masked.unmasking import Unmasked, Unmasker
@@ -95,10 +103,13 @@ class MaskedPolicy(LanguagePolicy):
     def read_weights(self) -> Pretrained:
         """The model and its tokenizer, and which of its tokens hide others."""
         found = read_masked(self.path, self.build, self.numerics)
+        self.raw = {} if self.path is None else read_raw(locate(self.path, key="model.path"))
+        self.form = format_of(self.raw)
         self.tokens = mask_tokens(found, mask=self.mask_token_id, shift=self.shift_logits)
         return found
 
     choose_class = staticmethod(looking_both_ways)
+    read_config = staticmethod(read_masked_config)
 
     def passes_of(self, request: Request) -> RowPasses:
         """As many as there are states of an answer that all steps of a sampler wrote."""
@@ -293,6 +304,13 @@ class MaskedPolicy(LanguagePolicy):
         ]
         fits = [e for e, a in zip(kept, shown, strict=True) if len(a) <= room]
         return fits, dropped + long
+
+    def save(self, folder: str | Path) -> None:
+        """In the format that it was loaded from; adapters are merged, and lie beside it in
+        `lora`."""
+        super().save(folder)
+        if self.form is not None and distributed.is_first():
+            write_back(self.form, self.raw, Path(folder))
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that the passes of each row read, [B] int64."""

@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tandem.hub import align, hide_bars
+from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
 from tandem.policies.language.pretrained import (
     Build,
     Numerics,
     Pretrained,
     built,
+    check_whole,
     end_tokens,
     probed,
+    read_config,
     read_from,
     ready,
+    without_dropout,
 )
+from tandem.policies.masked.formats import Format, format_of, read_raw, read_state
 from tandem.policies.masked.logprob import MaskTokens
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PretrainedConfig
+
+LIKELY = "The capital of France is Paris. One, two, three, four, five, six, seven, eight."
+TOP, TOLD = 5, 0.4  # a word is told if it is among so many; a model tells at least this share
 
 
 def read_masked(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
@@ -42,8 +50,44 @@ def read_masked(path: str | None, build: Build | None, numerics: Numerics) -> Pr
 
 
 def from_path(path: str, numerics: Numerics) -> Pretrained:
-    """A masked language model, or a decoder whose attention is opened to the right."""
-    return read_from(path, numerics, looking_both_ways)
+    """A masked language model, a decoder whose attention is opened to the right, or a checkpoint in
+    a format of its own."""
+    place = locate(path, key="model.path")
+    form = format_of(read_raw(place))
+    if form is None:
+        return read_from(path, numerics, looking_both_ways)
+    refuse_pickles(place, key="model.path", kind="transformers.AutoModelForCausalLM")
+    try:
+        model, missing = in_format(form, place, numerics)
+        tokenizer = form.tokenizer(place)
+    except Exception as error:  # of libraries, of a file that is no such checkpoint
+        raise ValueError(f"model.path={path} cannot be loaded: {shorten_error(error)}") from None
+    check_whole(f"model.path={path}", tokenizer, missing)
+    return Pretrained(model, tokenizer)
+
+
+def in_format(form: Format, place: str, numerics: Numerics) -> tuple[nn.Module, set[str]]:
+    """The model of a checkpoint in a format of its own, and the weights that it lacks."""
+    config = without_dropout(form.config(read_raw(place)))
+    state = read_state(form, place)
+    own = next(iter(state.values())).dtype
+    model = looking_both_ways(config).from_config(
+        config,
+        dtype={"float32": torch.float32, "bfloat16": torch.bfloat16}.get(numerics.dtype, own),
+        attn_implementation=numerics.attn_implementation,
+    )
+    report = model.load_state_dict(state, strict=False)
+    if report.unexpected_keys:
+        raise ValueError(f"{report.unexpected_keys[0]} is no weight of {type(model).__name__}")
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    return model, {*report.missing_keys} - tied
+
+
+def read_masked_config(place: str) -> PretrainedConfig:
+    """The configuration of a model that transformers has, whatever its checkpoint calls it."""
+    raw = read_raw(place)
+    form = format_of(raw)
+    return read_config(place) if form is None else form.config(raw)
 
 
 def looking_both_ways(config: PretrainedConfig) -> type:
@@ -87,7 +131,39 @@ def mask_tokens(found: Pretrained, *, mask: int | None, shift: bool | None) -> M
             "that hides others; set it to the id of one"
         )
     padding = {tokenizer.pad_token_id} - {None, *ends_of(found)}
-    return MaskTokens(mask=mask, banned=(*sorted({mask, *padding}),), shift=int(bool(shift)))
+    shift = config.get("shift_logits", False) if shift is None else shift
+    tokens = MaskTokens(mask=mask, banned=(*sorted({mask, *padding}),), shift=int(shift))
+    check_shift(found, tokens)
+    return tokens
+
+
+@torch.no_grad()
+def check_shift(found: Pretrained, tokens: MaskTokens) -> None:
+    """Raise ValueError where a likely text is told by the logits of the place before, or of the
+    place itself, and `shift_logits` says otherwise. Random weights tell nothing."""
+    model, tokenizer = found
+    ids = tokenizer(LIKELY, add_special_tokens=False)["input_ids"]
+    places = torch.arange(1, len(ids))
+    rows = torch.tensor(ids, device=model.device).repeat(len(places), 1)
+    rows[places - 1, places] = tokens.mask
+    with probed(model):
+        logits = model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits
+    hits = [
+        (logits[places - 1, places - shift].topk(TOP).indices.cpu() == truth_of(ids)).any(1)
+        for shift in (0, 1)
+    ]
+    told = [hit.float().mean().item() for hit in hits]
+    if told[tokens.shift] < TOLD < told[1 - tokens.shift]:
+        raise ValueError(
+            f"model.shift_logits={bool(tokens.shift)}: {told[tokens.shift]:.0%} of the words of a "
+            f"likely text are told so, and {told[1 - tokens.shift]:.0%} the other way; set "
+            f"model.shift_logits={not tokens.shift}"
+        )
+
+
+def truth_of(ids: list[int]) -> Tensor:
+    """The hidden tokens, [n, 1]."""
+    return torch.tensor(ids[1:])[:, None]
 
 
 def ends_of(found: Pretrained) -> list[int]:
