@@ -92,9 +92,12 @@ def of_preset(name: str) -> Lines:
         return (("algorithm=sft",),)
     if name == "passk":  # answers that are right or wrong
         return (("group_size=8", "algorithm=passk"),)
+    teacher = "algorithm.teachers.folders={{others: {world}/"
+    if name == "diffusion_opd":
+        painted = (*PAINTED, "model.adapter.num_layers=4")
+        return ((*painted, f"algorithm={name}", f"{teacher}tiny_flow}}}}"),)
     if name in TAUGHT:
-        teacher = "algorithm.teachers.folders={{others: {world}/tiny_flow}}"
-        return ((*PAINTED, f"algorithm={name}", teacher, "model.adapter.num_layers=4"),)
+        return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}"),)
     tuned = (ROOT / "conf" / "recipe" / "tiny_lm" / f"{name}.yaml").exists()
     cut = () if tuned or name in OF_PICTURES | ON_FRESH_SAMPLES else ("num_minibatches=2",)
     return ((*(PAINTED if name in OF_PICTURES else WORDS), f"algorithm={name}", *cut),)

@@ -12,6 +12,7 @@ import tandem.advantages
 import tandem.losses
 import tandem.losses.importance
 import tandem.training.collect
+import tandem.training.reprompts
 import tandem.training.strategies
 from tandem.advantages.temporal import gae_returns
 from tandem.algorithm.regularizers import EntropyBonus

@@ -26,10 +26,10 @@ MODELS = {
 }
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
 PAIRS = {"tiny_lm": "sort_pairs", "tiny_masked": "sort_pairs", "tiny_flow": "shapes_pairs"}
-TAUGHT = [
+TAUGHT = [  # by a folder that is to be named
     name
     for name in PRESETS
-    if "override teachers" in (conf_folder() / "algorithm" / f"{name}.yaml").read_text()
+    if re.search("override teachers: [tv]", (conf_folder() / f"algorithm/{name}.yaml").read_text())
 ]
 ON_FRESH_SAMPLES = {"gpg", "opd", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
 YES = "✓"

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
+from tandem.losses.divergence import jsd
 from tandem.policies.base import Policy
 from tandem.policies.language.records import Sampling
-from tandem.types import Evidence, Prompt, Rollout, pad_steps
+from tandem.types import Evidence, Prompt, Rollout, pad_steps, taught_steps
 
 STOP = 0
 
@@ -122,12 +123,18 @@ class TablePolicy(Policy):
         garbage = torch.full_like(logp, torch.nan)  # nobody may read outside the mask
         entropy = -(logits.exp() * logits).sum(-1) if "entropy" in needs else None
         values = self.values[rollout.sample.before[:, :steps]] if "values" in needs else None
+        divergence = None
+        if "divergence" in needs:  # of rows that are judged, whatever prompt the teacher reads
+            teacher = self.teacher[rollout.sample.before[:, :steps]].log_softmax(-1)
+            apart = jsd(logits.flatten(0, 1), teacher.flatten(0, 1)).view(logp.shape)
+            divergence = torch.where(taught_steps(rollout), apart, 0 * logp)
         likeliest = (logp >= logits.amax(-1)).double() if "likeliest" in needs else None
         logp = torch.where(rollout.mask, logp, garbage)
         upper = 0.9 * logp if "upper_logp" in needs else None
         return Evidence(
-            logp=logp, entropy=entropy, likeliest=likeliest, values=values, upper_logp=upper
-        )
+            logp=logp, entropy=entropy, likeliest=likeliest, values=values, upper_logp=upper,
+            divergence=divergence,
+        )  # fmt: skip
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         return rollout.length + 1

@@ -21,7 +21,13 @@ BUDGET = {"tiny_lm": 30.0, "tiny_flow": 80.0}  # CPU-seconds of training
 ITERATIONS = {"ppo": 40}  # of 60: a critic and four epochs cost more
 UNTRIED = {"dance_grpo"}  # on texts, though nothing in it is of pictures alone
 TAUGHT = "diffusion_opd"
-BY_TEACHER = {"opd"}  # what they are taught is another model, not the reward
+BY_TEACHER = {
+    "gkd",
+    "minillm",
+    "opd",
+    "sdft",
+    "sdpo",
+}  # what they are taught is another model, not the reward
 WITHOUT_NOISE = {"dpo_online"}  # tuned on whole pictures
 # Of flows, where no recipe has tuned any.
 UNTUNED = ("iterations=30", "prompts_per_step=8", "group_size=16", "optimizer.lr=3e-4")

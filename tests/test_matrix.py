@@ -132,6 +132,8 @@ def train_and_go_on(model: str, preset: str, dynamics: str, world: Path, folder:
 def numbers_of(preset: str) -> list[str]:
     size = 1 if preset == "sft" else 2 if preset in OF_PAIRS else 4
     own = [f"group_size={size}", f"num_minibatches={1 if preset in ON_FRESH_SAMPLES else 2}"]
+    if preset in ("sdft", "sdpo"):  # in characters that the embedded tokenizer has
+        own.append('algorithm.sampling_strategy.reprompt.template="{solution} {prompt}"')
     return [*own, *(["algorithm.advantage.k=2"] if preset == "passk" else [])]
 
 

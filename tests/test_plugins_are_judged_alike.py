@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("unregistered")
 
 # What has no default, or none that can be judged.
 NUMBERS = {"k": 2, "scale": unbiased_std, "length": 8, "max_rounds": 2, "limit": 9, "buffer": 3}
-MADE = {"loss": ppo, "delta": 0.1, "of": None, "shares": {}}  # of classes
+MADE = {"loss": ppo, "delta": 0.1, "of": None, "shares": {}, "reprompt": None}  # of classes
 GROUPS = [group for group in OF_PAGE if group != "kl"]  # which is within a coefficient
 COMPOSITIONS = (
     "algorithm=grpo group_size=1",

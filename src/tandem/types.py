@@ -90,6 +90,8 @@ class Rollout:
     key: Tensor | None = None  # [B] int64 of the draws that made the row; None: nobody drew
     baseline: Tensor | None = None  # [B] bool: compared with, never trained; None: there is none
     taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all, if there is one
+    # Of each row the prompt that its teacher reads in place of the policy's; None: the very same.
+    reprompts: tuple[Prompt | None, ...] | None = None
     behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
     version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
     entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
@@ -171,6 +173,8 @@ class Evidence:
     likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest
     upper_logp: Tensor | None = None  # [B, T] nats of a bound from above; None: not asked for
     values: Tensor | None = None  # [B, T] the critic's; None: not asked for
+    # [B, T] nats, from the teacher of the row over all tokens of a state; None: not asked for
+    divergence: Tensor | None = None
     sum_pi_squared: Tensor | None = None  # [B, T] over the vocabulary; None: not asked for
     transition: Transition | None = None  # None: not asked for, or the steps are not Gaussian
 
@@ -194,6 +198,7 @@ class CoupledBatch:
     old_values: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T] what the values should be
     teacher_logp: Tensor | None = None  # [B, T]
+    divergence: Tensor | None = None  # [B, T] nats, from the teacher; carries the gradient
     key: Tensor | None = None  # [B] int64 of the draws that made the row
     baseline: Tensor | None = None  # [B] bool: rows that are only compared with
     taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all of them

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from tandem.advantages.compose import Combined, Share
 from tandem.advantages.group import batch_relative
-from tandem.advantages.teacher import from_teacher, g_opd, log_ratio, minillm_long
+from tandem.advantages.teacher import from_teacher, g_opd, log_ratio, minillm_long, none
 from tandem.types import Rollout, Scores
 
 close = partial(assert_close, atol=1e-6, rtol=0)
@@ -112,3 +112,7 @@ def test_a_row_that_nobody_judges_has_no_advantage(case, advantage):
     whole = advantage(scored(2), case)
     part = advantage(scored(2), replace(case, taught=torch.tensor([True, False])))
     assert torch.equal(part[0], whole[0]) and not part[1].any() and whole[1].any()
+
+
+def test_a_loss_that_reads_no_advantage_is_given_none(case):
+    assert none(scored(2, torch.ones(2)), case).tolist() == [[0.0] * 3] * 2

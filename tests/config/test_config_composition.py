@@ -33,6 +33,7 @@ NFT, CRD, OPD = (
 TAUGHT = [*OPD, "algorithm.teachers.folders={others:teacher}"]
 OF_PICTURES_AS_A_WHOLE = "awm crd dgpo fpo nft"
 BY_TOKENS = ["algorithm/teachers=tokens", TAUGHT[-1]]
+BY_STATE = [*BY_TOKENS, "algorithm/teachers/divergence=jsd"]
 JUDGED = "from_teacher g_opd minillm_long task_and_teacher"
 BY_ODE = [*FLOW, "algorithm=sft", "dynamics=ode"]
 AMONG = "/among@algorithm.timestep_sampling.levels.among"
@@ -43,7 +44,12 @@ BESIDE = {
     **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
     **{f"algorithm={name}": FLOW for name in f"{OF_FLOWS} {OF_PICTURES_AS_A_WHOLE}".split()},
     "algorithm=diffusion_opd": TAUGHT[::2],
-    "algorithm=opd": TAUGHT[2:],
+    **{f"algorithm={name}": TAUGHT[2:] for name in ("opd", "gkd", "minillm")},
+    **{f"algorithm/loss={name}": BY_STATE for name in ("divergence", "with_divergence")},
+    "algorithm/loss=sampled_divergence": BY_TOKENS,
+    "algorithm/advantage=none": ["algorithm=gkd", TAUGHT[-1]],
+    "algorithm/sampling_strategy=reprompted": ["algorithm=sdpo"],
+    "algorithm/teachers=self": ["algorithm=sdpo"],
     **{f"algorithm/advantage={name}": BY_TOKENS for name in JUDGED.split()},
     "algorithm/teachers=velocities": TAUGHT,
     "algorithm/teachers=tokens": ["algorithm=opd", *TAUGHT[2:]],
@@ -111,6 +117,8 @@ BESIDE = {
 }
 FITTING = {  # of all options of a group
     "algorithm/likelihood": [*MASKED, "algorithm.entropy.coef=0", *UNCORRECTED],
+    "algorithm/teachers/divergence": ["algorithm=sdpo"],
+    "algorithm/sampling_strategy/reprompt": ["algorithm=sdpo"],
     "algorithm/loss/distance": [*FLOW, "algorithm=flow_dppo"],
     **{f"algorithm/loss/{part}": CRD for part in ("centre", "fit", "tilt")},
     "algorithm/loss/target": TAUGHT,

@@ -138,7 +138,8 @@ def beside(algorithm: str) -> list[str]:
     """A model that the preset is for, and the data that it cannot do without."""
     text = (conf_folder() / "algorithm" / f"{algorithm}.yaml").read_text()
     of_flows = re.search(r"dynamics|denoising|advantage: \w*flow_grpo|loss: (flow|grpo_g)", text)
-    teacher = ["algorithm.teachers.folders={others:x}"] if "override teachers" in text else []
+    given = re.search("override teachers: [tv]", text)
+    teacher = ["algorithm.teachers.folders={others:x}"] if given else []
     pairs = "preference_pairs" in text or "mismatched" in text
     return [*([FLOW] if of_flows else []), *(["data=sort_pairs"] if pairs else []), *teacher]
 

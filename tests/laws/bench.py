@@ -7,6 +7,7 @@ that are asked for velocity errors.
 from __future__ import annotations
 
 import copy
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,7 +69,7 @@ def _built(name: str) -> Algorithm:
     flow = name in OF_FLOWS or of_errors(conf_folder() / "algorithm" / f"{name}.yaml")
     model = ["model=tiny_flow"] if flow else []
     text = (conf_folder() / "algorithm" / f"{name}.yaml").read_text(encoding="utf-8")
-    taught = TAUGHT if "override teachers" in text else []
+    taught = TAUGHT if re.search("override teachers: [tv]", text) else []
     chosen = [f"algorithm={name}", "~recipe", *model, *taught, *NAMED.get(name, [])]
     return build(compose(chosen).algorithm)
 

@@ -146,7 +146,7 @@ OF_ALL = (group.batch_std, group.batch_population_std)
 
 
 def no_group(algorithm: Algorithm) -> str | None:
-    if kind(algorithm.loss) is distillation:
+    if not algorithm.learns_from_scores or kind(algorithm.loss) is distillation:
         return None
     advantage = algorithm.advantage
     estimator = advantage.of if isinstance(advantage, Clipped) else advantage

@@ -24,6 +24,16 @@ OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}
 READS = {"teacher_logp", "old_logp"}
 
 
+# 0 everywhere: a loss says by itself what is learnt (GKD, SDPO)
+@register_adv_estimator(taught=True, neutral=True)
+def none(scores: Scores, rollout: Rollout) -> Tensor:
+    """0, for losses that read no advantage.
+
+    Shape: [B, T]. Tandem's own.
+    """
+    return torch.zeros_like(rollout.mask, dtype=scores.total.dtype)
+
+
 # How much likelier a teacher thinks each token: sampled reverse KL (on-policy distillation)
 @register_adv_estimator(reads=READS, taught=True, refused=OF_TOKENS)
 def from_teacher(

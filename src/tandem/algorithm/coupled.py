@@ -73,6 +73,7 @@ class Coupled(Objective):
             "old_values": rollout.old_values,
             "returns": rows.returns,
             "teacher_logp": rollout.teacher_logp,
+            "divergence": evidence.divergence,
             "transition": evidence.transition,
             "segment": rollout.segment,
         }
@@ -99,7 +100,7 @@ class Coupled(Objective):
         """
         batch = replace(batch, mask=batch.mask & counted(rows))
         metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
-        if batch.teacher_logp is not None:
+        if batch.teacher_logp is not None or batch.divergence is not None:
             metrics |= teacher_metrics(batch)
         if KL in self.terms:
             penalty = self.terms[KL].loss(batch, *found(rows, KL))
@@ -176,9 +177,14 @@ def reference_metrics(
 
 
 def teacher_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """The reverse KL to the teacher, nats per step: estimated from the tokens that were sampled."""
-    distance = batch.old_logp - batch.teacher_logp
-    return {"actor/teacher_distance": masked_mean(distance, taught_steps(batch))}
+    """How far the teacher is, nats per step: the divergence, or where none is taken the reverse KL
+    that the sampled tokens estimate; and the share of steps that a teacher judges."""
+    steps, distance = taught_steps(batch), batch.divergence
+    distance = batch.old_logp - batch.teacher_logp if distance is None else distance
+    metrics = {"actor/teacher_distance": masked_mean(distance, steps)}
+    if batch.taught is not None:
+        metrics["actor/taught"] = masked_mean(steps, batch.trained)
+    return metrics
 
 
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:

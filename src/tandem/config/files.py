@@ -23,6 +23,8 @@ Plain = dict[str, Any]
 
 # What a loss of pictures as a whole reads -> the preset that gives it.
 OF_ERRORS = {"velocity_gain": "diffusion_opd", "fast_error": "dgpo"}
+# What a loss reads of a teacher of tokens -> the preset that has one.
+OF_TEACHERS = {"divergence": "gkd", "teacher_logp": "opd"}
 LOSSES = "algorithm/loss"  # of which each is an algorithm too
 
 STRICT: Any = get_yaml_loader()  # OmegaConf's: no key twice, and 1e3 is a number
@@ -131,6 +133,9 @@ def base_of(target: str) -> str | None:
         return "dpo"
     if facts.on_errors:
         return next((base for fact, base in OF_ERRORS.items() if fact in facts.reads), "nft")
+    taught = next((base for fact, base in OF_TEACHERS.items() if fact in facts.reads), None)
+    if taught is not None:
+        return taught
     compares_with_sampler = "behaviour_logp" in facts.reads and "old_logp" not in facts.reads
     return "dppo" if compares_with_sampler else None
 

@@ -25,6 +25,7 @@ HOMES = (
     "tandem.algorithm.algorithm",
     "tandem.training.callbacks",
     "tandem.training.collect",
+    "tandem.training.reprompts",
     "tandem.training.strategies",
     "tandem.losses.importance",
     "tandem.data",

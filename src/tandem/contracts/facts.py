@@ -81,6 +81,8 @@ class Facts:
     set_size: str | None = None  # the number that says how many samples of a group make a set
     whole_group_is_no_set: bool = False
 
+    # Of divergences from a teacher: whose likeliest tokens stand for all of them.
+    support: Literal["student", "teacher"] = "student"
     # Of weights of steps.
     adds_to_one: bool = False  # over the update
     # Of old policies: where the log-probabilities come from.

@@ -95,6 +95,8 @@ register_kl_gate = Registrar("algorithm/kl/gate")  # (scores, rollout) -> rows t
 register_sampling_strategy = Registrar(
     "algorithm/sampling_strategy"
 )  # (source, prompts) -> (rollout, scores)
+# (prompt, outputs, scores) of a group -> a prompt for each output that its teacher reads, or None
+register_reprompt = Registrar("algorithm/sampling_strategy/reprompt")
 register_truncation = Registrar(
     "algorithm/truncation_handling"
 )  # (scores, rollout) -> (scores, rollout)
@@ -106,6 +108,8 @@ register_solver = Registrar("dynamics/solver")
 register_likelihood = Registrar("dynamics/logp")  # (next_x, step) -> [B]
 register_step_weight = Registrar("algorithm/loss/weight")  # transition -> [B, T]
 register_step_distance = Registrar("algorithm/loss/distance")  # transition -> [B, T]
+# (student's log-probabilities [N, K], the teacher's) -> [N], with a gradient in the student's
+register_divergence = Registrar("algorithm/teachers/divergence")
 register_distillation_target = Registrar("algorithm/loss/target")
 register_centre = Registrar("algorithm/loss/centre")
 register_tilt = Registrar("algorithm/loss/tilt")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from tandem.contracts import facts_of, name_of
 from tandem.legality.case import Case
 
-OF_TOKENS = {"teacher_logp"}  # what a teacher of tokens tells
+OF_TOKENS = {"teacher_logp", "divergence"}  # what a teacher of tokens tells
 
 
 def teachers_are_named(case: Case) -> Iterator[str]:
@@ -70,14 +70,67 @@ def teachers_judge_samples(case: Case) -> Iterator[str]:
         )
 
 
-def _asking(case: Case) -> str | None:
+def divergences_are_chosen(case: Case) -> Iterator[str]:
+    """Who reads a divergence has one, and none is chosen for nobody."""
+    teachers, asking = case.algorithm.teachers, _asking(case, {"divergence"})
+    if teachers is None or not (teachers.of_texts and case.is_of_texts):
+        return
+    if asking and teachers.divergence is None:
+        yield (
+            f"algorithm.teachers.divergence=null: {asking} reads the divergence of each state; set "
+            "algorithm/teachers/divergence=jsd, forward_kl or reverse_kl"
+        )
+    elif not asking and teachers.divergence is not None:
+        yield (
+            f"algorithm/teachers/divergence={name_of(teachers.divergence)} is read by nobody; "
+            "leave it out, or set algorithm/loss=divergence"
+        )
+
+
+def something_is_learnt(case: Case) -> Iterator[str]:
+    """From an advantage that says nothing only a loss learns that reads none."""
+    estimators = case.estimators.values()
+    if all(facts_of(e).neutral for e in estimators) and not facts_of(case.algorithm.loss).taught:
+        yield (
+            f"{case.option('advantage')}: {name_of(case.loss)} learns from advantages; set "
+            "algorithm/advantage=group_relative, or algorithm/loss=divergence"
+        )
+
+
+def who_is_told_more_is_asked(case: Case) -> Iterator[str]:
+    """Re-prompts are what a teacher reads."""
+    if "reprompts" in case.strategy.gives and not _asking(case):
+        yield (
+            f"{case.option('sampling_strategy')} writes prompts for a teacher, and nobody asks "
+            "one; set algorithm/sampling_strategy=on_policy, or algorithm=sdpo"
+        )
+
+
+def a_teacher_of_itself_is_whole(case: Case) -> Iterator[str]:
+    """It follows weights that lie whole on every rank."""
+    teachers = case.algorithm.teachers
+    if case.plan.trainer.strategy != "fsdp2" or teachers is None or not teachers.of_texts:
+        return
+    if teachers.teaches_itself:
+        yield (
+            "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
+            "trainer.strategy=fsdp2 cuts over ranks; set trainer=ddp, or name a folder in "
+            "algorithm.teachers.folders"
+        )
+
+
+def _asking(case: Case, fields: Set[str] = frozenset(OF_TOKENS)) -> str | None:
     """The first part that reads what a teacher of tokens tells."""
-    parts = [case.loss, *case.estimators.values()]
-    return next((name_of(part) for part in parts if facts_of(part).reads & OF_TOKENS), None)
+    parts = [case.algorithm.loss, *case.estimators.values()]
+    return next((name_of(part) for part in parts if facts_of(part).reads & fields), None)
 
 
 RULES = (
     teachers_are_named,
     teachers_are_asked,
     teachers_judge_samples,
+    divergences_are_chosen,
+    something_is_learnt,
+    who_is_told_more_is_asked,
+    a_teacher_of_itself_is_whole,
 )

@@ -126,6 +126,8 @@ CALLED = (
     "algorithm/sampling_strategy",
     "algorithm/truncation_handling",
     "algorithm/kl/gate",
+    "algorithm/teachers/divergence",
+    "algorithm/sampling_strategy/reprompt",
     "algorithm/loss/weight",
     "algorithm/loss/distance",
     "algorithm/loss/target",

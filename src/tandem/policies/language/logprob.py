@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
+from tandem.policies.language.compared import Compared, by_teacher
 from tandem.policies.language.critic import Critic
 from tandem.policies.language.layout_probes import choose_layout, shares_prompts
 from tandem.policies.language.prefix import Prefix, shared
@@ -143,25 +144,41 @@ class TokenLogProbComputer:
         self.weights = Replicated()
 
     def __call__(
-        self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
+        self,
+        sample: TokenSample,
+        mask: Tensor,
+        needs: frozenset[str] = frozenset(),
+        compared: Sequence[Compared] = (),
     ) -> Evidence:
-        """Rows may hold anything right of their last masked token: attention looks left only."""
+        """Rows may hold anything right of their last masked token: attention looks left only.
+
+        compared: what teachers say of these steps, where a "divergence" is asked for.
+        """
         # One call of everything: trunk and head may share weights.
         with self.precision.on(mask.device):
-            return Evidence(**self.weights(partial(self.said, sample, mask, needs)))
+            return Evidence(**self.weights(partial(self.said, sample, mask, needs, compared)))
 
-    def said(self, sample: TokenSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
+    def said(
+        self,
+        sample: TokenSample,
+        mask: Tensor,
+        needs: frozenset[str],
+        compared: Sequence[Compared] = (),
+    ) -> dict[str, Tensor]:
         """name -> [B, T], 0 outside the mask."""
         places = TokenIndex.of(sample, mask)
         layout = self.layout_of(sample, places.read(len(mask)))
         states = places.gather(self.forward(layout), layout.start)
-        numbers = token_logp(
-            states,
-            self.head,
-            places,
+        read = partial(
+            token_logp,
+            head=self.head,
             vocabulary=self.vocabulary,
             logit_budget=self.memory.logits,
             also=[name for name in ALSO if name in needs],
+        )
+        taught = "divergence" in needs
+        numbers = (
+            by_teacher(read, states, places, compared) if taught else read(states, places=places)
         )
         if "values" in needs:
             numbers["values"] = self.values(places, layout, states)
@@ -186,6 +203,21 @@ class TokenLogProbComputer:
         if self.own_trunk is not None:
             states = places.gather(self.own_trunk(layout).last_hidden_state, layout.start)
         return self.critic(states)
+
+    @torch.no_grad()
+    def states(self, sample: TokenSample, mask: Tensor) -> Tensor:
+        """What stands before the head at each step of a mask [B, T], row by row, a few rows of a
+        pass at a time: [N, H]."""
+        found, order, number = [], [], mask.flatten().cumsum(0).view(mask.shape) - 1
+        budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
+        for part in budget.cut(TokenIndex.of(sample, mask).read(len(mask)).clamp(min=1)):
+            own, inside = take(sample, part), mask[part.to(mask.device)]
+            places = TokenIndex.of(own, inside)
+            layout = self.layout_of(own, places.read(len(inside)))
+            with self.precision.on(mask.device):
+                found.append(places.gather(self.forward(layout), layout.start))
+            order.append(number[part.to(mask.device)][inside])
+        return torch.cat(found)[torch.cat(order).argsort()]
 
     @torch.no_grad()
     def in_parts(
@@ -224,20 +256,21 @@ def token_logp(
     logit_budget: int,
     also: Sequence[str],
     banned: Tensor | None = None,
+    beside: Compared | None = None,
 ) -> dict[str, Tensor]:
     """log softmax(head(states) / temperature)[token] as "logp", and each of `also`: [N].
 
     `banned`: [n] ids of tokens that have no probability.
 
-    A chunk over N holds at most `logit_budget` logits; several are recomputed one by one in
-    backward. In nats.
+    A chunk over N holds at most `logit_budget` logits, and as many of the teacher `beside`, from
+    whom the "divergence" is taken; several are recomputed one by one in backward. In nats.
     """
     size = max(logit_budget // vocabulary, 1)
     single = len(states) <= size
     tempered = bool((places.temperature != 1).any())  # asked once: a GPU must be waited for
     head = head if single else for_chunks(head)
 
-    def of_chunk(states: Tensor, token: Tensor, temperature: Tensor) -> Tensor:
+    def of_chunk(states: Tensor, token: Tensor, temperature: Tensor, *of_teacher: Tensor) -> Tensor:
         logits = widened(head(states))
         if banned is not None:
             logits = logits.index_fill(-1, banned, -torch.inf)
@@ -245,9 +278,13 @@ def token_logp(
             logits = logits / temperature[:, None].to(logits.dtype)
         logp = logits.log_softmax(-1)
         chosen = logp.gather(-1, token[:, None])[:, 0]
-        return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also)])
+        apart = [beside.divergence(logits, x, temperature) for x in of_teacher]
+        return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also), *apart])
 
-    columns = (states, places.token, places.temperature)
+    names, columns = ["logp", *also], [states, places.token, places.temperature]
+    if beside is not None:
+        names.append("divergence")
+        columns.append(beside.states)
     if single:
         numbers = of_chunk(*columns)
     else:
@@ -255,4 +292,4 @@ def token_logp(
         numbers = torch.cat(
             [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks], 1
         )
-    return dict(zip(("logp", *also), numbers, strict=True))
+    return dict(zip(names, numbers, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from tandem.policies.language.records import (
     Sampling,
     TokenSample,
 )
+from tandem.policies.language.reprompts import reprompted
 from tandem.policies.language.rows import as_rollout, check_room, encode_examples
 from tandem.policies.language.teachers import TeacherModels
 from tandem.policies.lora import Lora, adapted, save_adapted
@@ -64,7 +65,16 @@ BEFORE = frozenset({"old_logp", "old_values", "sum_pi_squared"})  # of weights n
 FILLED = (*BEFORE, "ref_logp", "teacher_logp")  # by `complete`, if they are read and not given
 OF_KL = frozenset({"old_logp", "ref_logp"})  # what the KL of a token that was taken is made of
 PROVIDES = frozenset(
-    {*FILLED, "old_kl_to_ref", "behaviour_logp", "key", "entropy", "likeliest", "values"}
+    {
+        *FILLED,
+        "divergence",
+        "old_kl_to_ref",
+        "behaviour_logp",
+        "key",
+        "entropy",
+        "likeliest",
+        "values",
+    }
 )
 
 
@@ -180,6 +190,8 @@ class LanguagePolicy(EngineMixin):
     def notify(self, event: Literal["update", "iteration"]) -> None:
         if event == "update" and self.supply is not None:
             self.supply.outdated()
+        if event == "update" and self.teachers is not None:
+            self.teachers.follow()
         if event == "iteration" and self.lagged.staleness:
             self.lagged.forget(self.iteration + 1)
 
@@ -258,7 +270,8 @@ class LanguagePolicy(EngineMixin):
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""
-        return self.scorer(rollout.sample, rollout.mask, needs)
+        compared = self.teachers.compare(rollout) if "divergence" in needs else ()
+        return self.scorer(rollout.sample, rollout.mask, needs, compared)
 
     @torch.no_grad()
     def logp(self, rows: Rollout) -> Tensor:
@@ -269,6 +282,8 @@ class LanguagePolicy(EngineMixin):
         """Fill the log-probabilities and values that are read and were not given."""
         asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
         wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
+        if rollout.reprompts is not None and rollout.sample.for_teacher is None:
+            rollout = reprompted(rollout, self.chat, self.teachers.positions)
         sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
         with self.summon_full_params():
             # A server computes in ways of its own, and may be another one tomorrow.
@@ -303,6 +318,16 @@ class LanguagePolicy(EngineMixin):
         move(self.reference.model, self.device)
         with self.reference.weights.gathered():
             return self.reference.in_parts(rollout.sample, rollout.mask).logp
+
+    def state(self) -> dict[str, Tensor]:
+        """What the policy remembers beside its weights. Of any shape [...]."""
+        return super().state() | ({} if self.teachers is None else self.teachers.state())
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Of any shape [...]."""
+        super().load_state(state)
+        if self.teachers is not None:
+            self.teachers.load_state(state)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that a forward pass reads for each row, [B] int64."""

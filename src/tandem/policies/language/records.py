@@ -77,6 +77,8 @@ class TokenSample:
     tokens: Tensor  # [B, S] int64
     prompt_length: Tensor  # [B] int64
     temperature: Tensor  # [B] float32 that its log-probabilities are taken at, never 0
+    # The same answers behind the prompts that teachers read; None: these very rows.
+    for_teacher: TokenSample | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,106 @@
+"""Divergences of a student from its teacher at one state: log-probabilities [N, K] twice -> [N].
+
+A gradient goes to the student alone, and both are exactly 0 where the two agree, to the last bit:
+each gradient is written down, less the part that vanishes for probabilities that add up to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import between, facts_of, register_divergence
+
+Divergence = Callable[[Tensor, Tensor], Tensor]
+Side = Literal["student", "teacher"]
+
+
+# KL(teacher | student): the student covers whatever the teacher would say
+@register_divergence(support="teacher")
+def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
+    """sum t (log t - log s), whose gradient in the student's logits is s - t.
+
+    [N, K] log-probabilities each -> [N] nats. Source: GKD, arXiv:2306.13649, beta 0.
+    """
+    s, t = student.detach().exp(), teacher.exp()
+    return bound_to(student, (t * (teacher - student.detach())).sum(-1), slope=s - t)
+
+
+# KL(student | teacher): the student keeps to what the teacher finds likely
+@register_divergence
+def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
+    """sum s (log s - log t).
+
+    [N, K] log-probabilities each -> [N] nats. Source: GKD, arXiv:2306.13649, beta 1; MiniLLM,
+    arXiv:2306.08543.
+    """
+    known = student.detach()
+    slope = known.exp() * (known - teacher)
+    return bound_to(student, slope.sum(-1), slope=slope)
+
+
+# Between the two: beta KL(teacher | m) + (1 - beta) KL(student | m), m their mixture (GKD)
+@register_divergence
+def jsd(
+    student: Tensor,
+    teacher: Tensor,
+    *,
+    beta: Annotated[float, between(0, 1, open_low=True, open_high=True)] = 0.5,
+) -> Tensor:
+    """beta KL(t | m) + (1 - beta) KL(s | m), m = beta t + (1 - beta) s.
+
+    It tends to 0 with beta and with 1 - beta, not to the KLs: at beta 0.01 it is about a hundred
+    times weaker than `forward_kl`, so a learning rate does not carry over. [N, K] log-probabilities
+    each -> [N] nats. Source: GKD, arXiv:2306.13649.
+    """
+    known = student.detach()
+    apart = teacher - known
+    # log m - log s, by the one of two equal forms that does not overflow; exactly 0 at 0.
+    below = (beta * apart.clamp(max=0).expm1()).log1p()
+    above = apart + ((1 - beta) * (-apart).clamp(max=0).expm1()).log1p()
+    up = torch.where(apart > 0, above, below)
+    slope = -(1 - beta) * known.exp() * up
+    value = slope - beta * teacher.exp() * (up - apart)
+    return bound_to(student, value.sum(-1), slope=slope)
+
+
+def bound_to(student: Tensor, value: Tensor, *, slope: Tensor) -> Tensor:
+    """The value [N], with a gradient of `slope` [N, K] in the log-probabilities [N, K]."""
+    return value + (slope * (student - student.detach())).sum(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDivergence:
+    """A divergence over all tokens, or over the likeliest ones of one side."""
+
+    of: Divergence
+    top_k: int | None = None  # tokens; None: all of them
+    tail: bool = True  # all other tokens are one more entry; else the likeliest are renormalised
+    support: Side | None = None  # whose likeliest; None: those that the divergence weighs most
+
+    def __call__(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Log-probabilities [N, V] each -> [N] nats."""
+        return self.of(*self.narrow(student, teacher))
+
+    def narrow(self, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+        """What is compared of [N, V] log-probabilities: [N, K], each side adding up to 1."""
+        if self.top_k is None or self.top_k >= student.shape[-1]:
+            return student, teacher
+        support = self.support or facts_of(self.of).support
+        leading = {"student": student.detach(), "teacher": teacher}[support]
+        ids = leading.topk(self.top_k).indices
+        return self._kept(student.gather(-1, ids)), self._kept(teacher.gather(-1, ids))
+
+    def _kept(self, logp: Tensor) -> Tensor:
+        return with_tail(logp) if self.tail else logp.log_softmax(-1)
+
+
+def with_tail(logp: Tensor) -> Tensor:
+    """The log-probability of all other tokens behind those of some: [N, K] -> [N, K + 1]."""
+    least = torch.finfo(logp.dtype).eps
+    mass = logp.exp().sum(-1, keepdim=True).clamp(max=1 - least)
+    return torch.cat([logp, (-mass).log1p()], -1)

@@ -1,0 +1,93 @@
+"""Losses of what a teacher says of the states that its student came to, [B, T]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import Facts, positive, register_policy_loss
+from tandem.losses.policy import ratio_of
+from tandem.losses.wrappers import LossWrapper
+from tandem.metrics import Metric, own_metrics
+from tandem.types import CoupledBatch, taught_steps
+
+OF_FLOWS = "a teacher of flows tells velocities; set algorithm=diffusion_opd"
+OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}
+
+
+# The divergence from a teacher over the vocabulary, state by state (GKD)
+@register_policy_loss(
+    reads={"divergence", "old_logp"},
+    taught=True,
+    units={"ratio_max": "ratio"},
+    refused=OF_TOKENS,
+)
+def divergence(
+    batch: CoupledBatch, *, ratio_max: Annotated[float, positive] | None = 2.0
+) -> Tensor:
+    """D_t, times the ratio of the token that led on from there, capped and without a gradient.
+
+    The states are constant, so nothing is said of where they lead. On fresh samples every ratio is
+    1; `ratio_max=None` leaves them out of older ones too. algorithm.teachers.divergence says which
+    divergence it is. Shape: [B, T] nats. Source: GKD, arXiv:2306.13649; the ratio is SDPO's,
+    arXiv:2601.20802.
+    """
+    return batch.divergence * capped_ratio(batch, ratio_max)
+
+
+# The same estimated from the sampled tokens: the teacher's part needs their log-probabilities alone
+@register_policy_loss(
+    reads={"teacher_logp", "old_logp"},
+    taught=True,
+    units={"ratio_max": "ratio"},
+    refused=OF_TOKENS,
+)
+def sampled_divergence(
+    batch: CoupledBatch, *, ratio_max: Annotated[float, positive] | None = 2.0
+) -> Tensor:
+    """-(log teacher - log student) log student, what is in brackets a constant, times the ratio
+    capped: `reinforce` with the advantage `from_teacher`, which follows the student from update to
+    update here.
+
+    Shape: [B, T]. Source: SDPO, arXiv:2601.20802.
+    """
+    advantage = (batch.teacher_logp - batch.logp).detach()
+    loss = -advantage * capped_ratio(batch, ratio_max) * batch.logp
+    return torch.where(taught_steps(batch), loss, 0)
+
+
+def capped_ratio(batch: CoupledBatch, most: float | None) -> Tensor:
+    """min(r, most) without a gradient, [B, T]; None: 1."""
+    if most is None:
+        return torch.ones_like(batch.logp)
+    return ratio_of(batch.logp, batch.old_logp).clamp(max=most).detach()
+
+
+@register_policy_loss(
+    "with_divergence",
+    reads={"divergence"},
+    units={"coef": "none"},
+    refused=OF_TOKENS,
+)
+@dataclass(frozen=True, kw_only=True)
+class WithDivergence(LossWrapper):
+    """A loss of advantages, and the divergence from a teacher at each state beside it.
+
+    Source: MiniLLM, arXiv:2306.08543, whose loss of advantages is that of what follows a state.
+    """
+
+    says: ClassVar[str] = "with_divergence"
+
+    coef: float = 1.0
+
+    def own_facts(self, declared: Facts) -> Facts:
+        return replace(super().own_facts(declared), zero_at_zero_advantage=False)
+
+    def __call__(self, batch: CoupledBatch) -> Tensor:
+        return self.loss(batch) + self.coef * batch.divergence
+
+    def metrics(self, batch: CoupledBatch) -> dict[str, Metric]:
+        return own_metrics(self.loss, batch)

@@ -1,0 +1,134 @@
+"""Re-prompts: what a teacher, who may be the policy itself, is told beside the question.
+
+A re-prompt function is (prompt, outputs, scores, *, numbers) -> a prompt for each output, or None
+for one that no teacher judges; outputs and scores are those of a group, NaN where one has no score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from tandem.contracts import (
+    Facts,
+    Wrapper,
+    facts_of,
+    register_reprompt,
+    register_sampling_strategy,
+)
+from tandem.training.collect import RolloutSource, Slots
+from tandem.types import Prompt, Rollout, Scores
+
+Reprompt = Callable[[Prompt, Sequence[str], Sequence[float]], Sequence[Prompt | None]]
+Strategy = Callable[[RolloutSource, Slots], tuple[Rollout, Scores]]
+OF_PICTURES = "a teacher of flows reads the prompt of its student; set algorithm=diffusion_opd"
+OF_TEXTS = {"steps": OF_PICTURES, "pictures": OF_PICTURES}
+SHOWN = "{prompt}\n\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.\n"
+EXAMPLE = (
+    "{prompt}\n\nThis is an example of an answer:\n\n{solution}\n\nAnswer in your own words.\n"
+)
+
+
+# Samples of another strategy, and for each the prompt that its teacher reads (SDPO, SDFT)
+@register_sampling_strategy("reprompted", gives={"reprompts"}, refused=OF_TEXTS)
+@dataclass(frozen=True, kw_only=True)
+class Reprompted(Wrapper):
+    """Samples of a strategy, each with the prompt under which a teacher reads it.
+
+    Source: SDPO, arXiv:2601.20802; SDFT, arXiv:2601.19897.
+    """
+
+    of: Strategy
+    reprompt: Reprompt
+
+    def own_facts(self, declared: Facts) -> Facts:
+        inner = facts_of(self.of)
+        refused = {**inner.refused, **declared.refused}
+        gives = inner.gives | declared.gives
+        return replace(inner, option=declared.option, gives=gives, refused=refused)
+
+    def wrapped(self) -> dict[str, Callable]:
+        return {"of": self.of}
+
+    def __call__(self, source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+        rollout, scores = self.of(source, prompts)
+        return replace(rollout, **self.told(rollout, scores)), scores
+
+    def told(self, rollout: Rollout, scores: Scores) -> dict[str, object]:
+        """Of each row what its teacher reads, and whether it reads anything."""
+        reprompts: list[Prompt | None] = [None] * len(rollout.prompts)
+        total = torch.where(scores.scored, scores.total, torch.nan).tolist()
+        for group in rollout.group.unique():
+            rows = (rollout.group == group).nonzero()[:, 0].tolist()
+            outputs, own = ([values[row] for row in rows] for values in (rollout.outputs, total))
+            said = self.reprompt(rollout.prompts[rows[0]], outputs, own)
+            for row, prompt in zip(rows, said, strict=True):
+                reprompts[row] = prompt
+        taught = [prompt is not None for prompt in reprompts]
+        return {
+            "reprompts": tuple(reprompts),
+            "taught": torch.tensor(taught, device=rollout.mask.device),
+        }
+
+
+# A right answer of another sample of the group (SDPO)
+@register_reprompt
+def successful_peer(
+    prompt: Prompt,
+    outputs: Sequence[str],
+    scores: Sequence[float],
+    *,
+    success: float = 0.5,
+    template: str = SHOWN,
+) -> list[Prompt | None]:
+    """The next answer of the group, in a circle, that scored `success` or more; never the sample's
+    own. None where no other one did.
+
+    Source: SDPO, arXiv:2601.20802; its feedback of an environment is not there.
+    """
+    right = [place for place, score in enumerate(scores) if score >= success]
+    shown: list[Prompt | None] = []
+    for own in range(len(outputs)):
+        others = [place for place in right if place != own]
+        peer = next((place for place in others if place > own), others[0] if others else None)
+        shown.append(None if peer is None else with_solution(prompt, outputs[peer], template))
+    return shown
+
+
+# The demonstration that comes with the prompt (SDFT, OPSD)
+@register_reprompt
+def demonstration(
+    prompt: Prompt, outputs: Sequence[str], scores: Sequence[float], *, template: str = EXAMPLE
+) -> list[Prompt | None]:
+    """The answer of the data; None for a prompt without one.
+
+    Source: SDFT, arXiv:2601.19897; OPSD, arXiv:2601.18734.
+    """
+    shown = shown_answer(prompt)
+    told = None if shown is None else with_solution(prompt, shown, template)
+    return [told] * len(outputs)
+
+
+def shown_answer(prompt: Prompt) -> str | None:
+    """What the data answer: the final turn of the assistant, or the answer; None: nothing."""
+    if prompt.messages is not None and prompt.messages[-1]["role"] == "assistant":
+        return prompt.messages[-1]["content"]
+    return prompt.answer
+
+
+def with_solution(prompt: Prompt, solution: str, template: str) -> Prompt:
+    """The prompt, its text or its last turn written as the template says."""
+
+    def written(text: str) -> str:
+        parts = template.split("{prompt}")
+        return text.join(part.replace("{solution}", solution) for part in parts)
+
+    if prompt.text is not None:
+        return replace(prompt, text=written(prompt.text))
+    turns = [dict(turn) for turn in prompt.messages]
+    if turns[-1]["role"] == "assistant":
+        turns.pop()
+    turns[-1]["content"] = written(turns[-1]["content"])
+    return replace(prompt, messages=tuple(turns))

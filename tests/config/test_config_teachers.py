@@ -1,0 +1,82 @@
+"""Teachers and those who ask them: each refusal with the one line that answers it."""
+
+import shlex
+
+import pytest
+
+from tandem.config import ConfigError, build, check, compose
+
+RUN = "'algorithm.teachers.folders={others: runs/x}'"
+GIVE = 'set algorithm/teachers=tokens "algorithm.teachers.folders={others: RUN}"'
+LINES = {
+    "algorithm=grpo algorithm/advantage=task_and_teacher": (
+        f"from_teacher asks a teacher, and there is none; {GIVE}"
+    ),
+    "algorithm=grpo algorithm/loss=with_divergence": (
+        f"with_divergence asks a teacher, and there is none; {GIVE}"
+    ),
+    f"algorithm=grpo algorithm/teachers=tokens {RUN}": (
+        "algorithm.teachers: nothing of algorithm=grpo asks them; set "
+        "algorithm/advantage=task_and_teacher, or leave algorithm/teachers out"
+    ),
+    f"algorithm=opd algorithm/teachers=velocities {RUN}": (
+        "TeacherConfig of algorithm.teachers cannot judge tokens; set algorithm/teachers=tokens"
+    ),
+    f"model=tiny_flow algorithm=diffusion_opd algorithm/teachers=tokens {RUN}": (
+        "TokenTeachers of algorithm.teachers cannot judge pictures; set "
+        "algorithm/teachers=velocities"
+    ),
+    f"model=tiny_flow algorithm=opd {RUN}": (
+        "algorithm/advantage=from_teacher on dynamics=flow_sde: a teacher of flows tells "
+        "velocities, and no log-probability of a step; set algorithm=diffusion_opd"
+    ),
+    f"algorithm=opd {RUN} algorithm/sampling_strategy=offline algorithm/importance_sampling=none": (
+        "from_teacher estimates a KL from the policy's own samples, and here rows are given; set "
+        "algorithm/sampling_strategy=on_policy"
+    ),
+    f"algorithm=opd {RUN} algorithm/loss=divergence": (
+        "algorithm.teachers.divergence=null: divergence reads the divergence of each state; set "
+        "algorithm/teachers/divergence=jsd, forward_kl or reverse_kl"
+    ),
+    f"algorithm=opd {RUN} algorithm/teachers/divergence=jsd": (
+        "algorithm/teachers/divergence=jsd is read by nobody; leave it out, or set "
+        "algorithm/loss=divergence"
+    ),
+    f"algorithm=gkd {RUN} algorithm.teachers.divergence.beta=1.0": (
+        "algorithm.teachers.divergence.beta=1.0: must be above 0, and below 1"
+    ),
+    "algorithm=grpo algorithm/sampling_strategy=reprompted": (
+        "algorithm/sampling_strategy=reprompted writes prompts for a teacher, and nobody asks one; "
+        "set algorithm/sampling_strategy=on_policy, or algorithm=sdpo"
+    ),
+    "algorithm=grpo algorithm/advantage=none": (
+        "algorithm/advantage=none: ppo learns from advantages; set "
+        "algorithm/advantage=group_relative, or algorithm/loss=divergence"
+    ),
+    "algorithm=sdpo trainer=fsdp2": (
+        "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
+        "trainer.strategy=fsdp2 cuts over ranks; set trainer=ddp, or name a folder in "
+        "algorithm.teachers.folders"
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "answer"), LINES.items(), ids=LINES)
+def test_what_no_teacher_can_do_is_said_in_one_line(line, answer):
+    with pytest.raises(ConfigError) as refused:
+        check(compose(shlex.split(line)))
+    assert str(refused.value) == answer
+
+
+def test_a_task_and_a_teacher_are_learnt_from_together():
+    line = f"algorithm=grpo algorithm/advantage=task_and_teacher algorithm/teachers=tokens {RUN}"
+    cfg = compose([*shlex.split(line), "algorithm.advantage.shares.teacher.coef=0.3"])
+    check(cfg)
+    algorithm = build(cfg.algorithm)
+    assert {"teacher_logp", "old_logp"} <= algorithm.needs and algorithm.learns_from_scores
+
+
+def test_whoever_learns_from_a_teacher_alone_is_not_stopped_by_groups_that_tie():
+    for name in ("opd", "gkd"):
+        cfg = compose(shlex.split(f"algorithm={name} {RUN}"))
+        assert not build(cfg.algorithm).learns_from_scores
