@@ -44,6 +44,9 @@ class Policy(TablePolicy):
     def describe_prompt(self, prompt: Prompt) -> str:
         return f"{prompt.text}{prompt.id}"
 
+    def describe_steps(self, rollout, row):
+        return ()
+
     def weights(self) -> dict[str, torch.Tensor]:
         return {"table": self.table.detach()}
 

@@ -60,6 +60,9 @@ class Skilled:
     def describe_prompt(self, prompt: Prompt) -> str:
         return f"<{prompt.text}>"
 
+    def describe_steps(self, rollout, row):
+        return ()
+
 
 def judge(output: str, prompt: Prompt) -> float | None:
     return None if output == "?" else float(output == prompt.answer)

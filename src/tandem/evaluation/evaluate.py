@@ -57,6 +57,8 @@ class Sampler(Protocol):
 
     def describe_prompt(self, prompt: Prompt) -> str: ...
 
+    def describe_steps(self, rollout: Rollout, row: int) -> Sequence[str]: ...
+
 
 class Judges(Protocol):
     """Rewards as evaluation uses them."""
@@ -107,7 +109,12 @@ def evaluate(
             shown = _choose_shown(slots, settings.rows, one)
             at = [row for _, row in shown]
             rows = sample_tables.make_rows(
-                rollout, scores, at, kind=one.kind, describe=policy.describe_prompt
+                rollout,
+                scores,
+                at,
+                kind=one.kind,
+                describe=policy.describe_prompt,
+                history=policy.describe_steps,
             )
             table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
         # Ranks meet here and not before: one that stops must not leave the others waiting.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from torch import Tensor
@@ -12,13 +12,34 @@ from tandem.types import Prompt, Rollout, Scores
 
 Kind = Literal["greedy", "eval", "sampled", "best", "worst"]
 Describe = Callable[[Prompt], str]  # the text of a prompt as the policy sees it
+# How a row of a rollout came about, a line for each step; none: one token after the other.
+History = Callable[[Rollout, int], Sequence[str]]
+
+
+def untold(rollout: Rollout, row: int) -> Sequence[str]:
+    """No line of any row."""
+    return ()
 
 
 def make_rows(
-    rollout: Rollout, scores: Scores, chosen: Iterable[int], *, kind: Kind, describe: Describe
+    rollout: Rollout,
+    scores: Scores,
+    chosen: Iterable[int],
+    *,
+    kind: Kind,
+    describe: Describe,
+    history: History = untold,
 ) -> list[dict]:
-    """One dictionary for each chosen row; a missing score is None, a picture uint8 [H, W, 3]."""
-    return [_make_row(rollout, scores, i, kind=kind, describe=describe) for i in chosen]
+    """One dictionary for each chosen row; a missing score is None, a picture uint8 [H, W, 3].
+
+    A row that came about in an order of its own has "steps" too.
+    """
+    rows = []
+    for i in chosen:
+        steps = list(history(rollout, i))
+        row = _make_row(rollout, scores, i, kind=kind, describe=describe)
+        rows.append(row | ({"steps": steps} if steps else {}))
+    return rows
 
 
 def select_extremes(

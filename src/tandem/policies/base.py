@@ -4,7 +4,7 @@ what its sampler says against the training forward."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -63,6 +63,10 @@ class Policy(nn.Module, ABC):
         """From here on the weights of now are the reference; of a policy that provides
         "new_reference"."""
         raise NotImplementedError(f"the reference of {type(self).__name__} stays as it was loaded")
+
+    def describe_steps(self, rollout: Rollout, row: int) -> Sequence[str]:
+        """How a row came about, a line for each step, where that is no matter of course."""
+        return ()
 
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
         """The same rows for another pass over them, of epoch 1 or later.

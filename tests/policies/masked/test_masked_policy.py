@@ -157,6 +157,25 @@ def test_demonstrations_are_filled_up_with_ends():
     assert policy.admit_answered(questions(("jihgfedcba",)))[1][0][1].startswith("has an answer of")
 
 
+def test_a_sample_tells_the_steps_it_was_unmasked_in():
+    policy = small_masked(partial(path, trailing="counted"))
+    rollout = asked(policy, steps=3)
+    lines = policy.describe_steps(rollout, 0)
+    assert len(lines) == 3 and all(len(line) == POSITIONS for line in lines)
+    assert [line.count("░") for line in lines] == [4, 2, 0]
+    assert lines[-1].startswith(rollout.outputs[0])
+    when = rollout.sample.when[0].tolist()
+    assert [one == "░" for one in lines[0]] == [step > 0 for step in when]
+
+
+def test_demonstrations_have_the_levels_of_their_slots_whichever_rank_shows_them():
+    policy = small_masked(elbo)
+    shown = questions(("dbca", "fa", "gb"))
+    whole = policy.encode(shown, key=3, slots=[0, 1, 2])
+    part = policy.encode(shown[1:], key=3, slots=[1, 2])
+    assert_close(policy.logp(part), policy.logp(whole)[1:], atol=1e-5, rtol=1e-5)
+
+
 def test_a_row_without_a_step_passes_and_says_nothing():
     policy = small_masked(elbo)
     rollout = asked(policy)

@@ -112,12 +112,15 @@ def read_samples(run: Path) -> Seen:
         for row, shown in read_seen(table):
             own = found.setdefault(row["prompt"], {}).setdefault(iteration, [])
             if len(own) < (TEXTS if isinstance(shown, str) else PICTURES):
-                own.append({**make_cell(shown), "reward": row["reward"]})
+                own.append({**make_cell(shown, row.get("steps")), "reward": row["reward"]})
     return found
 
 
-def make_cell(shown: str | Tensor) -> Cell:
-    return {"text": shown} if isinstance(shown, str) else {"picture": encode_picture(shown.numpy())}
+def make_cell(shown: str | Tensor, steps: Sequence[str] | None = None) -> Cell:
+    """A text, with the steps in which it was unmasked above it if it has any, or a picture."""
+    if isinstance(shown, str):
+        return {"text": "\n".join([*(steps or ()), shown])}
+    return {"picture": encode_picture(shown.numpy())}
 
 
 def encode_picture(picture: NDArray) -> str:

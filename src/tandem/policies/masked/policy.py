@@ -31,12 +31,13 @@ from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample,
 from tandem.policies.masked.states import path
 from tandem.policies.masked.unmasking import Unmasked, Unmasker
 from tandem.policies.request import Request
-from tandem.types import Prompt, Rollout
+from tandem.types import Evidence, Prompt, Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GOLDEN = 0.6180339887498949  # its multiples lie evenly in [0, 1), however many there are
+HIDDEN, ENDED = "░", "·"  # a hidden position, and one at or behind the end of an answer
 VALUES = frozenset({"old_logp", "ref_logp", "old_kl_to_ref", "key"})
 OF_STEPS = frozenset({"behaviour_logp", "entropy", "likeliest"})  # that were taken one by one
 
@@ -248,6 +249,23 @@ class MaskedPolicy(LanguagePolicy):
             length=taken,
             truncated=~ended,
         )
+
+    def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        """The training forward, with gradient."""
+        return self.scorer(rollout.sample, rollout.mask, needs)
+
+    def describe_steps(self, rollout: Rollout, row: int) -> list[str]:
+        """The answer after every step that wrote something, with what is still hidden."""
+        sample = rollout.sample
+        start, width = int(sample.prompt_length[row]), sample.when.shape[1]
+        tokens = sample.tokens[row, start : start + width].tolist()
+        end, when = int(sample.answer_length[row]), sample.when[row].tolist()
+        pieces = self.chat.decode([[token] for token in tokens])
+        shown = [*pieces[: end - 1], pieces[end - 1] or ENDED, *[ENDED] * (width - end)]
+        return [
+            "".join(piece if at <= step else HIDDEN for piece, at in zip(shown, when, strict=True))
+            for step in sorted({*when})
+        ]
 
     # Noise of the evidence.
 
