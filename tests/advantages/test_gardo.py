@@ -16,7 +16,7 @@ from tandem.algorithm.controllers import ReferenceRenewal
 from tandem.experience import Experience, select_rows, with_weights
 from tandem.losses.reduction import sequence_mean
 from tandem.rewards import Reward
-from tandem.rewards.distance import nearest, nearest_distance, of_pixels
+from tandem.rewards.distance import NearestDistance, nearest
 from tandem.types import Prompt
 
 ONE = torch.zeros(4, dtype=torch.int64)
@@ -119,9 +119,9 @@ def test_pictures_are_far_from_others_of_their_own_prompt_alone():
     shown = [x.byte() for x in (red, red * 0.99, blue, blue, red)]
     prompts = [Prompt(id=int(i > 2), source="s", text="?") for i in range(5)]
     group = torch.tensor([0, 0, 0, 1, 2])
-    reward = Reward(nearest_distance, weight=0.0)
+    reward = Reward(NearestDistance(), weight=0.0)
     values, faults = reward(shown, prompts, group)
     assert values[0] == pytest.approx(values[1]) and values[0] < 0.01 < values[2]
     assert values[3:] == [None, None] and sum(faults.values()) == 2
     brighter = [torch.clamp(x.float() + 20, max=255).byte() for x in shown[:3]]
-    assert_close(of_pixels(brighter).mean(1), torch.zeros(3), atol=1e-3, rtol=0)
+    assert_close(NearestDistance().features(brighter).mean(1), torch.zeros(3), atol=1e-3, rtol=0)

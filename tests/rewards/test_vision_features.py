@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tandem.rewards.distance import MEAN, STD, Vision, nearest_distance
+from tandem.rewards.distance import MEAN, STD, NearestDistance
 from tandem.types import Prompt
 
 
@@ -24,7 +24,7 @@ def test_features_are_those_of_the_model_at_its_own_size(folder):
     place, model = folder
     generator = torch.Generator().manual_seed(1)
     shown = [torch.randint(256, (28, 28, 3), generator=generator).byte() for _ in range(3)]
-    got = Vision(str(place), side=28, batch_size=2, device="cpu")(shown)
+    got = NearestDistance(str(place), side=28, batch_size=2, device="cpu").features(shown)
     given = torch.stack(shown).permute(0, 3, 1, 2) / 255
     given = (given - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
     with torch.no_grad():
@@ -33,12 +33,12 @@ def test_features_are_those_of_the_model_at_its_own_size(folder):
 
 
 def test_copies_are_at_no_distance_and_a_folder_that_is_none_is_one_line(folder):
-    features = Vision(str(folder[0]), side=28, device="cpu")
+    distance = NearestDistance(str(folder[0]), side=28, device="cpu")
     red, blue = (torch.zeros(14, 14, 3, dtype=torch.uint8) for _ in range(2))
     red[..., 0], blue[..., 2] = 255, 255
     prompt = Prompt(id=0, source="s", text="?")
-    first, second, other = nearest_distance([red, red, blue], prompt, features=features)
+    first, second, other = distance([red, red, blue], prompt)
     assert first == pytest.approx(0, abs=1e-5) and second == pytest.approx(0, abs=1e-5)
     assert other > 1e-4
-    with pytest.raises(ValueError, match="features"):
-        Vision("nowhere", device="cpu")
+    with pytest.raises(ValueError, match="nearest_distance"):
+        NearestDistance("nowhere", device="cpu")
