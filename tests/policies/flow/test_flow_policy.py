@@ -65,6 +65,7 @@ def test_what_it_provides_depends_on_its_dynamics_and_needs_no_weights():
     assert policy.describe(policy.request).kind == "flow"
     assert {"behaviour_logp", "transition", "kl_to_ref"} <= policy.describe(policy.request).provides
     of_pictures = {"key", "old_logp", "ref_logp", "old_error", "ref_error", "fast_error"}
+    of_pictures |= {"new_reference"}
     policy = small(sampling={"kernel": ode})
     assert policy.describe(policy.request).provides == of_pictures
 
