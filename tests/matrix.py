@@ -23,6 +23,7 @@ MODELS = {
     "tiny_masked": ("masked",),
     "tiny_flow": OF_PICTURES,
     "sd3_5_medium": OF_PICTURES,
+    "tiny_chain": OF_PICTURES,
 }
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
 PAIRS = {"tiny_lm": "sort_pairs", "tiny_masked": "sort_pairs", "tiny_flow": "shapes_pairs"}
@@ -78,7 +79,7 @@ def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
             *(f"model.adapter.{size}" for size in sizes),
             "model.latent_size=256",
         ]
-    return [*own, f"data={PAIRS[model]}"] if preset in OF_PAIRS else own
+    return [*own, f"data={PAIRS[model]}"] if preset in OF_PAIRS and model in PAIRS else own
 
 
 def refusal(model: str, preset: str, dynamics: str, world: Path) -> str | None:

@@ -54,6 +54,7 @@ SIZES = {
     "tiny_masked": ["data.lengths.count=200", "data.held_out=2", "rollout.steps=3"],
     "tiny_flow": [STEPS, "data.demonstrations.count=50"],
     "sd3_5_medium": [STEPS, "model.dtype=float32"],
+    "tiny_chain": ["rollout.picture.steps=6", "data.demonstrations.count=80"],
 }
 
 
@@ -63,7 +64,12 @@ def world(tmp_path_factory):
 
 
 # The second model of pictures is looked up cell by cell below: one of each row, in turn.
-LONG = ("sd3_5_medium", "tiny_flow", "tiny_masked")  # a page of hundreds of compositions
+LONG = (
+    "sd3_5_medium",
+    "tiny_flow",
+    "tiny_masked",
+    "tiny_chain",
+)  # a page of hundreds of compositions
 WHOLE = [pytest.param(model, marks=[pytest.mark.slow] if model in LONG else []) for model in MODELS]
 
 

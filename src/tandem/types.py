@@ -58,6 +58,7 @@ class Prompt:
 
 # Segments of a sample that is written and then painted; `segment` holds the place in this list.
 TEXT, PICTURE = SEGMENTS = ("text", "picture")
+WRITTEN = "written"  # the field of a prompt that holds the text a picture was painted for
 
 PER_SAMPLE = ("group", "length", "truncated", "key", "baseline", "taught")
 PER_STEP = (

@@ -24,7 +24,7 @@ OF_FLOWS = "dance_grpo flow_dppo flow_grpo gardo grpo_guard mix_grpo tempflow_gr
 OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
 BY_CLIP = "pickscore clip_score"
 JUDGES = "judge judge_pairs judge_groups"
-PIPELINES = "sd3_5_medium sd3_5_large flux1_dev qwen_image"
+PIPELINES = "sd3_5_medium sd3_5_large flux1_dev qwen_image qwen3_writes_sd3_5"
 FLOW = ["model=tiny_flow"]
 RANDOM = [*FLOW, "algorithm=tempflow_grpo"]
 NFT, CRD, OPD = (
@@ -99,8 +99,22 @@ BESIDE = {
     "data=reasoning_gym": ["data.task=leg_counting"],
     "dynamics/stochastic=one_step": [*RANDOM, "dynamics.stochastic.step=1"],
     "evaluation=pictures": ["model=tiny_flow", "algorithm=sft"],
+    "model=chain": [
+        "data.path=prompts.txt",
+        "model.text.path=models/writer",
+        "model.picture.path=models/painter",
+        "model.picture.adapter={_target_:tandem.policies.flow.families.tiny_flow.TinyFlow}",
+        "model.picture.latent_size=768",
+    ],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
+    **{
+        option: ["model=tiny_chain"]
+        for option in (
+            *("algorithm=unigrpo", "rollout=chain", "evaluation=written_pictures"),
+            "reward=written_match",
+        )
+    },
     **{f"reward={name}": FLOW for name in f"{OF_PICTURES} {BY_CLIP}".split()},
     **{
         f"reward={name}": [
@@ -129,6 +143,11 @@ FITTING = {  # of all options of a group
     "dynamics/logp": RANDOM,
     "dynamics/schedule": FLOW,
     "model/ema": FLOW,
+    "model/ema@model.picture.ema": ["model=tiny_chain"],
+    "algorithm/loss/weight@algorithm.loss.picture.weight": [
+        "model=tiny_chain",
+        "algorithm=unigrpo",
+    ],
     "dynamics/solver": BY_ODE,
     "evaluation/solver": FLOW,
     "dynamics/stochastic": RANDOM,

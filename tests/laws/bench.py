@@ -16,11 +16,12 @@ from pathlib import Path
 
 import torch
 from at_once import AtOnce
+from chain_policy import TableChain
 from error_policy import ErrorPolicy, TaughtPolicy
 from gaussian_policy import GaussianPolicy, GaussianSample
 from loop import Alone
 from omegaconf import OmegaConf
-from table_policy import TablePolicy
+from table_policy import TablePolicy, TableSample
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -31,6 +32,7 @@ from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import declare, facts_of, unwrap_partial
 from tandem.experience import Experience
+from tandem.policies.chain.records import ChainSample
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan, Budget
 from tandem.types import Prompt, Rollout, Scores
@@ -61,13 +63,14 @@ OF_FLOWS = {
 }
 # A reward of the bench in place of the preset's own.
 NAMED = {"gardo": ["algorithm.advantage.distance=short", "algorithm.kl.gate.auxiliary=[short]"]}
+OF_CHAINS = {"unigrpo"}
 TAUGHT = ["algorithm.teachers.folders={others:teacher}"]  # the policy here has one of its own
 
 
 @cache
 def _built(name: str) -> Algorithm:
     flow = name in OF_FLOWS or of_errors(conf_folder() / "algorithm" / f"{name}.yaml")
-    model = ["model=tiny_flow"] if flow else []
+    model = ["model=tiny_flow"] if flow else ["model=tiny_chain"] if name in OF_CHAINS else []
     text = (conf_folder() / "algorithm" / f"{name}.yaml").read_text(encoding="utf-8")
     taught = TAUGHT if re.search("override teachers: [tv]", text) else []
     chosen = [f"algorithm={name}", "~recipe", *model, *taught, *NAMED.get(name, [])]
@@ -82,6 +85,8 @@ def of_steps(algorithm: Algorithm) -> bool:
 
 
 def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
+    if algorithm.segments:
+        return TableChain(algorithm, dtype)
     if algorithm.objective == "distillation":
         return TaughtPolicy(dtype)
     if algorithm.reads_errors:
@@ -161,7 +166,7 @@ class Bench(Alone):
     def __init__(self, algorithm: Algorithm, setting: Setting | None = None) -> None:
         setting = setting or Setting()
         policy = (setting.policy or partial(policy_of, algorithm, setting.dtype))()
-        small = isinstance(policy, TablePolicy | GaussianPolicy)
+        small = isinstance(policy, TablePolicy | GaussianPolicy | TableChain)
         dtype = setting.dtype if small else torch.float32
         binary = unwrap_partial(algorithm.advantage)[0] is pass_at_k
         super().__init__(
@@ -227,13 +232,14 @@ def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
     """
     if rollout.behaviour_logp is None:
         return scores, rollout
-    noise = rng.unit(rng.key("off", _taken(rollout))).to(rollout.behaviour_logp) - 0.5
+    noise = rng.unit(rng.key("off", _taken(rollout.sample))).to(rollout.behaviour_logp) - 0.5
     return scores, replace(rollout, behaviour_logp=rollout.behaviour_logp + 0.4 * noise)
 
 
-def _taken(rollout: Rollout) -> Tensor:
+def _taken(sample: GaussianSample | TableSample | ChainSample) -> Tensor:
     """[B, T] int64, a name of each step."""
-    sample = rollout.sample
+    if isinstance(sample, ChainSample):
+        return torch.cat([_taken(sample.picture), _taken(sample.text)], 1)
     return (
         sample.taken if isinstance(sample, GaussianSample) else 10 * sample.before + sample.tokens
     )

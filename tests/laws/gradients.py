@@ -35,6 +35,7 @@ from tandem.training.reprompts import Reprompted
 from tandem.types import Prompt, Rollout, Scores
 
 COOL = 0.6
+OF_TWO = "a chain has two policies, and of either this is a law of its own presets"
 
 
 def prefers(algorithm: Algorithm) -> bool:
@@ -46,6 +47,8 @@ def prefers(algorithm: Algorithm) -> bool:
 
 
 def no_policy_gradient(algorithm: Algorithm) -> str | None:
+    if algorithm.segments:
+        return OF_TWO
     if facts_of(algorithm.loss).on_errors:
         return "its loss is of velocity errors, and no -A log p"
     if prefers(algorithm):
@@ -111,6 +114,8 @@ def samples_nothing(algorithm: Algorithm) -> str | None:
 def no_temperature(algorithm: Algorithm) -> str | None:
     if "upper_logp" in algorithm.needs:
         return "a bound on log p is no choice among logits"
+    if algorithm.segments:
+        return OF_TWO
     return "a flow has no logits" if of_steps(algorithm) else samples_nothing(algorithm)
 
 
@@ -172,6 +177,8 @@ def forgetful(source, prompts, *, collect) -> tuple[Rollout, Scores]:
 
 
 def no_kl(algorithm: Algorithm) -> str | None:
+    if algorithm.segments:
+        return OF_TWO
     if not float(algorithm.kl.coefficient):
         return "no KL to a reference"
     whole = facts_of(getattr(algorithm.kl, "loss", None)).of_bounds

@@ -30,7 +30,7 @@ def train(scores: Scores, rollout: Rollout) -> Shaped:
 
 
 # Truncated answers are not trained on, but count in their group
-@register_truncation(refused=OF_ANSWERS)
+@register_truncation(refused=OF_ANSWERS, where_it_can=True)
 def mask(scores: Scores, rollout: Rollout) -> Shaped:
     """A truncated answer is not trained on, but its score still counts in its group.
 
@@ -43,7 +43,7 @@ def mask(scores: Scores, rollout: Rollout) -> Shaped:
 
 
 # Truncated answers lose a constant
-@register_truncation(lowers_scores=True, refused=OF_ANSWERS)
+@register_truncation(lowers_scores=True, refused=OF_ANSWERS, where_it_can=True)
 def penalise(
     scores: Scores, rollout: Rollout, *, penalty: Annotated[float, at_least(0)] = 1.0
 ) -> Shaped:
@@ -51,7 +51,7 @@ def penalise(
     return minus(scores, penalty * rollout.truncated), rollout
 
 
-@register_truncation(lowers_scores=True, refused=OF_ANSWERS)
+@register_truncation(lowers_scores=True, refused=OF_ANSWERS, where_it_can=True)
 def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Shaped:
     """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476).
 

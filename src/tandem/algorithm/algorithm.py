@@ -27,6 +27,7 @@ from tandem.losses.critic import explained_variance
 from tandem.losses.reduction import token_mean
 from tandem.losses.segments import Segment
 from tandem.metrics import advantage_metrics
+from tandem.policies.chain.records import ChainSampling
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import BY_ITSELF, Request
@@ -159,7 +160,7 @@ class Algorithm:
         renewed = frozenset() if self.kl.renewal is None else {"new_reference"}
         return self.training_objective.needs | self.needs_before | renewed
 
-    def request(self, sampling: Sampling | FlowSampling) -> Request:
+    def request(self, sampling: Sampling | FlowSampling | ChainSampling) -> Request:
         """What it asks of a policy that samples so."""
         return Request(
             sampling=sampling,
@@ -169,7 +170,19 @@ class Algorithm:
             likelihood=self.likelihood,
             snapshots=self.ema,
             teachers=self.teachers,
+            unread=self.unread,
+            frozen=[name for name, own in self.segments.items() if own.frozen],
         )
+
+    @property
+    def unread(self) -> dict[str, frozenset[str]]:
+        """What the objective reads of other segments of a sample alone, by segment."""
+        if not self.segments:
+            return {}
+        objective = self.training_objective
+        others = objective.needs - self.needs_before
+        own = {name: part.needs for name, part in objective.of.items()}
+        return {name: others - own.get(name, frozenset()) for name in self.segments}
 
     @property
     def needs_of_drift(self) -> frozenset[str]:

@@ -33,18 +33,21 @@ class Segmented(Coupled):
         segments: Mapping[str, Segment],
     ) -> None:
         super().__init__(terms, old_policy=old_policy)
-        self.segments = {name: segments[name] for name in SEGMENTS}
+        self.segments = segments
+        # Of a frozen segment nothing is asked, so it has no objective.
         self.of = {
-            name: Coupled(terms_of(terms, name, own), old_policy=old_policy)
-            for name, own in self.segments.items()
+            name: Coupled(terms_of(terms, name, segments[name]), old_policy=old_policy)
+            for name in SEGMENTS
+            if not segments[name].frozen
         }
         self.needs = frozenset().union(*(part.needs for part in self.of.values()))
 
     def weigh(self, mask: Tensor, segment: Tensor | None = None) -> dict[str, Tensor]:
         """[B, T]: those of each segment, times what the segment counts."""
         found = {name: torch.zeros_like(mask, dtype=torch.float32) for name in self.terms}
-        for place, (name, part) in enumerate(self.of.items()):
-            for term, weight in part.weigh(mask & (segment == place)).items():
+        for name, part in self.of.items():
+            own = segment == SEGMENTS.index(name)
+            for term, weight in part.weigh(mask & own).items():
                 found[term] = found[term] + self.segments[name].weight * weight
         return found
 

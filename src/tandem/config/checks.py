@@ -19,6 +19,7 @@ from tandem.config.remotes import remotes_can_be_asked
 from tandem.contracts import name_of
 from tandem.legality import Case, check
 from tandem.settings.settings import COMPONENTS, Settings
+from tandem.types import PICTURE
 
 # What data, ways of collecting and the algorithm itself bring.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
@@ -112,18 +113,29 @@ def _bind(node: Any, where: str) -> Call:
 
 def _refuse_foreign_steps(cfg: DictConfig) -> None:
     """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
-    for_pictures, pictures = "kernel" in cfg.dynamics, "latent_size" in cfg.model
-    if ("kernel" in cfg.rollout) != pictures:
+    chain = PICTURE in cfg.model
+    for_pictures, pictures = "kernel" in cfg.dynamics, chain or "latent_size" in cfg.model
+    if chain != (PICTURE in cfg.rollout):
+        made, sampled = ("a text and a picture", "one of them") if chain else ("one", "both")
+        raise ConfigError(
+            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
+            f"{made}; leave rollout as the model chooses it"
+        )
+    if not chain and ("kernel" in cfg.rollout) != pictures:
         made, sampled = ("pictures", "tokens") if pictures else ("tokens", "pictures")
         raise ConfigError(
             f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
             f"{made}; leave rollout as the model chooses it"
         )
     if for_pictures == pictures:
-        if not pictures and cfg.algorithm.get("objective") in ON_ERRORS:
+        if (chain or not pictures) and cfg.algorithm.get("objective") in ON_ERRORS:
             raise ConfigError(
                 f"algorithm={cfg.choices.algorithm} trains on pictures as a whole, but "
-                f"dynamics={cfg.dynamics.name} on tokens"
+                + (
+                    f"model={cfg.choices.model} writes tokens before; set algorithm=grpo"
+                    if chain
+                    else f"dynamics={cfg.dynamics.name} on tokens"
+                )
             )
         return
     kinds = "pictures", "tokens"

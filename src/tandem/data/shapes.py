@@ -96,7 +96,7 @@ def _make_demonstrations(
 ) -> tuple[Prompt, ...]:
     turn = torch.arange(wanted.count)
     named = torch.tensor([PAIRS.index(pair) for pair in shown])[turn % len(shown)]
-    drawn = _corrupt(named, shown, share=wanted.corrupted, seed=seed)
+    drawn = corrupt_pairs(named, shown, share=wanted.corrupted, seed=seed)
     pictures = torch.stack([*renderings().values()])  # [pairs, renderings, H, W, 3]
     which = turn // len(shown) % pictures.shape[1]
     # The id counts the copies of a picture, so that it names one demonstration.
@@ -113,7 +113,9 @@ def _make_demonstrations(
     )
 
 
-def _corrupt(named: Tensor, shown: Sequence[tuple[str, str]], *, share: float, seed: int) -> Tensor:
+def corrupt_pairs(
+    named: Tensor, shown: Sequence[tuple[str, str]], *, share: float, seed: int
+) -> Tensor:
     """The pairs that the pictures show, of those that were named: [N] int64, numbers of `PAIRS`.
 
     A colour or a shape may be replaced by any, itself included, but no held-out pair comes of it.

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from torch import Tensor
 
-from tandem.contracts import positive
+from tandem.contracts import at_least, positive
 from tandem.dynamics.kernels import ode
 from tandem.evaluation.image_collapse import MEASURES, Collapse
 
 if TYPE_CHECKING:
+    from tandem.policies.chain.records import ChainSampling
     from tandem.policies.flow.records import Choose, FlowSampling
     from tandem.policies.flow.solvers import Solver
     from tandem.policies.language.records import Sampling
@@ -186,6 +187,21 @@ class Pictures(Evaluation):
             storage="float32",
             weights=self.weights,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenPictures(Pictures):
+    """Pictures of a chain, each of a text of its own."""
+
+    temperature: Annotated[float, at_least(0)] = 1.0  # of the texts under the ODE; 0: the likeliest
+
+    def passes(self, own: ChainSampling, *, full: bool) -> list[EvalMode]:
+        modes = Pictures.passes(self, own.picture, full=full)
+        texts = (replace(own.text, temperature=self.temperature), own.text)
+        return [
+            replace(mode, sampling=replace(own, text=text, picture=mode.sampling))
+            for mode, text in zip(modes, texts, strict=False)
+        ]
 
 
 def _as_at_first(choose: Choose, steps: int, iteration: int, seed: int) -> Sequence[int]:

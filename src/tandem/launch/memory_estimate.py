@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from tandem.config import ConfigError, build
 from tandem.policies.base import Policy
+from tandem.policies.chain.policy import ChainPolicy
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.memory import estimate as estimate_of_tokens
@@ -26,6 +27,7 @@ PHASES = {
     "sampling": "held while samples are made",
     "update": "held at most in an update",
 }
+LEARNT = ("gradients", "optimizer")  # parts of what is trained
 PROBE = 512  # side of the weight that shows what an optimiser remembers
 
 
@@ -52,6 +54,21 @@ def footprint(policy: Policy, request: Request, work: Workload) -> list[Part]:
 
 footprint.register(LanguagePolicy)(estimate_of_tokens.footprint)
 footprint.register(FlowPolicy)(estimate_of_pictures.footprint)
+
+
+@footprint.register
+def of_chain(policy: ChainPolicy, request: Request, work: Workload) -> list[Part]:
+    """The parts of both, which are held at once in an update; of a frozen one nothing learns."""
+    found = []
+    for name, own in policy.parts.items():
+        parts = footprint(own, policy.request_of(name, request), work)
+        learnt = () if name not in request.frozen else LEARNT
+        for part in parts:
+            if part.name not in learnt:
+                lower = part.lower.replace("model.", f"model.{name}.")
+                lower = lower.replace("rollout.", f"rollout.{name}.")
+                found.append(replace(part, name=f"{name} {part.name}", lower=lower))
+    return found
 
 
 def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:
@@ -87,9 +104,9 @@ def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
     if ranks == 1:
         return list(parts)
     if strategy != "fsdp2":
-        gradients = next(part for part in parts if part.name == "gradients")
-        bucket = replace(gradients, name="buckets", says="gradients on their way to other ranks")
-        return [*parts, bucket]
+        gradients = [part for part in parts if part.name.endswith("gradients")]
+        says = "gradients on their way to other ranks"
+        return [*parts, *(replace(part, name="buckets", says=says) for part in gradients)]
     return [
         replace(part, size=part.size / ranks, says=f"a share of {ranks}: {part.says}")
         if part.shared
@@ -105,7 +122,8 @@ def table(parts: Sequence[Part], ranks: int) -> str:
     rows = [(part.name, part.size, part.says) for part in parts if part.size > 0]
     there = {part.phase for part in parts if part.size > 0} | {"sampling", "update"}
     rows += [(phase, sizes[phase], says) for phase, says in PHASES.items() if phase in there]
-    lines = [f"  {name:<12}{size / GIB:>10.3f} GiB  {says}" for name, size, says in rows]
+    width = max(12, *(len(name) + 1 for name, *_ in rows))
+    lines = [f"  {name:<{width}}{size / GIB:>10.3f} GiB  {says}" for name, size, says in rows]
     phase = max(reversed(PHASES), key=sizes.__getitem__)
     largest = max(held[phase], key=_size)
     own = max((p for p in parts if p.phase == phase), key=_size, default=None)

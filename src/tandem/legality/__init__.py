@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tandem.legality import (
     advantages,
+    chains,
     devices,
     domains,
     masked,
@@ -26,6 +27,7 @@ from tandem.legality.case import Case, Part
 
 RULES = (
     *masked.RULES,
+    *chains.RULES,
     *domains.RULES,
     *pictures.RULES,
     *teachers.RULES,

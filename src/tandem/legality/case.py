@@ -11,6 +11,7 @@ from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
 from tandem.contracts import DOMAINS, Facts, facts_of, iterate_innermost, name_of
 from tandem.settings.settings import Settings
 from tandem.training.collect import GIVEN
+from tandem.types import PICTURE, SEGMENTS, TEXT
 
 TOKENS, STEPS, PICTURES, BOUNDS = DOMAINS
 
@@ -72,6 +73,25 @@ class Case:
         return self.loss_facts.reward is not None
 
     @property
+    def is_chain(self) -> bool:
+        """Whether samples are written and then painted."""
+        return {*SEGMENTS} <= self.rollout.arguments.keys()
+
+    @property
+    def samplers(self) -> dict[str, Part]:
+        """What samples each segment, by the key of its numbers; of one kind of steps, one."""
+        if not self.is_chain:
+            return {"rollout": self.rollout}
+        return {f"rollout.{name}": self.rollout.arguments[name] for name in SEGMENTS}
+
+    @property
+    def painter(self) -> tuple[Part, Part]:
+        """What samples pictures and the model of them, where there are any."""
+        if not self.is_chain:
+            return self.rollout, self.model
+        return self.rollout.arguments[PICTURE], self.model.arguments[PICTURE]
+
+    @property
     def engine(self) -> Part | None:
         """The engine that samples with weights of its own."""
         return self.rollout.arguments.get("engine")
@@ -94,6 +114,11 @@ class Case:
         noiseless = facts_of(self.plan.dynamics.kernel).noiseless
         whole = wanted in ON_ERRORS or (wanted == "any" and noiseless)
         return PICTURES if whole or self.is_offline else STEPS
+
+    @property
+    def domains(self) -> dict[str | None, str]:
+        """The domain of each segment by its name; None: steps of one kind."""
+        return {TEXT: TOKENS, PICTURE: self.domain} if self.is_chain else {None: self.domain}
 
     @property
     def shaping(self) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from itertools import product
 
 from tandem.algorithm.algorithm import ON_ERRORS
 from tandem.contracts import facts_of, name_of, parts_of
@@ -77,12 +78,22 @@ def steps_are_sampled(case: Case) -> Iterator[str]:
 def functions_make_sense(case: Case) -> Iterator[str]:
     """Of everything that the algorithm calls, its loss first: much of the rest follows from it."""
     groups = sorted((one.name for one in fields(case.algorithm)), key=lambda name: name != "loss")
-    for group in groups:
-        for function in parts_of(getattr(case.algorithm, group)):
-            if (reason := refusal(function, case.domain, group)) is not None:
-                yield f"{_shown(case, group)} on {_place(case)}: {reason}" + _of_velocities(
-                    case, group
-                )
+    for group, (segment, domain) in product(groups, case.domains.items()):
+        for function in parts_of(getattr(case.algorithm, group), segment):
+            if _is_judged_elsewhere(case, function, group):
+                continue
+            if (reason := refusal(function, domain, group)) is not None:
+                place = _place(case) if segment is None else f"the {segment} of a chain"
+                said = f"{_shown(case, group)} on {place}: {reason}"
+                yield said + _of_velocities(case, group)
+
+
+def _is_judged_elsewhere(case: Case, function: Callable, group: str) -> bool:
+    """Of a sample of two segments: its parts are, or it makes sense of the other one."""
+    facts = facts_of(function)
+    if not case.is_chain or not facts.where_it_can:
+        return case.is_chain and bool(facts.segments)
+    return any(refusal(function, domain, group) is None for domain in case.domains.values())
 
 
 def rows_of_data_have_no_steps(case: Case) -> Iterator[str]:

@@ -132,7 +132,7 @@ def groups_share_their_noise(case: Case) -> Iterator[str]:
 
 def noise_levels_can_be_drawn(case: Case) -> Iterator[str]:
     """Where whole pictures are asked about, which may be steps of the sampler."""
-    dynamics, steps = case.plan.dynamics, case.rollout.arguments.get("steps")
+    dynamics, steps = case.plan.dynamics, case.painter[0].arguments.get("steps")
     made = case.algorithm.timestep_sampling
     if case.domain != PICTURES or dynamics.schedule is None or made is None:
         return
@@ -180,7 +180,7 @@ def _only_errors(case: Case) -> bool:
 
 def _source(case: Case) -> str:
     """Whose samples are drawn."""
-    return case.rollout.arguments.get("weights") or case.algorithm.rollout_weights
+    return case.painter[0].arguments.get("weights") or case.algorithm.rollout_weights
 
 
 def _compared(case: Case) -> set[str]:

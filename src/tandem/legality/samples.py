@@ -8,34 +8,39 @@ from typing import Any
 
 from tandem.contracts import facts_of
 from tandem.data.mixture import complaint
-from tandem.evaluation.settings import Answers, Pictures
+from tandem.evaluation.settings import Answers, Pictures, WrittenPictures
 from tandem.legality.case import Case, Part, unknown
 from tandem.rewards.signature import compares
 
 
 def training_samples_are_whole(case: Case) -> Iterator[str]:
     """A truncated sampler is another policy than the one whose log-probabilities are trained."""
-    given = case.rollout.arguments
     if case.is_offline:
         return
-    if (top_p := given.get("top_p")) is not None and top_p < 1:
-        yield f"rollout.top_p={top_p} trains on samples of another policy; set rollout.top_p=1"
-    if top_k := given.get("top_k"):
-        yield f"rollout.top_k={top_k} trains on samples of another policy; set rollout.top_k=0"
+    for key, part in case.samplers.items():
+        given, said = part.arguments, "trains on samples of another policy"
+        if (top_p := given.get("top_p")) is not None and top_p < 1:
+            yield f"{key}.top_p={top_p} {said}; set {key}.top_p=1"
+        if top_k := given.get("top_k"):
+            yield f"{key}.top_k={top_k} {said}; set {key}.top_k=0"
 
 
 def training_samples_are_random(case: Case) -> Iterator[str]:
     """Training samples are drawn at a temperature above 0."""
-    temperature = case.rollout.arguments.get("temperature")
-    if not case.is_offline and temperature is not None and temperature <= 0:
-        yield f"rollout.temperature={temperature} samples nothing to compare; set it above 0"
+    for key, part in case.samplers.items():
+        temperature = part.arguments.get("temperature")
+        if not case.is_offline and temperature is not None and temperature <= 0:
+            yield f"{key}.temperature={temperature} samples nothing to compare; set it above 0"
 
 
 def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
     """There are no temperatures of pictures, and no ODE of texts."""
-    if isinstance(case.plan.evaluation, Answers) == case.is_of_texts:
+    fits = "answers" if case.is_of_texts else "pictures"
+    fits = "written_pictures" if case.is_chain else fits
+    kinds = {"answers": Answers, "pictures": Pictures, "written_pictures": WrittenPictures}
+    if type(case.plan.evaluation) is kinds[fits]:
         return
-    chosen, fits = case.plan.choices, "answers" if case.is_of_texts else "pictures"
+    chosen = case.plan.choices
     yield (
         f"evaluation={chosen['evaluation']} does not measure the samples of "
         f"model={chosen['model']}; set evaluation={fits}"
@@ -93,7 +98,7 @@ def an_average_is_kept(case: Case) -> Iterator[str]:
 
 def pictures_can_have_that_size(case: Case) -> Iterator[str]:
     """The resolution of an evaluation is one that the model can paint."""
-    evaluation, adapter = case.plan.evaluation, case.model.arguments.get("adapter")
+    evaluation, adapter = case.plan.evaluation, case.painter[1].arguments.get("adapter")
     if not isinstance(evaluation, Pictures) or evaluation.resolution is None:
         return
     only = adapter.target.only_resolution

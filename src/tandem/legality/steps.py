@@ -16,7 +16,7 @@ TOKENS_OF_A_PICTURE = 256  # of some latent one, which only the dynamic shifts r
 
 def steps_can_be_taken(case: Case) -> Iterator[str]:
     """The steps of a rollout fit its schedule and its random steps."""
-    dynamics, steps = case.plan.dynamics, case.rollout.arguments.get("steps")
+    dynamics, steps = case.plan.dynamics, case.painter[0].arguments.get("steps")
     if dynamics.schedule is None or dynamics.kernel is None or steps is None:
         return
     place = f"dynamics.schedule of rollout.steps={steps}"

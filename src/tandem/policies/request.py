@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +12,7 @@ from tandem.policies.weights import FULL, Precision
 from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:
+    from tandem.policies.chain.records import ChainSampling
     from tandem.policies.flow.records import FlowSampling
     from tandem.policies.language.records import Sampling
     from tandem.policies.teachers import Teachers
@@ -23,7 +24,7 @@ BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 class Request:
     """The one argument of `load`. A policy of tokens reads `sampling` and `needs` alone."""
 
-    sampling: Sampling | FlowSampling  # what is trained is sampled by it
+    sampling: Sampling | FlowSampling | ChainSampling  # what is trained is sampled by it
     needs: frozenset[str] = frozenset()  # fields that the algorithm reads
     objective: Literal["policy_gradient", "denoising", "any", "distillation"] = (
         "any"  # algorithm.objective
@@ -35,6 +36,10 @@ class Request:
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     teachers: Teachers | None = None
     precision: Precision = FULL  # of forward passes
+    # Of samples of several segments: what is read of other segments alone, by name, and those that
+    # nobody trains.
+    unread: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    frozen: Sequence[str] = ()
 
     # Whether pictures are trained as a whole, at fresh noise, whatever path led to them.
     whole: bool = field(init=False)

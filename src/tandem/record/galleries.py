@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from tandem.record import jsonl, pictures
+from tandem.types import WRITTEN
 
 Rows = Sequence[Mapping]
 
@@ -68,8 +69,10 @@ def draw_grid(rows: Rows, path: Path) -> None:
     Titles take twenty times as long as pictures, so one grid has them for all.
     """
     of_prompts: dict[str, list[Tensor]] = {}
+    written: dict[str, list[str]] = {}
     for row in rows:
         of_prompts.setdefault(row["prompt"], []).append(row["output"])
+        written.setdefault(row["prompt"], []).append(row.get(WRITTEN, ""))
     columns = max(map(len, of_prompts.values()))
     of_prompts = {prompt: [*map(pictures.shrink, shown)] for prompt, shown in of_prompts.items()}
     size = next(iter(of_prompts.values()))[0].shape
@@ -81,7 +84,16 @@ def draw_grid(rows: Rows, path: Path) -> None:
     ]
     grid = pictures.lay_out_grid(filled, columns)
     if rows[0]["kind"] == FIRST:
-        pictures.save_titled(grid, path, size=tuple(size[:2]), rows=list(of_prompts))
+        captions = [
+            text for own in written.values() for text in (*own, *[""] * (columns - len(own)))
+        ]
+        pictures.save_titled(
+            grid,
+            path,
+            size=tuple(size[:2]),
+            rows=list(of_prompts),
+            captions=captions if any(captions) else (),
+        )
     else:
         path = path.with_stem(f"{path.stem}_{rows[0]['kind']}")
         pictures.save(pictures.enlarge(grid, pictures.count_enlargement(size)), path)

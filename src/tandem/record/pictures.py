@@ -119,9 +119,10 @@ def save_titled(
     size: tuple[int, int],
     columns: Sequence[str] = (),
     rows: Sequence[str] = (),
+    captions: Sequence[str] = (),
 ) -> Path:
     """A grid of pictures of that height and width to look at: small ones enlarged, a title above
-    each column and at the left of each row.
+    each column and at the left of each row, and a caption at the foot of each picture.
 
     `sheet`: uint8 [H, W, 3].
     """
@@ -136,6 +137,11 @@ def save_titled(
     height, width = (times * (length + GAP) for length in size)
     axes.set_xticks(_middles(columns, width), [_shorten(t, width) for t in columns])
     axes.set_yticks(_middles(rows, height), [_shorten(t, 3 * width) for t in rows])
+    across = shown.shape[1] // width
+    for place, caption in enumerate(captions):
+        foot = ((place % across + 0.5) * width, (place // across + 1) * height)
+        style = {"ha": "center", "va": "bottom", "fontsize": 5, "color": "white"}
+        axes.text(*foot, _shorten(caption, width), bbox={"color": INK, "pad": 0.6}, **style)
     _hide_axes(axes)
     figure.savefig(path, dpi=100, facecolor="white", bbox_inches="tight", pad_inches=0.06)
     return path

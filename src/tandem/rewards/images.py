@@ -106,19 +106,21 @@ def nearest_rendering(
 ) -> list[float | None]:
     """smooth exp(-mse / width) + (1 - smooth) right: 1 for an exact rendering.
 
-    renderings: text of a prompt -> uint8 [N, H, W, 3]. mse is the mean squared difference, on the
-    scale from -1 to 1, to the closest rendering of the prompt; `right` is 1 where no other prompt
-    has a closer one and mse < limit, else 0. None for a prompt without renderings.
+    renderings: answer of a prompt, else its text -> uint8 [N, H, W, 3]. mse is the mean squared
+    difference, on the scale from -1 to 1, to the closest rendering of the prompt; `right` is 1
+    where no other prompt has a closer one and mse < limit, else 0. None for a prompt without
+    renderings.
 
     At the default numbers `right` is where the reward is at least 0.5; smooth=0 gives `right`.
     Every pixel counts, so that speckle in the ground costs as much as a wrong shape.
     """
-    known = [i for i, prompt in enumerate(prompts) if prompt.text in renderings]
+    asked = [prompt.text if prompt.answer is None else prompt.answer for prompt in prompts]
+    known = [i for i, text in enumerate(asked) if text in renderings]
     scores: list[float | None] = [None] * len(outputs)
     if known:
         names = list(renderings)
         owner = torch.tensor([n for n, name in enumerate(names) for _ in renderings[name]])
-        wanted = torch.tensor([names.index(prompts[i].text) for i in known])
+        wanted = torch.tensor([names.index(asked[i]) for i in known])
         every = torch.cat(list(renderings.values()))
         given = flat([outputs[i] for i in known], every[0])
         error = squared_errors(given, every.flatten(1).double())

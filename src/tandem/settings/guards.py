@@ -95,7 +95,8 @@ class Guards:
         nats; each segment of a sample by itself.
         """
         for name, part in policy.parts.items():
-            limits, key = (self, "") if name != PICTURE else (self.picture, f"{name}.")
+            own = self.picture if name == PICTURE else None
+            limits, key = (self, "") if own is None else (own, f"{name}.")
             room = f"{name}/" if name else ""
             gap = seen.get(f"rollout_corr/{room}abs_logp_diff", part.disagreement)
             if not fresh:

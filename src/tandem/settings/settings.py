@@ -52,6 +52,10 @@ class Dynamics:
     horizon: int
     kl: Callable
     # Of flows alone.
+    latent_size: int | None = None  # dimensions of a state
+    # Of denoising steps, whatever else a sample has.
+    step_clip_scale: float | None = None
+    step_kl: Callable | None = None
     kernel: Callable | None = None
     logp: Callable | None = None
     schedule: Callable | None = None

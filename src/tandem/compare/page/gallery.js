@@ -9,7 +9,8 @@ function answers(cells) {
   const pictures = element("div", { class: "pictures" }), texts = [];
   for (const cell of cells) {
     const said = cell.reward === null ? "no reward" : `reward ${short(cell.reward)}`;
-    if (cell.picture) pictures.append(element("img", { src: cell.picture, alt: said, title: said }));
+    const picture = cell.picture && element("img", { src: cell.picture, alt: said, title: said });
+    if (picture) pictures.append(cell.written === undefined ? picture : element("figure", {}, picture, element("figcaption", {}, cell.written)));
     else texts.push(element("div", { class: "answer" }, element("pre", {}, cell.text), element("span", { class: "badge" }, said)));
   }
   return pictures.childElementCount ? [...texts, pictures] : texts;

@@ -112,7 +112,9 @@ def read_samples(run: Path) -> Seen:
         for row, shown in read_seen(table):
             own = found.setdefault(row["prompt"], {}).setdefault(iteration, [])
             if len(own) < (TEXTS if isinstance(shown, str) else PICTURES):
-                own.append({**make_cell(shown, row.get("steps")), "reward": row["reward"]})
+                written = {"written": row["written"]} if "written" in row else {}
+                cell = make_cell(shown, row.get("steps"))
+                own.append({**cell, **written, "reward": row["reward"]})
     return found
 
 

@@ -32,14 +32,20 @@ class PromptEmbeddingCache:
     def __init__(
         self, adapter: Adapter, *, cache: Path | None, negative: str | None, keep: int = 512
     ) -> None:
-        """`negative`: of prompts that bring none, None for none; `keep`: conditions in memory."""
+        """`negative`: of prompts that bring none, None for none; `keep`: conditions in memory.
+
+        `fleeting`: texts are new all the time, so none is written to disk, and one that was let go
+        is encoded again.
+        """
         self.adapter, self.cache, self.negative, self.keep = adapter, cache, negative, keep
+        self.fleeting = False
         self.recent: OrderedDict[str, Condition] = OrderedDict()
 
     @cached_property
     def folder(self) -> Path | None:
         """Of these encoders; None: nothing is kept on disk. Known once the adapter is loaded."""
-        name = None if self.cache is None else self.adapter.fingerprint()
+        unwritten = self.cache is None or self.fleeting
+        name = None if unwritten else self.adapter.fingerprint()
         return None if name is None else self.cache / "prompts" / name
 
     def prepare(self, texts: Sequence[str], device: torch.device) -> None:
@@ -76,15 +82,17 @@ class PromptEmbeddingCache:
     def stacked(self, texts: Sequence[str], device: torch.device) -> Condition:
         """The embeddings of texts as one condition on a device."""
         self.prepare(texts, device)
-        found = {text: self._find(text) for text in dict.fromkeys(texts)}
+        found = {text: self._find(text, device) for text in dict.fromkeys(texts)}
         places = {text: place for place, text in enumerate(found)}
         row = torch.tensor([places[text] for text in texts], device=device)
         columns = {name: [x[name] for x in found.values()] for name in found[texts[0]]}
         return {name: torch.stack(column).to(device)[row] for name, column in columns.items()}
 
-    def _find(self, text: str) -> Condition:
+    def _find(self, text: str, device: torch.device) -> Condition:
         from safetensors.torch import load_file
 
+        if self.fleeting:
+            self.prepare([text], device)
         if text in self.recent:
             self.recent.move_to_end(text)
             return self.recent[text]
@@ -95,7 +103,8 @@ class PromptEmbeddingCache:
     def _remember(self, text: str, condition: Condition) -> None:
         self.recent[text] = {name: x.cpu() for name, x in condition.items()}
         # Without a file there is no other copy.
-        if self.folder is not None and len(self.recent) > self.keep:
+        replaceable = self.fleeting or self.folder is not None
+        if replaceable and len(self.recent) > self.keep:
             self.recent.popitem(last=False)
 
     def _file(self, text: str) -> Path:

@@ -85,7 +85,7 @@ class TokenSample:
 class Description:
     """What can be known of a policy before its weights are there."""
 
-    kind: Literal["tokens", "flow"]
+    kind: Literal["tokens", "flow", "chain"]
     provides: frozenset[str]  # the per-step fields it can fill
 
 

@@ -1,8 +1,10 @@
-"""The embedded language model: a real Qwen3 of 0.3 M parameters that reads single characters."""
+"""The embedded language models: a real Qwen3 of 0.3 M parameters that reads single characters, and
+one that reads the words of riddles."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -11,7 +13,14 @@ if TYPE_CHECKING:
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 CHARACTERS = "0123456789+=>abcdefghijklmnop*-() "
-VOCABULARY = 40  # the next multiple of 8
+WORDS = (
+    *("red", "green", "blue", "yellow", "circle", "square", "triangle"),
+    *("the", "colour", "of", "blood", "a", "ripe", "tomato", "grass", "frog", "sea", "clear"),
+    *("sky", "sun", "lemon", "without", "corners", "round", "as", "coin", "with", "four", "equal"),
+    *("sides", "one", "field", "chess", "board", "three", "half", "diamond", ",", ":"),
+)
+MULTIPLE = 8  # of which the size of a vocabulary is one
+VOCABULARY = 40  # that of the characters
 
 
 def tiny_lm(
@@ -24,13 +33,14 @@ def tiny_lm(
     head_dim: int = 24,
     intermediate_size: int = 256,
     max_positions: int = 64,
+    reads: Literal["characters", "words"] = "characters",
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """A new model, its weights a function of the seed, and its tokenizer."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = character_tokenizer()
+    tokenizer = character_tokenizer() if reads == "characters" else word_tokenizer()
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
+        vocab_size=len(tokenizer),
         hidden_size=hidden_size,
         num_hidden_layers=num_layers,
         num_attention_heads=num_heads,
@@ -49,17 +59,33 @@ def tiny_lm(
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
     """PAD = 0, EOS = 1, then one token per character."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Regex, decoders, pre_tokenizers
+
+    tokenizer = _tokenizer(CHARACTERS)
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return tokenizer
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """PAD = 0, EOS = 1, then one token per word; words stand apart by spaces."""
+    from tokenizers import pre_tokenizers
+
+    tokenizer = _tokenizer(WORDS)
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def _tokenizer(known: Sequence[str]) -> PreTrainedTokenizerFast:
+    from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    symbols = [PAD, EOS, *CHARACTERS, UNKNOWN]
-    symbols += [f"<unused{i}>" for i in range(VOCABULARY - len(symbols))]
+    symbols = [PAD, EOS, *known, UNKNOWN]
+    symbols += [f"<unused{i}>" for i in range(-len(symbols) % MULTIPLE)]
     ids = {symbol: i for i, symbol in enumerate(symbols)}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN)),
         pad_token=PAD,
         eos_token=EOS,
         unk_token=UNKNOWN,

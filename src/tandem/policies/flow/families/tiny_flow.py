@@ -133,7 +133,7 @@ def read(text: str) -> Condition:
     The transformer gives text no places of its own: without them "red circle and blue square" is
     "blue circle and red square".
     """
-    words = text.lower().split()
+    words = text.lower().split()[:WORDS]
     words = [*words, *[PAD] * (WORDS - len(words))]
     meaning = torch.stack([rng.normal(rng.key("tiny_flow word", w), (WIDTH,)) for w in words])
     place = rng.normal(rng.key("tiny_flow place"), (WORDS, WIDTH))

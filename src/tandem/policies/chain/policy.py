@@ -1,0 +1,266 @@
+"""The chain policy: a language model writes what to paint, and a flow paints it, in one sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tandem import rng
+from tandem.policies.base import Policy
+from tandem.policies.chain.records import (
+    ChainSampling,
+    asked_to_paint,
+    filled,
+    join,
+    join_evidence,
+    part,
+)
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.records import Description
+from tandem.policies.request import Request
+from tandem.types import PICTURE, TEXT, Evidence, Prompt, Rollout
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+Split = tuple[list[Prompt], list[tuple[Prompt, str]]]
+UNKNOWN = frozenset(
+    {"values", "old_values", "new_reference"}
+)  # that one of the two alone could say
+
+
+class ChainPolicy(Policy):
+    """Any language policy and any flow policy. Of one row the text and its picture share a score.
+
+    No gradient flows from a picture into its text but through that score: what the painter reads of
+    a text is a constant.
+    """
+
+    varies_by = "rollout.text.temperature"
+
+    def __init__(
+        self,
+        *,
+        text: LanguagePolicy,
+        picture: FlowPolicy,
+        path: str | None = None,
+        instruction: str | None = None,
+    ) -> None:
+        """`path`: a folder with `text` and `picture` in it, which wins over those of the two.
+
+        `instruction`: what a chat model is told before the prompt; None: it is sent the prompt.
+        """
+        super().__init__()
+        self.text, self.picture, self.instruction = text, picture, instruction
+        # A mapping of its own: what a module holds twice it would save twice.
+        self.parts: Mapping[str, LanguagePolicy | FlowPolicy] = {TEXT: text, PICTURE: picture}
+        if path is not None:
+            for name, own in self.parts.items():
+                own.path = str(Path(path) / name)
+
+    def describe(self, request: Request) -> Description:
+        provides = [p.describe(self.request_of(name, request)) for name, p in self.parts.items()]
+        known = frozenset().union(*(one.provides for one in provides))
+        return Description(kind="chain", provides=known - UNKNOWN)
+
+    def load(self, request: Request) -> None:
+        """Both, each with the reference that its own segment needs; a frozen one learns nothing."""
+        self.request, self.sampling = request, request.sampling
+        for name, policy in self.parts.items():
+            policy.load(self.request_of(name, request))
+            if name in request.frozen:
+                for parameter in policy.trainable().values():
+                    parameter.requires_grad_(False)
+        self.picture.library.fleeting = True  # what is painted was written a moment ago
+        self.exact = all(policy.exact for policy in self.parts.values())
+
+    def request_of(self, name: str, request: Request) -> Request:
+        needs = request.needs - request.unread.get(name, frozenset())
+        return replace(request, sampling=getattr(request.sampling, name), needs=needs)
+
+    def needs_of(self, name: str, needs: frozenset[str]) -> frozenset[str]:
+        """What is read of the steps of that segment."""
+        return needs - self.request.unread.get(name, frozenset())
+
+    @property
+    def iteration(self) -> int:
+        return self.text.iteration
+
+    @iteration.setter
+    def iteration(self, number: int) -> None:
+        for policy in self.parts.values():
+            policy.iteration = number
+
+    @property
+    def learning(self) -> dict[str, LanguagePolicy | FlowPolicy]:
+        """Those that are trained, by segment."""
+        return {name: p for name, p in self.parts.items() if name not in self.request.frozen}
+
+    @contextmanager
+    def summon_full_params(
+        self, sampling: ChainSampling | None = None, needs: frozenset[str] = frozenset()
+    ) -> Iterator[None]:
+        with ExitStack() as stack:
+            for name, policy in self.parts.items():
+                own = None if sampling is None else getattr(sampling, name)
+                stack.enter_context(policy.summon_full_params(own, self.needs_of(name, needs)))
+            yield
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        group_size: int,
+        *,
+        key: int,
+        slots: Sequence[int],
+        sampling: ChainSampling | None = None,
+    ) -> Rollout:
+        """`group_size` texts for every prompt, and a picture for every text.
+
+        The noise of either is a function of key, slot and sample, under a name of its own.
+        """
+        written = self.text.sample(
+            [self._told(prompt) for prompt in prompts],
+            group_size,
+            key=rng.key(key, TEXT),
+            slots=slots,
+            sampling=None if sampling is None else sampling.text,
+        )
+        asked = tuple(prompt for prompt in prompts for _ in range(group_size))
+        written = replace(written, prompts=asked)  # what rewards and people see
+        rows = zip(asked, written.outputs, strict=True)
+        painted = self.picture.sample(
+            [asked_to_paint(prompt, text) for prompt, text in rows],
+            1,
+            key=rng.key(key, PICTURE),
+            slots=written.key.tolist(),  # a place for each text
+            sampling=None if sampling is None else sampling.picture,
+        )
+        return join(written, painted, self.request.frozen)
+
+    def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
+        """Demonstrations: the answer is what was written, and the picture what it looks like."""
+        told = [self._told(example) for example in examples]
+        written = replace(self.text.encode(told, key=key, slots=slots), prompts=tuple(examples))
+        asked = [asked_to_paint(example, example.answer) for example in examples]
+        painted = self.picture.encode(asked, key=key, slots=slots)
+        return join(written, painted, self.request.frozen)
+
+    def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
+        parts = part(rollout)
+        again = self.picture.resample_noise(parts[PICTURE], epoch)
+        return filled(rollout, {**parts, PICTURE: again})
+
+    def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
+        """The training forwards, with gradient: two graphs beside one another."""
+        parts = part(rollout)
+        said = {
+            name: policy.evidence(parts[name], self.needs_of(name, needs))
+            for name, policy in self.learning.items()
+        }
+        return join_evidence(said, parts)
+
+    def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        """Each fills in what is read of its own steps; of frozen ones nobody reads anything."""
+        parts = dict(part(rollout))
+        for name, policy in self.learning.items():
+            parts[name] = policy.complete(parts[name], self.needs_of(name, needs))
+        return filled(rollout, parts)
+
+    def row_cost(self, rollout: Rollout) -> Tensor:
+        """Tokens that the forward passes of both read for each row, [B] int64."""
+        parts = part(rollout)
+        return sum(policy.row_cost(parts[name]) for name, policy in self.parts.items())
+
+    def admit(self, prompts: Sequence[Prompt], samplings: Sequence[ChainSampling] = ()) -> Split:
+        """The prompts that can be answered, and the others with the reason; what is painted is not
+        written yet."""
+        self.picture.admit((), [one.picture for one in samplings])
+        told = [self._told(prompt) for prompt in prompts]
+        return _as_given(prompts, self.text.admit(told, [one.text for one in samplings]))
+
+    def admit_answered(self, examples: Sequence[Prompt]) -> Split:
+        """The demonstrations that have a text and a picture of it, and the others."""
+        told = [self._told(example) for example in examples]
+        kept, dropped = _as_given(examples, self.text.admit_answered(told))
+        asked = [asked_to_paint(example, example.answer) for example in kept]
+        reasons = {example.id: why for example, why in self.picture.admit_answered(asked)[1]}
+        dropped += [(one, reasons[one.id]) for one in kept if one.id in reasons]
+        return [one for one in kept if one.id not in reasons], dropped
+
+    def describe_prompt(self, prompt: Prompt) -> str:
+        """The text as the language model sees it."""
+        return self.text.describe_prompt(self._told(prompt))
+
+    def _told(self, prompt: Prompt) -> Prompt:
+        """The prompt as the language model is sent it; a chat stays as it is."""
+        if self.instruction is None or prompt.text is None:
+            return prompt
+        turns = {"system": self.instruction, "user": prompt.text}
+        messages = tuple({"role": role, "content": said} for role, said in turns.items())
+        return replace(prompt, text=None, messages=messages)
+
+    @property
+    def device(self) -> torch.device:
+        return self.text.device
+
+    def ready(self) -> None:
+        for policy in self.parts.values():
+            policy.ready()
+
+    def notify(self, event: Literal["update", "iteration"]) -> None:
+        for policy in self.parts.values():
+            policy.notify(event)
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        for policy in self.parts.values():
+            policy.shard(mesh)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """All that learns, by text.NAME and picture.NAME."""
+        return self._named({name: policy.trainable() for name, policy in self.learning.items()})
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Either is treated by itself: its learning rate, and the clip of its gradient."""
+        return {name: list(policy.trainable().values()) for name, policy in self.learning.items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Of any shape [...]."""
+        for name, policy in self.learning.items():
+            policy.load_weights(_owned(weights, name))
+
+    def state(self) -> dict[str, Tensor]:
+        """What both remember beside their weights. Of any shape [...]."""
+        return self._named({name: policy.state() for name, policy in self.parts.items()})
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Of any shape [...]."""
+        for name, policy in self.parts.items():
+            policy.load_state(_owned(state, name))
+
+    def save(self, folder: str | Path) -> None:
+        """Each in its own format, in the folders text and picture."""
+        for name, policy in self.parts.items():
+            policy.save(Path(folder) / name)
+
+    def _named(self, owned: Mapping[str, Mapping]) -> dict:
+        return {f"{name}.{key}": x for name, own in owned.items() for key, x in own.items()}
+
+
+def _as_given(prompts: Sequence[Prompt], judged: Split) -> Split:
+    """A judgement of prompts as a language model is sent them, of the prompts as they are."""
+    own = {prompt.id: prompt for prompt in prompts}
+    kept, dropped = judged
+    return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
+
+
+def _owned(named: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): x for key, x in named.items() if key.startswith(prefix)}
