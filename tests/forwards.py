@@ -64,6 +64,8 @@ NOTES = """
   update is cut to fit into memory that is one more pass of everybody, without gradient; where it
   is not, none.
 * The samples of a branch in `tempflow_grpo` start from one state; each is asked by itself.
+* Masked-diffusion text, whose passes are states of masks, has a table of its own
+  ([masked.md](masked.md#passes)).
 * `gradient_checkpointing`, and parts of more rows than `model.row_budget`, repeat the live pass in
   backward: they are not counted here.
 """

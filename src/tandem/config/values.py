@@ -28,14 +28,14 @@ def of_reward(override: Override, base: DictConfig) -> Override:
 
 
 def refuse_deleted_key(override: Override, base: DictConfig, deleted: Mapping[str, str]) -> None:
-    """Raise for a key that a file leaves out: of pictures alone, in a run of tokens."""
+    """Raise for a key that a file leaves out: of pictures, say, in a run of tokens."""
     key = override.key_or_group
     for place, file in deleted.items():
         if f"{key}.".startswith(f"{place}.") and OmegaConf.select(base, place) is None:
             kind = file.rpartition("/")[2].removeprefix("_")
             raise ConfigError(
-                f"{key}: no {kind} model has {place}; leave it out, or set model=tiny_flow or "
-                "another model of pictures"
+                f"{key}: no {kind} model has {place}; leave it out, or set model= to one of "
+                "another kind"
             )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tandem.policies.flow.records import Choose, FlowSampling
     from tandem.policies.flow.solvers import Solver
     from tandem.policies.language.records import Sampling
+    from tandem.policies.masked.records import MaskedSampling
 
 GREEDY = 0.0
 Size = Annotated[int, positive]
@@ -111,6 +112,27 @@ class Answers(Evaluation):
             *(
                 EvalMode(sampling=at(temperature=t), samples=self.samples, name=f"{{}}_t{t:g}")
                 for t in others
+            ),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmaskedAnswers(Answers):
+    """Texts that are unmasked: as other texts, and greedily in other numbers of steps."""
+
+    steps: Annotated[tuple[int, ...], positive] = ()
+
+    def passes(self, own: MaskedSampling, *, full: bool) -> list[EvalMode]:
+        greedy = replace(own, temperature=GREEDY, top_p=1.0, top_k=0)
+        return [
+            *Answers.passes(self, own, full=full),
+            *(
+                EvalMode(
+                    sampling=replace(greedy, steps=number),
+                    samples=1,
+                    name=f"greedy_{{}}_in_{number}",
+                )
+                for number in self.steps
             ),
         ]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import facts_of, name_of, parts_of
+from tandem.evaluation.settings import UnmaskedAnswers
 from tandem.legality.case import Case
 from tandem.record.terminal import line
 from tandem.settings.settings import Settings
@@ -68,6 +70,23 @@ def positions_are_in_no_order(case: Case) -> Iterator[str]:
                 )
 
 
+def fewer_steps_can_be_taken(case: Case) -> Iterator[str]:
+    """The numbers of steps that evaluation asks for are those of some sampler."""
+    evaluation = case.plan.evaluation
+    numbers = evaluation.steps if isinstance(evaluation, UnmaskedAnswers) else ()
+    if numbers and (not case.is_of_texts or case.sampling.in_time):
+        yield (
+            f"evaluation.steps={list(numbers)}: model={case.plan.choices['model']} unmasks no "
+            "answers; set evaluation.steps=[]"
+        )
+        return
+    for number in numbers:
+        try:
+            replace(case.sampling, steps=number)
+        except ValueError as error:
+            yield f"evaluation.steps={list(numbers)}: {error}"
+
+
 def notice(algorithm: Algorithm, settings: Settings, sampling: object) -> str | None:
     """One line where tokens are drawn and then chosen for what they are; None: they are not."""
     likelihood = algorithm.likelihood
@@ -89,4 +108,5 @@ RULES = (
     dynamics_are_of_their_sampler,
     given_answers_have_no_path,
     positions_are_in_no_order,
+    fewer_steps_can_be_taken,
 )

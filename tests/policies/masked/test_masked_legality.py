@@ -1,0 +1,49 @@
+"""What is refused of masked-diffusion text before a weight is loaded, and what the banner says."""
+
+import pytest
+
+from tandem.config import ConfigError, build, check, compose
+from tandem.legality.masked import notice
+
+REFUSED = {
+    "rollout=vllm_server rollout.engine.url=http://127.0.0.1:8000": "by autoregressive steps",
+    "dynamics=autoregressive": "whose dynamics are masked",
+    "algorithm=ppo": "goes by the order of the steps",
+    "algorithm=fipo": "goes by the order of the steps",
+    "algorithm/likelihood=elbo": "algorithm/importance_sampling=none",
+    "algorithm=espo algorithm/old_logprobs=rollout": "algorithm/old_logprobs=recompute",
+    "algorithm=espo algorithm.entropy.coef=0.1": "has no entropy",
+    "algorithm=espo rollout.staleness=1": "rollout.staleness=1",
+    "algorithm=sft algorithm/likelihood=path": "set algorithm/likelihood=elbo",
+    "model.packing=true": "unknown key 'model.packing'",
+    "evaluation.steps=[20]": "evaluation.steps=\\[20\\]: rollout.steps=20",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_makes_no_sense_of_masked_text_is_refused(words):
+    with pytest.raises(ConfigError, match=REFUSED[words]):
+        check(compose(["model=tiny_masked", "~recipe", "algorithm.entropy.coef=0", *words.split()]))
+
+
+@pytest.mark.parametrize(
+    "words", ["rollout=unmask", "dynamics=masked", "algorithm/likelihood=elbo"]
+)
+def test_what_is_of_masked_text_is_refused_of_other_text(words):
+    with pytest.raises(ConfigError, match="model=tiny_lm"):
+        check(compose([words, "~recipe"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rollout.unmask_order=confidence"], True),
+        (["rollout.unmask_order=entropy"], False),
+        (["rollout.unmask_order=confidence", "rollout.entropy_bound=0.1"], False),
+        (["algorithm=espo"], False),
+    ],
+)
+def test_the_banner_says_that_confidence_is_not_counted(words, said):
+    cfg = compose(["model=tiny_masked", *words])
+    line = notice(build(cfg.algorithm), check(cfg), build(cfg.rollout))
+    assert (line is not None) == said

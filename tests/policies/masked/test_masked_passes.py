@@ -1,0 +1,74 @@
+"""How often an update asks a masked-diffusion model; docs/masked.md has the table."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from policies.masked.small_masked import POSITIONS, asked, sampling, small_masked
+
+from tandem.algorithm.algorithm import Algorithm
+from tandem.config import build, compose
+from tandem.training.module import needs_of
+from tandem.types import take
+
+PAGE = Path(__file__).parents[3] / "docs" / "masked.md"
+PRESETS = ("grpo", "trace_rl", "diffu_grpo", "coupled_grpo", "espo", "wd1", "spg")
+
+
+@cache
+def algorithm_of(preset: str) -> Algorithm:
+    return build(compose([f"algorithm={preset}", "model=tiny_masked", "~recipe"]).algorithm)
+
+
+class Plan:
+    """Of an algorithm with its own numbers: needs of its metrics depend on it."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.updates = algorithm.num_minibatches * algorithm.epochs
+
+
+class Watch:
+    """Counts the passes of each row that a policy and its reference make."""
+
+    def __init__(self, policy, rows: int) -> None:
+        self.rows, self.passes = rows, 0
+        for scorer in filter(None, (policy.scorer, policy.reference)):
+            scorer.states = self.watched(scorer.states)
+
+    def watched(self, states):
+        def counting(tokens, read):
+            self.passes += len(tokens)
+            return states(tokens, read)
+
+        return counting
+
+    def taken(self) -> float:
+        passes, self.passes = self.passes / self.rows, 0
+        return passes
+
+
+def counted(preset: str) -> tuple[float, float, float]:
+    """Passes of a row: before the first update, in one, before the updates of another epoch."""
+    algorithm = algorithm_of(preset)
+    needs = needs_of(algorithm, Plan(algorithm))
+    policy = small_masked(algorithm.likelihood, needs, sampling=sampling(steps=POSITIONS))
+    rollout = asked(policy)
+    if rollout.behaviour_logp is not None:  # what a few rows of the first rollout tell
+        policy.trusts(rollout)
+    whole = rollout.mask.all(1).nonzero()[:, 0]  # a row that ends early has fewer steps to replay
+    assert len(whole)
+    rollout = take(rollout, whole)
+    watch = Watch(policy, len(whole))
+    filled = policy.complete(rollout, needs)
+    before = watch.taken()
+    policy.evidence(filled, needs)
+    live = watch.taken()
+    policy.resample_noise(filled, 1)
+    return before, live, watch.taken() if algorithm.epochs > 1 else 0.0
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_page_says_how_often_the_model_is_asked(preset):
+    before, live, again = counted(preset)
+    row = f"| `{preset}` | {live:g} | {before:g} | {again:g} |"
+    assert row in PAGE.read_text(encoding="utf-8").splitlines(), row
