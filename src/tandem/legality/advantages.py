@@ -118,12 +118,15 @@ def a_gate_is_open_for_some_kl(case: Case) -> Iterator[str]:
             yield f"algorithm.kl.coef=0: there is no KL for algorithm.kl.{name}; set it above 0"
     if kl.renewal is not None and "ref_logp" in case.algorithm.needs:
         why = (
-            "a language model's reference stays as it was loaded; set both to null"
+            "a language model's reference stays as it was loaded"
             if case.is_of_texts
             else "its log-probabilities are asked once an iteration, by the weights as they were "
-            "loaded; set both to null, or take a loss that reads none"
+            "loaded"
         )
-        yield f"algorithm.kl.renew_every and renew_above: {why}"
+        yield (
+            f"algorithm.kl.renew_every and renew_above: {why}; set algorithm.kl.renew_every=null "
+            "and algorithm.kl.renew_above=null"
+        )
 
 
 RULES = (
