@@ -8,7 +8,7 @@ from typing import Any
 
 from tandem.contracts import facts_of
 from tandem.data.mixture import complaint
-from tandem.evaluation.settings import Answers, Pictures, WrittenPictures
+from tandem.evaluation.settings import Answers, Pictures, UnmaskedAnswers, WrittenPictures
 from tandem.legality.case import Case, Part, unknown
 from tandem.rewards.signature import compares
 
@@ -37,8 +37,9 @@ def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
     """There are no temperatures of pictures, and no ODE of texts."""
     fits = "answers" if case.is_of_texts else "pictures"
     fits = "written_pictures" if case.is_chain else fits
-    kinds = {"answers": Answers, "pictures": Pictures, "written_pictures": WrittenPictures}
-    if type(case.plan.evaluation) is kinds[fits]:
+    kinds = {"answers": (Answers, UnmaskedAnswers), "pictures": (Pictures,)}
+    kinds["written_pictures"] = (WrittenPictures,)
+    if type(case.plan.evaluation) in kinds[fits]:
         return
     chosen = case.plan.choices
     yield (
