@@ -196,6 +196,10 @@ class Pictures(Evaluation):
         )
         return [clean, trained]
 
+    def as_used(self, own: FlowSampling) -> FlowSampling:
+        """By the live weights, as a finished model is used."""
+        return replace(self.noiseless(own), weights="live")
+
     def noiseless(self, own: FlowSampling) -> FlowSampling:
         """The ODE, from a start for every sample and at full precision."""
         return replace(
@@ -219,11 +223,18 @@ class WrittenPictures(Pictures):
 
     def passes(self, own: ChainSampling, *, full: bool) -> list[EvalMode]:
         modes = Pictures.passes(self, own.picture, full=full)
-        texts = (replace(own.text, temperature=self.temperature), own.text)
+        texts = (self._text(own), own.text)
         return [
             replace(mode, sampling=replace(own, text=text, picture=mode.sampling))
             for mode, text in zip(modes, texts, strict=False)
         ]
+
+    def as_used(self, own: ChainSampling) -> ChainSampling:
+        picture = Pictures.as_used(self, own.picture)
+        return replace(own, text=self._text(own), picture=picture)
+
+    def _text(self, own: ChainSampling) -> Sampling:
+        return replace(own.text, temperature=self.temperature)
 
 
 def _as_at_first(choose: Choose, steps: int, iteration: int, seed: int) -> Sequence[int]:

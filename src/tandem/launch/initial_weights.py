@@ -25,7 +25,7 @@ from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
 from tandem.training.collect import GIVEN
 
-CONFIGS = ("config.json", TRANSFORMER)  # the first of a language model
+CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
 
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 

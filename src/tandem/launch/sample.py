@@ -19,11 +19,12 @@ from tandem.data.records import AS_CHAT, Wording
 from tandem.evaluation.settings import Evaluation, Pictures
 from tandem.launch.initial_weights import has_model
 from tandem.policies.base import Policy
-from tandem.policies.flow.records import EMA, LIVE, FlowSampling
+from tandem.policies.chain.records import ChainSampling
+from tandem.policies.flow.records import EMA, FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.record.pictures import lay_out_grid, save
-from tandem.types import Prompt
+from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Prompt
 
 OF_TRAINING = ("lora", "ema")  # parts of a model that nobody reads of a finished one
 OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale", "resolution")
@@ -36,11 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prompt = worded(given.prompt, cfg, chat=given.chat)
         policy = loaded(given.run, cfg)
         sampling = sampling_of(policy, check(cfg).evaluation, vars(given))
-        outputs = ask(policy, prompt, n=given.n, sampling=sampling, seed=given.seed)
+        outputs, prompts = ask(policy, prompt, n=given.n, sampling=sampling, seed=given.seed)
     if isinstance(outputs[0], str):
         print("\n".join(outputs))
     else:
-        print(save(lay_out_grid(outputs, columns=min(8, len(outputs))), given.out))
+        grid = lay_out_grid(outputs, columns=min(8, len(outputs)))
+        texts = [asked.fields[WRITTEN] for asked in prompts if WRITTEN in asked.fields]
+        print("\n".join([*texts, str(save(grid, given.out))]))
 
 
 def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
@@ -73,6 +76,9 @@ def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
     averaged = cfg.evaluation.get("weights") == EMA
     folder = run_dir / "model" / EMA if averaged else run_dir / "model"
     unused = {name: None for name in OF_TRAINING if name in cfg.model}
+    for part in SEGMENTS:
+        if part in cfg.model:
+            unused[part] = {name: None for name in OF_TRAINING if name in cfg.model[part]}
     policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
     try:
         policy.load(Request(sampling=build(cfg.rollout)))
@@ -88,10 +94,12 @@ def sampling_of(
     pictures = isinstance(evaluation, Pictures)
     own = policy.sampling
     if pictures:  # the loaded weights are the right ones, whatever sampled in training
-        own = replace(evaluation.noiseless(own), weights=LIVE)
+        own = evaluation.as_used(own)
     elif given.get("n", 1) == 1:  # several answers would be one
         own = replace(own, temperature=0.0)
     flags = {name: given[name] for name in OF_TEXTS + OF_PICTURES if given.get(name) is not None}
+    if isinstance(own, ChainSampling):
+        return _of_both(own, flags)
     for name in flags:
         if not hasattr(own, name):
             kinds = ("texts", "pictures") if pictures else ("pictures", "texts")
@@ -103,15 +111,31 @@ def sampling_of(
         raise ConfigError(str(error)) from error
 
 
+def _of_both(own: ChainSampling, flags: Mapping[str, Any]) -> ChainSampling:
+    """Flags of texts are for the text of a chain, and those of pictures for its picture."""
+    given = {
+        TEXT: {name: flags[name] for name in OF_TEXTS if name in flags},
+        PICTURE: {name: flags[name] for name in OF_PICTURES if name in flags},
+    }
+    try:
+        parts = {
+            name: replace(getattr(own, name), **own_flags) for name, own_flags in given.items()
+        }
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return replace(own, **parts)
+
+
 def ask(
     policy: Policy, prompt: Prompt, *, n: int, sampling: Sampling | FlowSampling, seed: int
-) -> tuple[str | Tensor, ...]:
-    """`n` answers. The same seed gives the same ones."""
+) -> tuple[Sequence[str | Tensor], Sequence[Prompt]]:
+    """`n` answers, and the prompt of each. The same seed gives the same ones."""
     try:
         for _, reason in policy.admit([prompt])[1]:
             raise ValueError(f"the prompt {reason}")
         key = rng.key(seed, "sample")
-        return policy.sample([prompt], n, key=key, slots=[0], sampling=sampling).outputs
+        rollout = policy.sample([prompt], n, key=key, slots=[0], sampling=sampling)
+        return rollout.outputs, rollout.prompts
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
