@@ -96,6 +96,8 @@ def run(
     say(banner(settings, run_dir) if job == "train" else warm_start_banner(settings))
     if (said := units.warning(build(cfg.algorithm), settings)) is not None:
         say(said)
+    if (teachers := build(cfg.algorithm).teachers) is not None:
+        say(terminal.line("teachers", teachers.summary))
     said = masked.notice(build(cfg.algorithm), settings, build(cfg.rollout))
     if said is not None and job == "train":
         say(said)

@@ -30,6 +30,11 @@ class Teachers(ABC):
         """The teacher of a source as a user would write it."""
         return f"algorithm.teachers.folders.{source}={self.folders[source]}"
 
+    @property
+    def summary(self) -> str:
+        """Who teaches what, for people."""
+        return ", ".join(f"{folder} for {source}" for source, folder in self.folders.items())
+
     @abstractmethod
     def check(self) -> None:
         """Raise ValueError for a teacher that cannot be loaded, as far as a look at it tells."""
