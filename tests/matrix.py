@@ -32,7 +32,8 @@ TAUGHT = [  # by a folder that is to be named
     for name in PRESETS
     if re.search("override teachers: [tv]", (conf_folder() / f"algorithm/{name}.yaml").read_text())
 ]
-ON_FRESH_SAMPLES = {"gpg", "opd", "opo", "reinforce", "remax", "rloo"}  # one update per rollout
+# One update per rollout.
+ON_FRESH_SAMPLES = {"gpg", "opd", "opo", "otb", "reinforce", "remax", "rloo"}
 YES = "✓"
 
 INTRODUCTION = """# Which algorithm trains which model, under which dynamics
