@@ -225,6 +225,14 @@ def test_teachers_are_counted_each_once_and_whole(tmp_path):
     assert not teachers.shared, "every rank has them whole"
 
 
+def test_a_teacher_that_is_the_policy_is_a_copy_of_what_is_trained():
+    cfg = composed({}, "algorithm=sdpo")
+    policy, request = build(cfg.model), build(cfg.algorithm).request(build(cfg.rollout))
+    parts = {p.name: p for p in footprint(policy, request, work_of(cfg, check(cfg), 1))}
+    assert parts["itself"].size == parts["gradients"].size
+    assert "teachers" not in parts
+
+
 def test_a_kind_that_says_nothing_of_its_memory_is_refused():
     with pytest.raises(ConfigError, match="NoneType does not say what it holds; register"):
         launch.memory_estimate.footprint(None, None, None)

@@ -18,6 +18,7 @@ class Teachers(ABC):
     """Who teaches what. A subclass says what a teacher is to a policy of its kind."""
 
     of_texts: ClassVar[bool]  # whether it judges tokens, or else velocities
+    teaches_itself = False  # whether one of them is the policy
 
     # Source, or "others" -> a run directory, or what else the subclass takes for a teacher.
     folders: Mapping[str, str]

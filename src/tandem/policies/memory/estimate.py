@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Phase = Literal["always", "encoding", "sampling", "update"]
 DRAWS = 4  # times the logits: those themselves, log-probabilities, probabilities, noise
+FLOAT32 = 4  # bytes
 ADAPTERS = "set model.lora={r: 32, alpha: 64}"
 
 
@@ -85,11 +86,19 @@ def of_weights(outline: MetaModel | MetaFlow) -> list[Part]:
 
 
 def of_teachers(outline: MetaModel | MetaFlow) -> list[Part]:
-    """Every device has them whole."""
-    own = [p for network in outline.teachers for p in network.parameters()]
+    """Every device has them whole. One that is the policy itself is a copy of what is trained, and
+    beside a narrow one its average in float32."""
+    parts, own = [], [p for network in outline.teachers for p in network.parameters()]
     lower = "set algorithm.teachers.dtype=bfloat16, or choose a smaller one"
-    part = Part(name="teachers", size=size_of(own), says=counted(own), lower=lower)
-    return [part] if own else []
+    if own:
+        parts.append(Part(name="teachers", size=size_of(own), says=counted(own), lower=lower))
+    teachers, trained = outline.request.teachers, outline.trained
+    if teachers is not None and teachers.teaches_itself:
+        narrow = [p for p in trained if p.dtype != torch.float32]
+        size = size_of(trained) + FLOAT32 * sum(p.numel() for p in narrow)
+        says = "a copy of what is trained, which follows it in float32"
+        parts.append(Part(name="itself", size=size, says=says, lower=ADAPTERS))
+    return parts
 
 
 def of_older_weights(outline: MetaModel | MetaFlow) -> list[Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tandem.policies.memory.estimate import (
+    FLOAT32,
     Part,
     Workload,
     counted,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tandem.policies.request import Request
 
 DECODED_AT_ONCE = 8
-FLOAT32 = 4  # bytes
 
 
 def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part]:

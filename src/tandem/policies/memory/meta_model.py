@@ -16,6 +16,7 @@ from tandem.hub import locate
 from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.logprob import ALSO, TokenIndex, token_logp
 from tandem.policies.language.pretrained import positions, recompute_activations
+from tandem.policies.language.teachers import SELF
 from tandem.policies.lora import adapted
 from tandem.policies.memory.tracker import Peak, fuse_attention
 from tandem.policies.teachers import weights_of
@@ -169,11 +170,12 @@ class MetaModel:
 
 
 def teachers_of(policy: LanguagePolicy, request: Request) -> list[nn.Module]:
-    """The networks of the teachers, each once."""
+    """The networks of the teachers, each once, but for one that is the policy itself."""
     if request.teachers is None:
         return []
     dtype = DTYPES.get(request.teachers.dtype or policy.numerics.dtype)
-    named = {folder: source for source, folder in request.teachers.folders.items()}
+    folders = request.teachers.folders.items()
+    named = {folder: source for source, folder in folders if folder != SELF}
     with torch.device("meta"):
         return [
             configured(
