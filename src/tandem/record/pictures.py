@@ -141,7 +141,9 @@ def save_titled(
     for place, caption in enumerate(captions):
         foot = ((place % across + 0.5) * width, (place // across + 1) * height)
         style = {"ha": "center", "va": "bottom", "fontsize": 5, "color": "white"}
-        axes.text(*foot, _shorten(caption, width), bbox={"color": INK, "pad": 0.6}, **style)
+        axes.text(
+            *foot, _shorten(caption, 3 * width // 2), bbox={"color": INK, "pad": 0.6}, **style
+        )
     _hide_axes(axes)
     figure.savefig(path, dpi=100, facecolor="white", bbox_inches="tight", pad_inches=0.06)
     return path
