@@ -223,8 +223,8 @@ def response_metrics(rollout: Rollout) -> dict[str, float]:
         known = rollout.mask
         if rollout.segment is not None:  # a denoising step has none
             known = known & (rollout.segment == SEGMENTS.index(TEXT))
-        if known.any():
-            metrics["actor/entropy"] = rollout.entropy[known].double().mean().item()
+        if (entropy := rollout.entropy[known].double()).numel():
+            metrics["actor/entropy"] = entropy.mean().item()
     return metrics
 
 

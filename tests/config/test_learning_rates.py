@@ -31,7 +31,10 @@ MIDDLES = {  # preset -> its rate as it comes, and with full weights
     "sd3_5_large": (3e-4, 1e-5),
     "flux1_dev": (3e-4, 1e-5),
     "qwen_image": (3e-4, 1e-5),
+    "llada_8b": (2.24e-5, 2.24e-6),
+    "dream_7b": (2.24e-5, 2.24e-6),
     "tiny_lm": (3e-4, 3e-4),
+    "tiny_masked": (3e-4, 3e-4),
     "tiny_flow": (1e-3, 1e-3),
     "hf": (1e-6, 1e-6),
 }
@@ -64,6 +67,8 @@ def test_where_one_number_is_known_the_range_is_its_half_to_its_double():
 
 def test_every_preset_says_a_size_and_takes_the_middle_of_its_row():
     presets = {path.stem: OmegaConf.load(path) for path in (CONF / "model").glob("[!_]*.yaml")}
+    # The parts of a chain have rates of their own: algorithm.segments.
+    presets = {name: own for name, own in presets.items() if "_chain" not in own.defaults}
     assert presets.keys() == MIDDLES.keys()
     adapters = OmegaConf.load(CONF / "model" / "_pipeline.yaml").model.lora
     for name, own in presets.items():

@@ -20,6 +20,7 @@ ONE_BOUND = (
 @register_policy_loss(
     reads={"upper_logp"},
     of_bounds=True,
+    units={"omega": "none"},
     zero_at_zero_advantage=True,
     refused={"tokens": ONE_BOUND, "steps": ONE_BOUND, "pictures": ONE_BOUND},
 )
