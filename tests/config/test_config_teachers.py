@@ -20,7 +20,7 @@ LINES = {
         "algorithm/advantage=task_and_teacher, or leave algorithm/teachers out"
     ),
     f"algorithm=opd algorithm/teachers=velocities {RUN}": (
-        "TeacherConfig of algorithm.teachers cannot judge tokens; set algorithm/teachers=tokens"
+        "VelocityTeachers of algorithm.teachers cannot judge tokens; set algorithm/teachers=tokens"
     ),
     f"model=tiny_flow algorithm=diffusion_opd algorithm/teachers=tokens {RUN}": (
         "TokenTeachers of algorithm.teachers cannot judge pictures; set "

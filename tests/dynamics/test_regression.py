@@ -26,7 +26,7 @@ from tandem.dynamics.regression import (
     uniform,
 )
 from tandem.dynamics.schedules import linear_shift
-from tandem.policies.flow.teachers import TeacherConfig
+from tandem.policies.flow.teachers import VelocityTeachers
 
 CLOSE = {"atol": 1e-6, "rtol": 0}
 TEN = linear_shift(10, 0, shift=3.0).double()
@@ -218,4 +218,4 @@ def test_a_part_of_the_steps_is_what_it_is_by_hand():
     """Of 100 steps 0.29 are 29, for levels as for teachers; float multiplies to less."""
     assert int(100 * 0.29) == 28
     assert by_index(linear_shift(100, 0), end=0.29).tolist() == list(range(29))
-    assert TeacherConfig(folders={"others": "x"}, fraction=0.29).kept(100) == range(29)
+    assert VelocityTeachers(folders={"others": "x"}, fraction=0.29).kept(100) == range(29)

@@ -28,7 +28,7 @@ from tandem.losses.pairs import reward_of
 from tandem.metrics import reduce_metrics
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Sampling
-from tandem.policies.language.teachers import TeacherModels
+from tandem.policies.language.teachers import LoadedTokenTeachers
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training.reprompts import Reprompted
@@ -144,7 +144,7 @@ def temperature(algorithm: Algorithm) -> None:
         Bench(warm, Setting(guards=guards, **quick)).go()
 
 
-class Doubter(TeacherModels):
+class Doubter(LoadedTokenTeachers):
     """Thinks every token less likely than its student does, and says nothing of other tokens."""
 
     def logp(self, rollout: Rollout) -> Tensor:

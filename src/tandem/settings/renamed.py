@@ -52,6 +52,7 @@ RENAMED: Mapping[str, str] = {
     "tandem.losses.kl.to_fast": "tandem.losses.kl.to_ema",
     "tandem.passes": "tandem.evaluation.settings",
     "tandem.penalties": "tandem.algorithm.regularizers",
+    "tandem.policies.flow.teachers.TeacherConfig": "tandem.policies.flow.teachers.VelocityTeachers",
     "tandem.policies.flow.tiny_flow": "tandem.policies.flow.families.tiny_flow",
     "tandem.policies.language.LanguagePolicy": "tandem.policies.language.policy.LanguagePolicy",
     "tandem.policies.language.Sampling": "tandem.policies.language.policy.Sampling",

@@ -16,7 +16,7 @@ from tandem.dynamics.decays import EmaSchedule, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
 from tandem.policies.flow.families.tiny_flow import TinyFlow
-from tandem.policies.flow.teachers import TeacherConfig, TeacherModels
+from tandem.policies.flow.teachers import LoadedVelocityTeachers, VelocityTeachers
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.lora import Lora
 from tandem.policies.weights import Precision
@@ -251,7 +251,7 @@ def by_teachers(folder, **folders):
     if not folders:
         written(folder / "one", 1)
         folders = {"others": str(folder / "one")}
-    return {"teachers": TeacherConfig(folders=folders, fraction=0.7), "objective": "teacher"}
+    return {"teachers": VelocityTeachers(folders=folders, fraction=0.7), "objective": "teacher"}
 
 
 @EVERYWHERE
@@ -344,6 +344,6 @@ def test_who_is_taught_by_itself_has_nothing_to_learn(tmp_path, lora):
 
 
 def test_teachers_follow_the_policy_to_its_device(tmp_path):
-    faculty = TeacherModels({"others": written(tmp_path, 1)})
+    faculty = LoadedVelocityTeachers({"others": written(tmp_path, 1)})
     ((field, places),) = faculty.of([of_source("a"), of_source("b")], torch.device("meta"))
     assert {p.device.type for p in field.network.parameters()} == {"meta"} == {places.device.type}

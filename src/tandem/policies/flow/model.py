@@ -19,7 +19,7 @@ from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.records import REFERENCE
 from tandem.policies.flow.snapshots import Snapshots
-from tandem.policies.flow.teachers import TeacherConfig, TeacherModels
+from tandem.policies.flow.teachers import LoadedVelocityTeachers, VelocityTeachers
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.lora import Lora
@@ -50,7 +50,7 @@ class FlowModel(nn.Module):
         self.frozen: VelocityModel | None = None
         self.critic: FlowCritic | None = None
         self.weights_of_critic = Replicated()
-        self.teachers: TeacherModels | None = None
+        self.teachers: LoadedVelocityTeachers | None = None
 
     def load(
         self,
@@ -60,7 +60,7 @@ class FlowModel(nn.Module):
         with_reference: bool,
         with_critic: bool,
         following: Mapping[str, EmaSchedule],
-        teachers: TeacherConfig | None,
+        teachers: VelocityTeachers | None,
         precision: Precision,
         delays: Mapping[str, int],
     ) -> None:

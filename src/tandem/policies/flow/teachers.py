@@ -23,7 +23,7 @@ TRANSFORMER = "transformer/config.json"  # of a pipeline
 
 
 @dataclass(frozen=True, kw_only=True)
-class TeacherConfig(Teachers):
+class VelocityTeachers(Teachers):
     """Who teaches what, and where on the way from noise to a picture.
 
     A teacher is a run directory, or a folder in diffusers' layout.
@@ -52,7 +52,7 @@ class TeacherConfig(Teachers):
 
     def load(
         self, adapter: Adapter, dtype: torch.dtype | None, precision: Precision
-    ) -> TeacherModels:
+    ) -> LoadedVelocityTeachers:
         """`adapter`: the student's, by now with its weights.
 
         Raises ValueError for a teacher of another family or size.
@@ -71,10 +71,10 @@ class TeacherConfig(Teachers):
                     f"{_sized(adapter)}; a teacher is asked about the policy's own"
                 )
             fields[source] = VelocityModel(network, own, precision=precision)
-        return TeacherModels(fields)
+        return LoadedVelocityTeachers(fields)
 
 
-class TeacherModels:
+class LoadedVelocityTeachers:
     """The teachers with their weights."""
 
     def __init__(self, fields: Mapping[str, VelocityModel]) -> None:

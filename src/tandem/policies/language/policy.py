@@ -42,7 +42,7 @@ from tandem.policies.language.records import (
 )
 from tandem.policies.language.reprompts import reprompted
 from tandem.policies.language.rows import as_rollout, check_room, encode_examples
-from tandem.policies.language.teachers import TeacherModels
+from tandem.policies.language.teachers import LoadedTokenTeachers
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.request import Request
 from tandem.policies.weights import (
@@ -120,7 +120,7 @@ class LanguagePolicy(EngineMixin):
         self.memory = ChunkLimits(logits=logit_budget, tokens=token_budget)
         self.reference: TokenLogProbComputer | None = None
         self.critic: Critic | None = None
-        self.teachers: TeacherModels | None = None
+        self.teachers: LoadedTokenTeachers | None = None
 
     def describe(self, request: Request) -> Description:
         return Description(kind="tokens", provides=PROVIDES)

@@ -81,7 +81,7 @@ class TokenTeachers(Teachers):
                     "on the hub"
                 )
 
-    def load(self, policy: LanguagePolicy) -> TeacherModels:
+    def load(self, policy: LanguagePolicy) -> LoadedTokenTeachers:
         """`policy`: the student, by now with its weights and its tokenizer.
 
         Raises ValueError for a teacher of other tokens.
@@ -95,7 +95,7 @@ class TokenTeachers(Teachers):
                 known[folder] = self._scorer(average.network, policy)
             elif folder not in known:
                 known[folder] = self._loaded(source, policy)
-        return TeacherModels(
+        return LoadedTokenTeachers(
             {source: known[folder] for source, folder in self.folders.items()},
             distance=self.distance,
             average=average,
@@ -157,7 +157,7 @@ def first_rows(head: Callable[[Tensor], Tensor], count: int) -> Callable[[Tensor
     return lambda states: head(states)[:, :count]
 
 
-class TeacherModels:
+class LoadedTokenTeachers:
     """The teachers with their weights, whole on every rank."""
 
     def __init__(
