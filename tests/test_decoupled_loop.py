@@ -18,6 +18,8 @@ from tandem import distributed
 from tandem.algorithm import decoupled
 from tandem.algorithm.decoupled import likelihoods
 from tandem.dynamics.kernels import ode
+from tandem.experience import with_weights
+from tandem.metrics import reduce_metrics
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan, Budget
 from tandem.types import DecoupledBatch, Summary, map_fields, take
@@ -114,6 +116,21 @@ def test_rows_without_advantage_are_measured_alike_whether_a_penalty_wants_them_
     of_kl = {"loss/kl", "actor/kl_penalty", "actor/ref_kl"}
     for name in without.report.keys() - of_kl:
         assert without.report[name] == pytest.approx(hardly.report[name], abs=1e-9)
+
+
+def test_a_penalty_is_measured_over_the_rows_that_its_gate_holds():
+    algorithm = few("dgpo")
+    bench = Bench(replace(algorithm, kl=replace(algorithm.kl, coef=0.3)))
+    rows = bench.first_rows()
+    first = torch.zeros_like(rows.rollout.group, dtype=torch.bool)
+    first[0] = True
+    even = dict.fromkeys(rows.weights, torch.ones_like(rows.advantages))
+    held = with_weights(replace(rows, record=None, gates={"kl": first}), even)
+    outcome = bench.objective(bench.policy, held)
+    paid = outcome.parts["kl"] / (0.3 * held.weights["kl"].sum())
+    metrics = reduce_metrics(outcome.metrics)
+    assert metrics["actor/kl_penalty"] == pytest.approx(paid.item(), rel=1e-5)
+    assert metrics["actor/ref_kl"] > 0
 
 
 # Rewards that were not given.

@@ -16,7 +16,7 @@ from tandem.config.composition import conf_folder
 from tandem.contracts import unwrap_partial
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, step_log_ratio
-from tandem.experience import Experience
+from tandem.experience import Experience, with_weights
 from tandem.losses import kl
 from tandem.losses.reduction import token_mean
 from tandem.metrics import reduce_metrics
@@ -94,6 +94,18 @@ def test_the_gradient_of_every_kl_is_the_closed_form(loss, kernel, size):
     metrics, paid = reduce_metrics(outcome.metrics), outcome.parts["kl"].item() / 0.3
     assert metrics["actor/ref_kl"] == pytest.approx(exact.item(), rel=1e-12)
     assert metrics["actor/kl_penalty"] == pytest.approx(paid, rel=1e-6)  # most are no KL
+
+
+def test_a_penalty_is_measured_over_the_rows_that_its_gate_holds():
+    policy = Velocities(flow_sde, 1)
+    rows = replace(policy.rows(), gates={"kl": torch.tensor([True, False])})
+    held = with_weights(rows, rows.weights)
+    objective = Coupled({"kl": KLInLoss(coef=0.3, loss=kl.gaussian).term_beside(token_mean)})
+    outcome = objective(policy, held)
+    paid = outcome.parts["kl"] / (0.3 * held.weights["kl"].sum())
+    metrics = reduce_metrics(outcome.metrics)
+    assert metrics["actor/kl_penalty"] == pytest.approx(paid.item(), rel=1e-6)
+    assert metrics["actor/ref_kl"] != pytest.approx(paid.item(), rel=1e-2)
 
 
 def test_what_is_estimated_from_a_mean_over_dimensions_is_as_many_times_too_small():

@@ -137,18 +137,29 @@ class Scores:
             rows = (len(self.total), self.per_step.shape[1])
             check_shapes("Scores", {"per_step": self.per_step}, rows)
 
-    def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
-        """One named reward of each sample, [B]; None: the first one.
+    def named(self, name: str) -> Tensor:
+        """One reward of each sample, [B], NaN where it gave none.
 
-        For a prompt that it does not judge, the first of the rewards that do. Raises ValueError for
-        a name that is no reward.
+        Raises ValueError for a name that is no reward.
         """
-        name = next(iter(self.parts)) if name is None else name
         if name not in self.parts:
             raise ValueError(f"no reward is called {name!r}; there are {', '.join(self.parts)}")
+        return self.parts[name]
+
+    def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
+        """How well samples did by one reward, [B]; None: the first one.
+
+        For a prompt that it does not judge, the first of the rewards that do. So the prompts of all
+        rows must be there, and those of other ranks are not. Raises ValueError for a name that is
+        no reward.
+        """
+        if len(prompts) != len(self.total):
+            raise ValueError(f"{len(prompts)} prompts of {len(self.total)} samples; give one each")
+        said = next(iter(self.parts.values())) if name is None else self.named(name)
+        name = next(iter(self.parts)) if name is None else name
         names = [name if prompt.judged_by(name) else prompt.rewards[0] for prompt in prompts]
         if {*names} <= {name}:
-            return self.parts[name]
+            return said
         return torch.stack([self.parts[own][row] for row, own in enumerate(names)])
 
 

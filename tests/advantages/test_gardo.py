@@ -17,7 +17,7 @@ from tandem.experience import Experience, select_rows, with_weights
 from tandem.losses.reduction import sequence_mean
 from tandem.rewards import Reward
 from tandem.rewards.distance import NearestDistance, nearest
-from tandem.types import Prompt
+from tandem.types import Prompt, take
 
 ONE = torch.zeros(4, dtype=torch.int64)
 NAMES = ("first", "second")
@@ -77,6 +77,58 @@ def test_a_distance_that_is_not_known_changes_nothing_and_neither_does_a_group_o
     distance = torch.tensor([0.1, torch.nan, 0.3, 0.0, 0.0])
     want = torch.tensor([0.5, 1.0, 1.5, 1.0, 1.0])
     assert_close(relative_distance(distance, group), want)
+
+
+def judged_in_part():
+    """Two sources: the second one is judged by the score alone."""
+    group = torch.tensor([0, 0, 0, 1, 1])
+    own = rollout(torch.ones(5, 2, dtype=torch.bool), group)
+    prompts = [replace(prompt, rewards=("score", "far")[: 2 - prompt.id]) for prompt in own.prompts]
+    parts = {"score": torch.tensor([0.9, 0.1, 0.5, 0.8, 0.2])}
+    parts["far"] = torch.tensor([0.1, 0.2, 0.3, torch.nan, torch.nan])
+    known = replace(scores(parts["score"]), parts=parts)
+    return known, replace(own, prompts=tuple(prompts))
+
+
+def test_a_source_that_a_named_reward_does_not_judge_is_not_judged_by_another_one():
+    known, own = judged_in_part()
+    of = partial(group_relative, scale=None)
+    shaped, plain = ByDistance(of=of, distance="far")(known, own), of(known, own)
+    assert torch.equal(shaped[3:], plain[3:]) and not torch.equal(shaped[:3], plain[:3])
+    won = win_share(known.total, known.scored, own.group)
+    by_score = uncertainty(known, own, proxy=None, auxiliary=["far"])
+    assert torch.equal(by_score[3:], won[3:]) and not torch.equal(by_score[:3], won[:3])
+    both = uncertainty(known, own, proxy=None, auxiliary=["score", "far"])
+    assert not both[3:].any(), "the mean is over those that judge it"
+    gate = most_uncertain(known, own, proxy="far", share=1.0)
+    assert gate.tolist() == [True] * 3 + [False] * 2
+
+
+def test_prompts_which_do_not_travel_between_ranks_change_no_advantage_and_no_gate():
+    known, own = judged_in_part()
+    far = replace(own, prompts=())
+    shaped = ByDistance(of=partial(group_relative, scale=None), distance="far")
+    assert torch.equal(shaped(known, own), shaped(known, far))
+    by = {"proxy": "score", "auxiliary": ["far"]}
+    assert torch.equal(uncertainty(known, own, **by), uncertainty(known, far, **by))
+    with pytest.raises(ValueError, match="0 prompts of 5 samples"):
+        known.part("far", far.prompts)
+
+
+def test_of_rows_that_tie_the_gate_holds_as_many_as_it_was_given_and_by_no_place_of_theirs():
+    group = torch.arange(5).repeat_interleave(4)
+    key = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    own = rollout(torch.ones(20, 2, dtype=torch.bool), group, key=key)
+    right = scores((torch.arange(20) % 2).float())
+    gate = most_uncertain(right, own, share=0.15)
+    best = (right.total == 1).nonzero()[:, 0]
+    assert set(gate.nonzero()[:, 0].tolist()) == {*best[key[best].argsort()[:3]].tolist()}
+    order = torch.arange(20).flip(0)
+    assert torch.equal(
+        most_uncertain(take(right, order), take(own, order), share=0.15), gate[order]
+    )
+    exact = rollout(torch.ones(100, 2, dtype=torch.bool), torch.zeros(100, dtype=torch.int64))
+    assert most_uncertain(scores(torch.ones(100)), exact, share=0.07).sum() == 7
 
 
 def test_bad_samples_keep_their_advantage_and_the_facts_are_those_of_what_is_wrapped():

@@ -36,7 +36,7 @@ class ByDistance(Wrapper):
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.of(scores, rollout)
-        far = relative_distance(scores.part(self.distance, rollout.prompts), rollout.group)
+        far = relative_distance(scores.named(self.distance), rollout.group)
         return torch.where(advantages > 0, advantages * far[:, None], advantages)
 
 

@@ -13,6 +13,8 @@ from tandem.advantages.preference import count_wins
 from tandem.contracts import between, register_kl_gate
 from tandem.types import Rollout, Scores
 
+ROUNDING = 1e-9  # 0.07 of 100 is 7, by floats a little more
+
 
 # The samples that the reward likes and auxiliary rewards do not (GARDO)
 @register_kl_gate(named_rewards=("proxy", "auxiliary"))
@@ -22,34 +24,42 @@ def most_uncertain(
     *,
     proxy: str | None = None,  # the reward that may be hacked; null: their weighted sum
     auxiliary: Sequence[str] = (),  # others that judge the same, of weight 0 for instance
-    share: Annotated[float, between(0, 1, open_low=True)] = 0.1,  # of all samples, at most
+    share: Annotated[float, between(0, 1, open_low=True)] = 0.1,  # of all samples
 ) -> Tensor:
-    """[B] bool: the `share` of largest uncertainty, if it is not below 0.
+    """[B] bool: the `share` of all samples, rounded up, that is most uncertain and not below 0.
 
     Uncertainty is the share of its group that a sample beats by the proxy, less the mean of the
-    same by each auxiliary; without one, what is left is what the proxy likes best. Ties stand
-    together. Source: GARDO, arXiv:2512.24138.
+    same by each auxiliary that judges it; without one, what is left is what the proxy likes best.
+    Of equals it holds those of lowest key, which was drawn. Source: GARDO, arXiv:2512.24138.
     """
     uncertain = uncertainty(scores, rollout, proxy=proxy, auxiliary=auxiliary)
-    candidates = uncertain[scores.scored & (uncertain >= 0)]
-    count = min(math.ceil(share * len(uncertain)), len(candidates))
-    if not count:
-        return torch.zeros_like(scores.scored)
-    least = candidates.topk(count).values[-1]
-    return scores.scored & (uncertain >= least)
+    candidate = scores.scored & (uncertain >= 0)
+    key = rollout.group if rollout.key is None else rollout.key  # of rows that nobody drew
+    order = key.argsort(stable=True)
+    known = torch.where(candidate, uncertain, -1)[order]
+    order = order[known.argsort(descending=True, stable=True)]
+    held = torch.zeros_like(candidate)
+    held[order[: math.ceil(share * len(uncertain) - ROUNDING)]] = True
+    return held & candidate
 
 
 def uncertainty(
     scores: Scores, rollout: Rollout, *, proxy: str | None, auxiliary: Sequence[str]
 ) -> Tensor:
-    """Win share by the proxy minus the mean win share by the auxiliaries, from -1 to 1: [B]."""
-    of_proxy = scores.total if proxy is None else scores.part(proxy, rollout.prompts)
-    others = [scores.part(name, rollout.prompts) for name in auxiliary]
-    own, *rest = (win_share(x, scores.scored, rollout.group) for x in (of_proxy, *others))
-    return own - sum(rest) / max(len(rest), 1)
+    """Win share by the proxy minus the mean win share by the auxiliaries, from -1 to 1: [B].
+
+    NaN where the proxy gave none.
+    """
+    of_proxy = scores.total if proxy is None else scores.named(proxy)
+    own = win_share(of_proxy, scores.scored, rollout.group)
+    if not auxiliary:
+        return own
+    rest = [win_share(scores.named(name), scores.scored, rollout.group) for name in auxiliary]
+    return own - torch.stack(rest).nanmean(0).nan_to_num(0.0)
 
 
 def win_share(score: Tensor, scored: Tensor, group: Tensor) -> Tensor:
-    """The share of its group that a sample beats, itself counted: [B]. NaN is no score."""
-    won, rivals = count_wins(score.nan_to_num(0.0), scored & ~score.isnan(), group)
-    return won / (rivals + 1)
+    """The share of its group that a sample beats, itself counted: [B]; NaN without a score."""
+    known = scored & ~score.isnan()
+    won, rivals = count_wins(score.nan_to_num(0.0), known, group)
+    return torch.where(known, won / (rivals + 1), torch.nan)

@@ -104,7 +104,7 @@ class Coupled(Objective):
             metrics |= teacher_metrics(batch)
         if KL in self.terms:
             penalty = self.terms[KL].loss(batch, *found(rows, KL))
-            metrics["actor/kl_penalty"] = masked_mean(penalty, batch.mask)
+            metrics["actor/kl_penalty"] = masked_mean(penalty, rows.weights[KL] != 0)
         if POLICY in self.terms and self.facts[POLICY].zero_at_zero_advantage:
             signal = batch.advantages.ne(0).any(1, keepdim=True)
             batch = replace(batch, mask=batch.mask & signal)

@@ -61,7 +61,7 @@ class Decoupled(Objective):
             metrics["actor/ref_kl"] = masked_mean(distance, record.mask)
         if KL in self.terms:
             penalty = self.terms[KL].loss(seen[KL], *found(rows, KL))
-            metrics["actor/kl_penalty"] = masked_mean(penalty, record.mask)
+            metrics["actor/kl_penalty"] = masked_mean(penalty, rows.weights[KL] != 0)
         if self.facts[POLICY].zero_at_zero_advantage:
             signal = record.advantages.ne(0).any(1, keepdim=True)
             record = replace(record, mask=record.mask & signal)

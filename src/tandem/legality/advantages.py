@@ -116,6 +116,12 @@ def a_gate_is_open_for_some_kl(case: Case) -> Iterator[str]:
     for name, value in given.items():
         if kl.is_off and value is not None:
             yield f"algorithm.kl.coef=0: there is no KL for algorithm.kl.{name}; set it above 0"
+    if kl.gate is not None and kl.kl_target is not None:
+        yield (
+            f"algorithm.kl.kl_target={kl.kl_target:g} steers the mean KL of all samples, and "
+            f"algorithm/kl/gate={name_of(kl.gate)} holds a part of them; set "
+            "algorithm.kl.kl_target=null, or algorithm/kl/gate=null"
+        )
     if kl.renewal is not None and "ref_logp" in case.algorithm.needs:
         why = (
             "a language model's reference stays as it was loaded"

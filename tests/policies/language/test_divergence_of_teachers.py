@@ -11,7 +11,9 @@ from test_teachers import NARROW, sampled, written
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tandem import distributed
 from tandem.losses.divergence import forward_kl, jsd, reverse_kl
+from tandem.policies.language import reprompts
 from tandem.policies.language.logprob import ChunkLimits
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.teachers import TokenTeachers
@@ -203,6 +205,21 @@ def test_a_prompt_that_leaves_no_room_is_not_judged_and_unknown_characters_are_n
         policy.complete(strange, NEEDS)
     few = replace(strange, reprompts=(*told(rollout, "a").reprompts[:2], *strange.reprompts[2:]))
     assert policy.complete(few, NEEDS).taught.tolist() == [True] * 2 + [False] * 14
+
+
+def test_a_rank_whose_prompts_are_all_unreadable_goes_on_where_others_can_read(monkeypatch, caplog):
+    policy = taught(ITSELF, options={"average": 0.0})
+    strange = told(sampled(policy), "a\n")
+    reprompts._warn_once.cache_clear()
+    monkeypatch.setattr(distributed, "all_sum", lambda counts: counts + torch.tensor([1, 1]))
+    for _ in range(2):
+        assert not policy.complete(strange, NEEDS).taught.any()
+    assert caplog.text.count("some re-prompts hold characters") == 1
+    # Nobody can read one, and this rank has none: it ends with the others.
+    monkeypatch.setattr(distributed, "all_sum", lambda counts: torch.tensor([3, 0]))
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: [*own, "holds 'é'"])
+    with pytest.raises(ValueError, match="a re-prompt holds 'é', and so do all others"):
+        policy.complete(told(strange, "a", rows=()), NEEDS)
 
 
 @pytest.mark.parametrize("lora", [None, Lora(r=4, alpha=8)], ids=["whole", "adapters"])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
 
+from tandem import distributed
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import before, pack
-from tandem.types import Rollout
+from tandem.types import Prompt, Rollout
+
+log = logging.getLogger(__name__)
 
 
 def reprompted(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
@@ -19,17 +24,12 @@ def reprompted(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
     text again. Rows are not judged that would have more than `limit` tokens, or whose prompt holds
     characters that the tokenizer does not know.
 
-    Raises ValueError where every prompt holds such.
+    Raises ValueError, on all ranks, where every prompt of all of them holds such.
     """
     given = {row: prompt for row, prompt in enumerate(rollout.reprompts) if prompt is not None}
     encoded = dict(zip(given, chat.encode([*given.values()]), strict=True))
     readable = {row: ids for row, ids in encoded.items() if chat.unknown not in ids}
-    if given and not readable:
-        strange = chat.strange(next(iter(given.values())), chat.unknown)
-        raise ValueError(
-            f"a re-prompt {strange}, and so do all others; set "
-            "algorithm.sampling_strategy.reprompt.template to a text without"
-        )
+    _check_readable([*given.values()], len(readable), chat)
     own, lengths = _own_prompts(rollout.sample), rollout.length.tolist()
     taught = torch.zeros_like(rollout.truncated)
     for row, ids in readable.items():
@@ -37,6 +37,28 @@ def reprompted(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
             own[row], taught[row] = ids, True
     sample = behind(own, rollout.sample, rollout.length, rollout.mask.shape[1])
     return replace(rollout, sample=replace(rollout.sample, for_teacher=sample), taught=taught)
+
+
+def _check_readable(given: Sequence[Prompt], readable: int, chat: Chat) -> None:
+    """Of all ranks, which meet here: one must not end while others wait for it."""
+    counts = distributed.all_sum(torch.tensor([len(given), readable]))
+    everywhere, read = counts.tolist()
+    if everywhere and not read:
+        own = [chat.strange(prompt, chat.unknown) for prompt in given[:1]]
+        raise ValueError(
+            f"a re-prompt {distributed.all_gather_object(own)[0]}, and so do all others; set "
+            "algorithm.sampling_strategy.reprompt.template to a text without"
+        )
+    if read < everywhere and distributed.is_first():
+        _warn_once(
+            "some re-prompts hold characters that the tokenizer does not know; no teacher judges "
+            "their rows, and actor/taught is the share of steps that one does"
+        )
+
+
+@cache
+def _warn_once(said: str) -> None:
+    log.warning(said)
 
 
 def behind(
