@@ -248,8 +248,8 @@ MODELS = sorted(f.stem for f in (CONF / "model").glob("[!_]*.yaml") if of_langua
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_file_names_arguments_of_the_policy(name):
-    shared, own = (OmegaConf.load(CONF / f"model/{file}.yaml") for file in ("_language", name))
-    node = OmegaConf.merge(shared, own).model
+    shared, own = (OmegaConf.load(CONF / f"model/{f}.yaml") for f in ("_language_policy", name))
+    node = OmegaConf.merge(shared, own.get("model", {}))
     target = node.pop("_target_")
     assert target == "tandem.policies.language.policy.LanguagePolicy"
     assert set(node) <= set(inspect.signature(LanguagePolicy).parameters)
