@@ -195,7 +195,8 @@ def _matrix() -> dict[str, dict[str, list[str]]]:
 
 def _where(preset: str) -> str:
     by_model = _matrix()[preset]
-    tokens = by_model["tiny_lm"]
+    texts = {"tiny_lm": "tokens", "tiny_masked": "masked-diffusion text"}
+    trained = [name for model, name in texts.items() if by_model[model]]
     flows = [f"`{name}`" for name in by_model["tiny_flow"]]
-    said = (["tokens"] if tokens else []) + ([f"flows under {', '.join(flows)}"] if flows else [])
-    return f"{' and '.join(said)} ([why not elsewhere](../matrix.md))"
+    said = trained + ([f"flows under {', '.join(flows)}"] if flows else [])
+    return f"{', '.join([*said[:-2], ' and '.join(said[-2:])])} ([why not elsewhere](../matrix.md))"

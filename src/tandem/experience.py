@@ -56,7 +56,9 @@ def select_rows(experience: Experience, rows: Tensor) -> Experience:
     chosen = take(experience, rows)
     rollout, returns = chosen.rollout, chosen.returns
     painted = 0 if rollout.segment is None else rollout.segment.sum(1)  # denoising steps
-    steps = max(int((rollout.length + painted).max()), 1)
+    column = torch.arange(rollout.mask.shape[1], device=rollout.mask.device)
+    trained = (rollout.mask * (column + 1)).amax(1)  # up to the last step that is
+    steps = max(int(torch.maximum(rollout.length + painted, trained).max()), 1)
     if steps >= rollout.mask.shape[1]:
         return chosen
     cut = {name: getattr(rollout, name) for name in ("mask", *PER_STEP)}

@@ -85,7 +85,8 @@ class Rollout:
     prompts: tuple[Prompt, ...]  # the prompt of every row
     mask: Tensor  # [B, T] bool, True where the policy chose the step
     group: Tensor  # [B] int64
-    # [B] int64 steps the policy took, trained or not; of a sample of two segments its tokens
+    # [B] int64 steps the policy took, trained or not; of a sample of two segments its tokens, of a
+    # text that was unmasked those up to its end
     length: Tensor
     truncated: Tensor  # [B] bool: the step limit ended the sample, not the policy
     key: Tensor | None = None  # [B] int64 of the draws that made the row; None: nobody drew

@@ -66,8 +66,10 @@ BESIDE = {
     **{f"algorithm/loss={k}": RANDOM for k in ("flow_dppo", "grpo_guard", "weighted_ppo")},
     "dynamics=ode": BY_ODE,
     "dynamics=masked": MASKED,
-    "algorithm=espo": MASKED,
-    "algorithm=spg": MASKED,
+    **{
+        f"algorithm={name}": MASKED
+        for name in ("coupled_grpo", "diffu_grpo", "espo", "spg", "trace_rl", "wd1")
+    },
     "algorithm/kl=k2_sequence": [*MASKED, "algorithm=espo"],
     "algorithm/loss=spg": [*MASKED, "algorithm=spg"],
     "rollout=unmask": MASKED,

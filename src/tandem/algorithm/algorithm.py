@@ -168,6 +168,7 @@ class Algorithm:
             objective=self.objective,
             timesteps=self.timestep_sampling or BY_ITSELF,
             likelihood=self.likelihood,
+            epochs=self.epochs,
             snapshots=self.ema,
             teachers=self.teachers,
             unread=self.unread,

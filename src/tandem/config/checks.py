@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -16,8 +16,10 @@ from tandem.config.names import ConfigError
 from tandem.config.overrides import TOGETHER
 from tandem.config.plain import iterate_leaves, reads_environment, to_plain
 from tandem.config.remotes import remotes_can_be_asked
-from tandem.contracts import name_of
+from tandem.config.targets import resolve
+from tandem.contracts import name_of, options_of
 from tandem.legality import Case, check
+from tandem.registry import declared
 from tandem.settings.settings import COMPONENTS, Settings
 from tandem.types import PICTURE
 
@@ -60,7 +62,19 @@ def make_case(cfg: DictConfig) -> Case:
         data=components["data"],
         rewards=components["reward"],
         optimizer=components["optimizer"],
+        left_out=dict(_find_left_out(config["choices"])),
     )
+
+
+def _find_left_out(choices: Mapping[str, str]) -> Iterator[tuple[str, Callable]]:
+    """The registered options that were chosen, of groups whose part the model leaves out."""
+    for group, name in choices.items():
+        if "/" not in group:
+            continue
+        if (option := declared.options().get((group, name))) is not None:
+            yield group, resolve(option.node["_target_"], group)
+        elif name in options_of(group):
+            yield group, options_of(group)[name]
 
 
 def _make(call: Call) -> Any:

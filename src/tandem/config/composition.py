@@ -95,7 +95,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         added = [as_argument(value, cfg) for value in values]
         ConfigLoaderImpl._apply_overrides_to_config(added, cfg)
     with open_dict(cfg):
-        cfg.choices = list_choices(made.choices, options)
+        cfg.choices = list_choices(made.choices, options) | dict(_list_left_out(made))
         typed = {value.key_or_group for value in values}
         cfg.replaced = list_replaced_numbers(made.numbers, typed) | {
             "off": list(_list_switched_off(choices, cfg))
@@ -189,6 +189,14 @@ def list_choices(raw: Mapping[str, str | None], options: Menu) -> dict[str, str 
     folder, _, name = (chosen.get("recipe") or "").rpartition("/")
     found = name in options.get(f"recipe/{folder}", ())
     return chosen | {"recipe": chosen["recipe"] if found else None}
+
+
+def _list_left_out(made: Composition) -> Iterator[tuple[str, str]]:
+    """The options, by group, that the model has no place for."""
+    for key in made.deleted:
+        option = made.choices.get(key.replace(".", "/"))
+        if option is not None and OmegaConf.select(made.cfg, key) is None:
+            yield key.replace(".", "/"), option
 
 
 def list_replaced_numbers(numbers: Numbers, typed: Collection[str] = ()) -> dict[str, list[str]]:

@@ -17,6 +17,8 @@ def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
     """Raise where a fact names a number that the component does not take."""
     named = [*(("units", number) for number in facts.get("units", ()))]
     named += [("rising", number) for pair in facts.get("rising", ()) for number in pair]
+    named += [("read_with", number) for number in facts.get("read_with", ())]
+    named += [("read_with", number) for number, _ in facts.get("read_with", {}).values()]
     named += [("named_rewards", number) for number in facts.get("named_rewards", ())]
     named += [("set_size", facts["set_size"])] if facts.get("set_size") is not None else []
     if not named:

@@ -44,8 +44,12 @@ class Facts:
     # a temperature per nat of a sample; "none" is a number that means the same everywhere.
     units: Mapping[str, Unit] = field(default_factory=dict)
     rising: Sequence[tuple[str, str]] = ()  # numbers of which the first must be below the second
+    # Number -> another one and its value, without which it is not read.
+    read_with: Mapping[str, tuple[str, object]] = field(default_factory=dict)
     metrics: Callable | None = None  # (record, *, numbers of the component) -> {name: Metric}
     neutral: bool = False  # it leaves all as it is
+    # An algorithm that chooses it makes no sense of a model that leaves such a part out.
+    essential: bool = False
     # Of losses and advantages: a teacher says what is learnt, and no score.
     taught: bool = False
 
@@ -113,7 +117,7 @@ class Facts:
     # Of flow families: the dimensions of one latent picture; None: they are to be set.
     latent_size: int | None = None
     # Of kernels: they add no noise. Of targets of distillation: they are what a step comes to only
-    # where it has none.
+    # where it has none. Of likelihoods of masked texts: they draw no states of their own.
     noiseless: bool = False
 
     def __post_init__(self) -> None:

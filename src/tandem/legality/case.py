@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Protocol
 
@@ -35,6 +35,8 @@ class Case:
     data: Part
     rewards: Mapping[str, Part]
     optimizer: Part
+    # group -> what was chosen in it, where the model has no such part.
+    left_out: Mapping[str, Callable] = field(default_factory=dict)
 
     @property
     def loss(self) -> Callable:

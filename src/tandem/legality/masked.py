@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tandem.algorithm.algorithm import Algorithm
-from tandem.contracts import facts_of, name_of, parts_of
+from tandem.contracts import (
+    defaults_of,
+    facts_of,
+    name_of,
+    numbers_of,
+    parts_of,
+    unwrap_partial,
+)
 from tandem.evaluation.settings import UnmaskedAnswers
 from tandem.legality.case import Case
 from tandem.record.terminal import line
@@ -21,6 +28,18 @@ def likelihoods_are_of_masked_texts(case: Case) -> Iterator[str]:
         f"{case.option('likelihood')} is of texts that are unmasked, and "
         f"model={case.plan.choices['model']} unmasks none; leave it out"
     )
+
+
+def what_algorithms_go_by_is_there(case: Case) -> Iterator[str]:
+    """An algorithm is not one of a model that leaves out what it goes by."""
+    for group, part in case.left_out.items():
+        if facts_of(part).essential:
+            chosen = case.plan.choices
+            yield (
+                f"algorithm={chosen['algorithm']} goes by {group}={name_of(part)}, and "
+                f"model={chosen['model']} has no {group.replace('/', '.')}; take another "
+                "algorithm, or a model that has it, such as model=tiny_masked"
+            )
 
 
 def samplers_are_of_their_model(case: Case) -> Iterator[str]:
@@ -44,6 +63,19 @@ def dynamics_are_of_their_sampler(case: Case) -> Iterator[str]:
             f"model={case.plan.choices['model']}, whose dynamics are {case.sampling.dynamics}; "
             "leave dynamics=auto"
         )
+
+
+def numbers_of_states_are_read(case: Case) -> Iterator[str]:
+    """A number that only another value of a second one reads is left as it is."""
+    usual = defaults_of(unwrap_partial(case.algorithm.likelihood)[0])
+    given = numbers_of(case.algorithm.likelihood)
+    for number, (other, value) in facts_of(case.algorithm.likelihood).read_with.items():
+        if given[number] != usual[number] and given[other] != value:
+            key = "algorithm.likelihood"
+            yield (
+                f"{key}.{number}={given[number]} makes no sense of {key}.{other}={given[other]}; "
+                f"set {key}.{other}={value}, or {key}.{number}={usual[number]}"
+            )
 
 
 def given_answers_have_no_path(case: Case) -> Iterator[str]:
@@ -103,9 +135,11 @@ def notice(algorithm: Algorithm, settings: Settings, sampling: object) -> str | 
 
 
 RULES = (
+    what_algorithms_go_by_is_there,
     samplers_are_of_their_model,
     likelihoods_are_of_masked_texts,
     dynamics_are_of_their_sampler,
+    numbers_of_states_are_read,
     given_answers_have_no_path,
     positions_are_in_no_order,
     fewer_steps_can_be_taken,

@@ -33,6 +33,7 @@ class Request:
         BY_ITSELF  # algorithm.timestep_sampling: the noise levels of whole pictures
     )
     likelihood: Callable | None = None  # algorithm.likelihood of masked texts; None: their path
+    epochs: int = 1  # passes over the rows of an iteration
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     teachers: Teachers | None = None
     precision: Precision = FULL  # of forward passes

@@ -19,13 +19,13 @@ def sampling(**numbers):
     return MaskedSampling(**{"max_new_tokens": POSITIONS, **numbers})
 
 
-def small_masked(likelihood=path, needs=NOTHING, **options):
+def small_masked(likelihood=path, needs=NOTHING, epochs=2, **options):
     """A policy of two narrow layers; weights that are larger than new ones, so that what stands
     beside a token matters."""
     own = options.pop("sampling", sampling())
     build = partial(tiny_masked, seed=0, hidden_size=32, num_layers=2, head_dim=8)
     policy = MaskedPolicy(**{"build": build, **options})
-    policy.load(Request(sampling=own, needs=needs, likelihood=likelihood))
+    policy.load(Request(sampling=own, needs=needs, likelihood=likelihood, epochs=epochs))
     with torch.no_grad():
         for parameter in policy.network.parameters():
             parameter.mul_(4 if parameter.dim() == 2 else 1)

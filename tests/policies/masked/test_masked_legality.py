@@ -15,6 +15,12 @@ REFUSED = {
     "algorithm=espo algorithm.entropy.coef=0.1": "has no entropy",
     "algorithm=espo rollout.staleness=1": "rollout.staleness=1",
     "algorithm=sft algorithm/likelihood=path": "set algorithm/likelihood=elbo",
+    "algorithm=espo algorithm.likelihood.levels=gauss": "set algorithm.likelihood.masks=counted",
+    "algorithm=spg algorithm.likelihood.weighted=false": "set algorithm.likelihood.masks=coupled",
+    "algorithm=espo algorithm.likelihood.least=0.1": "set algorithm.likelihood.masks=independent",
+    "algorithm=espo algorithm.likelihood.least=0": "must be above 0",
+    "algorithm=coupled_grpo algorithm.likelihood.high=1": "must be above 0, and below 1",
+    "algorithm=grpo algorithm.likelihood.trailing=hidden": "expected 'counted' or 'shown'",
     "model.packing=true": "unknown key 'model.packing'",
     "evaluation.steps=[20]": "evaluation.steps=\\[20\\]: rollout.steps=20",
 }
@@ -32,6 +38,30 @@ def test_what_makes_no_sense_of_masked_text_is_refused(words):
 def test_what_is_of_masked_text_is_refused_of_other_text(words):
     with pytest.raises(ConfigError, match="model=tiny_lm"):
         check(compose([words, "~recipe"]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "levels=gauss masks=counted states=3",
+        "weighted=false masks=coupled",
+        "least=0.1 masks=independent",
+    ],
+)
+def test_numbers_of_a_bound_that_are_read_are_legal(words):
+    own = [f"algorithm.likelihood.{word}" for word in words.split()]
+    check(compose(["model=tiny_masked", "algorithm=espo", "~recipe", *own]))
+
+
+@pytest.mark.parametrize("model", ["tiny_lm", "tiny_flow"])
+@pytest.mark.parametrize("preset", ["diffu_grpo", "coupled_grpo", "trace_rl", "wd1"])
+def test_what_goes_by_states_of_masks_is_refused_where_there_are_none(model, preset):
+    with pytest.raises(ConfigError, match=f"algorithm={preset} goes by .*{model} has no"):
+        check(compose([f"model={model}", f"algorithm={preset}", "~recipe"]))
+
+
+def test_a_bound_is_log_p_itself_of_other_texts():
+    check(compose(["model=tiny_lm", "algorithm=sft", "~recipe"]))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from policies.masked.small_masked import NOTHING, POSITIONS, asked, sampling, sm
 from policies.small_language import questions
 from torch.testing import assert_close
 
+from tandem.advantages.shaping import overlong
+from tandem.experience import Experience, select_rows
 from tandem.policies.masked.states import coupled_tokens, elbo, merged_path, one_step, path
-from tandem.types import concat, take
+from tandem.types import Scores, concat, take
 
 ORDERS = ("random", "confidence", "entropy", "margin")
 OWN_STATES = [elbo, partial(elbo, masks="independent", states=3), one_step, coupled_tokens]
@@ -80,6 +82,24 @@ def test_what_is_behind_the_end_is_counted_or_not():
     assert torch.equal(rollout.mask.sum(1), rollout.length)
     counted = asked(small_masked(partial(path, trailing="counted")), size=16)
     assert counted.mask.all() and counted.outputs == rollout.outputs
+    assert torch.equal(counted.length, rollout.length) and (counted.length < POSITIONS).any()
+
+
+def test_the_length_of_an_answer_is_its_own_where_all_positions_are_trained():
+    rollout = asked(small_masked(partial(path, trailing="counted")), size=16)
+    scores = Scores(total=torch.zeros(32), parts={}, scored=torch.ones(32, dtype=torch.bool))
+    shaped, _ = overlong(scores, rollout, limit=POSITIONS, buffer=POSITIONS)
+    assert_close(shaped.total, -rollout.length / POSITIONS)
+
+
+def test_rows_of_short_answers_keep_every_position_that_is_trained():
+    rollout = asked(small_masked(partial(path, trailing="counted")), size=16)
+    zeros = torch.zeros(32)
+    scores = Scores(total=zeros, parts={}, scored=zeros == 0)
+    own = Experience(rollout=rollout, scores=scores, advantages=zeros[:, None].expand(32, 6))
+    short = rollout.length.argmin()[None]
+    assert rollout.length[short] < POSITIONS
+    assert select_rows(own, short).rollout.mask.shape == (1, POSITIONS)
 
 
 @pytest.mark.parametrize("likelihood", [path, *OWN_STATES])
@@ -124,6 +144,32 @@ def test_the_old_policy_of_an_epoch_is_that_of_the_iteration():
     assert torch.equal(again.old_logp, before)
     assert all(torch.equal(x, live[name]) for name, x in policy.weights().items())
     assert (policy.logp(again) - before).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "epochs", "kept"),
+    [(elbo, 2, True), (elbo, 1, False), (path, 2, False), (merged_path, 2, False)],
+)
+def test_weights_are_kept_only_for_the_noise_of_another_epoch(likelihood, epochs, kept):
+    needs = frozenset({"old_logp"})
+    policy = small_masked(likelihood, needs=needs, epochs=epochs)
+    policy.complete(asked(policy), needs)
+    assert bool(policy.sampled) == kept
+
+
+def test_a_merged_path_is_asked_once_for_all_epochs():
+    policy = small_masked(merged_path, needs=frozenset({"old_logp"}))
+    filled = policy.complete(asked(policy), frozenset({"old_logp"}))
+    assert policy.resample_noise(filled, 1) is filled
+
+
+def test_new_noise_moves_no_weight_where_nobody_asks_the_old_policy(monkeypatch):
+    policy = small_masked(elbo, needs=frozenset({"ref_logp"}))
+    monkeypatch.setattr(policy, "put", pytest.fail)
+    nothing = asked(policy)
+    assert not torch.equal(policy.resample_noise(nothing, 1).sample.key, nothing.sample.key)
+    filled = policy.complete(nothing, frozenset({"ref_logp"}))
+    assert (policy.resample_noise(filled, 1).ref_logp - filled.ref_logp).abs().max() > 1e-3
 
 
 def test_a_merged_path_is_the_path_where_each_step_stands_alone():

@@ -15,17 +15,17 @@ from tandem.policies.masked.orders import (
 )
 from tandem.policies.masked.records import HiddenRows, States
 from tandem.policies.masked.states import (
-    at_nodes,
-    counted,
     counts_of,
-    coupled,
     coupled_tokens,
     elbo,
     gauss_levels,
-    independent,
+    hide_at_nodes,
+    hide_count,
+    hide_independently,
+    hide_with_complement,
     merge_steps,
     path,
-    stratified,
+    spread_levels,
 )
 
 close = partial(assert_close, atol=1e-6, rtol=0)
@@ -94,8 +94,13 @@ def axis_logits(of):
 @pytest.mark.parametrize(
     ("case", "field", "masks", "levels"),
     [
-        ("masked_elbo_tight", "elbo_by_enumeration", counted, [0.0, 0.25, 0.5, 0.75]),
-        ("coupled_unbiased_tight", "mean_by_enumeration", coupled, [0.0, 0.2, 0.4, 0.6, 0.8]),
+        ("masked_elbo_tight", "elbo_by_enumeration", hide_count, [0.0, 0.25, 0.5, 0.75]),
+        (
+            "coupled_unbiased_tight",
+            "mean_by_enumeration",
+            hide_with_complement,
+            [0.0, 0.2, 0.4, 0.6, 0.8],
+        ),
     ],
 )
 def test_over_all_masks_a_model_that_ignores_its_state_gives_log_p(
@@ -112,7 +117,7 @@ def test_levels_and_counts_are_stratified_as_published(axis):
     free = torch.ones(rows, 1, dtype=torch.bool)
     least = axis("stratified_levels/least")
     noise = torch.zeros(rows, 1, 1, dtype=torch.float64)
-    _, weight = independent(free, noise, base[:, None], torch.ones(rows, 1), float(least))
+    _, weight = hide_independently(free, noise, base[:, None], torch.ones(rows, 1), float(least))
     close(1 / weight[:, 0, 0], axis("stratified_levels/levels"))
     case = "stratified_counts"
     number, most, start = (int(axis(f"{case}/{name}")) for name in ("rows", "length", "start"))
@@ -122,9 +127,9 @@ def test_levels_and_counts_are_stratified_as_published(axis):
 
 def test_levels_of_a_group_lie_in_even_parts_whatever_rows_are_beside():
     rows = rows_of(torch.ones(6, LENGTH, dtype=torch.bool))
-    levels = stratified(rows, 2)
+    levels = spread_levels(rows, 2)
     assert sorted((levels * 12).floor().flatten().tolist()) == list(range(12))
-    alone = stratified(rows_of(rows.free[:1]), 2)
+    alone = spread_levels(rows_of(rows.free[:1]), 2)
     assert_close(levels[:1], alone)
 
 
@@ -135,12 +140,23 @@ def test_nodes_are_those_of_gauss_and_legendre(axis, points):
     close(weights, axis(f"sdmc_gauss_{points}/weights"))
 
 
-def test_a_node_hides_a_fixed_count_and_weighs_by_its_level():
+def test_a_node_hides_a_fixed_count_and_weighs_by_the_share_of_it():
     free = torch.ones(1, 10, dtype=torch.bool)
     levels, weights = gauss_levels(2)
-    hidden, weight = at_nodes(free, torch.rand(1, 2, 10), levels, weights)
+    hidden, weight = hide_at_nodes(free, torch.rand(1, 2, 10), levels, weights)
     assert hidden.sum(-1).tolist() == [[2, 8]]
-    assert_close(weight.amax(-1)[0], weights / levels)
+    assert_close(weight.amax(-1)[0], weights / torch.tensor([0.2, 0.8]))
+    levels = torch.tensor([0.2, 0.8], dtype=torch.float64)
+    _, whole = hide_at_nodes(free, torch.rand(1, 2, 10), levels, weights)
+    assert_close(whole.amax(-1)[0], weights / levels)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 9])
+@pytest.mark.parametrize("points", [1, 2, 3])
+def test_positions_weigh_1_each_over_the_nodes_however_short_the_answer(length, points):
+    free = torch.ones(1, length, dtype=torch.bool)
+    _, weight = hide_at_nodes(free, torch.rand(1, points, length), *gauss_levels(points))
+    assert_close(weight.sum(), torch.tensor(float(length), dtype=torch.float64))
 
 
 def test_a_mask_and_its_complement_are_the_reference_ones(axis):
@@ -149,7 +165,7 @@ def test_a_mask_and_its_complement_are_the_reference_ones(axis):
     noise = torch.where(mask, 0.1, 0.9)[None, None].double()
     level = torch.tensor([[0.4]])  # two of four, among the counts 0 to 4
     free = torch.ones(1, LENGTH, dtype=torch.bool)
-    hidden, weight = coupled(free, noise, level, torch.tensor([[LENGTH]]), None)
+    hidden, weight = hide_with_complement(free, noise, level, torch.tensor([[LENGTH]]), None)
     assert hidden[0, 1].tolist() == axis(f"{case}/complement", torch.bool).tolist()
     both = torch.stack([axis(f"{case}/logits_{x}") for x in ("mask", "complement")])
     logp = logp_of(both, axis(f"{case}/answer_ids", torch.int64))

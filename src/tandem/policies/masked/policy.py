@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -97,7 +97,9 @@ class MaskedPolicy(LanguagePolicy):
     def load(self, request: Request) -> None:
         """Weights and tokenizer, and a frozen copy only if a reference is needed."""
         self.states_of = likelihood_of(request)
-        self.replays = facts_of(self.states_of).replays
+        facts = facts_of(self.states_of)
+        self.replays, self.draws = facts.replays, not (facts.replays or facts.noiseless)
+        self.epochs = request.epochs
         self.trailing = numbers_of(self.states_of).get("trailing", "shown")
         super().load(request)
 
@@ -246,7 +248,7 @@ class MaskedPolicy(LanguagePolicy):
             prompts=tuple(prompts),
             mask=before(taken, width),
             group=group,
-            length=taken,
+            length=length,
             truncated=~ended,
         )
 
@@ -270,9 +272,9 @@ class MaskedPolicy(LanguagePolicy):
     # Noise of the evidence.
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the values that are read and were not given. Where there may be another epoch, keep
-        the weights, which will be asked at its noise."""
-        if "old_logp" in needs and not self.replays:
+        """Fill the values that are read and were not given. Where another epoch comes, keep the
+        weights, which will be asked at its noise."""
+        if "old_logp" in needs and self.draws and self.epochs > 1:
             self.sampled = {name: x.detach().clone() for name, x in self.sampled_weights().items()}
         return super().complete(rollout, needs)
 
@@ -280,19 +282,22 @@ class MaskedPolicy(LanguagePolicy):
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
         """New states for another pass over the rows, and what the old policy and the reference say
         there. The steps of the sampler are what they were."""
-        if self.replays:
+        if not self.draws:
             return rollout
         sample = rollout.sample
         again = {n: rng.further(getattr(sample, n), epoch) for n in ("key", "stratum")}
         rollout = replace(rollout, sample=replace(sample, **again))
         asked = {n for n in ("old_logp", "ref_logp") if getattr(rollout, n) is not None}
+        if not asked:
+            return rollout
         renewed = replace(rollout, **dict.fromkeys(asked))
-        with self.as_sampled():
+        with self.as_sampled() if "old_logp" in asked else nullcontext():
             return super().complete(renewed, frozenset(asked))
 
     @contextmanager
     def as_sampled(self) -> Iterator[None]:
         """With the weights that this iteration began with in place of the live ones."""
+        assert self.sampled, "load() was not told of another epoch"
         live = {name: x.detach().clone() for name, x in self.sampled_weights().items()}
         self.put(self.sampled)
         try:

@@ -19,22 +19,25 @@ from tandem.contracts import above, between, fraction, positive, register_answer
 from tandem.policies.masked.records import HiddenRows, States, Trailing
 
 Masks = Literal["independent", "counted", "coupled"]
+OfSteps = Literal["counted", "shown"]  # of `Trailing`: what the sampler saw is not hidden
+positive_share = between(0, 1, open_low=True)
+inner_share = between(0, 1, open_low=True, open_high=True)
 
 
 # The step that wrote each token, replayed exactly
 @register_answer_likelihood(reads={"when"}, replays=True)
-def path(rows: HiddenRows, *, trailing: Trailing = "shown") -> States:
+def path(rows: HiddenRows, *, trailing: OfSteps = "shown") -> States:
     """ℓ_i at the very state whose step wrote position i: log p of what the sampler did."""
-    return states_of(rows, rows.when)
+    return replay_states(rows, rows.when)
 
 
 # Successive steps in one pass, each token from the state that the first of them began with
-@register_answer_likelihood(reads={"when"})
+@register_answer_likelihood(reads={"when"}, noiseless=True, essential=True)
 def merged_path(
-    rows: HiddenRows, *, shrink: Annotated[int, positive] = 8, trailing: Trailing = "shown"
+    rows: HiddenRows, *, shrink: Annotated[int, positive] = 8, trailing: OfSteps = "shown"
 ) -> States:
     """`shrink` steps that follow one another are one pass (TraceRL, arXiv:2509.06949)."""
-    return states_of(rows, merge_steps(rows.when, shrink))
+    return replay_states(rows, merge_steps(rows.when, shrink))
 
 
 def merge_steps(when: Tensor, shrink: int) -> Tensor:
@@ -49,7 +52,7 @@ def merge_steps(when: Tensor, shrink: int) -> Tensor:
     return torch.where(together, when[:, None, :], when.max() + 1).amin(-1)
 
 
-def states_of(rows: HiddenRows, read: Tensor) -> States:
+def replay_states(rows: HiddenRows, read: Tensor) -> States:
     """A state for every step of a row that something is read at; `read` [B, L]: which step."""
     width = int(read.max()) + 1
     row, position = rows.free.nonzero(as_tuple=True)
@@ -60,15 +63,22 @@ def states_of(rows: HiddenRows, read: Tensor) -> States:
 
 
 # A bound on log p of the whole answer, split over its positions, at states of its own
-@register_answer_likelihood
+@register_answer_likelihood(
+    read_with={
+        "levels": ("masks", "counted"),
+        "weighted": ("masks", "coupled"),
+        "least": ("masks", "independent"),
+    }
+)
 def elbo(
     rows: HiddenRows,
     *,
     masks: Masks = "coupled",  # coupled: each with its complement, in a second pass
     states: Annotated[int, positive] = 1,  # levels of a row, each with one mask
-    levels: Literal["stratified", "gauss"] = "stratified",  # gauss: fixed, and weighed
+    levels: Literal["stratified", "gauss"] = "stratified",  # gauss: fixed, of counted masks
     weighted: bool = True,  # false: the mean of what the states say of a token; coupled alone
-    least: Annotated[float, fraction] | None = None,  # level of independent masks; None: 1 / L
+    least: Annotated[float, positive_share]
+    | None = None,  # level of independent masks; None: 1 / L
     trailing: Trailing = "hidden",
     p_mask_prompt: Annotated[float, fraction] = 0.0,  # tokens of the prompt that are hidden
     beta: Annotated[float, above(0)] = 1.5,  # of the upper bound, for losses that read it
@@ -81,17 +91,17 @@ def elbo(
     size = rows.free.sum(1)[:, None]  # [B, 1] the L that may be hidden
     noise = rng.uniform(rng.key(rows.key, "masks"), (states, rows.free.shape[1]))
     if levels == "gauss":
-        hidden, weight = at_nodes(rows.free, noise, *gauss_levels(states, noise.device))
+        hidden, weight = hide_at_nodes(rows.free, noise, *gauss_levels(states, noise.device))
     else:
-        level = stratified(rows, states)
+        level = spread_levels(rows, states)
         hidden, weight = MASKS[masks](rows.free, noise, level, size, least)
     if not weighted:
         weight = 2.0 * hidden / hidden.shape[1]
-    return drawn(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
+    return make_states(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
 
 
 # All of the answer hidden, in one pass (diffu-GRPO)
-@register_answer_likelihood
+@register_answer_likelihood(essential=True)
 def one_step(
     rows: HiddenRows,
     *,
@@ -101,16 +111,16 @@ def one_step(
     """ℓ_i where nothing of the answer is seen: a value of tokens, arXiv:2504.12216."""
     hidden = rows.free[:, None]
     weight = hidden.double()
-    return drawn(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
+    return make_states(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
 
 
 # A mask with its complement, and all hidden, in three passes (coupled-GRPO)
-@register_answer_likelihood
+@register_answer_likelihood(essential=True)
 def coupled_tokens(
     rows: HiddenRows,
     *,
-    low: Annotated[float, between(0, 1)] = 0.2,
-    high: Annotated[float, between(0, 1)] = 0.8,
+    low: Annotated[float, inner_share] = 0.2,
+    high: Annotated[float, inner_share] = 0.8,
     trailing: Trailing = "hidden",
     p_mask_prompt: Annotated[float, fraction] = 0.0,
 ) -> States:
@@ -122,10 +132,10 @@ def coupled_tokens(
     hidden = torch.stack([rows.free, mask, rows.free & ~mask], 1)
     ones = torch.ones_like(level)
     weight = hidden / torch.stack([ones, level, 1 - level], 1) / 2
-    return drawn(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
+    return make_states(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
 
 
-def stratified(rows: HiddenRows, states: int) -> Tensor:
+def spread_levels(rows: HiddenRows, states: int) -> Tensor:
     """Levels in [0, 1), evenly spread over the states of a row and the rows of a stratum, [B, N].
 
     They are a function of the stratum and the row's place in it, never of the rows beside it in a
@@ -141,7 +151,7 @@ def counts_of(level: Tensor, most: Tensor | int) -> Tensor:
     return (level * (most + 1)).round().remainder(most + 1).long()
 
 
-def independent(
+def hide_independently(
     free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
 ) -> tuple[Tensor, Tensor]:
     """Each position by itself, with the probability of the level; w = 1 / t."""
@@ -151,7 +161,7 @@ def independent(
     return hidden, hidden / level / noise.shape[1]
 
 
-def counted(
+def hide_count(
     free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
 ) -> tuple[Tensor, Tensor]:
     """A count of 1 to L of the positions; w = L / n."""
@@ -160,7 +170,7 @@ def counted(
     return hidden, hidden * (size / count)[..., None] / noise.shape[1]
 
 
-def coupled(
+def hide_with_complement(
     free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
 ) -> tuple[Tensor, Tensor]:
     """A count of 0 to L of the positions, and the others; w = (L + 1) / 2n."""
@@ -171,7 +181,11 @@ def coupled(
     return hidden, hidden * share[..., None] / 2 / noise.shape[1]
 
 
-MASKS = {"independent": independent, "counted": counted, "coupled": coupled}
+MASKS = {
+    "independent": hide_independently,
+    "counted": hide_count,
+    "coupled": hide_with_complement,
+}
 
 
 def gauss_levels(states: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
@@ -180,12 +194,15 @@ def gauss_levels(states: int, device: torch.device | str = "cpu") -> tuple[Tenso
     return tuple(torch.tensor(x, device=device) for x in ((nodes + 1) / 2, weights / 2))
 
 
-def at_nodes(free: Tensor, noise: Tensor, level: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A fixed count round(t L) >= 1 of the positions at each level t; w / t."""
+def hide_at_nodes(
+    free: Tensor, noise: Tensor, level: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A fixed count round(t L) >= 1 of the positions at each level t; w L / n, which is w / t
+    where t L is whole, and w in all of every position."""
     size = free.sum(1)[:, None]
     count = (level * size).round().clamp(min=1).long()
     hidden = lowest_of(noise, free, count)
-    return hidden, hidden * (weight / level)[:, None]
+    return hidden, hidden * (weight * size / count)[..., None]
 
 
 def lowest_of(noise: Tensor, free: Tensor, count: Tensor) -> Tensor:
@@ -194,7 +211,7 @@ def lowest_of(noise: Tensor, free: Tensor, count: Tensor) -> Tensor:
     return free[:, None] & (order < count[..., None])
 
 
-def drawn(
+def make_states(
     rows: HiddenRows, hidden: Tensor, weight: Tensor, *, trailing: Trailing, p_mask_prompt: float
 ) -> States:
     """The states of all rows that are worth a pass. `hidden`, `weight`: [B, N, L]."""
