@@ -14,7 +14,8 @@ import tandem
 ROOT = Path(__file__).parents[2]
 IN_VARIABLE, IN_URL = "canary1x7f3a90", "canary2x7f3a90"
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("unpainted")]
+# Sweeps and W&B's files are in the gate apart: tests/sweep, test_wandb_mirror.py.
+pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.usefixtures("unpainted")]
 
 
 QUICK = (

@@ -56,8 +56,6 @@ def test_the_bound_is_the_reference_one_in_both_forms(axis):
     logp = logp_of(axis(f"{case}/logits_per_state"), axis(f"{case}/answer_ids", torch.int64))
     close(logp, axis(f"{case}/logp_of_answer"))
     close((logp * masks).sum(1), axis(f"{case}/sum_of_masked"))
-    nll = torch.stack([-one[mask].mean() for one, mask in zip(logp, masks, strict=True)])
-    assert nll.isfinite().all()
     for form, weight in (
         ("bernoulli", 1 / axis(f"{case}/levels")),
         ("count", LENGTH / masks.sum(1)),
@@ -70,6 +68,7 @@ def test_the_bound_is_the_reference_one_in_both_forms(axis):
         values = states.values(logp, 1)[0]
         close(values, axis(f"{case}/per_token_{form}"))
         close(values.sum(), axis(f"{case}/elbo_{form}"))
+    close(-values.mean(), axis(f"{case}/mean_nll_per_token"))
 
 
 def enumerate_masks(masks, levels, *, of):
