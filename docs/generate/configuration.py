@@ -216,7 +216,8 @@ def _code(text: str) -> str:
         return ""
     if text in (REQUIRED, "…"):
         return f"*{text}*"
-    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
+    plain = html.escape(text, quote=False)
+    return f"<code>{plain.replace('|', '&#124;').replace('$', '&#36;')}</code>"  # no formula
 
 
 def _plain(text: str) -> str:
