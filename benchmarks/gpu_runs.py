@@ -16,8 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config import build, check, configuration
 from tandem.launch.assembly import assemble
 from tandem.launch.devices import trainer_for
-from tandem.launch.memory_estimate import work_of
-from tandem.policies.memory.estimate import footprint
+from tandem.launch.memory_estimate import footprint, work_of
 from tandem.settings.settings import Settings
 from tandem.training.module import PostTraining
 

@@ -10,8 +10,8 @@ from two_ranks import on_two_ranks
 
 from tandem.config import build, check
 from tandem.launch.memory_estimate import on_a_rank, table, work_of
-from tandem.policies.memory.estimate import footprint
 from tandem.policies.memory.fsdp import pieces_of
+from tandem.policies.memory.language_estimate import footprint
 
 REFERENCE = frozenset({"ref_logp"})
 WIDE = {"hidden": 256, "layers": 6}

@@ -16,7 +16,8 @@ from tandem.config import ConfigError, build, check, compose
 from tandem.launch.memory_estimate import on_a_rank, state_of, work_of
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
-from tandem.policies.memory.estimate import Part, footprint
+from tandem.policies.memory.estimate import Part
+from tandem.policies.memory.language_estimate import footprint
 
 NOTHING = frozenset()
 SHARE = 0.15  # that an estimate may be off by

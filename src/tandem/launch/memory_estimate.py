@@ -15,8 +15,7 @@ from tandem.policies.base import Policy
 from tandem.policies.chain.policy import ChainPolicy
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.memory import estimate as estimate_of_tokens
-from tandem.policies.memory import flow_estimate as estimate_of_pictures
+from tandem.policies.memory import flow_estimate, language_estimate
 from tandem.policies.memory.estimate import Part, Workload
 from tandem.policies.request import Request
 from tandem.settings.settings import Settings
@@ -52,8 +51,8 @@ def footprint(policy: Policy, request: Request, work: Workload) -> list[Part]:
     )
 
 
-footprint.register(LanguagePolicy)(estimate_of_tokens.footprint)
-footprint.register(FlowPolicy)(estimate_of_pictures.footprint)
+footprint.register(LanguagePolicy)(language_estimate.footprint)
+footprint.register(FlowPolicy)(flow_estimate.footprint)
 
 
 @footprint.register

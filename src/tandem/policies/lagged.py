@@ -13,6 +13,18 @@ from tandem import distributed
 Weights = Mapping[str, Tensor]
 
 
+def copied(live: Weights) -> Weights:
+    """What the tensors hold now. Of any shape [...]."""
+    return {name: x.detach().clone() for name, x in live.items()}
+
+
+@torch.no_grad()
+def put(live: Weights, kept: Weights) -> None:
+    """Let the tensors hold what a copy holds. Of any shape [...]."""
+    for name, x in live.items():
+        x.copy_(kept[name])
+
+
 class LaggedWeights:
     """Copies of what is sampled from, one of each of the last staleness + 1 iterations.
 
@@ -33,25 +45,19 @@ class LaggedWeights:
             yield 0
             return
         if iteration not in self.versions:
-            copies = {name: x.detach().clone() for name, x in self.live().items()}
-            self.versions[iteration] = copies
+            self.versions[iteration] = copied(self.live())
         self.forget(iteration)
         version = min(self.versions)
         try:
-            self._put(version)
+            put(self.live(), self.versions[version])
             yield iteration - version
         finally:
-            self._put(iteration)
+            put(self.live(), self.versions[iteration])
 
     def forget(self, iteration: int) -> None:
         """Keep what is needed from this iteration on."""
         oldest = iteration - self.staleness
         self.versions = {v: kept for v, kept in self.versions.items() if v >= oldest}
-
-    @torch.no_grad()
-    def _put(self, version: int) -> None:
-        for name, live in self.live().items():
-            live.copy_(self.versions[version][name])
 
     def state(self) -> dict[str, Tensor]:
         """lagged/VERSION/NAME -> tensor. Of any shape [...]."""

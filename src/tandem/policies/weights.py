@@ -11,17 +11,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tandem import distributed
+from tandem.types import Evidence, concat, take
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Answer = TypeVar("Answer")
+Rows = TypeVar("Rows", contravariant=True)
 WIDE = (torch.float32, torch.float64)
 
 
@@ -159,6 +161,38 @@ def all_gathered(*several: Replicated) -> Iterator[None]:
         for weights in several:
             stack.enter_context(weights.gathered())
         yield
+
+
+class Scorer(Protocol[Rows]):
+    """What gives the values of the taken tokens of a sample's rows."""
+
+    weights: Replicated
+
+    def __call__(self, sample: Rows, mask: Tensor, needs: frozenset[str]) -> Evidence:
+        """mask: [B, T]."""
+
+
+def score_in_parts(
+    scorer: Scorer[Rows],
+    parts: Sequence[Tensor],
+    sample: Rows,
+    mask: Tensor,
+    needs: frozenset[str],
+) -> Evidence:
+    """The values of all rows, a part at a time. mask: [B, T]; parts: the rows of each, [n].
+
+    Ranks gather weights together: one with fewer parts than another makes idle passes.
+    """
+    own = max(len(parts), 1)
+    idle = scorer.weights.passes(own) - own if scorer.weights.paced else 0
+    if own == 1:
+        evidence = scorer(sample, mask, needs)
+    else:
+        said = [scorer(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
+        evidence = take(concat(said), torch.cat(list(parts)).argsort())
+    for _ in range(idle):
+        scorer(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
+    return evidence
 
 
 class _Together(nn.Module):

@@ -28,8 +28,8 @@ from tandem.policies.language.pretrained import (
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import Layout, padded
 from tandem.policies.language.sampling import entropy_of, widened
-from tandem.policies.weights import Precision, Replicated
-from tandem.types import Evidence, concat, take
+from tandem.policies.weights import Precision, Replicated, score_in_parts
+from tandem.types import Evidence, take
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -226,17 +226,7 @@ class TokenLogProbComputer:
         """The same without gradient, a few rows at a time. `mask`: [B, T]."""
         budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
         parts = budget.cut(TokenIndex.of(sample, mask).read(len(mask)).clamp(min=1))
-        own = max(len(parts), 1)
-        # Ranks gather weights together: one with fewer parts makes idle ones.
-        idle = self.weights.passes(own) - own if self.weights.paced else 0
-        if own == 1:
-            evidence = self(sample, mask, needs)
-        else:
-            said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
-            evidence = take(concat(said), torch.cat(parts).argsort())
-        for _ in range(idle):
-            self(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
-        return evidence
+        return score_in_parts(self, parts, sample, mask, needs)
 
 
 # What else can be read off the distribution of a step: (logp [N, V], logp of the token [N]) -> [N].

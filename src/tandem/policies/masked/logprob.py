@@ -15,8 +15,8 @@ from tandem.policies.language.logprob import ChunkLimits, TokenIndex, Trunk, tok
 from tandem.policies.language.pretrained import Numerics, logits_are_head_of_trunk
 from tandem.policies.language.rows import Layout
 from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample, States
-from tandem.policies.weights import Precision, Replicated
-from tandem.types import Evidence, concat, take
+from tandem.policies.weights import Precision, Replicated, score_in_parts
+from tandem.types import Evidence, take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +122,7 @@ class MaskedLogProbComputer(MaskedModel):
     ) -> Evidence:
         """The same without gradient, a few rows at a time. `mask`: [B, T]."""
         parts = Budget(max_tokens=self.memory.tokens).cut(self.cost(sample, mask))
-        own = max(len(parts), 1)
-        idle_passes = self.weights.passes(own) - own if self.weights.paced else 0
-        if own == 1:
-            evidence = self(sample, mask, needs)
-        else:
-            said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
-            evidence = take(concat(said), torch.cat(parts).argsort())
-        for _ in range(idle_passes):
-            self(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
-        return evidence
+        return score_in_parts(self, parts, sample, mask, needs)
 
     def cost(self, sample: MaskedSample, mask: Tensor) -> Tensor:
         """Tokens that the passes of each row read, [B] int64."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tandem import distributed, rng
 from tandem.contracts import facts_of, numbers_of
 from tandem.hub import locate
+from tandem.policies.lagged import Weights, copied, put
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.pretrained import Build, Pretrained
 from tandem.policies.language.records import Description, RowPasses
@@ -86,7 +87,7 @@ class MaskedPolicy(LanguagePolicy):
             token_budget=token_budget,
         )
         self.mask_token_id, self.shift_logits = mask_token_id, shift_logits
-        self.sampled: dict[str, Tensor] = {}  # the weights that an iteration began with
+        self.sampled: Weights = {}  # the weights that an iteration began with
 
     def describe(self, request: Request) -> Description:
         likelihood = likelihood_of(request)
@@ -275,7 +276,7 @@ class MaskedPolicy(LanguagePolicy):
         """Fill the values that are read and were not given. Where another epoch comes, keep the
         weights, which will be asked at its noise."""
         if "old_logp" in needs and self.draws and self.epochs > 1:
-            self.sampled = {name: x.detach().clone() for name, x in self.sampled_weights().items()}
+            self.sampled = copied(self.sampled_weights())
         return super().complete(rollout, needs)
 
     @torch.no_grad()
@@ -298,19 +299,12 @@ class MaskedPolicy(LanguagePolicy):
     def as_sampled(self) -> Iterator[None]:
         """With the weights that this iteration began with in place of the live ones."""
         assert self.sampled, "load() was not told of another epoch"
-        live = {name: x.detach().clone() for name, x in self.sampled_weights().items()}
-        self.put(self.sampled)
+        live = copied(self.sampled_weights())
+        put(self.sampled_weights(), self.sampled)
         try:
             yield
         finally:
-            self.put(live)
-
-    @torch.no_grad()
-    def put(self, weights: dict[str, Tensor]) -> None:
-        """Copy into what learns. Of any shape [...]."""
-        for name, live in self.sampled_weights().items():
-            if name in weights:
-                live.copy_(weights[name])
+            put(self.sampled_weights(), live)
 
     def admit_answered(
         self, examples: Sequence[Prompt]

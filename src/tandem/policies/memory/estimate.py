@@ -1,24 +1,18 @@
-"""The memory estimate of a language policy, part by part, before any weight is there."""
+"""Parts of the memory of a run, before any weight is there, that every policy has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tandem.policies.memory.fsdp import pieces_of
-from tandem.policies.memory.meta_model import MetaModel, Pass
-
-if TYPE_CHECKING:
-    from tandem.policies.language.policy import LanguagePolicy
-    from tandem.policies.memory.meta_flow import MetaFlow
-    from tandem.policies.request import Request
+from tandem.policies.memory.outline import Outline
 
 Phase = Literal["always", "encoding", "sampling", "update"]
-DRAWS = 4  # times the logits: those themselves, log-probabilities, probabilities, noise
 FLOAT32 = 4  # bytes
 ADAPTERS = "set model.lora={r: 32, alpha: 64}"
 
@@ -49,20 +43,7 @@ class Workload:
     shards: bool = False  # each of several ranks has a part of every weight
 
 
-def footprint(policy: LanguagePolicy, request: Request, work: Workload) -> list[Part]:
-    """Every part that counts. A configuration is read, and no weight."""
-    outline = MetaModel(policy, request)
-    return [
-        *of_weights(outline),
-        *of_older_weights(outline),
-        *of_learning(outline, work),
-        *(of_gathering(outline) if work.shards else ()),
-        *of_sampling(outline, work),
-        *of_update(outline, work),
-    ]
-
-
-def of_weights(outline: MetaModel | MetaFlow) -> list[Part]:
+def of_weights(outline: Outline) -> list[Part]:
     """What the weights take, and adapters if there are any."""
     size, says = size_of([*outline.base, *outline.model.buffers()]), counted(outline.base)
     weights = Part(
@@ -85,7 +66,7 @@ def of_weights(outline: MetaModel | MetaFlow) -> list[Part]:
     return [*parts, *of_teachers(outline)]
 
 
-def of_teachers(outline: MetaModel | MetaFlow) -> list[Part]:
+def of_teachers(outline: Outline) -> list[Part]:
     """Every device has them whole. One that is the policy itself is a copy of what is trained, and
     beside a narrow one its average in float32."""
     parts, own = [], [p for network in outline.teachers for p in network.parameters()]
@@ -101,7 +82,7 @@ def of_teachers(outline: MetaModel | MetaFlow) -> list[Part]:
     return parts
 
 
-def of_older_weights(outline: MetaModel | MetaFlow) -> list[Part]:
+def of_older_weights(outline: Outline) -> list[Part]:
     """What samples of a run that lags come from."""
     sampling = outline.sampling
     own = sampling.engine is None or sampling.engine.shares_weights
@@ -112,14 +93,14 @@ def of_older_weights(outline: MetaModel | MetaFlow) -> list[Part]:
     return [_held("lagged", count * size, says, "lower rollout.staleness")]
 
 
-def narrower(outline: MetaModel | MetaFlow) -> str:
+def narrower(outline: Outline) -> str:
     """Which option would make the weights smaller."""
     if outline.numerics.dtype == "bfloat16":
         return "choose a smaller one: model=..."
     return "set model.dtype=bfloat16 with model.lora, or choose a smaller one: model=..."
 
 
-def of_gathering(outline: MetaModel | MetaFlow) -> list[Part]:
+def of_gathering(outline: Outline) -> list[Part]:
     """Whole weights beside a rank's part of them."""
     pieces = pieces_of(outline.networks)
     reference = size_of(outline.base) if outline.has_reference else 0
@@ -141,7 +122,7 @@ def of_gathering(outline: MetaModel | MetaFlow) -> list[Part]:
     ]
 
 
-def of_learning(outline: MetaModel | MetaFlow, work: Workload) -> list[Part]:
+def of_learning(outline: Outline, work: Workload) -> list[Part]:
     """What is there for every trained weight."""
     trained = outline.trained
     state = sum(p.numel() * work.state(p.dtype) for p in trained)
@@ -161,26 +142,7 @@ def of_learning(outline: MetaModel | MetaFlow, work: Workload) -> list[Part]:
     ]
 
 
-def of_update(outline: MetaModel, work: Workload) -> list[Part]:
-    """A micro-batch, forward and backward."""
-    again = outline.numerics.gradient_checkpointing
-    lower = "lower max_tokens_per_microbatch" if work.rows is None else "lower micro_batch_size"
-    casts = of_casts(outline)
-    if work.narrow:  # what autocast computes in, as it has no meta device
-        outline.narrow()
-    forward = pass_of(outline, work)
-    part = Part(
-        name="activations",
-        size=outline.peak_of(forward),
-        says=f"{forward.rows} x {forward.width} tokens forward and backward"
-        + (", recomputed" if again else ""),
-        lower=lower if again else "set model.gradient_checkpointing=true",
-        phase="update",
-    )
-    return [part, casts] if work.narrow else [part]
-
-
-def of_casts(outline: MetaModel | MetaFlow) -> Part:
+def of_casts(outline: Outline) -> Part:
     """A pass keeps what it computed with until its backward has, or has computed it again."""
     again = outline.numerics.gradient_checkpointing
     pieces = pieces_of(outline.networks, of=outline.is_cast)
@@ -193,75 +155,6 @@ def of_casts(outline: MetaModel | MetaFlow) -> Part:
         else "set model.gradient_checkpointing=true",
         phase="update",
     )
-
-
-def pass_of(outline: MetaModel, work: Workload) -> Pass:
-    """The largest micro-batch: rows of the longest prompt and answer there can be."""
-    numerics, asked = outline.numerics, outline.policy.passes_of(outline.request)
-    longest = outline.longest - asked.unread
-    most = work.per_update if work.rows is None else min(work.rows, work.per_update)
-    fit = most if work.max_tokens is None else max(work.max_tokens // (longest * asked.passes), 1)
-    rows, width = min(most, fit), longest
-    if asked.scored is not None:
-        steps = rows * asked.scored
-        return Pass(rows=rows * asked.passes, width=width, steps=steps, masked=False)
-    packs = numerics.packing is not False
-    if packs and work.max_tokens is not None and most > fit:  # shorter rows fill what is left
-        width = max(work.max_tokens // rows, longest)
-    steps = rows * width * outline.sampling.max_new_tokens // (longest + 1)
-    if packs and numerics.flash:
-        rows, width = 1, rows * width
-    return Pass(rows=rows, width=width, steps=steps, masked=packs and not numerics.flash)
-
-
-def of_sampling(outline: MetaModel, work: Workload) -> list[Part]:
-    """Nothing where a server samples, in a memory of its own."""
-    sampling = outline.sampling
-    if sampling.engine is not None and not sampling.engine.shares_weights:
-        return []
-    rows, tokens = min(sampling.max_rows, work.samples), outline.longest
-    vocabulary = outline.model.get_output_embeddings().weight.shape[0]
-    if not sampling.in_time:
-        return of_unmasking(outline, rows, vocabulary)
-    return [
-        Part(
-            name="cache",
-            size=rows * outline.cache_of(tokens),
-            says=f"keys and values of {rows} x {tokens} tokens",
-            lower="lower rollout.max_rows",
-            phase="sampling",
-        ),
-        Part(
-            name="draws",
-            size=rows * vocabulary * 4 * DRAWS,
-            says=f"{rows} x {vocabulary} logits, and what is made of them",
-            lower="lower rollout.max_rows",
-            phase="sampling",
-        ),
-    ]
-
-
-def of_unmasking(outline: MetaModel, rows: int, vocabulary: int) -> list[Part]:
-    """A pass over whole answers, which remembers nothing, and draws at all hidden positions."""
-    tokens, places = outline.longest, rows * outline.sampling.max_new_tokens
-    logits = min(places * vocabulary, max(outline.policy.memory.logits, vocabulary))
-    lower = "lower rollout.max_rows"
-    return [
-        Part(
-            name="pass",
-            size=outline.pass_of(rows, tokens),
-            says=f"{rows} x {tokens} tokens forward",
-            lower=lower,
-            phase="sampling",
-        ),
-        Part(
-            name="draws",
-            size=logits * 4 * DRAWS,
-            says=f"{logits // vocabulary} x {vocabulary} logits, and what is made of them",
-            lower=lower,
-            phase="sampling",
-        ),
-    ]
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:

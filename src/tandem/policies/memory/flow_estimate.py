@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tandem.policies.flow.families.pipelines import DECODED_AT_ONCE
 from tandem.policies.memory.estimate import (
     FLOAT32,
     Part,
@@ -16,18 +17,16 @@ from tandem.policies.memory.estimate import (
     of_weights,
     size_of,
 )
-from tandem.policies.memory.meta_flow import MetaFlow
+from tandem.policies.memory.flow_outline import FlowOutline
 
 if TYPE_CHECKING:
     from tandem.policies.flow.policy import FlowPolicy
     from tandem.policies.request import Request
 
-DECODED_AT_ONCE = 8
-
 
 def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part]:
     """Every part that counts. Configurations are read, and no weight."""
-    outline = MetaFlow(policy, request)
+    outline = FlowOutline(policy, request)
     return [
         *of_weights(outline),
         *of_other_networks(outline),
@@ -41,7 +40,7 @@ def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part
     ]
 
 
-def of_other_networks(outline: MetaFlow) -> list[Part]:
+def of_other_networks(outline: FlowOutline) -> list[Part]:
     """The VAE, which stays, and encoders of texts, which are there while prompts are read."""
     parts = []
     for name, phase in (("VAE", "always"), ("encoders", "encoding")):
@@ -52,7 +51,7 @@ def of_other_networks(outline: MetaFlow) -> list[Part]:
     return parts
 
 
-def of_snapshots(outline: MetaFlow) -> list[Part]:
+def of_snapshots(outline: FlowOutline) -> list[Part]:
     """float32 copies of what is trained, and those of a snapshot that is read late."""
     followed = outline.policy.followed(outline.request)
     late = outline.policy.delays(outline.request)
@@ -64,7 +63,7 @@ def of_snapshots(outline: MetaFlow) -> list[Part]:
     return [Part(name="snapshots", size=size, says=says, lower=lower, shared=True)]
 
 
-def of_pictures(outline: MetaFlow, work: Workload) -> Part:
+def of_pictures(outline: FlowOutline, work: Workload) -> Part:
     """What an iteration keeps of its samples until they are trained."""
     sampling, steps = outline.sampling, outline.policy.kept_steps(outline.request)
     states = 0 if not steps else min(2 * len(steps), sampling.steps + 1)
@@ -77,7 +76,7 @@ def of_pictures(outline: MetaFlow, work: Workload) -> Part:
     )
 
 
-def of_sampling(outline: MetaFlow, work: Workload) -> list[Part]:
+def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
     """A step of the sampler, or the decoding of what it made, whichever holds more."""
     sampling = outline.sampling
     rows = min(sampling.max_rows, work.samples)
@@ -93,7 +92,7 @@ def of_sampling(outline: MetaFlow, work: Workload) -> list[Part]:
     return [Part(name="denoising", size=peaks[says], says=says, lower=lower, phase="sampling")]
 
 
-def of_update(outline: MetaFlow, work: Workload) -> list[Part]:
+def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
     """One forward and backward: further ones of a micro-batch are computed again, one by one."""
     again = outline.numerics.gradient_checkpointing
     scale, points = points_of(outline, work)
@@ -110,7 +109,7 @@ def of_update(outline: MetaFlow, work: Workload) -> list[Part]:
     return [part, casts] if work.narrow else [part]
 
 
-def points_of(outline: MetaFlow, work: Workload) -> tuple[float, int]:
+def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
     """The guidance of a training pass, and how many points of which pictures it reads."""
     policy, request = outline.policy, outline.request
     of_path = len(policy.kept_steps(request))

@@ -14,6 +14,7 @@ from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.lora import add_adapters
 from tandem.policies.flow.model import DTYPES, prepare
 from tandem.policies.flow.velocity_model import VelocityModel
+from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fused
 from tandem.policies.teachers import weights_of
 from tandem.policies.weights import FULL
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
     from tandem.policies.request import Request
 
 
-class MetaFlow:
-    """The networks of a flow policy that was not loaded, adapters and critic too."""
+class FlowOutline(Outline):
+    """The networks of a flow policy that was not loaded."""
 
     def __init__(self, policy: FlowPolicy, request: Request) -> None:
         """Reads configurations, and no weight.
 
         Raises ValueError if there are none, or if the adapter has no outline.
         """
-        self.policy, self.request, self.sampling = policy, request, request.sampling
-        self.numerics, self.lora = policy.model.numerics, policy.model.lora
+        super().__init__(request, policy.model.numerics, policy.model.lora)
+        self.policy = policy
         self.adapter = copy.copy(policy.adapter)
         if not isinstance(self.adapter, Outlined):
             raise ValueError(
@@ -44,6 +45,7 @@ class MetaFlow:
         self.base = list(self.model.parameters())
         if self.lora is not None:
             add_adapters(self.model, self.lora, own=self.adapter.lora_targets, seed=0)
+        self.reads_reference = policy.reads_reference(request.needs)
         self.teachers = self._teachers()
         has_critic = "values" in request.needs
         width = self.adapter.reader(self.model)[1]
@@ -57,31 +59,6 @@ class MetaFlow:
         return [copy.copy(self.adapter).outline(str(weights_of(x)), dtype) for x in folders]
 
     @property
-    def adapters(self) -> list[nn.Parameter]:
-        return [p for name, p in self.model.named_parameters() if ".lora_" in name]
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether a frozen copy is one of its own."""
-        return self.policy.reads_reference(self.request.needs) and self.lora is None
-
-    @property
-    def networks(self) -> list[nn.Module]:
-        return [self.model] if self.critic is None else [self.model, self.critic]
-
-    def is_cast(self, parameter: nn.Parameter) -> bool:
-        """Whether autocast computes with a copy."""
-        return parameter.dtype == torch.float32 and parameter.ndim > 1
-
-    def narrow(self) -> None:
-        """Compute in bfloat16, as autocast does, which knows no meta device."""
-        self.model.to(torch.bfloat16)
-
-    @property
-    def trained(self) -> list[nn.Parameter]:
-        return [p for network in self.networks for p in network.parameters() if p.requires_grad]
-
-    @property
     def latent(self) -> int:
         """Numbers of one latent picture."""
         return torch.Size(self.adapter.latent_shape).numel()
@@ -89,24 +66,18 @@ class MetaFlow:
     def peak_of_training(self, rows: int, *, scale: float) -> int:
         """Bytes that forward and backward of so many points hold at most, beside weights and their
         gradients."""
-        learnt = self.trained
-        for parameter in learnt:
-            parameter.grad = torch.empty_like(parameter)
-        held = [*self._held(), *(p.grad for p in learnt)]
-        with fused(), Peak(held) as peak:
-            self._velocity(rows, scale=scale, with_values=self.critic is not None).backward()
-        for parameter in learnt:
-            parameter.grad = None
-        return peak.most
+        with_values = self.critic is not None
+        with fused():
+            return self.peak_of_update(lambda: self._velocity(rows, scale, with_values))
 
     def peak_of_denoising(self, rows: int, *, scale: float) -> int:
-        with torch.no_grad(), fused(), Peak(self._held()) as peak:
-            self._velocity(rows, scale=scale)
+        with torch.no_grad(), fused(), Peak(self.held) as peak:
+            self._velocity(rows, scale)
         return peak.most
 
     def peak_of_decoding(self, rows: int) -> int:
         x0 = torch.empty(rows, *self.adapter.latent_shape, device="meta")
-        with fused(), Peak([*self._held(), x0]) as peak:
+        with fused(), Peak([*self.held, x0]) as peak:
             self.adapter.pixels(x0)
         return peak.most
 
@@ -114,11 +85,15 @@ class MetaFlow:
         """Networks that are not the transformer."""
         return list(self.adapter.beside().get(name, ()))
 
-    def _held(self) -> list[Tensor]:
-        networks = [*self.networks, *self.beside("VAE")]
-        return [x for own in networks for x in (*own.parameters(), *own.buffers())]
+    @property
+    def held(self) -> list[Tensor]:
+        decoders = self.beside("VAE")
+        return [
+            *super().held,
+            *(x for own in decoders for x in (*own.parameters(), *own.buffers())),
+        ]
 
-    def _velocity(self, rows: int, *, scale: float, with_values: bool = False) -> Tensor:
+    def _velocity(self, rows: int, scale: float, with_values: bool = False) -> Tensor:
         field = VelocityModel(self.model, self.adapter, precision=FULL)
         x = torch.empty(rows, *self.adapter.latent_shape, device="meta")
         blank = self.adapter.blank(rows)

@@ -1,8 +1,4 @@
-"""A language policy without numbers: on torch's meta device tensors have shapes and nothing else.
-
-A training pass over it, with the layers, adapters, recomputation and chunks of the real one, makes
-the tensors that the real one makes, and they are counted.
-"""
+"""The networks of a language policy without numbers, as its configuration describes them."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from tandem.policies.language.logprob import ALSO, TokenIndex, token_logp
 from tandem.policies.language.pretrained import positions, recompute_activations
 from tandem.policies.language.teachers import SELF
 from tandem.policies.lora import adapted
+from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fuse_attention
 from tandem.policies.teachers import weights_of
 
@@ -38,17 +35,16 @@ class Pass:
     masked: bool  # whether several rows of a sample share one
 
 
-class MetaModel:
-    """The networks of a policy that was not loaded, adapters and critic too."""
+class LanguageOutline(Outline):
+    """The networks of a language policy that was not loaded."""
 
     def __init__(self, policy: LanguagePolicy, request: Request) -> None:
         """Reads a configuration, and no weight.
 
         Raises ValueError if there is none to be read.
         """
-        self.policy, self.request = policy, request
-        self.needs, self.sampling = request.needs, request.sampling
-        self.numerics, self.lora = policy.numerics, policy.lora
+        super().__init__(request, policy.numerics, policy.lora)
+        self.policy, self.needs = policy, request.needs
         dtype = DTYPES.get(self.numerics.dtype)
         with torch.device("meta"):
             path = policy.path
@@ -59,23 +55,11 @@ class MetaModel:
         fuse_attention(model)
         kind = policy.kind_of_critic
         self.critic = critic_of(model, kind, splits=True) if "values" in self.needs else None
+        self.reads_reference = bool(self.needs & {"ref_logp", "old_kl_to_ref"})
         self.teachers = teachers_of(policy, request)
         self.base = list(model.parameters())
         if self.lora is not None:
             adapted(model, self.lora, seed=0)
-
-    @property
-    def adapters(self) -> list[nn.Parameter]:
-        return [p for name, p in self.model.named_parameters() if ".lora_" in name]
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether a frozen copy is one of its own."""
-        return bool(self.needs & {"ref_logp", "old_kl_to_ref"}) and self.lora is None
-
-    @property
-    def networks(self) -> list[nn.Module]:
-        return [self.model] if self.critic is None else [self.model, self.critic]
 
     def is_cast(self, parameter: nn.Parameter) -> bool:
         """Whether autocast computes with a copy: of float32 matrices that others are multiplied
@@ -83,14 +67,6 @@ class MetaModel:
         read, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
         only_read = parameter is read.weight and parameter is not head.weight
         return parameter.dtype == torch.float32 and parameter.ndim > 1 and not only_read
-
-    def narrow(self) -> None:
-        """Compute in bfloat16, as autocast does, which knows no meta device."""
-        self.model.to(torch.bfloat16)
-
-    @property
-    def trained(self) -> list[nn.Parameter]:
-        return [p for p in self._parameters() if p.requires_grad]
 
     @property
     def longest(self) -> int:
@@ -103,21 +79,13 @@ class MetaModel:
 
     def peak_of(self, forward: Pass) -> int:
         """Bytes that forward and backward hold at most beside weights and their gradients."""
-        learnt = self.trained
-        for parameter in learnt:
-            parameter.grad = torch.empty_like(parameter)
-        held = [*self._parameters(), *self.model.buffers(), *(p.grad for p in learnt)]
-        with Peak(held) as peak:
-            self._loss(forward).backward()
-        for parameter in learnt:
-            parameter.grad = None
-        return peak.most
+        return self.peak_of_update(lambda: self._loss(forward))
 
     def pass_of(self, rows: int, tokens: int) -> int:
         """Bytes that a pass without gradient holds of so many rows."""
         self.model.eval()
         row = torch.empty(rows, tokens, dtype=torch.int64, device="meta")
-        with torch.no_grad(), Peak([*self._parameters(), *self.model.buffers(), row]) as peak:
+        with torch.no_grad(), Peak([*self.held, row]) as peak:
             self.model.get_decoder()(input_ids=row)
         return peak.most
 
@@ -125,15 +93,11 @@ class MetaModel:
         """Bytes that sampling remembers of a row of so many tokens."""
         self.model.eval()
         row = torch.empty(1, tokens, dtype=torch.int64, device="meta")
-        with torch.no_grad(), Peak([*self._parameters(), *self.model.buffers(), row]) as peak:
+        with torch.no_grad(), Peak([*self.held, row]) as peak:
             remembered = self.model(input_ids=row, use_cache=True).past_key_values
             size = peak.now
         del remembered
         return size
-
-    def _parameters(self) -> list[nn.Parameter]:
-        own = [] if self.critic is None else list(self.critic.parameters())
-        return [*self.model.parameters(), *own]
 
     def _loss(self, forward: Pass) -> Tensor:
         shape = (forward.rows, forward.width)

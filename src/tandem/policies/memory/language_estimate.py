@@ -1,0 +1,123 @@
+"""The memory estimate of a language policy, part by part, before any weight is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem.policies.memory.estimate import (
+    Part,
+    Workload,
+    of_casts,
+    of_gathering,
+    of_learning,
+    of_older_weights,
+    of_weights,
+)
+from tandem.policies.memory.language_outline import LanguageOutline, Pass
+
+if TYPE_CHECKING:
+    from tandem.policies.language.policy import LanguagePolicy
+    from tandem.policies.request import Request
+
+DRAWS = 4  # times the logits: those themselves, log-probabilities, probabilities, noise
+
+
+def footprint(policy: LanguagePolicy, request: Request, work: Workload) -> list[Part]:
+    """Every part that counts. A configuration is read, and no weight."""
+    outline = LanguageOutline(policy, request)
+    return [
+        *of_weights(outline),
+        *of_older_weights(outline),
+        *of_learning(outline, work),
+        *(of_gathering(outline) if work.shards else ()),
+        *of_sampling(outline, work),
+        *of_update(outline, work),
+    ]
+
+
+def of_update(outline: LanguageOutline, work: Workload) -> list[Part]:
+    """A micro-batch, forward and backward."""
+    again = outline.numerics.gradient_checkpointing
+    lower = "lower max_tokens_per_microbatch" if work.rows is None else "lower micro_batch_size"
+    casts = of_casts(outline)
+    if work.narrow:  # what autocast computes in, as it has no meta device
+        outline.narrow()
+    forward = pass_of(outline, work)
+    part = Part(
+        name="activations",
+        size=outline.peak_of(forward),
+        says=f"{forward.rows} x {forward.width} tokens forward and backward"
+        + (", recomputed" if again else ""),
+        lower=lower if again else "set model.gradient_checkpointing=true",
+        phase="update",
+    )
+    return [part, casts] if work.narrow else [part]
+
+
+def pass_of(outline: LanguageOutline, work: Workload) -> Pass:
+    """The largest micro-batch: rows of the longest prompt and answer there can be."""
+    numerics, asked = outline.numerics, outline.policy.passes_of(outline.request)
+    longest = outline.longest - asked.unread
+    most = work.per_update if work.rows is None else min(work.rows, work.per_update)
+    fit = most if work.max_tokens is None else max(work.max_tokens // (longest * asked.passes), 1)
+    rows, width = min(most, fit), longest
+    if asked.scored is not None:
+        steps = rows * asked.scored
+        return Pass(rows=rows * asked.passes, width=width, steps=steps, masked=False)
+    packs = numerics.packing is not False
+    if packs and work.max_tokens is not None and most > fit:  # shorter rows fill what is left
+        width = max(work.max_tokens // rows, longest)
+    steps = rows * width * outline.sampling.max_new_tokens // (longest + 1)
+    if packs and numerics.flash:
+        rows, width = 1, rows * width
+    return Pass(rows=rows, width=width, steps=steps, masked=packs and not numerics.flash)
+
+
+def of_sampling(outline: LanguageOutline, work: Workload) -> list[Part]:
+    """Nothing where a server samples, in a memory of its own."""
+    sampling = outline.sampling
+    if sampling.engine is not None and not sampling.engine.shares_weights:
+        return []
+    rows, tokens = min(sampling.max_rows, work.samples), outline.longest
+    vocabulary = outline.model.get_output_embeddings().weight.shape[0]
+    if not sampling.in_time:
+        return of_unmasking(outline, rows, vocabulary)
+    return [
+        Part(
+            name="cache",
+            size=rows * outline.cache_of(tokens),
+            says=f"keys and values of {rows} x {tokens} tokens",
+            lower="lower rollout.max_rows",
+            phase="sampling",
+        ),
+        Part(
+            name="draws",
+            size=rows * vocabulary * 4 * DRAWS,
+            says=f"{rows} x {vocabulary} logits, and what is made of them",
+            lower="lower rollout.max_rows",
+            phase="sampling",
+        ),
+    ]
+
+
+def of_unmasking(outline: LanguageOutline, rows: int, vocabulary: int) -> list[Part]:
+    """A pass over whole answers, which remembers nothing, and draws at all hidden positions."""
+    tokens, places = outline.longest, rows * outline.sampling.max_new_tokens
+    logits = min(places * vocabulary, max(outline.policy.memory.logits, vocabulary))
+    lower = "lower rollout.max_rows"
+    return [
+        Part(
+            name="pass",
+            size=outline.pass_of(rows, tokens),
+            says=f"{rows} x {tokens} tokens forward",
+            lower=lower,
+            phase="sampling",
+        ),
+        Part(
+            name="draws",
+            size=logits * 4 * DRAWS,
+            says=f"{logits // vocabulary} x {vocabulary} logits, and what is made of them",
+            lower=lower,
+            phase="sampling",
+        ),
+    ]
