@@ -24,7 +24,10 @@ OF_FLOWS = "dance_grpo flow_dppo flow_grpo gardo grpo_guard mix_grpo tempflow_gr
 OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
 BY_CLIP = "pickscore clip_score"
 JUDGES = "judge judge_pairs judge_groups"
-PIPELINES = "sd3_5_medium sd3_5_large flux1_dev qwen_image qwen3_writes_sd3_5"
+PIPELINES = (
+    "sd3_5_medium sd3_5_large flux1_dev qwen_image z_image z_image_turbo flux2_dev flux2_klein "
+    "qwen3_writes_sd3_5"
+)
 FLOW = ["model=tiny_flow"]
 RANDOM = [*FLOW, "algorithm=tempflow_grpo"]
 NFT, CRD, OPD = (

@@ -7,9 +7,7 @@ import pytest
 import torch
 from launch.test_memory_estimate import SHARE, most_allocated
 from loaded import request_of
-from policies.flow.tiny_flux import write_flux
-from policies.flow.tiny_qwen_image import write_qwen_image
-from policies.flow.tiny_sd3 import write_pipeline
+from policies.flow.tiny_families import PICTURES
 
 import tandem
 from tandem.config import build, check, compose
@@ -17,13 +15,11 @@ from tandem.launch.memory_estimate import footprint, work_of
 from tandem.types import Prompt
 
 ROWS = 64
-WRITERS = {
-    "tiny_flow": None,
-    "sd3_5_medium": lambda folder: write_pipeline(folder, channels=16, blocks=(8, 8, 8, 8)),
-    "flux1_dev": write_flux,
-    "qwen_image": write_qwen_image,
-}
-TOKENS = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # of a text
+QUICK = ("tiny_flow", "sd3_5_medium", "flux1_dev", "qwen_image")
+MODELS = [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+    for name in ("tiny_flow", *PICTURES)
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +32,16 @@ def words_of(model, folders):
     few = ("warm_start=null", "trainer=cpu", "prompts_per_step=8", "group_size=12")
     words = [f"model={model}", "~recipe", "num_minibatches=1", "epochs=1", *few]
     words.append(f"model.row_budget={ROWS}")
-    if WRITERS[model] is None:
+    if model not in PICTURES:
         return [*words, "algorithm=flow_grpo"]
+    family = PICTURES[model]
     if not (folders / model).exists():
-        WRITERS[model](folders / model)
+        family.write(folders / model)
     (folders / "prompts.txt").write_text("a cat\na dog\n")
     return [
         *words, f"model.path={folders / model}", f"data.path={folders / 'prompts.txt'}",
-        f"model.adapter.max_sequence_length={TOKENS[model]}", "model.adapter.resolution=32",
-        "model.adapter.encoder_dtype=float32", "model.dtype=float32",
+        f"model.adapter.max_sequence_length={family.tokens}", "model.adapter.resolution=32",
+        "model.adapter.encoder_dtype=float32", "model.dtype=float32", *family.words,
     ]  # fmt: skip
 
 
@@ -55,11 +52,12 @@ def estimated(cfg):
     return policy, request, parts
 
 
-@pytest.mark.parametrize("model", WRITERS)
+@pytest.mark.parametrize("model", MODELS)
 def test_an_update_holds_what_was_estimated(model, folders):
     cfg = compose([*words_of(model, folders), "max_tokens_per_microbatch=1000000"])
     policy, request, parts = estimated(cfg)
-    asked = [Prompt(id=0, source="t", text="a cat")] * ROWS
+    # The longest text: some families read no more of a text than there is.
+    asked = [Prompt(id=0, source="t", text="a cat " * 40)] * ROWS
     scale = request.sampling.guidance_scale
     library = policy.library
     library.prepare(library.texts(asked[:1], guided=scale > 1), torch.device("cpu"))

@@ -99,6 +99,27 @@ def linear_dynamic_shift(
     return linear_shift(steps, tokens, shift=mu)
 
 
+# Shifted by the size of the picture and the number of steps: FLUX.2 and its distillations
+@register_noise_schedule
+def flux2(steps: int, tokens: int) -> Tensor:
+    """linear_shift by e^mu, mu as `flux2_shift` has it.
+
+    Shape: [steps + 1]. Source: diffusers' Flux2Pipeline.
+    """
+    return linear_shift(steps, tokens, shift=math.exp(flux2_shift(steps, tokens)))
+
+
+def flux2_shift(steps: int, tokens: int) -> float:
+    """The mu of FLUX.2: a line in the tokens for 10 steps and one for 200, and between them on the
+    line in the steps; of more than 4300 tokens that of 200 steps.
+
+    Source: `compute_empirical_mu` of diffusers' Flux2Pipeline.
+    """
+    many = 0.00016927 * tokens + 0.45666666
+    few = 8.73809524e-05 * tokens + 1.89833333
+    return many if tokens > 4300 else many + (many - few) / 190 * (steps - 200)
+
+
 def _interpolate(x: float, x1: float, y1: float, x2: float, y2: float) -> float:
     return y1 + (y2 - y1) / (x2 - x1) * (x - x1)
 

@@ -15,7 +15,7 @@ from tandem.policies.flow.records import Condition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canvas:
-    """How large a picture is to the transformer."""
+    """How large a picture or a film is to the transformer."""
 
     latent_shape: tuple[int, ...]
     tokens: int
@@ -36,12 +36,12 @@ class Adapter(Protocol):
         """Of one picture, and of one prompt, as the transformer sees them."""
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Of one picture: H, W, 3."""
+    def image_shape(self) -> tuple[int, ...]:
+        """Of one picture: H, W, 3; of a film: F, H, W, 3."""
 
-    def canvas(self, resolution: int | None) -> Canvas:
-        """Of square pictures with so many pixels along a side; None: of `image_shape`. A ValueError
-        where there are no such pictures."""
+    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+        """Of pictures with so many pixels along a side, and of films with so many frames; None: as
+        in `image_shape`. A ValueError where there are no such."""
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         """The transformer, from a folder if there is one. dtype None: as it was saved."""
@@ -68,10 +68,10 @@ class Adapter(Protocol):
         """The layer whose first input is the last hidden states [N, tokens, H], and H."""
 
     def decode(self, x0: Tensor) -> Tensor:
-        """[N, *latent_shape] -> uint8 [N, H, W, 3], on the CPU."""
+        """[N, *latent_shape] -> uint8 [N, *image_shape], on the CPU."""
 
     def latents(self, images: Tensor, device: torch.device) -> Tensor:
-        """uint8 [N, H, W, 3] -> float32 [N, *latent_shape]."""
+        """uint8 [N, *image_shape] -> float32 [N, *latent_shape]."""
 
     def save(self, network: nn.Module, folder: Path) -> None:
         """A transformer without adapters, in the folder layout of diffusers."""
@@ -95,4 +95,12 @@ class Outlined(Protocol):
         go."""
 
     def pixels(self, x0: Tensor) -> Tensor:
-        """[N, *latent_shape] -> uint8 [N, H, W, 3], where the latents are."""
+        """[N, *latent_shape] -> uint8 [N, *image_shape], where the latents are."""
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """An adapter whose folder says at which noise levels its pictures are made."""
+
+    def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str] | None:
+        """From noise to 0, [steps + 1], and the flags that choose them; None: it says nothing."""

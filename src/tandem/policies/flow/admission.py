@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from tandem.dynamics.regression import Regression
-from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.adapter import Adapter, Scheduled
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import Prompt
+
+SAME_LEVELS = 5e-3  # what spacings that are meant alike may differ by
 
 Split = tuple[list[Prompt], list[tuple[Prompt, str]]]
 
@@ -93,4 +96,25 @@ def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> Non
         raise ValueError(
             f"model.latent_size={wanted}, but a latent picture of model.path={path} has {size} "
             f"dimensions; set model.latent_size={size}"
+        )
+
+
+def warn_of_schedule(adapter: Adapter, sampling: FlowSampling, *, path: str | None) -> None:
+    """A warning where a folder's own scheduler goes through other noise levels: a distilled model
+    is of little use at those."""
+    if sampling.solver is not None or not isinstance(adapter, Scheduled):
+        return
+    tokens = adapter.canvas(None).tokens
+    own = adapter.own_levels(sampling.steps, tokens)
+    if own is None:
+        return
+    levels, flags = own
+    chosen = sampling.schedule(sampling.steps, tokens)
+    if (levels - chosen).abs().max() > SAME_LEVELS:
+        theirs, ours = (" ".join(f"{x:.3g}" for x in row[:4].tolist()) for row in (levels, chosen))
+        warnings.warn(
+            f"model.path={path}: its scheduler takes {sampling.steps} steps through noise levels "
+            f"{theirs} ..., and dynamics.schedule through {ours} ...; to sample as its pipeline "
+            f"does set {flags}",
+            stacklevel=2,
         )

@@ -124,6 +124,7 @@ class FlowPolicy(PictureEngineMixin):
         )
         self.exact = request.precision.is_exact(self.model.network)
         admission.check_size(self.adapter, self.latent_size, path=self.path)
+        admission.warn_of_schedule(self.adapter, self.sampling, path=self.path)
         self.engine = self.host()
 
     def reads_reference(self, needs: frozenset[str]) -> bool:
@@ -202,7 +203,7 @@ class FlowPolicy(PictureEngineMixin):
         plan = SamplingPlan.of(
             sampling,
             self.request,
-            tokens=self.adapter.canvas(sampling.resolution).tokens,
+            tokens=self.adapter.canvas(sampling.resolution, sampling.frames).tokens,
             iteration=self.iteration,
             seed=self.seed,
         )
@@ -317,7 +318,9 @@ class FlowPolicy(PictureEngineMixin):
         """The prompts that can be painted by the policy's own sampling and by these, encoded by
         now, and the others with the reason."""
         for sampling in samplings:
-            self.adapter.canvas(sampling.resolution)  # which refuses what it cannot paint
+            self.adapter.canvas(
+                sampling.resolution, sampling.frames
+            )  # which refuses what it cannot paint
         setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
         self.library.prepare(self.library.texts(kept, guided=setting is not None), self.device)

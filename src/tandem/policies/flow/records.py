@@ -40,6 +40,7 @@ class FlowSampling:
     stochastic: Choose | None = every_step
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
     resolution: int | None = None  # pixels along a side; None: as the policy is trained
+    frames: int | None = None  # of a film; None: as the policy is trained
     shared_noise: bool = False  # all samples of a group start from the same noise
     storage: Storage = "float32"  # of the states that are kept for training
     weights: str = LIVE  # or the name of a snapshot

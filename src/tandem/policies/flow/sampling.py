@@ -63,7 +63,7 @@ class LocalPictures:
         of the steps, and of what they start from."""
         finished, pictures = [], []
         sampling, adapter, field = plan.sampling, self.field.adapter, self.field
-        shape = adapter.canvas(sampling.resolution).latent_shape
+        shape = adapter.canvas(sampling.resolution, sampling.frames).latent_shape
         for part in even_parts(len(prompts), sampling.max_rows):
             some = [prompts[i] for i in part.tolist()]
             guided = sampling.guidance_scale > 1

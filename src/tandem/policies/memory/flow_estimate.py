@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tandem.policies.flow.families.pipelines import DECODED_AT_ONCE
+from tandem.policies.flow.families.autoencoders import DECODED_AT_ONCE
 from tandem.policies.memory.estimate import (
     FLOAT32,
     Part,

@@ -100,19 +100,6 @@ def flat(world, name, **options):
     return {"kernel": ode, "schedule": world.schedule(name), **options}
 
 
-@pytest.mark.parametrize(
-    ("name", "scale"), [("flux1_dev", 1.0), ("flux1_dev", 4.0), ("qwen_image", 4.0)]
-)
-def test_under_the_ode_and_the_presets_schedule_it_paints_what_diffusers_paints(world, name, scale):
-    policy = world.make(name, sampling=flat(world, name, guidance_scale=scale))
-    rollout = sampled(policy, 1, texts=TEXTS)
-    folder = world.folders[name]
-    latents = with_diffusers(name, folder, scale=scale)
-    assert_close(rollout.sample.x0, latents, atol=2e-5, rtol=1e-4)
-    pictures = 255 * with_diffusers(name, folder, scale=scale, output_type="np")
-    assert (torch.stack(rollout.outputs) - pictures.round()).abs().max() <= 1
-
-
 @FAMILIES
 def test_pictures_of_another_size_have_their_own_schedule(world, name):
     policy = world.make(name, sampling=flat(world, name, resolution=48))

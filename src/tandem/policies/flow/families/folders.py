@@ -58,9 +58,14 @@ def from_hub(name: str, patterns: Sequence[str]) -> Path:
         ) from None
 
 
+def read_index(folder: Path) -> dict:
+    """The `model_index.json`: the class of each part, and settings of the pipeline."""
+    return json.loads((folder / INDEX).read_bytes())
+
+
 def refuse_pickled_readers(folder: Path, readers: Sequence[str]) -> None:
     """Encoders are read when there are texts to encode; what they are is said in the index."""
-    index = json.loads((folder / INDEX).read_bytes())
+    index = read_index(folder)
     for part in readers:
         kind = ".".join(map(str, index.get(part) or ()))
         hub.refuse_pickles(folder, key="model.path", kind=kind, part=part)
@@ -99,7 +104,7 @@ def outlined_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
     """An encoder of texts, as `outlined`. Raises ValueError where transformers has no such."""
     import transformers
 
-    named = json.loads((folder / INDEX).read_bytes())[part][1]
+    named = read_index(folder)[part][1]
     kind = getattr(transformers, named, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"model.path={folder}: its {part} is a {named}, which transformers lacks")

@@ -1,7 +1,8 @@
-"""Latent pictures as the rows of 2 x 2 patches that Flux and its kin read."""
+"""Latent pictures as the rows of 2 x 2 patches that Flux and its kin read, and their places."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -17,3 +18,9 @@ def unpacked(patches: Tensor, height: int, width: int) -> Tensor:
     count, _, numbers = patches.shape
     cut = patches.reshape(count, height // 2, width // 2, numbers // 4, 2, 2)
     return cut.permute(0, 3, 1, 4, 2, 5).reshape(count, numbers // 4, height, width)
+
+
+def places(picture: int, height: int, width: int) -> Tensor:
+    """Of patches, row by row: [height * width, 3], the first coordinate which picture it is."""
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    return torch.stack([torch.full_like(rows, picture), rows, columns], -1).flatten(0, 1)

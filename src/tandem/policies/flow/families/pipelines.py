@@ -3,9 +3,10 @@ pictures through its VAE."""
 
 from __future__ import annotations
 
+import math
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.embeddings import fingerprint_of
+from tandem.policies.flow.families.autoencoders import Autoencoded
 from tandem.policies.flow.families.folders import (
     CONFIGURATIONS,
     loaded,
@@ -25,22 +27,26 @@ from tandem.policies.flow.families.folders import (
     refuse_pickled_readers,
     without_bars,
 )
+from tandem.policies.flow.families.scheduler import (
+    flags_of,
+    interpolated_shift,
+    pipeline_levels,
+    read_config,
+)
 from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.records import Condition
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
-DECODED_AT_ONCE = 8  # pictures; memory, nothing else
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Classes of diffusers, under the names that a folder's files have for them."""
+    """Classes of diffusers by their names: to import them takes seconds."""
 
-    pipeline: type[DiffusionPipeline]
-    transformer: type[nn.Module]
-    vae: type[nn.Module]
+    pipeline: str
+    transformer: str
+    vae: str = "AutoencoderKL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +58,13 @@ class Geometry:
     most: int | None = None  # tokens along a side; None: as many as there are
 
 
-class Pipeline(ABC):
-    """Square pictures of `resolution` pixels. A family adds what differs from the others."""
+class Pipeline(Autoencoded, ABC):
+    """Pictures of `resolution` pixels along a side. A family adds what differs from the others."""
 
     lora_targets = ATTENTION
     only_resolution = None
+    family: Family
+    even = True  # whether the pipeline hands its scheduler levels at equal distances
     readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
     optional: frozenset[str] = frozenset()  # those of them that a folder may lack
 
@@ -64,17 +72,16 @@ class Pipeline(ABC):
         self,
         *,
         resolution: int = 512,
+        width: int | None = None,
         max_sequence_length: int = 256,
         encoder_dtype: Literal["float32", "bfloat16"] = "float32",
     ) -> None:
-        """`max_sequence_length`: tokens of a text, which is cut off where it is longer."""
+        """`max_sequence_length`: tokens of a text, which is cut off where it is longer. `width`:
+        pixels, where `resolution` is the height; None: squares."""
         self.resolution, self.max_sequence_length = resolution, max_sequence_length
         self.encoder_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[encoder_dtype]
-        self.image_shape = (resolution, resolution, 3)
-
-    @abstractmethod
-    def family(self) -> Family:
-        """Imports diffusers, which takes seconds."""
+        self.width = resolution if width is None else width
+        self.image_shape = (resolution, self.width, 3)
 
     @abstractmethod
     def geometry(self) -> Geometry:
@@ -106,12 +113,12 @@ class Pipeline(ABC):
         return self._read(outlined, dtype or torch.float32)
 
     def _read(self, read: Callable[..., nn.Module], dtype: torch.dtype | str) -> nn.Module:
-        family = self.family()
-        self.network = read(self.folder, "transformer", family.transformer, dtype)
+        kind, vae = map(diffusers_class, (self.family.transformer, self.family.vae))
+        self.network = read(self.folder, "transformer", kind, dtype)
         for part in self.readers:
             if part not in self.optional and not (self.folder / part).is_dir():
                 raise ValueError(f"model.path={self.folder} has no folder {part}")
-        self.vae = read(self.folder, "vae", family.vae, torch.float32).eval()
+        self.vae = read(self.folder, "vae", vae, torch.float32).eval()
         own = self.canvas(None)
         self.latent_shape, self.tokens = own.latent_shape, (own.tokens, self.text_tokens)
         return self.fit(self.network)
@@ -146,18 +153,31 @@ class Pipeline(ABC):
         """Pixels along a side of one of a latent."""
         return 2 ** (len(self.vae.config.block_out_channels) - 1)
 
-    def canvas(self, resolution: int | None) -> Canvas:
+    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+        if frames is not None:
+            raise ValueError(
+                f"evaluation.frames={frames}: this model makes pictures; leave it null"
+            )
+        own, sides = self.geometry(), self._sides(resolution)
+        tokens = math.prod(side // own.patch for side in sides)
+        return Canvas(latent_shape=(own.channels, *sides), tokens=tokens)
+
+    def _sides(self, resolution: int | None) -> tuple[int, int]:
+        """Height and width of a latent. A ValueError where there is no such picture."""
         flag = "model.adapter" if resolution is None else "evaluation"
-        pixels, own = resolution or self.resolution, self.geometry()
+        height, own = resolution or self.resolution, self.geometry()
+        width, rest = divmod(height * self.width, self.resolution)
         step = self.scale * own.patch
         at_most = None if own.most is None else step * own.most
-        if pixels % step or pixels < step or (at_most is not None and pixels > at_most):
-            raise ValueError(
-                f"{flag}.resolution={pixels} does not fit model.path={self.folder}: it must be a "
-                f"multiple of {step}{'' if at_most is None else f', at most {at_most}'}"
-            )
-        side = pixels // self.scale
-        return Canvas(latent_shape=(own.channels, side, side), tokens=(side // own.patch) ** 2)
+        for pixels in (height, width):
+            small_enough = at_most is None or pixels <= at_most
+            if pixels % step or pixels < step or rest or not small_enough:
+                raise ValueError(
+                    f"{flag}.resolution={height} does not fit model.path={self.folder}: it must be "
+                    f"a multiple of {step}{'' if at_most is None else f', at most {at_most}'}"
+                    f"{'' if height == width else f', and so must the width, {width}'}"
+                )
+        return height // self.scale, width // self.scale
 
     def fingerprint(self) -> str:
         own = (self.max_sequence_length, self.encoder_dtype)
@@ -177,7 +197,7 @@ class Pipeline(ABC):
         absent = {name: None for name in self.readers if not (self.folder / name).is_dir()}
         # Some ask the transformer how wide the states are of an encoder that was left out.
         given = {"vae": None, "transformer": self.network, **absent}
-        pipeline = self.family().pipeline.from_pretrained(
+        pipeline = diffusers_class(self.family.pipeline).from_pretrained(
             self.folder, dtype=self.encoder_dtype, use_safetensors=True, **given
         )
         for name in self.readers:
@@ -191,35 +211,22 @@ class Pipeline(ABC):
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         return network.norm_out, network.inner_dim
 
-    def decoded(self, latents: Tensor) -> Tensor:
-        """[N, 3, H, W] in [-1, 1]."""
-        config = self.vae.config
-        latents = latents / config.scaling_factor + (config.shift_factor or 0.0)
-        return self.vae.decode(latents).sample
+    def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str] | None:
+        """The noise levels of the folder's own scheduler, [steps + 1], and the flags for them;
+        None: it has none."""
+        config = read_config(self.folder)
+        if config is None:
+            return None
+        mu = self.shift(config, steps=steps, tokens=tokens)
+        levels = pipeline_levels(self.folder, steps, even=self.even, mu=mu)
+        return None if levels is None else (levels, self.schedule_flags(config))
 
-    def encoded(self, pixels: Tensor) -> Tensor:
-        """[N, *latent_shape]: the mean of what the VAE gives, without its noise."""
-        config = self.vae.config
-        mean = self.vae.encode(pixels).latent_dist.mode()
-        return (mean - (config.shift_factor or 0.0)) * config.scaling_factor
+    def shift(self, config: Mapping, *, steps: int, tokens: int) -> float:
+        """The mu of a scheduler with a dynamic shift; `config`: its scheduler_config.json."""
+        return interpolated_shift(config, tokens)
 
-    @torch.no_grad()
-    def decode(self, x0: Tensor) -> Tensor:
-        return self.pixels(x0).cpu()
-
-    @torch.no_grad()
-    def pixels(self, x0: Tensor) -> Tensor:
-        """[N, *latent_shape] -> uint8 [N, H, W, 3], where the latents are."""
-        self.vae.to(x0.device)
-        parts = [self.decoded(part) for part in x0.float().split(DECODED_AT_ONCE)]
-        pixels = ((torch.cat(parts).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        return pixels.permute(0, 2, 3, 1).contiguous()
-
-    @torch.no_grad()
-    def latents(self, images: Tensor, device: torch.device) -> Tensor:
-        self.vae.to(device)
-        pixels = images.to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
-        return torch.cat([self.encoded(part) for part in pixels.split(DECODED_AT_ONCE)])
+    def schedule_flags(self, config: Mapping) -> str:
+        return flags_of(config, even=self.even)
 
     def save(self, network: nn.Module, folder: Path) -> None:
         """The whole pipeline: the other parts are copied from where they were loaded."""
@@ -228,4 +235,11 @@ class Pipeline(ABC):
         network.save_pretrained(folder / "transformer")
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
-        save_lora(network, folder, self.family().pipeline)
+        save_lora(network, folder, diffusers_class(self.family.pipeline))
+
+
+def diffusers_class(name: str) -> type:
+    """The class of that name. The import takes seconds."""
+    import diffusers
+
+    return getattr(diffusers, name)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from tandem.dynamics.guidance import guide, rescale
+from tandem.policies.flow.families import texts
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
 from tandem.policies.flow.records import Condition
@@ -20,20 +20,12 @@ if TYPE_CHECKING:
 class QwenImage(Pipeline):
     """Text as Qwen2.5-VL reads it in the words of a template."""
 
+    family = Family(
+        pipeline="QwenImagePipeline",
+        transformer="QwenImageTransformer2DModel",
+        vae="AutoencoderKLQwenImage",
+    )
     readers = ("text_encoder", "tokenizer")
-
-    def family(self) -> Family:
-        from diffusers import (
-            AutoencoderKLQwenImage,
-            QwenImagePipeline,
-            QwenImageTransformer2DModel,
-        )
-
-        return Family(
-            pipeline=QwenImagePipeline,
-            transformer=QwenImageTransformer2DModel,
-            vae=AutoencoderKLQwenImage,
-        )
 
     def fit(self, network: nn.Module) -> nn.Module:
         last = network.transformer_blocks[-1]  # nothing reads what it says of the text
@@ -42,11 +34,7 @@ class QwenImage(Pipeline):
         return network
 
     def blank(self, rows: int) -> Condition:
-        width = self.text_tokens
-        return {
-            "states": torch.empty(rows, width, self.network.config.joint_attention_dim).to("meta"),
-            "mask": torch.ones(rows, width, dtype=torch.bool).to("meta"),
-        }
+        return texts.blank(rows, self.text_tokens, self.network.config.joint_attention_dim)
 
     def geometry(self) -> Geometry:
         return Geometry(channels=self.network.config.in_channels // 4)
@@ -56,11 +44,9 @@ class QwenImage(Pipeline):
         return 2 ** len(self.vae.temperal_downsample)
 
     def condition(self, pipeline: QwenImagePipeline, text: str, device: torch.device) -> Condition:
-        """Padded to one length, so that the bits of a row do not depend on its neighbours."""
         most = self.max_sequence_length
         (states,), _ = pipeline.encode_prompt(prompt=text, device=device, max_sequence_length=most)
-        read = torch.arange(most, device=device) < len(states)
-        return {"states": pad(states, (0, 0, 0, most - len(states))), "mask": read}
+        return texts.padded(states, most)
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
@@ -84,17 +70,9 @@ class QwenImage(Pipeline):
         way = guide(prompted, unprompted, scale=scale)
         return unpacked(rescale(packed(prompted), packed(way)), *way.shape[2:])
 
-    def decoded(self, latents: Tensor) -> Tensor:
-        mean, std = self._statistics(latents)
-        return self.vae.decode((latents * std + mean)[:, :, None]).sample[:, :, 0]
+    def decode_raw(self, raw: Tensor) -> Tensor:
+        """By a VAE of films: a picture is a film of one frame."""
+        return self.vae.decode(raw[:, :, None]).sample[:, :, 0]
 
-    def encoded(self, pixels: Tensor) -> Tensor:
-        latents = self.vae.encode(pixels[:, :, None]).latent_dist.mode()[:, :, 0]
-        mean, std = self._statistics(latents)
-        return (latents - mean) / std
-
-    def _statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of each channel of what the VAE gives: [C, 1, 1]. It is a
-        VAE of films, and a picture is a film of one frame."""
-        own = (self.vae.config.latents_mean, self.vae.config.latents_std)
-        return tuple(like.new_tensor(numbers)[:, None, None] for numbers in own)
+    def encode_raw(self, pixels: Tensor) -> Tensor:
+        return self.vae.encode(pixels[:, :, None]).latent_dist.mode()[:, :, 0]

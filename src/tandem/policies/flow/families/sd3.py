@@ -19,17 +19,12 @@ CLIP_TOKENS = 77
 class SD3(Pipeline):
     """Text as two CLIPs and a T5 see it; `max_sequence_length` is the T5's."""
 
+    family = Family(pipeline="StableDiffusion3Pipeline", transformer="SD3Transformer2DModel")
+    even = False
     readers = tuple(
         f"{kind}{n}" for kind in ("text_encoder", "tokenizer") for n in ("", "_2", "_3")
     )
     optional = frozenset({"text_encoder_3", "tokenizer_3"})
-
-    def family(self) -> Family:
-        from diffusers import AutoencoderKL, SD3Transformer2DModel, StableDiffusion3Pipeline
-
-        return Family(
-            pipeline=StableDiffusion3Pipeline, transformer=SD3Transformer2DModel, vae=AutoencoderKL
-        )
 
     def geometry(self) -> Geometry:
         config = self.network.config

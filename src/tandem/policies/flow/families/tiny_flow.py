@@ -37,11 +37,11 @@ class TinyFlow:
     def tokens(self) -> tuple[int, int]:
         return image_tokens(SIZE, self.patch), WORDS
 
-    def canvas(self, resolution: int | None) -> Canvas:
-        if resolution not in (None, SIZE):
+    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+        if resolution not in (None, SIZE) or frames is not None:
+            asked = f"resolution={resolution}" if frames is None else f"frames={frames}"
             raise ValueError(
-                f"evaluation.resolution={resolution}: tiny_flow paints {SIZE} x {SIZE} pixels; "
-                "leave it null"
+                f"evaluation.{asked}: tiny_flow paints {SIZE} x {SIZE} pixels; leave it null"
             )
         return Canvas(latent_shape=self.latent_shape, tokens=self.tokens[0])
 

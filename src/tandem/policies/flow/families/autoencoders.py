@@ -1,0 +1,55 @@
+"""The VAE of a pipeline: latents to pixels and back, a few pictures or films at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+DECODED_AT_ONCE = 8  # pictures; memory, nothing else
+
+
+class Autoencoded:
+    """Latents are normalised, channel by channel: what the VAE gives is std latents + mean."""
+
+    vae: nn.Module
+
+    def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and std of each channel of what the VAE gives: [C, 1, 1] for pictures, [C, 1, 1, 1]
+        for films."""
+        config = self.vae.config
+        if config.get("latents_mean") is None:
+            mean, std = [config.get("shift_factor") or 0.0], [1 / config.scaling_factor]
+        else:
+            mean, std = config.latents_mean, config.latents_std
+        axes = (1,) * (like.ndim - 2)
+        return like.new_tensor(mean).view(-1, *axes), like.new_tensor(std).view(-1, *axes)
+
+    def decode_raw(self, raw: Tensor) -> Tensor:
+        """[N, *latent_shape] as the VAE knows it -> [N, 3, ...] in [-1, 1]."""
+        return self.vae.decode(raw).sample
+
+    def encode_raw(self, pixels: Tensor) -> Tensor:
+        """[N, *latent_shape]: the mean of what the VAE gives, without its noise."""
+        return self.vae.encode(pixels).latent_dist.mode()
+
+    @torch.no_grad()
+    def decode(self, x0: Tensor) -> Tensor:
+        return self.pixels(x0).cpu()
+
+    @torch.no_grad()
+    def pixels(self, x0: Tensor) -> Tensor:
+        """[N, *latent_shape] -> uint8 [N, ..., H, W, 3], where the latents are."""
+        self.vae.to(x0.device)
+        mean, std = self.statistics(x0.float())
+        parts = [self.decode_raw(part * std + mean) for part in x0.float().split(DECODED_AT_ONCE)]
+        pixels = ((torch.cat(parts).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+        return pixels.movedim(1, -1).contiguous()
+
+    @torch.no_grad()
+    def latents(self, images: Tensor, device: torch.device) -> Tensor:
+        """uint8 [N, ..., H, W, 3] -> float32 [N, *latent_shape]."""
+        self.vae.to(device)
+        pixels = images.to(device).movedim(-1, 1).float() / 127.5 - 1
+        raw = torch.cat([self.encode_raw(part) for part in pixels.split(DECODED_AT_ONCE)])
+        mean, std = self.statistics(raw)
+        return (raw - mean) / std

@@ -1,0 +1,50 @@
+"""Families of films: latents with a frame axis, through VAEs that shorten it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tandem.policies.flow.adapter import Canvas
+from tandem.policies.flow.families.pipelines import Pipeline
+
+
+class Films(Pipeline):
+    """Films of `frames` frames; of a latent the first is one frame, and each other several."""
+
+    def __init__(
+        self,
+        *,
+        resolution: int = 480,
+        width: int | None = None,
+        frames: int = 81,
+        max_sequence_length: int = 512,
+        encoder_dtype: Literal["float32", "bfloat16"] = "float32",
+    ) -> None:
+        super().__init__(
+            resolution=resolution,
+            width=width,
+            max_sequence_length=max_sequence_length,
+            encoder_dtype=encoder_dtype,
+        )
+        self.frames = frames
+        self.image_shape = (frames, *self.image_shape)
+
+    @property
+    def stride(self) -> int:
+        """Frames of a film to one of a latent."""
+        return self.vae.config.scale_factor_temporal
+
+    @property
+    def scale(self) -> int:
+        return self.vae.config.scale_factor_spatial
+
+    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+        flag, count = ("model.adapter", self.frames) if frames is None else ("evaluation", frames)
+        if count < 1 or (count - 1) % self.stride:
+            raise ValueError(
+                f"{flag}.frames={count} does not fit model.path={self.folder}: it must be one more "
+                f"than a multiple of {self.stride}"
+            )
+        still = super().canvas(resolution)
+        (channels, *sides), depth = still.latent_shape, (count - 1) // self.stride + 1
+        return Canvas(latent_shape=(channels, depth, *sides), tokens=depth * still.tokens)

@@ -1,0 +1,91 @@
+"""FLUX.2: dev and klein, from any folder in the layout of their pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pixel_shuffle, pixel_unshuffle
+
+from tandem.dynamics.schedules import flux2_shift
+from tandem.policies.flow.families.guidance import EmbeddedGuidance
+from tandem.policies.flow.families.patches import places
+from tandem.policies.flow.families.pipelines import Family, Geometry
+from tandem.policies.flow.lora import ATTENTION
+from tandem.policies.flow.records import Condition
+
+if TYPE_CHECKING:
+    from diffusers import Flux2KleinPipeline
+
+
+class Flux2Klein(EmbeddedGuidance):
+    """Text as three layers of a Qwen3 read it. A latent is a patch of 2 x 2 of what the VAE gives,
+    normalised by the means and variances that it has counted."""
+
+    family = Family(
+        pipeline="Flux2KleinPipeline",
+        transformer="Flux2Transformer2DModel",
+        vae="AutoencoderKLFlux2",
+    )
+    readers = ("text_encoder", "tokenizer")
+    lora_targets = (*ATTENTION, "attn.to_qkv_mlp_proj")
+
+    def geometry(self) -> Geometry:
+        return Geometry(channels=self.network.config.in_channels, patch=1)
+
+    @property
+    def scale(self) -> int:
+        return 2 * super().scale
+
+    def shift(self, config: Mapping, *, steps: int, tokens: int) -> float:
+        return flux2_shift(steps, tokens)
+
+    def schedule_flags(self, config: Mapping) -> str:
+        return "dynamics/schedule=flux2"
+
+    def blank(self, rows: int) -> Condition:
+        shape = rows, self.text_tokens, self.network.config.joint_attention_dim
+        return {"states": torch.empty(shape, device="meta")}
+
+    def condition(self, pipeline: Flux2KleinPipeline, text: str, device: torch.device) -> Condition:
+        most = self.max_sequence_length
+        states, _ = pipeline.encode_prompt(text, device=device, max_sequence_length=most)
+        return {"states": states[0]}
+
+    def velocity(
+        self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
+    ) -> Tensor:
+        dtype = network.x_embedder.weight.dtype
+        states = condition["states"].to(dtype)
+        words = torch.arange(states.shape[1], device=x.device)[:, None]
+        patches = network(
+            hidden_states=x.to(dtype).flatten(2).transpose(1, 2),
+            timestep=sigma,
+            guidance=self.guidance(sigma),
+            encoder_hidden_states=states,
+            txt_ids=torch.cat([words.new_zeros(len(words), 3), words], 1),
+            img_ids=nn.functional.pad(places(0, *x.shape[2:]), (0, 1)).to(x.device),
+            return_dict=False,
+        )[0]
+        return patches.transpose(1, 2).reshape(x.shape)
+
+    def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        seen, eps = self.vae.bn, self.vae.config.batch_norm_eps
+        mean, std = seen.running_mean, (seen.running_var + eps).sqrt()
+        return mean.to(like)[:, None, None], std.to(like)[:, None, None]
+
+    def decode_raw(self, raw: Tensor) -> Tensor:
+        return super().decode_raw(pixel_shuffle(raw, 2))
+
+    def encode_raw(self, pixels: Tensor) -> Tensor:
+        return pixel_unshuffle(super().encode_raw(pixels), 2)
+
+
+class Flux2(Flux2Klein):
+    """Text as three layers of a Mistral read it; `embedded_guidance` stands in for guidance."""
+
+    family = Family(
+        pipeline="Flux2Pipeline", transformer="Flux2Transformer2DModel", vae="AutoencoderKLFlux2"
+    )

@@ -1,0 +1,63 @@
+"""The noise levels that a folder's own scheduler goes through, and the flags that choose them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tandem.policies.flow.families.folders import one_line, read_index
+
+SCHEDULER = "scheduler"
+DYNAMIC = {"base_tokens": "base_image_seq_len", "max_tokens": "max_image_seq_len"}
+DYNAMIC |= {name: name for name in ("base_shift", "max_shift")}
+
+
+def pipeline_levels(folder: Path, steps: int, *, even: bool, mu: float) -> Tensor | None:
+    """From noise to 0, as the pipeline of that folder has them: [steps + 1].
+
+    `even`: the pipeline hands its scheduler levels at equal distances, and they are shifted once.
+    `mu`: of a dynamic shift. None: a step takes several calls, and the levels are no schedule.
+    """
+    import diffusers
+
+    named = read_index(folder)[SCHEDULER][1]
+    with one_line(folder, SCHEDULER):
+        scheduler = getattr(diffusers, named).from_pretrained(folder, subfolder=SCHEDULER)
+        config = scheduler.config
+        given = {"sigmas": torch.linspace(1, 1 / steps, steps).tolist()} if even else {}
+        if config.get("use_dynamic_shifting"):
+            given["mu"] = mu
+        scheduler.set_timesteps(**({} if even else {"num_inference_steps": steps}), **given)
+    levels = torch.as_tensor(scheduler.sigmas).float()
+    return levels if len(levels) == steps + 1 else None
+
+
+def flags_of(config: Mapping, *, even: bool) -> str:
+    """The command line that chooses the schedule of a `scheduler_config.json`."""
+    if not config.get("use_dynamic_shifting"):
+        name = "linear_shift" if even or "flow_shift" in config else "diffusers_default"
+        numbers = {"shift": config.get("flow_shift", config.get("shift", 1.0))}
+    else:
+        name = f"{config.get('time_shift_type', 'exponential')}_dynamic_shift"
+        numbers = {own: config[theirs] for own, theirs in DYNAMIC.items() if theirs in config}
+        if config.get("shift_terminal"):
+            numbers["terminal"] = config["shift_terminal"]
+    words = [f"dynamics.schedule.{key}={number:g}" for key, number in numbers.items()]
+    return " ".join([f"dynamics/schedule={name}", *words])
+
+
+def read_config(folder: Path) -> Mapping | None:
+    """The `scheduler_config.json` of a folder; None: it has none."""
+    file = folder / SCHEDULER / "scheduler_config.json"
+    return json.loads(file.read_bytes()) if file.is_file() else None
+
+
+def interpolated_shift(config: Mapping, tokens: int) -> float:
+    """The mu of a dynamic shift: on the line between the smallest and the largest picture."""
+    small, large = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
+    low, high = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
+    return low + (high - low) / (large - small) * (tokens - small)

@@ -1,0 +1,94 @@
+"""A folder's own scheduler beside the schedule that was chosen."""
+
+import json
+import warnings
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tandem.dynamics import schedules
+from tandem.policies.flow.adapter import Canvas
+from tandem.policies.flow.admission import warn_of_schedule
+from tandem.policies.flow.families.scheduler import flags_of, interpolated_shift, pipeline_levels
+from tandem.policies.flow.families.z_image import ZImage
+from tandem.policies.flow.records import FlowSampling
+
+STEPS, TOKENS = 6, 1024
+DYNAMIC = {"use_dynamic_shifting": True, "base_shift": 0.5, "max_shift": 0.9}
+CONFIGS = [
+    ({"shift": 3.0}, False),
+    ({"shift": 3.0}, True),
+    ({"shift": 1.0}, True),
+    ({**DYNAMIC, "max_image_seq_len": 8192, "shift_terminal": 0.02}, True),
+    ({**DYNAMIC, "time_shift_type": "linear"}, True),
+]
+
+
+def written(folder, config, kind="FlowMatchEulerDiscreteScheduler"):
+    (folder / "scheduler").mkdir(exist_ok=True)
+    (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))
+    (folder / "model_index.json").write_text(json.dumps({"scheduler": ["diffusers", kind]}))
+    return folder
+
+
+def built(flags):
+    """The schedule that a command line chooses."""
+    first, *rest = flags.split()
+    numbers = dict(word.removeprefix("dynamics.schedule.").split("=") for word in rest)
+    function = getattr(schedules, first.removeprefix("dynamics/schedule="))
+    return function(STEPS, TOKENS, **{name: float(x) for name, x in numbers.items()})
+
+
+@pytest.mark.parametrize(("config", "even"), CONFIGS)
+def test_the_flags_that_are_named_give_the_levels_of_the_scheduler(config, even, tmp_path):
+    folder = written(tmp_path, config)
+    mu = interpolated_shift(config, TOKENS)
+    levels = pipeline_levels(folder, STEPS, even=even, mu=mu)
+    assert_close(built(flags_of(config, even=even)), levels, atol=1e-5, rtol=1e-5)
+
+
+def test_a_scheduler_of_second_order_is_named_by_its_shift(tmp_path):
+    config = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 5.0}
+    folder = written(tmp_path, config, "UniPCMultistepScheduler")
+    levels = pipeline_levels(folder, STEPS, even=False, mu=1.0)
+    assert_close(built(flags_of(config, even=False)), levels, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("tokens", [64, 4300, 4301])
+def test_the_schedule_of_flux2_is_that_of_its_pipeline(tokens):
+    from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
+
+    for steps in (4, 10, 50, 200):
+        want = compute_empirical_mu(image_seq_len=tokens, num_steps=steps)
+        assert schedules.flux2_shift(steps, tokens) == pytest.approx(want, rel=1e-12)
+
+
+def asking(folder, **options):
+    """What is said of a Z-Image in that folder."""
+    adapter = ZImage()
+    adapter.folder = folder
+    adapter.canvas = lambda resolution: Canvas(latent_shape=(16, 64, 64), tokens=TOKENS)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warn_of_schedule(adapter, FlowSampling(steps=4, **options), path="a/b")
+    return [str(one.message) for one in said]
+
+
+def test_a_folder_that_is_sampled_at_other_levels_than_its_own_is_told(tmp_path):
+    folder = written(tmp_path, {"shift": 6.0})
+    (said,) = asking(folder)
+    assert "model.path=a/b: its scheduler takes 4 steps through noise levels 1 0.947" in said
+    assert said.endswith("set dynamics/schedule=linear_shift dynamics.schedule.shift=6")
+    assert not asking(written(tmp_path, {"shift": 3.0}))
+    assert not asking(written(tmp_path, {"shift": 3.001}))
+    (folder / "scheduler" / "scheduler_config.json").unlink()
+    assert not asking(folder)
+
+
+def test_a_schedule_of_other_levels_is_heard_of_before_a_step_is_taken(tmp_path):
+    schedule = lambda steps, tokens: torch.linspace(1, 0, steps + 1)  # noqa: E731
+    folder = written(tmp_path, {"shift": 1.0})
+    assert not asking(folder, schedule=schedule)
+    (said,) = asking(written(tmp_path, DYNAMIC), schedule=schedule)
+    assert "exponential_dynamic_shift dynamics.schedule.base_shift=0.5" in said

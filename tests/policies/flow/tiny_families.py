@@ -1,0 +1,143 @@
+"""Every family of pipelines on random weights, and how its own pipeline is asked for the same."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from policies.flow import tiny_flux, tiny_flux2, tiny_qwen_image, tiny_sd3, tiny_wan, tiny_z_image
+
+from tandem.policies.flow.families.flux import Flux
+from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
+from tandem.policies.flow.families.patches import packed, unpacked
+from tandem.policies.flow.families.pipelines import Pipeline
+from tandem.policies.flow.families.qwen_image import QwenImage
+from tandem.policies.flow.families.sd3 import SD3
+from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.families.z_image import ZImage
+
+SIDE = 32  # pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyFamily:
+    """`scale`: the keyword of guidance; `offset`: what it is less than ours."""
+
+    pipeline: Callable
+    adapter: type[Pipeline]
+    tokens: int = 16  # of a text
+    options: Mapping = field(default_factory=dict)
+    scale: str | None = "guidance_scale"  # None: it is never guided
+    offset: float = 0.0
+    call: Mapping = field(default_factory=dict)
+    packs: bool = False
+    negative: bool = True  # whether it takes a negative prompt; else it is empty
+    latent: tuple[int, ...] = (16, SIDE // 8, SIDE // 8)
+    words: tuple[str, ...] = ()  # of the command line, beside the preset
+
+    def write(self, folder):
+        """As `save_pretrained` leaves it."""
+        torch.manual_seed(0)
+        self.pipeline().save_pretrained(folder)
+        return folder
+
+    def make(self, **options):
+        options = {"resolution": SIDE, "max_sequence_length": self.tokens} | options
+        return self.adapter(**self.options, **options)
+
+    def painted(self, pipeline, texts, starts, *, scale, steps, size):
+        """The latents of its own pipeline after the last step, and what it shows, from 0 to 1."""
+        own = dict(self.call)
+        if self.scale is not None:
+            own[self.scale] = scale - self.offset
+        if scale > 1 and self.negative:
+            own["negative_prompt"] = "ugly"
+        own |= {"num_inference_steps": steps, "output_type": "pt", **size}
+        rows = [
+            self._one(pipeline, prompt=text, start=start, **own)
+            for text, start in zip(texts, starts, strict=True)
+        ]
+        return tuple(map(torch.cat, zip(*rows, strict=True)))
+
+    def _one(self, pipeline, *, start, **own):
+        seen = []
+
+        def keep(_, step, time, found):
+            seen.append(found["latents"])
+            return {}
+
+        given = packed(start[None]) if self.packs else start[None]
+        (shown,) = pipeline(latents=given, callback_on_step_end=keep, return_dict=False, **own)
+        latents = seen[-1]
+        if self.packs:
+            latents = unpacked(latents, *start.shape[1:])
+        elif latents.ndim == 3:
+            latents = latents.transpose(1, 2).reshape(1, *start.shape)
+        return latents, shown
+
+
+PICTURES = {
+    "sd3_5_medium": TinyFamily(
+        pipeline=lambda: tiny_sd3.pipeline(channels=16, blocks=(8,) * 4),
+        adapter=SD3,
+        call={"max_sequence_length": 16},
+    ),
+    "flux1_dev": TinyFamily(
+        pipeline=tiny_flux.pipeline,
+        adapter=Flux,
+        scale="true_cfg_scale",
+        packs=True,
+        options={"embedded_guidance": 2.0},
+        call={"guidance_scale": 2.0, "max_sequence_length": 16},
+    ),
+    "qwen_image": TinyFamily(
+        pipeline=tiny_qwen_image.pipeline,
+        adapter=QwenImage,
+        tokens=40,
+        scale="true_cfg_scale",
+        packs=True,
+    ),
+    "z_image": TinyFamily(
+        pipeline=tiny_z_image.pipeline,
+        adapter=ZImage,
+        tokens=64,
+        offset=1.0,
+        call={"max_sequence_length": 64},
+    ),
+    "flux2_klein": TinyFamily(
+        pipeline=tiny_flux2.klein,
+        adapter=Flux2Klein,
+        tokens=48,
+        negative=False,
+        latent=(16, SIDE // 16, SIDE // 16),
+        words=("model.latent_size=64",),
+        options={"embedded_guidance": None},
+        call={"max_sequence_length": 48},
+    ),
+    "flux2_dev": TinyFamily(
+        pipeline=tiny_flux2.dev,
+        adapter=Flux2,
+        tokens=48,
+        scale=None,
+        latent=(16, SIDE // 16, SIDE // 16),
+        words=("model.latent_size=64",),
+        options={"embedded_guidance": 3.0},
+        call={"guidance_scale": 3.0, "max_sequence_length": 48},
+    ),
+}
+FILMS = {
+    "wan2_1": TinyFamily(
+        pipeline=tiny_wan.pipeline,
+        adapter=Wan,
+        options={"frames": 5},
+        latent=(16, 2, SIDE // 8, SIDE // 8),
+        call={"num_frames": 5, "max_sequence_length": 16},
+    ),
+    "wan2_2_5b": TinyFamily(
+        pipeline=lambda: tiny_wan.pipeline(expand_timesteps=True),
+        adapter=Wan,
+        options={"frames": 5},
+        latent=(16, 2, SIDE // 8, SIDE // 8),
+        call={"num_frames": 5, "max_sequence_length": 16},
+    ),
+}
+FAMILIES = PICTURES | FILMS
