@@ -10,6 +10,7 @@ FLOW = ("model=tiny_flow", "algorithm=flow_grpo")
 # Folder -> the page that shows its part, what chooses it, and a number of it.
 PARTS = {
     "reward": ("reward", ("reward=vowels", "reward.vowels.function.wanted=ab")),
+    "environment": ("environment", ("environment=tries", "environment.world.most=2")),
     "policy_loss": ("loss", ("algorithm/loss=tempered", "algorithm.loss.power=0.7")),
     "adv_estimator": (
         "advantage", ("algorithm/advantage=over_median", "algorithm.advantage.scale=2"),

@@ -13,7 +13,7 @@ SRC = ROOT / "src" / "tandem"
 LAYERS = {
     "foundation": "stop contracts rng types distributed hub remote metrics experience",
     "mathematics": "dynamics advantages losses",
-    "parts": "data policies rewards algorithm",
+    "parts": "data rewards environments policies algorithm",
     "runs": "evaluation settings record training",
     "programs": "registry legality config compare sweep launch __init__ reward_server __main__",
 }

@@ -187,7 +187,7 @@ def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
     right, wrong = known & (first >= 1), known & (first <= 0)
     if not (right | wrong).any():
         return {}  # a score that knows nothing but degrees
-    lengths = {"right": rollout.length[right], "wrong": rollout.length[wrong]}
+    lengths = {"right": rollout.own_length[right], "wrong": rollout.own_length[wrong]}
     metrics = {
         f"response/length_{name}": length.double().mean().item()
         for name, length in lengths.items()
@@ -210,7 +210,7 @@ def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
 
 def response_metrics(rollout: Rollout) -> dict[str, float]:
     """Lengths in steps, entropy in nats per step of the distribution that was sampled from."""
-    length, truncated = rollout.length.double(), rollout.truncated
+    length, truncated = rollout.own_length.double(), rollout.truncated
     metrics = {
         "response/length_mean": length.mean().item(),
         "response/length_min": length.min().item(),

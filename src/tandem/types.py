@@ -59,6 +59,9 @@ class Prompt:
 # Segments of a sample that is written and then painted; `segment` holds the place in this list.
 TEXT, PICTURE = SEGMENTS = ("text", "picture")
 WRITTEN = "written"  # the field of a prompt that holds the text a picture was painted for
+# The field of a row's prompt that holds what came of it in an environment: "turns", each a role and
+# a content, "end", and "lost", which says why where the world failed.
+EPISODE = "episode"
 
 PER_SAMPLE = ("group", "length", "truncated", "key", "baseline", "taught")
 PER_STEP = (
@@ -72,6 +75,9 @@ PER_STEP = (
     "old_values",
     "teacher_logp",
     "sum_pi_squared",
+    "turn",
+    "feedback",
+    "state",
 )
 
 
@@ -85,10 +91,11 @@ class Rollout:
     prompts: tuple[Prompt, ...]  # the prompt of every row
     mask: Tensor  # [B, T] bool, True where the policy chose the step
     group: Tensor  # [B] int64
-    # [B] int64 steps the policy took, trained or not; of a sample of two segments its tokens, of a
-    # text that was unmasked those up to its end
+    # [B] int64 steps in use, trained or not: those that the policy took, and what an environment
+    # said in between; of a sample of two segments its tokens, of a text that was unmasked those up
+    # to its end
     length: Tensor
-    truncated: Tensor  # [B] bool: the step limit ended the sample, not the policy
+    truncated: Tensor  # [B] bool: a limit of steps or turns ended the sample, and not an end of it
     key: Tensor | None = None  # [B] int64 of the draws that made the row; None: nobody drew
     baseline: Tensor | None = None  # [B] bool: compared with, never trained; None: there is none
     taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all, if there is one
@@ -99,6 +106,11 @@ class Rollout:
     entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
     # [B, T] int8 place in SEGMENTS, denoising steps first: padding is of the text. None: one kind
     segment: Tensor | None = None
+    # Of episodes; None: there is no environment.
+    turn: Tensor | None = None  # [B, T] int64 of the move that a step is of, from 1; 0: of none
+    feedback: Tensor | None = None  # [B, T] what the environment gave, on the last step of a move
+    # [B, T] int64 of the state that a move was begun in, 0: it has none; None: no state has a name
+    state: Tensor | None = None
     # Filled by `complete` where somebody reads them.
     old_logp: Tensor | None = None  # [B, T] training forward, sampling weights
     ref_logp: Tensor | None = None  # [B, T] under the frozen reference
@@ -120,6 +132,11 @@ class Rollout:
     def trained(self) -> Tensor:
         """[B, T] bool: the mask, without the rows that others are only compared with."""
         return mask_without(self.baseline, self.mask)
+
+    @property
+    def own_length(self) -> Tensor:
+        """[B] int64 steps that the policy took, trained or not: none that an environment said."""
+        return self.length if self.turn is None else (self.turn > 0).sum(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

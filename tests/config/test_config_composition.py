@@ -167,7 +167,9 @@ OPTIONS = [
     for option in options
     if not group.startswith("recipe")
 ]
-RECIPES = [path.relative_to(conf_folder() / "recipe") for path in conf_folder().rglob("recipe/*/*")]
+RECIPES = [
+    path.relative_to(conf_folder() / "recipe") for path in conf_folder().rglob("recipe/**/*.yaml")
+]
 
 
 def company(option):
@@ -208,10 +210,11 @@ def beside(algorithm, model):
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_every_recipe_binds_and_is_used(recipe):
     model, algorithm = recipe.parent.name, recipe.stem
-    chosen = f"algorithm={algorithm}"
-    cfg = compose([f"model={model}", chosen, *beside(chosen, model)])
+    chosen, above = f"algorithm={algorithm}", recipe.parts[:-2]  # of some data alone
+    data = [f"data={name}" for name in above]
+    cfg = compose([f"model={model}", chosen, *data, *beside(chosen, model)])
     check(cfg)
-    assert cfg.choices.recipe == f"{model}/{algorithm}"
+    assert cfg.choices.recipe == "/".join((*above, model, algorithm))
 
 
 def test_every_option_says_what_it_is():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -26,6 +27,7 @@ from tandem.types import PICTURE
 # What data, ways of collecting and the algorithm itself bring.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
 LOGGED = {"likeliest"}  # that metrics alone read, and are left out without
+OPTIONAL = ("environment",)  # groups with an option that is nothing
 OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
 
 
@@ -52,6 +54,7 @@ def make_case(cfg: DictConfig) -> Case:
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)
     components = _bind_components(config)
+    environment = components["environment"]
     return Case(
         # Before the evaluation, which repeats some of its numbers.
         sampling=_make(components["rollout"]),
@@ -59,6 +62,7 @@ def make_case(cfg: DictConfig) -> Case:
         algorithm=_make(components["algorithm"]),
         rollout=components["rollout"],
         model=components["model"],
+        environment=None if environment is None else _make(environment),
         data=components["data"],
         rewards=components["reward"],
         optimizer=components["optimizer"],
@@ -91,6 +95,8 @@ def _bind_components(config: Mapping[str, Any]) -> dict[str, Any]:
 def _bind_component(config: Mapping[str, Any], group: str) -> Any:
     """The call of a group's node; of groups that merge, the calls by name."""
     node = config.get(group)
+    if group in OPTIONAL and not node:
+        return None
     if group in TOGETHER and isinstance(node, Mapping):
         return {name: _bind(part, f"{group}.{name}") for name, part in node.items()}
     if not isinstance(node, Mapping) or "_target_" not in node:
@@ -101,7 +107,13 @@ def _bind_component(config: Mapping[str, Any], group: str) -> Any:
 def _refuse_unmet_needs(case: Case) -> None:
     """Raise for what the algorithm reads and the policy cannot say; neither has weights yet."""
     algorithm, policy = case.algorithm, _make(case.model)
-    provided = policy.describe(algorithm.request(case.sampling)).provides
+    request = replace(algorithm.request(case.sampling), environment=case.environment)
+    provided = policy.describe(request).provides
+    if case.environment is not None and "turn" not in provided:
+        raise ConfigError(
+            f"environment={case.plan.choices['environment']} answers between moves, and "
+            f"model={case.plan.choices['model']} makes one; set environment=none"
+        )
     provided -= OF_SAMPLES if case.is_offline else frozenset()
     missing = sorted(algorithm.needs - provided - OWN - LOGGED)
     if missing:

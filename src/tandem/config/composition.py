@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from tandem.config import trust
 from tandem.config.absent import explain_absent_part
 from tandem.config.clips import clip_ratio
+from tandem.config.data_choices import choices_of_data
 from tandem.config.learning_rates import learning_rate
 from tandem.config.loading import Composition, Loader
 from tandem.config.names import ConfigError, unknown
@@ -86,6 +87,9 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         refuse_wrong_choice(choice, options)
     with _reword_errors(choices):
         made = compose(source, [part.input_line for part in choices])
+        if chosen := choices_of_data(source.repository, made.choices, choices):
+            choices = [*chosen, *choices]
+            made = compose(source, [part.input_line for part in choices])
     cfg = made.cfg
     values = [of_reward(part, cfg) for part in given if part not in choices]
     for value in values:

@@ -30,6 +30,7 @@ HOMES = (
     "tandem.losses.importance",
     "tandem.data",
     "tandem.dynamics",
+    "tandem.environments",
     "tandem.losses.kl",
     "tandem.losses",
     "tandem.record.mirrors",

@@ -108,6 +108,8 @@ class Facts:
     prompts_alone: bool = False
     mixes: bool = False  # datasets of its own under `of`
     downloads: bool = False  # from a hub, so a dry run leaves it unread
+    # Of rewards: the number is the sum of what an environment gave, each part where it was given.
+    of_moves: bool = False
     # Of parts of rewards and engines: made before the run, since it judges its own numbers and asks
     # nobody yet.
     judges_itself: bool = False

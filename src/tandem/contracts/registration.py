@@ -120,3 +120,6 @@ register_dataset = Registrar("data")
 register_model = Registrar("model")
 register_rollout_engine = Registrar("rollout")
 register_flow_family = Registrar("model/family")
+# A class with `describe` and `begin`, see tandem.environments; or (prompt, moves) -> Said, where
+# all state is the moves so far.
+register_environment = Registrar("environment")

@@ -52,7 +52,7 @@ class PromptMetrics:
         each = {
             "correct": settings.right(decisive),
             "known": decisive.isfinite(),
-            "length": rollout.length.cpu(),
+            "length": rollout.own_length.cpu(),
             "truncated": rollout.truncated.cpu(),
             "reward": torch.where(scored, scores.total.cpu(), 0),
             "scored": scored,

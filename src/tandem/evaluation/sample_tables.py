@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from tandem.types import WRITTEN, Prompt, Rollout, Scores
+from tandem.types import EPISODE, WRITTEN, Prompt, Rollout, Scores
 
 Kind = Literal["greedy", "eval", "sampled", "best", "worst"]
 Describe = Callable[[Prompt], str]  # the text of a prompt as the policy sees it
@@ -63,6 +63,7 @@ def _rank(scores: Scores) -> list[int]:
 def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Describe) -> dict:
     prompt = rollout.prompts[i]
     written = {WRITTEN: prompt.fields[WRITTEN]} if WRITTEN in prompt.fields else {}
+    told = prompt.fields.get(EPISODE)
     return {
         "kind": kind,
         "source": prompt.source,
@@ -71,9 +72,10 @@ def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe:
         "answer": prompt.answer,
         "reward": scores.total[i].item() if scores.scored[i] else None,
         "parts": {name: _none_if_missing(part[i].item()) for name, part in scores.parts.items()},
-        "length": int(rollout.length[i]),
+        "length": int(rollout.own_length[i]),
         "truncated": bool(rollout.truncated[i]),
         **written,  # the text that a picture was painted for
+        **({} if told is None else {EPISODE: told["turns"], "lost": told["lost"]}),
     }
 
 

@@ -47,7 +47,8 @@ def assemble(
     algorithm = build(cfg.algorithm)
     own = {} if weights is None else {"path": str(weights)}
     policy = build(OmegaConf.merge(cfg.model, own))
-    request = algorithm.request(build(cfg.rollout))
+    environment = build(cfg.environment) or None
+    request = replace(algorithm.request(build(cfg.rollout)), environment=environment)
     trainer = settings.trainer
     rounds = trainer.float32_matmul_precision != "highest"
     policy.load(replace(request, precision=Precision(mixed=trainer.mixed, rounds=rounds)))

@@ -57,11 +57,12 @@ def prompts_read(data: Data, source: str) -> str:
 
 
 REASONS = 3  # that a line names
-CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "recipe")
+CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "environment", "recipe")
 
 
 def _chosen(settings: Settings) -> list[str]:
-    return [f"{group}={x}" for group in CHOSEN if (x := settings.choices.get(group))]
+    chosen = {group: settings.choices.get(group) for group in CHOSEN}
+    return [f"{group}={x}" for group, x in chosen.items() if x not in (None, "none")]
 
 
 def _parts(settings: Settings) -> list[str]:

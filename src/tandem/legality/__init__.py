@@ -13,6 +13,7 @@ from tandem.legality import (
     chains,
     devices,
     domains,
+    episodes,
     masked,
     off_policy,
     pictures,
@@ -38,6 +39,7 @@ RULES = (
     *off_policy.RULES,
     *samples.RULES,
     *staleness.RULES,
+    *episodes.RULES,
     *steps.RULES,
 )
 

@@ -12,6 +12,7 @@ from tandem.policies.weights import FULL, Precision
 from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:
+    from tandem.environments import Environment
     from tandem.policies.chain.records import ChainSampling
     from tandem.policies.flow.records import FlowSampling
     from tandem.policies.language.records import Sampling
@@ -37,6 +38,7 @@ class Request:
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     teachers: Teachers | None = None
     precision: Precision = FULL  # of forward passes
+    environment: Environment | None = None  # that answers between moves; None: there is one move
     # Of samples of several segments: what is read of other segments alone, by name, and those that
     # nobody trains.
     unread: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -21,7 +21,7 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 PACKAGE = Path(__file__).parents[1]
 # Groups whose options stand in files: they choose options of others.
-IN_FILES = ("dynamics", "rollout", "data", "model", "model/family", "reward")
+IN_FILES = ("dynamics", "rollout", "data", "model", "model/family", "reward", "environment")
 GROUPS = {
     name: value.group
     for name, value in vars(registration).items()

@@ -110,6 +110,12 @@ def family_node(name: str, adapter: Callable) -> Node:
     return {"defaults": ["_flow", *overrides, "_self_"], "model": model}
 
 
+def environment_node(name: str, world: Callable) -> Node:
+    """As in conf/environment: a world, or a function of the moves so far, asked with care."""
+    made = made_call if inspect.isclass(world) else bound_call
+    return {"_target_": "tandem.environments.Environment", "world": made(name, world)}
+
+
 def made_call(name: str, component: Callable) -> Node:
     """A call that is made when a run is built; a `seed` is that of the run."""
     call = {key: x for key, x in bound_call(name, component).items() if key != "_partial_"}
@@ -147,6 +153,7 @@ NODES: Mapping[str, Callable[[str, Callable], Node]] = {
     "dynamics": dynamics_node,
     "rollout": engine_node,
     "data": data_node,
+    "environment": environment_node,
     "model": model_node,
     "model/family": family_node,
 }

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from tandem.rewards.result import (
     one_each,
 )
 from tandem.rewards.signature import rows_of_groups
-from tandem.types import Prompt, Scores
+from tandem.types import EPISODE, Prompt, Scores
 
 
 class Rewards:
@@ -67,10 +68,13 @@ class Rewards:
         # Here and not in a thread, where a copy would wait for what the sampler does next.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
         group = None if group is None else group.cpu()
+        lost = {row: reason for row, prompt in enumerate(prompts) if (reason := why_lost(prompt))}
         asked: dict[str, Sequence[int]] = {}  # rows by reward, and what gives its verdicts on them
         calls: dict[str, Callable[[], list[Verdict]]] = {}
         for name, reward in self.components.items():
-            rows = asked[name] = [i for i, prompt in enumerate(prompts) if prompt.judged_by(name)]
+            rows = asked[name] = [
+                i for i, prompt in enumerate(prompts) if prompt.judged_by(name) and i not in lost
+            ]
             own = [outputs[i] for i in rows], [prompts[i] for i in rows]
             judge = partial(reward.judge, *own, None if group is None else group[rows])
             calls[name] = self.queues[name].put(judge).result if reward.waits else judge
@@ -79,13 +83,21 @@ class Rewards:
         return lambda: self.sum(
             {name: dict(zip(asked[name], calls[name](), strict=True)) for name in order},
             len(outputs),
+            lost,
         )
 
-    def sum(self, verdicts: Mapping[str, Mapping[int, Verdict]], count: int) -> Scores:
+    def sum(
+        self,
+        verdicts: Mapping[str, Mapping[int, Verdict]],
+        count: int,
+        lost: Mapping[int, str] = MappingProxyType({}),
+    ) -> Scores:
         """What each reward said of those of `count` samples that it was asked about, as one number
-        for each of them."""
+        for each of them. `lost`: why the environment failed in some, which have no score."""
         parts, total = {}, torch.zeros(count, dtype=torch.float64)
         scored, failed = (torch.zeros(count, dtype=torch.bool) for _ in range(2))
+        failed[list(lost)] = True
+        self.faults.update(fault_of("environment", reason) for reason in lost.values())
         for name, component in self.components.items():
             numbers, failures = [math.nan] * count, [False] * count
             for row, (number, reason) in verdicts[name].items():
@@ -105,6 +117,11 @@ class Rewards:
         """How many numbers were missing for which reason since the last call."""
         faults, self.faults = dict(self.faults), Counter()
         return faults
+
+
+def why_lost(prompt: Prompt) -> str | None:
+    """Why the environment has no end of the episode of a row; None: it has, or there is none."""
+    return prompt.fields[EPISODE]["lost"] if EPISODE in prompt.fields else None
 
 
 class Reward:

@@ -24,6 +24,7 @@ COMPONENTS = {
     "algorithm": Key(),
     "model": Key(shared=True, start=True),
     "data": Key(shared=True),
+    "environment": Key(shared=True),
     "reward": Key(),
     "optimizer": Key(),
     "schedule": Key(),

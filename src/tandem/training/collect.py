@@ -24,6 +24,7 @@ from tandem.policies.language.records import Sampling
 from tandem.rewards import Rewards
 from tandem.training.ahead_rows import tickets_in
 from tandem.training.batches import BatchPlan
+from tandem.training.episode_rows import episode_metrics, spread_over_moves
 from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
 log = logging.getLogger(__name__)
@@ -229,8 +230,11 @@ class RolloutSource:
     def _take(
         self, rollout: Rollout, scores: Scores, *, baseline: bool = False
     ) -> tuple[Rollout, Scores]:
+        if rollout.turn is not None:
+            scores = spread_over_moves(scores, rollout, self.rewards)
+            self.log({} if baseline else episode_metrics(rollout))
         self.samples += len(rollout.mask)
-        self.steps += int(rollout.length.sum())
+        self.steps += int(rollout.own_length.sum())
         if baseline:
             return replace(rollout, baseline=torch.ones_like(rollout.truncated)), scores
         self.taken.append((rollout, scores))

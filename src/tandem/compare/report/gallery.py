@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROMPTS, ITERATIONS, TEXTS, PICTURES = 8, 24, 2, 8  # at most: a report stays light enough to send
 LARGEST = 192  # pixels along a side of a picture in it
+FOLDED = 8  # turns of an episode that are shown before it is folded
 KIND = "eval"  # of rows: what evaluation saw
 Cell = Mapping[str, object]
 Seen = dict[str, dict[int, list[Cell]]]  # prompt -> iteration -> cells
@@ -113,9 +114,25 @@ def read_samples(run: Path) -> Seen:
             own = found.setdefault(row["prompt"], {}).setdefault(iteration, [])
             if len(own) < (TEXTS if isinstance(shown, str) else PICTURES):
                 written = {"written": row["written"]} if "written" in row else {}
-                cell = make_cell(shown, row.get("steps"))
+                cell = make_cell(shown, row.get("steps") or conversation(row.get("episode", ())))
                 own.append({**cell, **written, "reward": row["reward"]})
     return found
+
+
+def conversation(turns: Sequence[Mapping]) -> list[str]:
+    """An episode, a line of each turn and what it was given, but for the last move; of a long one
+    both ends."""
+    moves = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
+    lines = [_line(turn) for turn in turns[: moves[-1]]] if moves else []
+    if len(lines) <= FOLDED:
+        return lines
+    half = FOLDED // 2
+    return [*lines[:half], f"... {len(lines) - 2 * half} more ...", *lines[-half:]]
+
+
+def _line(turn: Mapping) -> str:
+    given = f"  [{turn['reward']:+g}]" if turn.get("reward") else ""
+    return f"{turn['role']}: {turn['content']}{given}"
 
 
 def make_cell(shown: str | Tensor, steps: Sequence[str] | None = None) -> Cell:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tandem.types import Prompt
@@ -15,6 +16,7 @@ class ChatOptions:
 
     system_prompt: str | None = None  # for messages that do not bring their own
     enable_thinking: bool | None = None  # None: the template is not told
+    template: str | None = None  # a file of jinja in place of the model's own
 
 
 class Chat:
@@ -22,6 +24,8 @@ class Chat:
 
     def __init__(self, tokenizer: Any, talk: ChatOptions) -> None:
         self.tokenizer, self.talk = tokenizer, talk
+        if talk.template is not None:
+            tokenizer.chat_template = read_template(Path(talk.template))
 
     def text(self, prompt: Prompt) -> str:
         """What the model reads, before any special token that the tokenizer itself adds."""
@@ -30,10 +34,14 @@ class Chat:
         messages = self.question(prompt)
         if self.tokenizer.chat_template is None:
             return "\n\n".join(message["content"] for message in messages)
+        return self.render(messages)
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Messages by the chat template, which asks for the assistant's next."""
         thinking = self.talk.enable_thinking
         options = {} if thinking is None else {"enable_thinking": thinking}
         return self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **options
+            list(messages), tokenize=False, add_generation_prompt=True, **options
         )
 
     def question(self, prompt: Prompt) -> list[dict[str, str]]:
@@ -154,6 +162,13 @@ class Chat:
         several = [configured] if isinstance(configured, int) else list(configured or ())
         own = self.tokenizer.eos_token_id
         return tuple(dict.fromkeys(several if own is None else [*several, own]))
+
+
+def read_template(path: Path) -> str:
+    """The text of a chat template. Raises ValueError where there is no such file."""
+    if not path.is_file():
+        raise ValueError(f"model.chat_template={path} is no file; give one of jinja, or null")
+    return path.read_text(encoding="utf-8")
 
 
 def fault(ids: Sequence[int], limit: int | None) -> str | None:

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from tandem import distributed, rng
 from tandem.policies.engines.rollout_engine import EngineMixin
+from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.critic import Critic, Kind, critic_of
+from tandem.policies.language.episodes import Episodes
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.liger import fuse
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
@@ -100,6 +102,7 @@ class LanguagePolicy(EngineMixin):
         critic: Kind = "head",
         system_prompt: str | None = None,
         enable_thinking: bool | None = None,
+        chat_template: str | None = None,
         logit_budget: int = 2**24,
         token_budget: int = 2**14,
     ) -> None:
@@ -116,14 +119,18 @@ class LanguagePolicy(EngineMixin):
             liger=liger,
         )
         self.lora, self.kind_of_critic = lora, critic
-        self.talk = ChatOptions(system_prompt=system_prompt, enable_thinking=enable_thinking)
+        self.talk = ChatOptions(
+            system_prompt=system_prompt, enable_thinking=enable_thinking, template=chat_template
+        )
         self.memory = ChunkLimits(logits=logit_budget, tokens=token_budget)
         self.reference: TokenLogProbComputer | None = None
         self.critic: Critic | None = None
         self.teachers: LoadedTokenTeachers | None = None
+        self.episodes: Episodes | None = None
 
     def describe(self, request: Request) -> Description:
-        return Description(kind="tokens", provides=PROVIDES)
+        given = frozenset() if request.environment is None else request.environment.gives
+        return Description(kind="tokens", provides=PROVIDES | given)
 
     def load(self, request: Request) -> None:
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
@@ -135,6 +142,9 @@ class LanguagePolicy(EngineMixin):
         self.chat = Chat(tokenizer, self.talk)
         self.ends = self.chat.ends(end_tokens(model))
         self.positions = positions(model)
+        if (world := request.environment) is not None:
+            bridge = Bridge(self.chat, self.ends, limit=world.max_observation_tokens)
+            self.episodes = Episodes(world, bridge, self.positions)
         self.network = model
         if "values" in needs:  # before adapters come into its layers
             splits = logits_are_head_of_trunk(model)
@@ -223,6 +233,8 @@ class LanguagePolicy(EngineMixin):
         sampling = self.sampling if sampling is None else sampling
         asked = self.ask(prompts, group_size, key=key, slots=slots, sampling=sampling)
         with self.summon_full_params(sampling):
+            if self.episodes is not None:
+                return self.episodes.play(asked, self.engine, key=key)
             answers = self.engine.answer(
                 asked.encoded, asked.keys, sampling=sampling, endings=asked.endings
             )
@@ -266,6 +278,8 @@ class LanguagePolicy(EngineMixin):
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""
         group = torch.tensor(slots, device=self.device)
+        if self.episodes is not None:
+            return self.episodes.encode(examples, group=group)
         return encode_examples(examples, chat=self.chat, group=group, positions=self.positions)
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
@@ -349,6 +363,8 @@ class LanguagePolicy(EngineMixin):
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
         """The demonstrations that fit with their answers, and the others with the reason."""
         limit = self.sampling.max_prompt_tokens
+        if self.episodes is not None:
+            return self.episodes.admit_answered(examples, limit)
         return self.chat.admit_answered(examples, limit, self.positions)
 
     def describe_prompt(self, prompt: Prompt) -> str:

@@ -1,0 +1,36 @@
+"""Options that a data set chooses of other groups: conf/data/_chooses/NAME.yaml, GROUP: OPTION.
+
+Hydra lets a model choose, which stands last, and nothing before it. So what the data chooses joins
+the choices of the command line, which win. Beside it, recipe/DATA/MODEL/ALGORITHM holds the numbers
+that were tuned for all three, in place of those of the pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.override_parser.types import Override
+
+from tandem.config.overrides import parse
+
+FILE = "data/_chooses/{}"
+RECIPE = "{data}/{model}/{algorithm}"
+
+
+def choices_of_data(
+    repo: IConfigRepository, choices: Mapping[str, str | None], given: Sequence[Override]
+) -> list[Override]:
+    """Those of the groups that nobody chose by hand; none of most data. `choices`: those so far."""
+    typed = {part.key_or_group for part in given}
+    found = [(group, option) for group, option in _found(repo, choices) if group not in typed]
+    return parse([f"{group}={option}" for group, option in found])
+
+
+def _found(repo: IConfigRepository, choices: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    said = repo.load_config(FILE.format(choices["data"]))
+    if said is not None:
+        yield from said.plain.items()
+    recipe = RECIPE.format(**{group: choices[group] for group in ("data", "model", "algorithm")})
+    if repo.config_exists(f"recipe/{recipe}"):
+        yield "recipe", recipe

@@ -1,0 +1,6 @@
+"""Environments: what answers a policy between its moves, and who asks them with care."""
+
+from tandem.environments.environment import Environment, Play
+from tandem.environments.protocol import About, Episode, Move, Said, World
+
+__all__ = ["About", "Environment", "Episode", "Move", "Play", "Said", "World"]

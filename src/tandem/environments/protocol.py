@@ -1,0 +1,84 @@
+"""The protocol of an environment: a world that begins episodes, and an episode that is acted in.
+
+It knows prompts and texts, and nothing of tokens. Three calls are all: `describe`, `begin`, `act`.
+Each may block or sleep, since `Environment` asks them in threads where a timeout is set.
+`@register_environment` above a class makes it `environment=NAME`, as it does a plain function
+`(prompt, moves) -> Said`, which is enough where all state is the moves so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tandem.types import Prompt
+
+Message = Mapping[str, str]  # role and content
+ROLES = ("user", "tool")  # of what a world says; "assistant" is the policy's own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What a world is, before it begins an episode."""
+
+    gives_states: bool = False  # whether `Said.state` names the states that moves begin in
+    repeats: bool = True  # whether equal keys and equal moves are answered alike
+    runs_code: bool = False  # of the policy: refused without a sandbox
+    tools: Sequence[Mapping] = ()  # JSON schemas of what can be called, for the chat template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a world says before the first move, or to a move."""
+
+    messages: Sequence[Message] = ()  # of a user or a tool; nothing that follows the end is read
+    reward: float | None = None  # of the move that was made; None: it is worth nothing of its own
+    over: bool = False  # nobody moves any more
+    state: str | None = None  # in which the next move is begun; equal names are equal states
+    counts: Mapping[str, float] = field(default_factory=dict)  # for metrics, added up by name
+
+    @classmethod
+    def text(
+        cls,
+        content: str,
+        *,
+        reward: float | None = None,
+        over: bool = False,
+        state: str | None = None,
+    ) -> Said:
+        """One message of a user."""
+        messages = ({"role": "user", "content": content},)
+        return cls(messages=messages, reward=reward, over=over, state=state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What the policy did in its turn."""
+
+    text: str  # without special tokens
+    number: int  # of the turn, from 1
+    key: int  # of all that the world draws in answer to it
+    truncated: bool = False  # the limit of tokens ended it, not the policy
+
+
+class Episode(Protocol):
+    """One episode under way. A world that begins two gives two of these."""
+
+    opening: Said  # what is said before the first move; may be empty
+
+    def act(self, move: Move) -> Said:
+        """The world's answer. What it raises is a fault of the world, and none of the policy."""
+
+    def close(self) -> None:
+        """Nobody moves any more; also called where a limit or a fault ended the episode."""
+
+
+class World(Protocol):
+    """What an option of `environment` makes: cheap to make, before anything is begun."""
+
+    def describe(self) -> About: ...
+
+    def begin(self, prompt: Prompt, key: int) -> Episode:
+        """A new episode from a prompt. All that it draws is a function of the key, which is one for
+        the samples of a group, so that they begin alike."""

@@ -1,0 +1,150 @@
+"""The bridge of a chat: the token ids between the end of a move and the beginning of the next one.
+
+What was sampled is never decoded and encoded again: the way back is not unique in any BPE, and
+templates rewrite earlier turns. So a history is the ids of the prompt, those that were sampled,
+those of what the world said, and so on. A template is asked for the latter alone, behind stubs of
+an assistant's turn, and must say the same behind each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tandem.policies.language.chat import Chat
+
+Message = Mapping[str, str]
+STUB = "stub of a move"
+ASKED = {"role": "user", "content": "stub of a question"}
+# Earlier turns of an assistant that some templates rewrite; what follows the last must not depend
+# on them.
+STUBS: Mapping[str, Sequence[Message]] = {
+    "a plain": ({"role": "assistant", "content": STUB},),
+    "a thinking": (
+        {"role": "assistant", "content": f"<think>\nstub of a thought\n</think>\n\n{STUB}"},
+    ),
+    "an empty": ({"role": "assistant", "content": ""},),
+    "a second": (
+        {"role": "assistant", "content": "stub of an earlier move"},
+        ASKED,
+        {"role": "assistant", "content": STUB},
+    ),
+}
+ANSWERED = {"role": "user", "content": "stub of an answer"}
+LEFT_OUT = "[... {} characters left out ...]"
+PER_TOKEN = 16  # characters that are looked at for each token that a message may have
+
+
+class Bridge:
+    """What a tokenizer and its chat template write between two moves."""
+
+    def __init__(self, chat: Chat, ends: Sequence[int], *, limit: int) -> None:
+        """limit: tokens of one message, which loses its middle if it has more.
+
+        Raises ValueError for a template that does not say the same behind every turn.
+        """
+        self.chat, self.ends, self.limit = chat, frozenset(ends), limit
+        self.tokenizer = chat.tokenizer
+        self.has_template = self.tokenizer.chat_template is not None
+        self.special = frozenset(self.tokenizer.all_special_ids) | self.ends
+        self.end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
+        if self.has_template:
+            self.end = self.check_template()
+
+    def between(self, messages: Sequence[Message], move: Sequence[int]) -> list[int]:
+        """The ids behind a move: its end, if it has none yet, and what the world says to it."""
+        ended = bool(move) and move[-1] in self.ends
+        short = [{**message, "content": self.shortened(message["content"])} for message in messages]
+        return [*([] if ended else self.end), *self.said(short)]
+
+    def said(self, messages: Sequence[Message]) -> list[int]:
+        """The ids of messages, behind an end token; special tokens in them are plain text."""
+        if not messages:
+            return self.written(self.tail([])) if self.has_template else []
+        if not self.has_template:
+            return self.plain("\n\n".join(message["content"] for message in messages))
+        if not any(self.forges(message["content"]) for message in messages):
+            return self.written(self.tail(messages))
+        return list(self.pieces(messages))
+
+    def pieces(self, messages: Sequence[Message]) -> Iterator[int]:
+        """Written by the template around the messages, which are encoded as plain text."""
+        marks = [f"stub {place} of what is said" for place in range(len(messages))]
+        frame = self.tail(
+            [{**one, "content": mark} for one, mark in zip(messages, marks, strict=True)]
+        )
+        for one, mark in zip(messages, marks, strict=True):
+            before, found, frame = frame.partition(mark)
+            if not found:
+                raise ValueError(f"the chat template does not show a message of {one['role']}")
+            yield from self.written(before)
+            yield from self.plain(one["content"])
+        yield from self.written(frame)
+
+    def tail(self, messages: Sequence[Message], stub: Sequence[Message] | None = None) -> str:
+        """What the template writes behind the end of an assistant's turn."""
+        turns = STUBS["a plain"] if stub is None else stub
+        return self.behind(turns, messages).removeprefix(self.end_text)
+
+    def behind(self, turns: Sequence[Message], messages: Sequence[Message]) -> str:
+        """All that the template writes behind the text of the last of an assistant's turns."""
+        whole = self.chat.render([ASKED, *turns, *messages])
+        return whole.rpartition(STUB)[2]
+
+    @property
+    def end_text(self) -> str:
+        return self.tokenizer.decode(self.end) if self.end else ""
+
+    def check_template(self) -> list[int]:
+        """The ids that end an assistant's turn, once it is known that one tail fits all turns."""
+        tail = self.behind(STUBS["a plain"], [ANSWERED])
+        ids = self.written(tail)
+        if not ids or ids[0] not in self.ends:
+            raise ValueError(self.refusal("a plain", "writes no end token behind it"))
+        for name, turns in STUBS.items():
+            if not self.chat.render([ASKED, *turns, ANSWERED]).endswith(tail):
+                raise ValueError(self.refusal(name, "goes on otherwise behind it"))
+        return ids[:1]
+
+    def refusal(self, name: str, why: str) -> str:
+        return (
+            f"environment: the chat template cannot be continued exactly: of {name} turn of the "
+            f"assistant it {why}; set model.chat_template=FILE to one that does, or "
+            "environment=none"
+        )
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the template would show an earlier thought otherwise than it was sampled."""
+        turns = STUBS["a thinking"]
+        return self.has_template and turns[0]["content"] not in self.chat.render(
+            [ASKED, *turns, ANSWERED]
+        )
+
+    def shortened(self, content: str) -> str:
+        """The message without its middle, where it has more than `limit` tokens; it says so."""
+        most = self.limit * PER_TOKEN
+        if len(content.encode()) <= self.limit:  # a token is a byte or more
+            return content
+        head, tail = content[: most // 2], content[-(most // 2) :]
+        if len(content) <= most:
+            ids = self.plain(content)
+            if len(ids) <= self.limit:
+                return content
+        half = self.limit // 2
+        first = self.tokenizer.decode(self.plain(head)[:half])
+        last = self.tokenizer.decode(self.plain(tail)[-half:])
+        return f"{first}{LEFT_OUT.format(len(content) - len(first) - len(last))}{last}"
+
+    def forges(self, content: str) -> bool:
+        """Whether it spells a special token, which would be one to the tokenizer."""
+        return not self.special.isdisjoint(self.written(content))
+
+    def written(self, text: str) -> list[int]:
+        """Ids of what a template writes, whose special tokens are such."""
+        return self.chat.ids([text], special=False)[0]
+
+    def plain(self, text: str) -> list[int]:
+        """Ids of a text that somebody says: no special token is in it."""
+        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
+            "input_ids"
+        ]

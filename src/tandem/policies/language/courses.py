@@ -1,0 +1,154 @@
+"""The course of one episode: its tokens, those of the policy and those of the world, as they come.
+
+Courses become the rows of a rollout, whose mask is True on tokens of the policy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem.environments import Play, Said
+from tandem.policies.language.records import Questions
+from tandem.policies.language.rows import pack
+from tandem.types import EPISODE, Prompt, Rollout
+
+WORLD = 0  # the number of the turn that tokens of the world have
+BITS = 62  # of the name of a state: a positive number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What an engine wrote in one turn."""
+
+    tokens: Sequence[int]
+    logp: Sequence[float]  # nats
+    entropy: Sequence[float] | None  # nats; None: the engine did not say
+    truncated: bool
+
+
+@dataclass(slots=True)
+class Course:
+    """One row under way. All lists are of its tokens behind the prompt, in their order."""
+
+    row: int
+    prompt: Prompt
+    encoded: list[int]  # ids of the prompt and of the world's opening
+    room: int  # tokens that it may have behind the prompt
+    play: Play
+    tokens: list[int] = field(default_factory=list)
+    turn: list[int] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    entropy: list[float] | None = field(default_factory=list)
+    feedback: list[float] = field(default_factory=list)
+    state: list[int] = field(default_factory=list)
+    told: list[dict] = field(default_factory=list)  # the conversation, a line of each turn
+    number: int = 1  # of the turn that is next
+    text: str = ""  # of the last move
+    cut: bool = False  # the last move was ended by a limit of tokens
+    end: str | None = None  # "over", "turn_limit", "token_limit" or "lost"; None: it goes on
+
+    def open(self) -> None:
+        """Write down what the world said before the first move."""
+        self.told = [dict(message) for message in self.play.said.messages]
+
+    def moved(self, written: Written, text: str) -> None:
+        """The tokens of a move."""
+        self._add(written.tokens, number=self.number, state=hashed(self.play.said.state))
+        self.logp += written.logp
+        if written.entropy is None:
+            self.entropy = None
+        elif self.entropy is not None:
+            self.entropy += written.entropy
+        self.text, self.cut = text, written.truncated
+        self.told.append({"role": "assistant", "content": text, "turn": self.number})
+
+    def answered(self, said: Said) -> None:
+        """What the world gave for the last move, and said to it."""
+        if said.reward is not None:
+            self.feedback[-1] = float(said.reward)
+            self.told[-1]["reward"] = float(said.reward)
+        self.told += [dict(message) for message in said.messages]
+
+    def go_on(self, ids: Sequence[int], max_turns: int) -> None:
+        """The next turn begins behind these tokens of the world, if a limit does not forbid it."""
+        if self.number >= max_turns:
+            self.end = "turn_limit"
+        elif len(self.tokens) + len(ids) >= self.room:
+            self.end = "token_limit"
+        else:
+            self._add(ids, number=WORLD, state=0)
+            self.logp += [0.0] * len(ids)
+            if self.entropy is not None:
+                self.entropy += [0.0] * len(ids)
+            self.number += 1
+
+    def _add(self, ids: Sequence[int], *, number: int, state: int) -> None:
+        self.tokens += ids
+        self.turn += [number] * len(ids)
+        self.feedback += [0.0] * len(ids)
+        self.state += [state] * len(ids)
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be written."""
+        return self.room - len(self.tokens)
+
+    def transcript(self) -> dict:
+        """The episode for judges, records and people; JSON can hold it."""
+        return {
+            "turns": self.told,
+            "end": self.end,
+            "lost": self.play.lost,
+            "attempts": self.play.attempts,
+            "counts": self.play.counts,
+        }
+
+
+def hashed(state: str | None) -> int:
+    """The number of a state's name; 0: it has none."""
+    return 0 if state is None else 1 + (rng.key("state", state) >> 64 - BITS)
+
+
+def as_rollout(courses: Sequence[Course], asked: Questions, *, states: bool) -> Rollout:
+    """One row of each course, in their order."""
+    device = asked.group.device
+    length = torch.tensor([len(one.tokens) for one in courses], device=device)
+    turn = padded([one.turn for one in courses], torch.int64, device)
+    of_world = turn == WORLD
+    known = all(one.entropy is not None for one in courses)
+    tokens = padded([one.tokens for one in courses], torch.int64, device)
+    encoded = [one.encoded for one in courses]
+    return Rollout(
+        sample=pack(encoded, tokens, length, asked.sampling.temperature or 1.0),
+        outputs=tuple(one.text for one in courses),
+        prompts=tuple(with_episode(one.prompt, one.transcript()) for one in courses),
+        mask=~of_world,
+        group=asked.group,
+        length=length,
+        truncated=torch.tensor(
+            [one.end in ("turn_limit", "token_limit") or one.cut for one in courses], device=device
+        ),
+        key=asked.keys.flatten(),
+        behaviour_logp=padded([one.logp for one in courses], torch.float32, device),
+        entropy=padded([one.entropy for one in courses], torch.float32, device) if known else None,
+        turn=turn,
+        feedback=padded([one.feedback for one in courses], torch.float32, device),
+        state=padded([one.state for one in courses], torch.int64, device) if states else None,
+    )
+
+
+def padded(rows: Sequence[Sequence], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[B, T], zeros on the right; T is at least 1."""
+    width = max(1, max(len(row) for row in rows))
+    filled = [[*row, *[0] * (width - len(row))] for row in rows]
+    return torch.tensor(filled, dtype=dtype, device=device)
+
+
+def with_episode(prompt: Prompt, told: Mapping) -> Prompt:
+    """The prompt of a row, with what came of it."""
+    return replace(prompt, fields={**prompt.fields, EPISODE: told})

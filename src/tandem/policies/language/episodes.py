@@ -1,0 +1,200 @@
+"""Episodes of a language policy, wave by wave.
+
+A wave asks an engine for the next move of every row whose episode goes on, in row order; then the
+world answers all of them, and the next wave waits for the last. So no latency moves a row into
+another batch. The first wave reads a prompt once for its group, the later ones read each history.
+Whoever drives episodes at another pace fills the same `Course`s: `Course.moved`, `.answered` and
+`.go_on` are all that a driver calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem.environments import Environment, Move, Play
+from tandem.policies.engines.protocol import Engine
+from tandem.policies.language import shown_episodes
+from tandem.policies.language.bridge import Bridge
+from tandem.policies.language.courses import Course, Written, as_rollout
+from tandem.policies.language.records import Answers, Questions
+from tandem.types import Prompt, Rollout
+
+
+class Episodes:
+    """What a policy needs to act in an environment: the world, and the bridge of its chat."""
+
+    def __init__(self, environment: Environment, bridge: Bridge, positions: int | None) -> None:
+        """positions: tokens that the model can read; None: there is no limit."""
+        self.environment, self.bridge, self.positions = environment, bridge, positions
+
+    def play(self, asked: Questions, engine: Engine, *, key: int) -> Rollout:
+        """A row of each episode, `asked.keys.shape[1]` of them to every prompt.
+
+        The world draws by the key and the slot, so that a group begins alike, and in a turn by the
+        sample and the number of the turn too. The policy draws a turn by the key of its row and the
+        number of the turn.
+        """
+        wave = Wave(self, asked, engine, key)
+        wave.begin(wave.courses)
+        while on := [one for one in wave.courses if one.end is None]:
+            wave.move(on)
+        self.environment.close([one.play for one in wave.courses])
+        return as_rollout(wave.courses, asked, states=self.environment.about.gives_states)
+
+    def encode(self, examples: Sequence[Prompt], *, group: Tensor) -> Rollout:
+        """Demonstrations, of whose moves every token is trained. `group`: [B] int64."""
+        return shown_episodes.encode(
+            examples, bridge=self.bridge, group=group, positions=self.positions
+        )
+
+    def admit_answered(
+        self, examples: Sequence[Prompt], limit: int | None
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The demonstrations that fit, and the others with the reason."""
+        return shown_episodes.admit(
+            examples, bridge=self.bridge, limit=limit, positions=self.positions
+        )
+
+    def room(self, encoded: Sequence[int]) -> int:
+        """Tokens that an episode may have behind its prompt."""
+        limits = [self.environment.max_tokens]
+        if self.positions is not None:
+            limits.append(self.positions - len(encoded))
+        return min(limit for limit in limits if limit is not None)
+
+
+class Wave:
+    """The rows of one call, and what is asked for them turn by turn."""
+
+    def __init__(self, episodes: Episodes, asked: Questions, engine: Engine, key: int) -> None:
+        self.environment, self.bridge = episodes.environment, episodes.bridge
+        self.episodes, self.asked, self.engine = episodes, asked, engine
+        self.samples = asked.keys.shape[1]
+        self.keys = asked.keys.flatten()
+        self.noise = rng.key(key, "environment", asked.group).tolist()  # of each row
+        self.courses = [self.course(row) for row in range(len(self.keys))]
+
+    def course(self, row: int, play: Play | None = None) -> Course:
+        """A row at its beginning."""
+        place = row // self.samples
+        prompt = self.asked.prompts[place]
+        return Course(
+            row=row,
+            prompt=prompt,
+            encoded=self.asked.encoded[place],
+            room=0,
+            play=Play(prompt, self.noise[row]) if play is None else play,
+        )
+
+    def begin(self, courses: Sequence[Course]) -> None:
+        """Begin the episodes of these rows, which may be for another time, with the same keys."""
+        self.environment.begin([one.play for one in courses])
+        for one in courses:
+            fresh = self.course(one.row, one.play)
+            if fresh.play.lost is None:
+                fresh.open()
+                fresh.encoded = self.opened(fresh)
+                fresh.room = self.episodes.room(fresh.encoded)
+                fresh.end = None if fresh.room > 0 else "token_limit"
+            else:
+                fresh.end = "lost"
+            self.courses[one.row] = fresh
+
+    def opened(self, course: Course) -> list[int]:
+        """The ids of the prompt, and of what the world says before the first move."""
+        said = course.play.said.messages
+        if not said:
+            return course.encoded
+        return self.bridge.chat.encode([self.continued(course.prompt, said)])[0]
+
+    def continued(self, prompt: Prompt, said: Sequence) -> Prompt:
+        if prompt.messages is None:
+            text = "\n\n".join(self.bridge.shortened(one["content"]) for one in said)
+            return replace(prompt, text=prompt.text + text)
+        short = [{**one, "content": self.bridge.shortened(one["content"])} for one in said]
+        return replace(prompt, messages=(*prompt.messages, *short))
+
+    def move(self, on: Sequence[Course]) -> None:
+        """One move of each of these rows, and the answer of the world."""
+        for one, written in zip(on, self.write(on), strict=True):
+            one.moved(written, self.bridge.chat.decode([written.tokens])[0])
+        moves = [
+            Move(text=one.text, number=one.number, key=self.key_of(one), truncated=one.cut)
+            for one in on
+        ]
+        again = self.environment.act([one.play for one in on], moves)
+        for one in on:
+            if one.play.lost is None:
+                self.answer(one)
+            else:
+                one.end = "lost"
+        anew = {id(play) for play in again}
+        self.begin([one for one in on if id(one.play) in anew])
+
+    def answer(self, course: Course) -> None:
+        """What the world said, and whether the episode goes on."""
+        said = course.play.said
+        course.answered(said)
+        if said.over:
+            course.end = "over"
+        else:
+            move = [t for t, n in zip(course.tokens, course.turn, strict=True) if n]
+            course.go_on(self.bridge.between(said.messages, move), self.environment.max_turns)
+
+    def key_of(self, course: Course) -> int:
+        """Of what the world draws in a turn."""
+        sample = 0 if self.environment.shared_noise else course.row % self.samples
+        return rng.key(course.play.key, "turn", sample, course.number)
+
+    def write(self, on: Sequence[Course]) -> list[Written]:
+        """The moves of these rows. One whose room is short is asked with those of equal room."""
+        most = self.asked.sampling.max_new_tokens
+        rooms = [min(most, one.left) for one in on]
+        found: dict[int, Written] = {}
+        for room in sorted({*rooms}, reverse=True):
+            some = [one for one, own in zip(on, rooms, strict=True) if own == room]
+            answers = self.ask(some, room)
+            found |= {one.row: each for one, each in zip(some, read(answers), strict=True)}
+        return [found[one.row] for one in on]
+
+    def ask(self, some: Sequence[Course], room: int) -> Answers:
+        """What the engine writes for these rows, up to so many tokens."""
+        prompts, keys = self.questions(some)
+        sampling = self.asked.sampling
+        if room != sampling.max_new_tokens:
+            sampling = replace(sampling, max_new_tokens=room)
+        return self.engine.answer(prompts, keys, sampling=sampling, endings=self.asked.endings)
+
+    def questions(self, some: Sequence[Course]) -> tuple[list[list[int]], Tensor]:
+        """Histories [N] and keys [N, 1], or prompts [P] and keys [P, G] where all rows are at their
+        beginning and those of a group begin alike."""
+        groups = [some[i : i + self.samples] for i in range(0, len(some), self.samples)]
+        alike = all(one.encoded == group[0].encoded for group in groups for one in group)
+        if len(some) == len(self.courses) and alike and not any(one.tokens for one in some):
+            return [group[0].encoded for group in groups], self.asked.keys
+        rows = torch.tensor([one.row for one in some], device=self.keys.device)
+        turns = torch.tensor([one.number for one in some], device=self.keys.device)
+        later = rng.key(self.keys[rows], "turn", turns)
+        keys = torch.where(turns == 1, self.keys[rows], later)
+        return [[*one.encoded, *one.tokens] for one in some], keys[:, None]
+
+
+def read(answers: Answers) -> list[Written]:
+    """What was written in each row, to its end."""
+    lengths, truncated = answers.length.tolist(), answers.truncated.tolist()
+    tokens, logp = answers.tokens.tolist(), answers.logp.tolist()
+    entropy = None if answers.entropy is None else answers.entropy.tolist()
+    return [
+        Written(
+            tokens=tokens[row][:length],
+            logp=logp[row][:length],
+            entropy=None if entropy is None else entropy[row][:length],
+            truncated=truncated[row],
+        )
+        for row, length in enumerate(lengths)
+    ]

@@ -1,0 +1,126 @@
+"""Demonstrations of episodes: conversations in which every turn of the assistant is a move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from tandem.policies.language.bridge import Bridge
+from tandem.policies.language.rows import before, check_length, pack, right_padded
+from tandem.types import Prompt, Rollout
+
+WORLD = 0  # the number of the turn that tokens of the world have
+
+
+@dataclass(slots=True)
+class Shown:
+    """The tokens behind a prompt, and the turn of each."""
+
+    question: Prompt  # what stands before the first move
+    tokens: list[int]
+    turn: list[int]
+    output: str = ""  # the last move
+
+    def add(self, ids: Sequence[int], number: int) -> None:
+        self.tokens += ids
+        self.turn += [number] * len(ids)
+
+
+def shown(example: Prompt, bridge: Bridge) -> Shown:
+    """The moves of a demonstration, and what is said between them, by the ids that a policy of the
+    same moves would have read."""
+    parts = list(turns_of(example))
+    row = Shown(question_of(example), [], [])
+    for number, (said, move) in enumerate(parts, 1):
+        if number > 1:
+            row.add(bridge.between(said, row.tokens), WORLD)
+        row.add(bridge.chat.encode_answers([move])[0], number)
+        row.output = move
+    return row
+
+
+def turns_of(example: Prompt) -> Iterator[tuple[Sequence[Mapping[str, str]], str]]:
+    """Each move, and the messages since the one before it. An answer is the only or the last."""
+    said: list[Mapping[str, str]] = []
+    moved = False
+    for is_move, messages in groupby(example.messages or (), is_of_policy):
+        for message in messages:
+            if is_move:
+                yield said, message["content"]
+                said, moved = [], True
+            else:
+                said.append(message)
+    if said or not moved:
+        if example.answer is None:
+            raise ValueError(
+                f"prompt {example.id} of {example.source} shows nothing to learn from: a "
+                "demonstration of an episode ends with a message of the assistant"
+            )
+        yield said, example.answer
+
+
+def question_of(example: Prompt) -> Prompt:
+    """The prompt as it stands before the first move."""
+    if example.messages is None:
+        return example
+    first = next(
+        (i for i, message in enumerate(example.messages) if is_of_policy(message)),
+        len(example.messages),
+    )
+    return replace(example, messages=tuple(example.messages[:first]))
+
+
+def is_of_policy(message: Mapping[str, str]) -> bool:
+    return message["role"] == "assistant"
+
+
+def encode(
+    examples: Sequence[Prompt], *, bridge: Bridge, group: Tensor, positions: int | None
+) -> Rollout:
+    """A row of each demonstration, as if its moves had been sampled. `group`: [B] int64."""
+    rows = [shown(example, bridge) for example in examples]
+    length = torch.tensor([len(row.tokens) for row in rows], device=group.device)
+    tokens = right_padded([row.tokens for row in rows], group.device)
+    turn = right_padded([row.turn for row in rows], group.device)
+    sample = pack(bridge.chat.encode([row.question for row in rows]), tokens, length, 1.0)
+    check_length(sample, positions)
+    return Rollout(
+        sample=sample,
+        outputs=tuple(row.output for row in rows),
+        prompts=tuple(examples),
+        mask=before(length, tokens.shape[1]) & (turn != WORLD),
+        group=group,
+        length=length,
+        truncated=torch.zeros_like(length, dtype=torch.bool),
+        turn=turn,
+    )
+
+
+def admit(
+    examples: Sequence[Prompt], *, bridge: Bridge, limit: int | None, positions: int | None
+) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    """The demonstrations that fit, and the others with the reason. limit: tokens of a question."""
+    questions = [question_of(example) for example in examples]
+    asked, refused = bridge.chat.admit(questions, limit)
+    reasons = {prompt.id: reason for prompt, reason in refused}
+    lengths = dict(
+        zip([prompt.id for prompt in asked], map(len, bridge.chat.encode(asked)), strict=True)
+    )
+    kept, dropped = [], []
+    for example in examples:
+        reason = reasons.get(example.id)
+        if reason is None and positions is not None:
+            total = lengths[example.id] + len(shown(example, bridge).tokens)
+            if total > positions:
+                reason = (
+                    f"has {total} tokens with its moves, more than the {positions} of the model"
+                )
+        if reason is None:
+            kept.append(example)
+        else:
+            dropped.append((example, reason))
+    return kept, dropped

@@ -1,0 +1,14 @@
+"""The reward of an episode: what the environment gave, move by move."""
+
+from __future__ import annotations
+
+from tandem.contracts import register_reward
+from tandem.types import EPISODE, Prompt
+
+
+@register_reward(judges="texts", of_moves=True)
+def episode(output: str, prompt: Prompt) -> float | None:
+    """The sum of what the environment gave for the moves; None where there was none."""
+    if EPISODE not in prompt.fields:
+        return None
+    return sum(turn.get("reward", 0.0) for turn in prompt.fields[EPISODE]["turns"])

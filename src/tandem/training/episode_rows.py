@@ -1,0 +1,81 @@
+"""Rewards by move and metrics of environments, read off the episodes of sampled rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import facts_of
+from tandem.metrics import Max, Metric, Sum
+from tandem.rewards import Rewards
+from tandem.types import EPISODE, Rollout, Scores
+
+PREFIX = "environment/"
+ENDS = ("over", "turn_limit", "token_limit", "lost")  # of an episode
+BY_TURN = 8  # turns whose reward is reported one by one
+
+
+def spread_over_moves(scores: Scores, rollout: Rollout, rewards: Rewards) -> Scores:
+    """What the environment gave stands on the moves that it was given for, and all other rewards on
+    the last trained step; nothing changes where no reward is of moves."""
+    weight = sum(
+        component.weight
+        for component in rewards.components.values()
+        if facts_of(component.function).of_moves
+    )
+    if rollout.feedback is None or not weight or not scores.parts:
+        return scores
+    given = weight * torch.where(rollout.mask & scores.scored[:, None], rollout.feedback, 0)
+    left = scores.total - given.sum(1)
+    # Rounding is no reward of the last move: what is left is, where anything else was given.
+    left = torch.where(left.abs() > 1e-6 * (1 + scores.total.abs()), left, 0)
+    place = rollout.mask.cumsum(1)
+    last = rollout.mask & (place == place[:, -1:])
+    return replace(scores, per_step=given + torch.where(last, left[:, None], 0))
+
+
+def episode_metrics(rollout: Rollout) -> dict[str, Metric]:
+    """Of the rows of this rank; none where there is no environment."""
+    told = [prompt.fields[EPISODE] for prompt in rollout.prompts if EPISODE in prompt.fields]
+    if rollout.turn is None or not told:
+        return {}
+    turns = rollout.turn.amax(1).double()
+    rows = torch.ones_like(turns)
+    observed = (rollout.length - rollout.own_length).double()
+    metrics: dict[str, Metric] = {
+        "turns_mean": Sum(turns.sum(), rows.sum()),
+        "turns_max": Max(turns.max()),
+        "observed": Sum(observed.sum(), rollout.length.double().sum()),
+    }
+    for end in ENDS:
+        metrics[end] = Sum(_count(told, lambda one, end=end: one["end"] == end), rows.sum())
+    lost = torch.tensor([one["end"] == "lost" for one in told], device=turns.device)
+    if lost.any():
+        metrics["lost_at_turn"] = Sum(turns[lost].sum(), lost.double().sum())
+    again = _count(told, lambda one: one["attempts"] > 1)
+    metrics["begun_again"] = Sum(again, rows.sum())
+    metrics |= {f"{name}": Sum(total, rows.sum()) for name, total in _counts(told)}
+    metrics |= dict(_rewards_by_turn(rollout))
+    return {f"{PREFIX}{name}": metric for name, metric in metrics.items()}
+
+
+def _count(told: list[dict], holds: Callable[[dict], bool]) -> Tensor:
+    return torch.tensor(float(sum(map(holds, told))), dtype=torch.float64)
+
+
+def _counts(told: list[dict]) -> Iterator[tuple[str, Tensor]]:
+    """What the world counted, summed over rows."""
+    for name in sorted({name for one in told for name in one["counts"]}):
+        total = sum(one["counts"].get(name, 0.0) for one in told)
+        yield name, torch.tensor(total, dtype=torch.float64)
+
+
+def _rewards_by_turn(rollout: Rollout) -> Iterator[tuple[str, Metric]]:
+    """The mean of what was given for the first moves, over the rows that made them."""
+    for number in range(1, min(int(rollout.turn.max()), BY_TURN) + 1):
+        own = rollout.turn == number
+        made = own.any(1).double().sum()
+        yield f"reward_by_turn/{number}", Sum((rollout.feedback * own).double().sum(), made)

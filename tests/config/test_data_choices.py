@@ -1,0 +1,28 @@
+"""A data set chooses options of other groups, unless the command line does."""
+
+import pytest
+
+from tandem.config import ConfigError, check, compose
+
+
+def chosen(*words):
+    cfg = compose(words)
+    return tuple(cfg.choices[group] for group in ("environment", "reward", "recipe"))
+
+
+def test_hilo_chooses_its_environment_its_reward_and_its_recipe():
+    assert chosen("data=hilo") == ("hilo", "episode", "hilo/tiny_lm/grpo")
+    by_hand = chosen("data=hilo", "reward=exact_match", "~recipe")
+    assert by_hand == ("hilo", "exact_match", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("data=hilo", "environment=none"), "reward=episode sums what an environment gives"),
+        (("data=hilo", "model=tiny_masked"), "model=tiny_masked makes one; set environment=none"),
+    ],
+)
+def test_what_makes_no_sense_together_is_refused_in_one_line(words, said):
+    with pytest.raises(ConfigError, match=said):
+        check(compose(words))

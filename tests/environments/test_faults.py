@@ -1,0 +1,102 @@
+"""Whatever a world does costs its own episodes, with a reason that can be counted."""
+
+import pytest
+from worlds import (
+    Counting,
+    Faulty,
+    asked,
+    lies_about_the_end,
+    pays_nan,
+    raises,
+    says_no_said,
+    speaks_for_the_policy,
+)
+
+from tandem.environments import About, Move, Play, Said
+from tandem.types import Prompt
+
+MOVE = Move(text="7", number=1, key=3)
+
+
+def plays(count=2):
+    return [Play(Prompt(id=i, source="x", text=">"), key=i) for i in range(count)]
+
+
+def after_one_move(world, **limits):
+    environment, some = asked(world, **limits), plays()
+    environment.begin(some)
+    environment.act(some, [MOVE] * len(some))
+    return some
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (raises, "act raised ConnectionResetError: 'the socket is gone' at "),
+        (says_no_said, "act gave str, not Said"),
+        (lies_about_the_end, "act gave over='no', neither True nor False"),
+        (pays_nan, "act gave reward=nan, no finite number"),
+        (speaks_for_the_policy, "act spoke as 'assistant'; a world is a user or a tool"),
+    ],
+)
+def test_a_fault_of_the_world_loses_its_own_episode_with_the_reason(fault, reason):
+    broken, sound = after_one_move(Faulty({0: fault}))
+    assert broken.lost.startswith(reason)
+    assert (sound.lost, sound.said.state) == (None, "1")
+
+
+def test_an_episode_that_cannot_begin_is_tried_as_often_as_is_said():
+    class Closed(Counting):
+        def begin(self, prompt, key):
+            super().begin(prompt, key)
+            raise OSError("no such world")
+
+    world, some = Closed(), plays(1)
+    asked(world, attempts=3).begin(some)
+    assert some[0].lost.startswith("begin raised OSError: 'no such world'")
+    assert world.begun == [(0, 0)] * 3
+
+
+def test_one_episode_that_is_given_to_two_rows_answers_for_another_session():
+    class Single(Counting):
+        def begin(self, prompt, key):
+            self.one = getattr(self, "one", None) or super().begin(prompt, key)
+            return self.one
+
+    some = plays(2)
+    asked(Single(), attempts=1).begin(some)
+    assert [one.lost for one in some] == [None, "begin gave an episode that is under way already"]
+
+
+def test_what_a_world_writes_on_its_prompt_stays_with_it():
+    class Writes(Counting):
+        def begin(self, prompt, key):
+            prompt.fields["secret"].append(1)
+            return super().begin(prompt, key)
+
+    prompt = Prompt(id=0, source="x", text=">", fields={"secret": []})
+    asked(Writes()).begin([Play(prompt, key=0)])
+    assert prompt.fields == {"secret": []}
+
+
+def test_episodes_are_closed_and_what_close_raises_costs_nothing():
+    world, some = Counting(), plays(3)
+    environment = asked(world)
+    environment.begin(some)
+    some[0].episode.close = lambda: 1 / 0
+    environment.close(some)
+    environment.close(some)
+    assert world.closed == 2
+
+
+def test_counts_of_an_episode_add_up():
+    environment = asked(lambda prompt, moves: Said(counts={"calls": 2}))
+    some = plays(1)
+    environment.begin(some)
+    environment.act(some, [MOVE])
+    assert some[0].counts == {"calls": 4.0}
+
+
+def test_a_world_that_runs_code_of_the_policy_is_refused_without_a_sandbox():
+    with pytest.raises(ValueError, match="runs code of the policy, and there is no sandbox"):
+        asked(Counting(about=About(runs_code=True)))

@@ -1,0 +1,253 @@
+"""Episodes as rows: laws that hold of any world."""
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from small_language import WORDS, questions
+from torch.testing import assert_close
+
+from tandem import rng
+from tandem.data.hilo import hilo
+from tandem.environments import Said
+from tandem.environments.hilo import HiLo
+from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.policies.request import Request
+from tandem.types import EPISODE, take
+
+sys.path.append(str(Path(__file__).parents[2] / "environments"))
+import itertools
+
+from worlds import Counting, Faulty, asked, dies_in_the_middle, hangs, raises
+
+NOTHING = frozenset()
+
+
+def playing(environment, *, weights=None, sampling=None, build=None, **options):
+    build = build or partial(tiny_lm, seed=0, hidden_size=32, num_layers=2, head_dim=8)
+    policy = LanguagePolicy(build=build, **options)
+    sampling = sampling or Sampling(max_new_tokens=4)
+    policy.load(Request(sampling=sampling, environment=environment))
+    if weights is not None:
+        policy.load_weights(weights)
+    return policy
+
+
+def sampled(policy, prompts=None, group_size=3, **changes):
+    prompts = questions() if prompts is None else prompts
+    sampling = replace(policy.sampling, **changes)
+    return policy.sample(prompts, group_size, key=7, slots=range(len(prompts)), sampling=sampling)
+
+
+def test_a_world_that_ends_after_one_move_gives_the_rows_of_today_bit_for_bit(learned):
+    alone = playing(None, weights=learned)
+    acting = playing(asked(Counting(turns=1)), weights=learned)
+    want, got = sampled(alone), sampled(acting)
+    assert got.outputs == want.outputs
+    for name in ("mask", "group", "length", "truncated", "key", "behaviour_logp", "entropy"):
+        assert torch.equal(getattr(got, name), getattr(want, name)), name
+    for name in ("tokens", "prompt_length", "temperature"):
+        assert torch.equal(getattr(got.sample, name), getattr(want.sample, name)), name
+
+
+def test_every_history_begins_with_the_prompt_and_the_moves_before_it(learned):
+    """Nothing that was sampled is decoded and encoded again: an engine that is asked says so."""
+    policy = playing(asked(Counting(turns=3)), weights=learned)
+    histories, answer = {}, policy.engine.answer
+
+    def listening(prompts, keys, **how):
+        answers = answer(prompts, keys, **how)
+        rows = [p for p in prompts for _ in range(keys.shape[1])]
+        for row, (prompt, said, n) in enumerate(
+            zip(rows, answers.tokens.tolist(), answers.length.tolist(), strict=True)
+        ):
+            histories.setdefault(row, []).append((prompt, said[:n]))
+        return answers
+
+    policy.engine.answer = listening
+    sampled(policy, group_size=2)
+    for turns in histories.values():
+        assert len(turns) == 3
+        for (prompt, move), (later, _) in itertools.pairwise(turns):
+            assert later[: len(prompt) + len(move)] == [*prompt, *move]
+            assert len(later) > len(prompt) + len(move)  # the world said something
+
+
+def test_training_finds_the_log_probabilities_of_the_sampler_at_every_token_of_the_policy(learned):
+    policy = playing(asked(Counting(turns=3)), weights=learned)
+    rows = sampled(policy)
+    holes = (~rows.mask) & (torch.arange(rows.mask.shape[1]) < rows.length[:, None])
+    assert holes.any()
+    assert_close(policy.logp(rows), rows.behaviour_logp, atol=1e-4, rtol=0)
+    assert (rows.behaviour_logp[holes] == 0).all()
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_observations_carry_no_gradient_and_moves_do(learned, packing):
+    """A weight of the loss on an observation changes nothing; one on a move does."""
+    policy = playing(asked(Counting(turns=3)), weights=learned, packing=packing)
+    rows = sampled(policy, group_size=1)
+
+    def gradient(weight):
+        policy.zero_grad()
+        (policy.evidence(rows, NOTHING).logp * weight).sum().backward()
+        return torch.cat([p.grad.flatten() for p in policy.trainable().values()])
+
+    one = torch.ones_like(rows.behaviour_logp)
+    on_world = torch.where(rows.turn == 0, 5.0, 1.0)
+    on_move = torch.where(rows.turn == 2, 5.0, 1.0)
+    assert torch.equal(gradient(one), gradient(on_world))
+    assert not torch.allclose(gradient(one), gradient(on_move))
+
+
+def test_feedback_stands_on_the_last_token_of_the_move_that_earned_it(learned):
+    rows = sampled(playing(asked(Counting(turns=2)), weights=learned))
+    last = (rows.turn == 2) & (rows.turn.roll(-1, 1) != 2)
+    last[:, -1] = rows.turn[:, -1] == 2
+    assert torch.equal(rows.feedback, last.float())
+    for place, one in enumerate(rows.prompts):
+        moves = [turn for turn in one.fields[EPISODE]["turns"] if turn["role"] == "assistant"]
+        assert [turn["turn"] for turn in moves] == [1, 2]
+        assert moves[-1]["content"] == rows.outputs[place]
+
+
+def test_a_group_begins_in_one_state_and_draws_its_own_ways(learned):
+    world = Counting(turns=2)
+    rows = sampled(playing(asked(world), weights=learned), group_size=4)
+    keys = {}
+    for prompt, key in world.begun:
+        keys.setdefault(prompt, set()).add(key)
+    assert all(len(own) == 1 for own in keys.values())
+    assert len({key for own in keys.values() for key in own}) == len(WORDS)
+    assert len({*rows.outputs}) > len(WORDS) / 2
+    assert rows.state[:, 0].unique().numel() == 1  # all begin in the state "0"
+
+
+@pytest.mark.parametrize(("shared", "different"), [(False, 3), (True, 1)])
+def test_what_a_world_draws_in_a_turn_differs_by_sample_unless_noise_is_shared(
+    learned, shared, different
+):
+    heard = []
+
+    def listening(prompt, moves):
+        heard.extend(move.key for move in moves[-1:])
+        return Said(over=bool(moves))
+
+    policy = playing(asked(listening, shared_noise=shared), weights=learned)
+    sampled(policy, questions(WORDS[:1]), group_size=3)
+    assert len({*heard}) == different
+
+
+def test_company_and_cuts_move_no_token(learned):
+    """The rows of a few prompts are those of many, and those of small passes."""
+    policy = playing(asked(Counting(turns=3)), weights=learned)
+    many, few = sampled(policy), sampled(policy, questions()[:2])
+    small_passes = sampled(policy, max_rows=5)
+    assert few.outputs == many.outputs[: len(few.outputs)]
+    assert small_passes.outputs == many.outputs
+    turn = many.turn[: len(few.turn)]
+    assert torch.equal(few.turn, turn[:, : few.turn.shape[1]])
+    assert_close(small_passes.behaviour_logp, many.behaviour_logp, atol=1e-5, rtol=0)
+
+
+def test_limits_of_turns_and_tokens_truncate_and_an_end_does_not(learned):
+    three = partial(playing, weights=learned)
+    over = sampled(three(asked(Counting(turns=3))), max_new_tokens=12)
+    turns = sampled(three(asked(Counting(turns=9), max_turns=2)))
+    tokens = sampled(three(asked(Counting(turns=9), max_tokens=6)))
+    ends = [{row.fields[EPISODE]["end"] for row in rows.prompts} for rows in (over, turns, tokens)]
+    assert ends[:2] == [{"over"}, {"turn_limit"}]
+    assert "token_limit" in ends[2]
+    assert turns.truncated.all()
+    assert tokens.truncated.all()
+    assert tokens.length.max() <= 6
+    assert turns.turn.max() == 2
+
+
+def test_a_move_without_its_end_gets_it_outside_the_mask(learned):
+    policy = playing(asked(Counting(turns=2)), weights=learned, sampling=Sampling(max_new_tokens=1))
+    rows = sampled(policy, questions(WORDS[:1]), group_size=1)
+    end, plus = policy.chat.tokenizer.eos_token_id, policy.chat.ids(["+"], special=False)[0][0]
+    written = rows.sample.tokens[0, int(rows.sample.prompt_length[0]) :].tolist()
+    assert written[1:3] == ([plus, written[2]] if written[0] == end else [end, plus])
+    assert not rows.mask[0, 1]
+
+
+def test_what_the_world_failed_in_is_lost_and_the_others_are_not_moved(learned):
+    faults = {1: raises, 3: dies_in_the_middle}
+    sound = sampled(playing(asked(Counting(turns=3)), weights=learned))
+    rows = sampled(playing(asked(Faulty(faults), attempts=1), weights=learned))
+    lost = [row.fields[EPISODE]["lost"] for row in rows.prompts]
+    for row, prompt in enumerate(rows.prompts):
+        if prompt.id in faults:
+            assert lost[row].startswith("act raised ConnectionResetError: 'the socket is gone'")
+        else:
+            assert lost[row] is None
+            assert rows.outputs[row] == sound.outputs[row]
+    at = {p.id: int(rows.turn[row].max()) for row, p in enumerate(rows.prompts) if lost[row]}
+    assert at == {1: 1, 3: 2}
+
+
+def test_an_episode_that_broke_once_is_begun_again_with_the_same_draws(learned):
+    sound = sampled(playing(asked(Counting(turns=3)), weights=learned))
+    world = Faulty({2: dies_in_the_middle}, only_first=False)
+    world.only_first = True
+    rows = sampled(playing(asked(world, attempts=2), weights=learned), group_size=1)
+    want = take(sound, torch.arange(0, len(sound.mask), 3))
+    assert rows.outputs == want.outputs
+    assert torch.equal(rows.turn, want.turn[:, : rows.turn.shape[1]])
+    told = rows.prompts[2].fields[EPISODE]
+    assert (told["lost"], told["attempts"]) == (None, 2)
+
+
+def test_a_world_that_hangs_is_given_up(learned):
+    environment = asked(Faulty({0: hangs}), attempts=1, timeout=0.05)
+    rows = sampled(playing(environment, weights=learned), questions()[:2], group_size=1)
+    lost = [row.fields[EPISODE]["lost"] for row in rows.prompts]
+    assert lost == ["act took over 0.05 s (environment.timeout)", None]
+
+
+def test_every_turn_of_a_demonstration_is_trained_by_the_ids_that_sampling_would_have():
+    """A demonstration of what was sampled is the row that was sampled."""
+    data = hilo(seed=0, demonstrations=4)
+    policy = playing(
+        asked(HiLo()), build=partial(tiny_lm, seed=0), sampling=Sampling(max_new_tokens=3)
+    )
+    rows = policy.encode(data.demonstrations, key=0, slots=range(4))
+    for row, example in enumerate(data.demonstrations):
+        said = [m["content"] for m in example.messages]
+        ids = policy.chat.ids(list(said), special=False)
+        end = policy.chat.tokenizer.eos_token_id
+        want = [t for i, own in enumerate(ids) for t in (own if i % 2 == 0 else [*own, end])]
+        whole = int(rows.sample.prompt_length[row] + rows.length[row])
+        assert rows.sample.tokens[row, :whole].tolist() == want
+        of_policy = [i % 2 == 1 for i, own in enumerate(ids) for _ in range(len(own) + i % 2)]
+        assert rows.mask[row, : whole - 1].tolist() == of_policy[1:]
+
+
+def test_hilo_is_won_by_bisection_as_often_as_arithmetic_says():
+    data = hilo(seed=0, demonstrations=1)
+    won = 0.0
+    for prompt in data.train:
+        episode, said = HiLo().begin(prompt, 0), None
+        while said is None or not said.over:
+            low, high = map(int, (said or episode.opening).state.split(".."))
+            said = episode.act(move_of(f"{(low + high) // 2:02}"))
+        won += said.reward
+    assert won == 15
+
+
+@pytest.mark.parametrize("text", ["7", "07 ", "ab", ""])
+def test_anything_but_two_digits_ends_the_game(text):
+    said = HiLo().begin(hilo(seed=0, demonstrations=1).train[3], 0).act(move_of(text))
+    assert (said.over, said.reward, said.counts) == (True, 0.0, {"unparsed": 1})
+
+
+def move_of(text):
+    from tandem.environments import Move
+
+    return Move(text=text, number=1, key=rng.key("move"))

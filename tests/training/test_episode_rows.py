@@ -1,0 +1,91 @@
+"""What episodes give, move by move, as rewards of steps, and what is counted of them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from tandem.advantages.temporal import return_to_go, scored_steps, step_rewards
+from tandem.metrics import reduce_metrics
+from tandem.rewards import Reward, Rewards
+from tandem.rewards.episode import episode
+from tandem.rewards.text import exact_match
+from tandem.training.episode_rows import episode_metrics, spread_over_moves
+from tandem.types import EPISODE, Prompt, Rollout, Scores
+
+
+def row(rewards, *, end="over", lost=None):
+    turns = [{"role": "assistant", "content": "7", "reward": r} for r in rewards]
+    told = {"turns": turns, "end": end, "lost": lost, "attempts": 1, "counts": {"calls": 1.0}}
+    return Prompt(id=0, source="x", text=">", answer="7", fields={EPISODE: told})
+
+
+def rollout():
+    """Two moves with an observation between them, and one move."""
+    turn = torch.tensor([[1, 1, 0, 2, 2], [1, 1, 0, 0, 0]])
+    feedback = torch.tensor([[0.0, 0.25, 0, 0, 1.0], [0, 0.5, 0, 0, 0]])
+    prompts = (row([0.25, 1.0]), row([0.5]))
+    return Rollout(
+        sample=torch.zeros(2), outputs=("7", "8"), prompts=prompts, mask=turn > 0,
+        group=torch.tensor([0, 0]), length=torch.tensor([5, 2]),
+        truncated=torch.zeros(2, dtype=torch.bool), turn=turn, feedback=feedback,
+    )  # fmt: skip
+
+
+def scored(rows, *, weight=1.0, beside=None):
+    components = {"episode": Reward(episode, weight=weight)}
+    if beside is not None:
+        components["exact_match"] = Reward(exact_match, weight=beside)
+    rewards = Rewards(components)
+    scores = rewards(rows.outputs, rows.prompts)
+    return spread_over_moves(scores, rows, rewards), rewards
+
+
+def test_feedback_stands_on_its_move_and_the_rest_on_the_last():
+    scores, _ = scored(rollout(), weight=2.0, beside=0.5)
+    want = torch.tensor([[0.0, 0.5, 0, 0, 2.5], [0, 1.0, 0, 0, 0]])
+    assert_close(scores.per_step, want)
+    assert_close(scores.total, want.sum(1))
+
+
+def test_returns_pass_observations_unchanged():
+    rows = rollout()
+    scores, _ = scored(rows)
+    got = return_to_go(step_rewards(scores, rows), scored_steps(scores, rows), gamma=0.5)
+    assert_close(got[0], torch.tensor([0.5 * (0.25 + 0.25), 0.5, 0, 0.5, 1.0]), atol=1e-6, rtol=0)
+
+
+def test_without_a_reward_of_moves_scores_are_as_they_were():
+    rows = rollout()
+    rewards = Rewards({"exact_match": Reward(exact_match)})
+    scores = rewards(rows.outputs, rows.prompts)
+    assert spread_over_moves(scores, rows, rewards) is scores
+
+
+def test_a_lost_episode_is_missing_and_never_0():
+    """No reward judges it, and its reason is counted beside those of rewards."""
+    rows = rollout()
+    rows = replace(rows, prompts=(rows.prompts[0], row([0.5], end="lost", lost="act raised X")))
+    scores, rewards = scored(rows, beside=1.0)
+    assert scores.scored.tolist() == [True, False]
+    assert math.isnan(scores.parts["episode"][1])
+    assert rewards.pop_faults() == {"environment: act raised X": 1}
+    assert scores.per_step[1].eq(0).all()
+
+
+def test_the_metrics_of_episodes():
+    got = reduce_metrics(episode_metrics(rollout()))
+    want = {
+        "turns_mean": 1.5, "turns_max": 2, "observed": 1 / 7, "over": 1, "turn_limit": 0,
+        "token_limit": 0, "lost": 0, "begun_again": 0, "calls": 1,
+        "reward_by_turn/1": 0.375, "reward_by_turn/2": 1.0,
+    }  # fmt: skip
+    assert got == pytest.approx({f"environment/{name}": x for name, x in want.items()})
+
+
+def test_a_score_of_the_data_is_spread_over_nothing():
+    rows = rollout()
+    scores = Scores(total=torch.ones(2), parts={}, scored=torch.ones(2, dtype=torch.bool))
+    assert spread_over_moves(scores, rows, Rewards({"e": Reward(episode)})) is scores
