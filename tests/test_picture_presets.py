@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from policies.flow.tiny_families import PICTURES
+from policies.flow.tiny_families import FAMILIES
 from rewards.tiny_clip import write_clip
 from torch.testing import assert_close
 
@@ -22,7 +22,7 @@ SMALL = (
 QUICK = (("sd3_5_medium", "nft"), ("flux1_dev", "flow_grpo"), ("qwen_image", "flow_grpo"))
 PAIRS = [
     pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow)
-    for pair in product(PICTURES, ("flow_grpo", "nft"))
+    for pair in product(FAMILIES, ("flow_grpo", "nft"))
 ]
 SIZE = {"height": 32, "width": 32}
 pytestmark = [
@@ -47,15 +47,15 @@ def world(tmp_path_factory):
 def trained(world, model, algorithm, folder, *own):
     """Two iterations of the preset, with its recipe where there is one, and its record."""
     if not (world / model).exists():
-        PICTURES[model].write(world / model)
+        FAMILIES[model].write(world / model)
     tandem.train(
         f"model={model}",
         f"algorithm={algorithm}",
         "data=folder",
         f"data.path={world / 'prompts'}",
         f"model.path={world / model}",
-        f"model.adapter.max_sequence_length={PICTURES[model].tokens}",
-        *PICTURES[model].words,
+        f"model.adapter.max_sequence_length={FAMILIES[model].tokens}",
+        *FAMILIES[model].words,
         f"cache_dir={world / 'cache'}",
         f"run_dir={folder}",
         *SMALL,
@@ -69,7 +69,7 @@ def painted(model, folder, lora=None):
     """By a plain pipeline of diffusers: latents of a prompt."""
     from diffusers import DiffusionPipeline
 
-    family = PICTURES[model]
+    family = FAMILIES[model]
     pipeline = DiffusionPipeline.from_pretrained(folder)
     pipeline.set_progress_bar_config(disable=True)
     if lora is not None:
@@ -118,7 +118,8 @@ def lines(file, kind):
 
 
 @pytest.mark.parametrize(
-    ("model", "algorithm"), list(product((*PICTURES, "z_image_turbo"), ("flow_grpo", "nft")))
+    ("model", "algorithm"),
+    list(product((*FAMILIES, "z_image_turbo", "wan2_1_14b"), ("flow_grpo", "nft"))),
 )
 def test_a_pair_that_is_typed_and_nothing_else_can_learn(model, algorithm):
     """Adapters take three hundred times the rate of a whole language model; DiffusionNFT is

@@ -86,7 +86,7 @@ class Rollout:
     """Samples of a policy. Rows compared with one another share a `group`, unique over ranks."""
 
     sample: Any  # opaque: only the policy that made it opens it
-    # What rewards and people see: texts, or pictures, uint8 [H, W, 3].
+    # What rewards and people see: texts, or pictures, uint8 [H, W, 3], or films, [F, H, W, 3].
     outputs: tuple[str, ...] | tuple[Tensor, ...]
     prompts: tuple[Prompt, ...]  # the prompt of every row
     mask: Tensor  # [B, T] bool, True where the policy chose the step
@@ -137,6 +137,11 @@ class Rollout:
     def own_length(self) -> Tensor:
         """[B] int64 steps that the policy took, trained or not: none that an environment said."""
         return self.length if self.turn is None else (self.turn > 0).sum(1)
+
+
+def is_film(output: str | Tensor) -> bool:
+    """Whether an output is several pictures, one after another: uint8 [F, H, W, 3]."""
+    return isinstance(output, Tensor) and output.ndim == 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,12 +21,14 @@ COMPARING = (
     "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
 )
 OF_FLOWS = "dance_grpo flow_dppo flow_grpo gardo grpo_guard mix_grpo tempflow_grpo"
-OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
+OF_PICTURES = (
+    "colour_share jpeg_compressibility jpeg_incompressibility motion_smoothness nearest_rendering"
+)
 BY_CLIP = "pickscore clip_score"
 JUDGES = "judge judge_pairs judge_groups"
 PIPELINES = (
     "sd3_5_medium sd3_5_large flux1_dev qwen_image z_image z_image_turbo flux2_dev flux2_klein "
-    "qwen3_writes_sd3_5"
+    "wan2_1_1_3b wan2_1_14b wan2_2_5b qwen3_writes_sd3_5"
 )
 FLOW = ["model=tiny_flow"]
 RANDOM = [*FLOW, "algorithm=tempflow_grpo"]

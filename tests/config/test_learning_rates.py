@@ -35,6 +35,9 @@ MIDDLES = {  # preset -> its rate as it comes, and with full weights
     "z_image_turbo": (3e-4, 1e-5),
     "flux2_dev": (3e-4, 1e-5),
     "flux2_klein": (3e-4, 1e-5),
+    "wan2_1_1_3b": (3e-4, 1e-5),
+    "wan2_1_14b": (3e-4, 1e-5),
+    "wan2_2_5b": (3e-4, 1e-5),
     "llada_8b": (2.24e-5, 2.24e-6),
     "dream_7b": (2.24e-5, 2.24e-6),
     "tiny_lm": (3e-4, 3e-4),
@@ -76,8 +79,9 @@ def test_every_preset_says_a_size_and_takes_the_middle_of_its_row():
     assert presets.keys() == MIDDLES.keys()
     adapters = OmegaConf.load(CONF / "model" / "_pipeline.yaml").model.lora
     for name, own in presets.items():
-        flow = "_pipeline" in own.defaults or name == "tiny_flow"
-        lora = adapters if "_pipeline" in own.defaults else own.get("model", {}).get("lora")
+        pipeline = {"_pipeline", "_films"} & {x for x in own.defaults if isinstance(x, str)}
+        flow = pipeline or name == "tiny_flow"
+        lora = adapters if pipeline else own.get("model", {}).get("lora")
         rate, size = (flow_rate if flow else language_rate), own.get("parameters")
         assert (size is None) == (name == "hf")
         found = [rate("middle", parameters=size, lora=x) for x in (lora is not None, False)]

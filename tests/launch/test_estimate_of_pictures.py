@@ -7,7 +7,7 @@ import pytest
 import torch
 from launch.test_memory_estimate import SHARE, most_allocated
 from loaded import request_of
-from policies.flow.tiny_families import PICTURES
+from policies.flow.tiny_families import FAMILIES
 
 import tandem
 from tandem.config import build, check, compose
@@ -18,7 +18,7 @@ ROWS = 64
 QUICK = ("tiny_flow", "sd3_5_medium", "flux1_dev", "qwen_image")
 MODELS = [
     pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
-    for name in ("tiny_flow", *PICTURES)
+    for name in ("tiny_flow", *FAMILIES)
 ]
 
 
@@ -32,9 +32,9 @@ def words_of(model, folders):
     few = ("warm_start=null", "trainer=cpu", "prompts_per_step=8", "group_size=12")
     words = [f"model={model}", "~recipe", "num_minibatches=1", "epochs=1", *few]
     words.append(f"model.row_budget={ROWS}")
-    if model not in PICTURES:
+    if model not in FAMILIES:
         return [*words, "algorithm=flow_grpo"]
-    family = PICTURES[model]
+    family = FAMILIES[model]
     if not (folders / model).exists():
         family.write(folders / model)
     (folders / "prompts.txt").write_text("a cat\na dog\n")

@@ -98,6 +98,7 @@ class Facts:
     # Of rewards and data: what they judge and what they show; None: either.
     judges: Literal["texts", "pictures"] | None = None
     # Of rewards.
+    of_films: bool = False  # they see films as a whole; others of pictures see frame by frame
     batched: bool = False  # they take lists
     waits: int = 0  # so many calls may wait for somebody else at a time; 0: they compute
     asks: object | None = None  # of whom at a time, a `Signature`; None: of a sample by itself

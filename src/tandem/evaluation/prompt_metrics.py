@@ -12,7 +12,7 @@ from torch import Tensor
 from tandem.data.records import groups_to_report
 from tandem.evaluation.image_collapse import MEASURES
 from tandem.evaluation.settings import EvalMode, Evaluation
-from tandem.rewards.images import pixels, spread
+from tandem.rewards.images import shown_pixels, spread
 from tandem.types import Prompt, Rollout, Scores
 
 # Summed over the samples of a prompt; "known" counts those whose reward part is not missing.
@@ -67,11 +67,14 @@ class PromptMetrics:
 
 
 def _measure_looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
-    """Measures of each picture, where that is asked: [B] of each."""
+    """Measures of each picture, where that is asked: [B] of each; of a film the mean over its
+    frames."""
     asked = [name for name in MEASURES if name in one.measures]
-    nothing = torch.zeros(len(rollout.outputs), dtype=torch.float64)
-    shown = torch.stack([pixels(picture) for picture in rollout.outputs]) if asked else nothing
-    return {name: MEASURES[name](shown) if name in asked else nothing for name in MEASURES}
+    looks = dict.fromkeys(MEASURES, torch.zeros(len(rollout.outputs), dtype=torch.float64))
+    if asked:
+        shown = torch.stack([*map(shown_pixels, rollout.outputs)])
+        looks |= {name: MEASURES[name](shown).view(len(shown), -1).mean(1) for name in asked}
+    return looks
 
 
 def _measure_spreads(rollout: Rollout, one: EvalMode) -> Tensor:

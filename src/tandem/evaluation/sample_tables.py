@@ -8,7 +8,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from tandem.types import EPISODE, WRITTEN, Prompt, Rollout, Scores
+from tandem.rewards.films import lay_out_frames
+from tandem.types import EPISODE, WRITTEN, Prompt, Rollout, Scores, is_film
 
 Kind = Literal["greedy", "eval", "sampled", "best", "worst"]
 Describe = Callable[[Prompt], str]  # the text of a prompt as the policy sees it
@@ -30,7 +31,8 @@ def make_rows(
     describe: Describe,
     history: History = untold,
 ) -> list[dict]:
-    """One dictionary for each chosen row; a missing score is None, a picture uint8 [H, W, 3].
+    """One dictionary for each chosen row; a missing score is None, a picture uint8 [H, W, 3], and
+    so are frames of a film side by side.
 
     A row that came about in an order of its own has "steps" too.
     """
@@ -61,14 +63,14 @@ def _rank(scores: Scores) -> list[int]:
 
 
 def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Describe) -> dict:
-    prompt = rollout.prompts[i]
+    prompt, output = rollout.prompts[i], rollout.outputs[i]
     written = {WRITTEN: prompt.fields[WRITTEN]} if WRITTEN in prompt.fields else {}
     told = prompt.fields.get(EPISODE)
     return {
         "kind": kind,
         "source": prompt.source,
         "prompt": describe(prompt),
-        "output": rollout.outputs[i],
+        "output": lay_out_frames(output) if is_film(output) else output,
         "answer": prompt.answer,
         "reward": scores.total[i].item() if scores.scored[i] else None,
         "parts": {name: _none_if_missing(part[i].item()) for name, part in scores.parts.items()},

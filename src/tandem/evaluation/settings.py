@@ -145,13 +145,14 @@ class Pictures(Evaluation):
     steps: int  # of the ODE
     guidance_scale: float  # under the ODE
     resolution: int | None = None  # pixels along a side under the ODE; None: as in training
+    frames: int | None = None  # of a film under the ODE; None: as in training
     solver: Callable[[], Solver] | None = None  # of the ODE; None: Euler
     weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
     columns: int = 8  # pictures of each prompt in the grid
     collapse: Collapse = field(default_factory=Collapse)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "guidance_scale", "columns", "resolution"):
+        for name in ("steps", "guidance_scale", "columns", "resolution", "frames"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"evaluation.{name} is {getattr(self, name)}; at least 1 is right")
         if self.threshold is None and self.pass_at:
@@ -208,6 +209,7 @@ class Pictures(Evaluation):
             steps=self.steps,
             guidance_scale=self.guidance_scale,
             resolution=self.resolution,
+            frames=self.frames,
             solver=self.solver,
             shared_noise=False,
             storage="float32",

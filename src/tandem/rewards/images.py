@@ -15,7 +15,7 @@ from torch import Tensor
 from tandem.contracts import register_reward
 from tandem.metrics import Sum
 from tandem.rewards.signature import batched
-from tandem.types import Prompt
+from tandem.types import Prompt, is_film
 
 
 @register_reward(judges="pictures")
@@ -77,8 +77,14 @@ def diversity(outputs: Sequence[Tensor], group: Tensor) -> Sum:
 
 
 def spread(pictures: Sequence[Tensor]) -> Tensor:
-    """The unbiased std of each pixel over pictures, on the scale from -1 to 1, as a mean: []."""
-    return torch.stack([pixels(picture) for picture in pictures]).double().div(127.5).std(0).mean()
+    """The unbiased std of each pixel over pictures or films, on the scale from -1 to 1, as a mean:
+    []."""
+    return torch.stack([*map(shown_pixels, pictures)]).double().div(127.5).std(0).mean()
+
+
+def shown_pixels(output: Tensor) -> Tensor:
+    """A picture [H, W, 3] or a film [F, H, W, 3] on the CPU; a ValueError for anything else."""
+    return torch.stack([*map(pixels, output)]) if is_film(output) else pixels(output)
 
 
 def pixels(picture: Tensor) -> Tensor:

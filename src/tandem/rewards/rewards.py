@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tandem.contracts import facts_of
 from tandem.rewards.concurrency import CallQueue, at_once
+from tandem.rewards.films import average_frames, select_frames
 from tandem.rewards.result import (
     ABSTAINED,
     LARGEST,
@@ -24,7 +25,7 @@ from tandem.rewards.result import (
     one_each,
 )
 from tandem.rewards.signature import rows_of_groups
-from tandem.types import EPISODE, Prompt, Scores
+from tandem.types import EPISODE, Prompt, Scores, is_film
 
 
 class Rewards:
@@ -143,7 +144,12 @@ class Reward:
         range: tuple[float, float] | None = None,
         batch_size: int | None = None,
         timeout: float | None = None,
+        frames: int | None = None,
     ) -> None:
+        """`frames`: of a film, evenly spread, that a function of pictures is asked about; None:
+        all of them."""
+        if frames is not None and frames < 1:
+            raise ValueError(f"frames={frames} of a reward must be at least 1, or null")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout={timeout} of a reward must be positive, or null")
         if not math.isfinite(weight):
@@ -158,6 +164,7 @@ class Reward:
         self.at_once = max(1, declared.waits)  # calls that are made at the same time
         self.range, self.weight = range, weight
         self.batch_size, self.timeout = batch_size, timeout
+        self.of_films, self.frames = declared.of_films, frames
 
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
@@ -174,6 +181,10 @@ class Reward:
 
         group: [B], the same number for the samples of a group; None: each stands alone.
         """
+        if not self.of_films and any(map(is_film, outputs)):
+            films = [select_frames(film, self.frames) for film in outputs]
+            of_frames = [self.judge(one, prompts, group) for one in zip(*films, strict=True)]
+            return [average_frames(verdicts) for verdicts in zip(*of_frames, strict=True)]
         if self.signature is None:  # a sample by itself
             samples = zip(outputs, prompts, strict=True)
             values = self._ask([(copy_of(output), copy_of(prompt)) for output, prompt in samples])

@@ -125,11 +125,12 @@ PICTURES = {
     ),
 }
 FILMS = {
-    "wan2_1": TinyFamily(
+    "wan2_1_1_3b": TinyFamily(
         pipeline=tiny_wan.pipeline,
         adapter=Wan,
         options={"frames": 5},
         latent=(16, 2, SIDE // 8, SIDE // 8),
+        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=512"),
         call={"num_frames": 5, "max_sequence_length": 16},
     ),
     "wan2_2_5b": TinyFamily(
@@ -137,6 +138,7 @@ FILMS = {
         adapter=Wan,
         options={"frames": 5},
         latent=(16, 2, SIDE // 8, SIDE // 8),
+        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=512"),
         call={"num_frames": 5, "max_sequence_length": 16},
     ),
 }

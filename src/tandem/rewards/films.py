@@ -1,0 +1,53 @@
+"""Rewards of films: those of pictures asked frame by frame, and what only a film shows.
+
+A film is uint8 [F, H, W, 3].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import register_reward
+from tandem.rewards.result import Verdict
+from tandem.types import Prompt, is_film
+
+SHOWN = 8  # frames of a film in a table of samples
+
+
+def select_frames(film: Tensor, most: int | None) -> Tensor:
+    """The first and the last frame and evenly spread ones between, [most, H, W, 3]; None: all."""
+    if most is None or most >= len(film):
+        return film
+    return film[torch.linspace(0, len(film) - 1, most).round().long()]
+
+
+def lay_out_frames(film: Tensor) -> Tensor:
+    """Some frames side by side, for people: [F, H, W, 3] -> [H, W * n, 3]."""
+    return torch.cat([*select_frames(film, SHOWN)], dim=1)
+
+
+def average_frames(verdicts: Sequence[Verdict]) -> Verdict:
+    """The mean over the frames of a film; the first reason why a frame has no number."""
+    missing = [verdict for verdict in verdicts if verdict[1] is not None]
+    if missing:
+        return missing[0]
+    return sum(number for number, _ in verdicts) / len(verdicts), None
+
+
+@register_reward(judges="pictures", of_films=True)
+def motion_smoothness(output: Tensor, prompt: Prompt) -> float:
+    """1 - mean |2 x_f - x_(f-1) - x_(f+1)| / 255: 1 for a film that moves evenly or not at all.
+
+    How far each frame is from what its neighbours foretell, as an average over pixels. A still film
+    scores 1: train it beside a reward of what is shown. It asks no network, where the measure of
+    that name in VBench, arXiv:2311.17982, asks one for the frames between. `output`: uint8
+    [F, H, W, 3].
+    """
+    if not is_film(output) or len(output) < 3:
+        raise ValueError(f"motion is of films of three frames at least, not {[*output.shape]}")
+    levels = output.float()
+    bends = 2 * levels[1:-1] - levels[:-2] - levels[2:]
+    return 1 - bends.abs().mean().item() / 255

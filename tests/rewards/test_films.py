@@ -1,0 +1,71 @@
+"""Rewards of films: pictures judged frame by frame, and what only a film shows."""
+
+import pytest
+import torch
+
+from tandem.contracts import declare
+from tandem.evaluation.image_collapse import dark
+from tandem.rewards import Reward
+from tandem.rewards.films import motion_smoothness, select_frames
+from tandem.rewards.images import spread
+from tandem.rewards.signature import batched, groupwise
+from tandem.types import Prompt
+
+PROMPTS = [Prompt(id=i, source="x", text="a cat") for i in range(2)]
+
+
+def film(*levels, side=2):
+    return torch.tensor(levels, dtype=torch.uint8)[:, None, None, None].repeat(1, side, side, 3)
+
+
+def bright(output, prompt):
+    assert output.shape == (2, 2, 3)
+    return output.double().mean().item()
+
+
+def test_a_reward_of_pictures_is_the_mean_over_the_frames_of_a_film():
+    films = [film(0, 10, 50), film(90, 0, 0)]
+    assert Reward(bright)(films, PROMPTS)[0] == [20.0, 30.0]
+    assert Reward(bright, frames=2)(films, PROMPTS)[0] == [25.0, 45.0]  # the first and the last
+    assert Reward(bright, frames=9)(films, PROMPTS)[0] == [20.0, 30.0]
+
+
+def test_rewards_of_lists_and_of_groups_see_the_same_frame_of_all():
+    films, group = [film(0, 10), film(6, 30)], torch.zeros(2, dtype=torch.int64)
+    ask = batched(lambda outputs, prompts: [x.double().mean().item() for x in outputs])
+    assert Reward(ask)(films, PROMPTS)[0] == [5.0, 18.0]
+    best = groupwise(lambda outputs, prompt: [float(x.max() == torch.stack(outputs).max()) for x in outputs])  # fmt: skip  # noqa: E501
+    assert Reward(best)(films, PROMPTS, group)[0] == [0.0, 1.0]
+
+
+def test_a_frame_without_a_number_leaves_its_film_without_one():
+    first, second = film(0, 10), film(20, 30)
+    numbers, faults = Reward(lambda output, prompt: None if output[0, 0, 0] == 10 else 1.0)(
+        [first, second], PROMPTS
+    )
+    assert numbers == [None, 1.0] and sum(faults.values()) == 1
+
+
+def test_a_reward_of_films_sees_all_of_one():
+    length = declare(of_films=True)(lambda output, prompt: float(len(output)))
+    assert Reward(length)([film(0, 10, 20), film(0, 1, 2)], PROMPTS)[0] == [3.0, 3.0]
+
+
+def test_motion_is_smooth_where_frames_are_what_their_neighbours_foretell():
+    assert motion_smoothness(film(0, 50, 100, 150), PROMPTS[0]) == 1.0
+    assert motion_smoothness(film(7, 7, 7), PROMPTS[0]) == 1.0
+    assert motion_smoothness(film(0, 255, 0), PROMPTS[0]) == pytest.approx(-1.0)
+    assert motion_smoothness(film(0, 51, 0), PROMPTS[0]) == pytest.approx(1 - 2 * 51 / 255)
+    for short in (film(0, 1), film(0)[0]):
+        with pytest.raises(ValueError, match="three frames at least"):
+            motion_smoothness(short, PROMPTS[0])
+
+
+def test_frames_are_the_first_the_last_and_evenly_spread_ones():
+    shown = select_frames(film(*range(0, 90, 10)), 3)
+    assert shown[:, 0, 0, 0].tolist() == [0, 40, 80]
+
+
+def test_films_differ_as_their_pixels_do():
+    assert spread([film(0, 0), film(0, 255)]) == pytest.approx(2**0.5 / 2)
+    assert dark(torch.stack([film(0, 255)])).tolist() == [[1.0, 0.0]]
