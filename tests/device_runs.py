@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from forwards import OF_ERRORS
 from hub_language_models import write_qwen3
 from laws.bench import OF_FLOWS
-from matrix import OF_PAIRS, ON_FRESH_SAMPLES, PAIRS, PRESETS, TAUGHT, write_world
+from matrix import OF_EPISODES, OF_PAIRS, ON_FRESH_SAMPLES, PAIRS, PRESETS, TAUGHT, write_world
 from policies.engines.loopback import Loopback, serving
 from policies.flow.tiny_flux import write_flux
 from policies.flow.tiny_qwen_image import write_qwen_image
@@ -88,6 +88,8 @@ def of_preset(name: str) -> Lines:
     """An algorithm on the embedded model that it fits, with the numbers of its recipe."""
     if name in OF_PAIRS:
         return ((f"algorithm={name}", f"data={PAIRS['tiny_lm']}"),)
+    if name in OF_EPISODES:
+        return ((f"algorithm={name}", "data=hilo", "data.demonstrations=8"),)
     if name == "sft":  # answers that are given
         return (("algorithm=sft",),)
     if name == "passk":  # answers that are right or wrong

@@ -25,6 +25,7 @@ MODELS = {
     "sd3_5_medium": OF_PICTURES,
     "tiny_chain": OF_PICTURES,
 }
+OF_EPISODES = ("group_in_group", "turn_to_go")
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
 PAIRS = {"tiny_lm": "sort_pairs", "tiny_masked": "sort_pairs", "tiny_flow": "shapes_pairs"}
 TAUGHT = [  # by a folder that is to be named
@@ -43,9 +44,9 @@ a third iteration of the resumed run, one tick of every column in the quick test
 in the slow ones. A number says why the composition is refused, in the words of the command line,
 before any weight is trained; "it" is the algorithm. Every preset has the numbers it published, and
 every model the data that it chooses, but for algorithms of given pairs (`data=sort_pairs`,
-`data=shapes_pairs`), and distillation has a teacher. Stable Diffusion is a random one of a few
-thousand weights in these tests; the table is the same for any folder. Dynamics of the other kind of
-model are refused with all of them.
+`data=shapes_pairs`) and of episodes (`data=hilo`), and distillation has a teacher. Stable Diffusion
+is a random one of a few thousand weights in these tests; the table is the same for any folder.
+Dynamics of the other kind of model are refused with all of them.
 
 `make matrix` writes this page, and a test compares.
 """
@@ -80,6 +81,8 @@ def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
             *(f"model.adapter.{size}" for size in sizes),
             "model.latent_size=256",
         ]
+    if preset in OF_EPISODES and model == "tiny_lm":
+        return [*own, "data=hilo"]
     return [*own, f"data={PAIRS[model]}"] if preset in OF_PAIRS and model in PAIRS else own
 
 

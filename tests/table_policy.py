@@ -111,6 +111,12 @@ class TablePolicy(Policy):
         if "sum_pi_squared" in needs:
             probability = self.table.detach().softmax(-1)
             known["sum_pi_squared"] = probability.square().sum(-1)[rollout.sample.before]
+        if "turn" in needs:  # a move of two tokens, begun in the state of the token before it
+            turns = 1 + torch.arange(self.steps) // 2
+            known["turn"] = torch.where(rollout.mask, turns[: rollout.mask.shape[1]], 0)
+            begun = 1 + rollout.sample.before[:, ::2].repeat_interleave(2, 1)
+            begun = begun[:, : rollout.mask.shape[1]]
+            known["state"] = torch.where(rollout.mask, begun, 0)
         if "old_kl_to_ref" in needs:
             known["old_kl_to_ref"] = known["old_logp"] - known["ref_logp"]
         return replace(rollout, **known)

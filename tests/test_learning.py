@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 import torch
-from matrix import OF_PAIRS, ON_FRESH_SAMPLES, ticks
+from matrix import OF_EPISODES, OF_PAIRS, ON_FRESH_SAMPLES, ticks
 
 import tandem
 from tandem.config import build
@@ -40,7 +40,8 @@ ENDS = ("evaluation.every=1000", "evaluation.pass_at=[1]")
 
 
 def sampled(model: str) -> list[str]:
-    return sorted(preset for at, preset in TRAINED if at == model and preset not in GIVEN)
+    others = {*GIVEN, *OF_EPISODES}
+    return sorted(preset for at, preset in TRAINED if at == model and preset not in others)
 
 
 def lines(folder: Path, name: str) -> list[dict]:

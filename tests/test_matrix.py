@@ -14,6 +14,7 @@ import pytest
 import torch
 from matrix import (
     MODELS,
+    OF_EPISODES,
     OF_PAIRS,
     OF_PICTURES,
     ON_FRESH_SAMPLES,
@@ -56,6 +57,9 @@ SIZES = {
     "sd3_5_medium": [STEPS, "model.dtype=float32"],
     "tiny_chain": ["rollout.picture.steps=6", "data.demonstrations.count=80"],
 }
+
+
+PLAYED = ("rollout.max_new_tokens=3", "data.demonstrations=8")
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +124,9 @@ def test_every_cell_trains_and_goes_on(model, preset, dynamics, world, tmp_path)
 
 def train_and_go_on(model: str, preset: str, dynamics: str, world: Path, folder: Path) -> None:
     """Two iterations, and one more of the run that is resumed."""
-    command = [*chosen(model, preset, dynamics, world), *QUICK, *SIZES[model], *numbers_of(preset)]
-    if model in ("tiny_lm", "tiny_masked"):
+    sizes = PLAYED if preset in OF_EPISODES else SIZES[model]
+    command = [*chosen(model, preset, dynamics, world), *QUICK, *sizes, *numbers_of(preset)]
+    if model in ("tiny_lm", "tiny_masked") and preset not in OF_EPISODES:
         command += ["data.pairs=20"] if preset in OF_PAIRS else ["data=sort_letters"]
     tandem.train(*command, f"cache_dir={world / 'cache'}", f"run_dir={folder}")
     first, second = history(folder)

@@ -45,6 +45,7 @@ AMONG = "/among@algorithm.timestep_sampling.levels.among"
 SAMPLING = "algorithm/ema@algorithm.ema.sampling"
 MASKED = ["model=tiny_masked"]
 ROWS = "{_target_:tandem.data.rows.jsonl,path:rows.jsonl,seed:0}"
+EPISODES = ["data=hilo"]
 BESIDE = {
     **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
     **{f"algorithm={name}": FLOW for name in f"{OF_FLOWS} {OF_PICTURES_AS_A_WHOLE}".split()},
@@ -99,6 +100,9 @@ BESIDE = {
     "algorithm/loss=kto": ["algorithm=kto", *PAIRS],
     "algorithm/old_logprobs=rollout": UNCORRECTED,
     "algorithm/old_logprobs=current": ["algorithm/loss=reinforce"],
+    **{f"algorithm={name}": EPISODES for name in ("group_in_group", "turn_to_go")},
+    **{f"algorithm/advantage={name}": EPISODES for name in ("group_in_group", "turn_to_go")},
+    "reward=episode": EPISODES,
     "data=folder": ["data.path=prompts"],
     "data=jsonl": ["data.path=prompts.jsonl"],
     "data=mixture": [f"data.of={{shown:{{data:{ROWS}}}}}"],

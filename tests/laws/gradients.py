@@ -128,6 +128,9 @@ def temperature(algorithm: Algorithm) -> None:
     guards = Guards(no_signal=99, max_missing_rewards=1.0)
     if isinstance(algorithm.sampling_strategy, Reprompted):  # in characters that nobody knows here
         algorithm = replace(algorithm, sampling_strategy=algorithm.sampling_strategy.of)
+    if "turn" in algorithm.needs:  # nobody answers here: an answer is a move
+        played = partial(in_one_turn, collect=algorithm.sampling_strategy)
+        algorithm = replace(algorithm, sampling_strategy=played)
     bench = Bench(algorithm, Setting(guards=guards, **quick)).go()
     rollout = bench.rollout
     assert_close(
@@ -142,6 +145,12 @@ def temperature(algorithm: Algorithm) -> None:
     policy.sampler.fill_(-1)
     with pytest.raises(Stop, match="temperature"):
         Bench(warm, Setting(guards=guards, **quick)).go()
+
+
+def in_one_turn(source: object, prompts: object, *, collect: object) -> tuple[Rollout, Scores]:
+    """Answers as episodes of one move, all of them begun in one state."""
+    rollout, scores = collect(source, prompts)
+    return replace(rollout, turn=rollout.mask.long(), state=rollout.mask.long()), scores
 
 
 class Doubter(LoadedTokenTeachers):

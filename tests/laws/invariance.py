@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tandem import rng
-from tandem.advantages import baselines, group, passk, temporal
+from tandem.advantages import baselines, group, moves, passk, temporal
 from tandem.advantages.clipped import Clipped
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import KLInLoss, KLInReward
@@ -139,6 +139,7 @@ SHIFTED = {
     passk.pkpo: "has no baseline",
     temporal.reward_to_go: "has no group: returns are compared with those of all steps",
     temporal.generalised: "has no group: a critic is the baseline",
+    moves.group_in_group: "a bonus at the end counts less for moves of earlier turns",
     baselines.raw_reward: "compared with no other sample",
     baselines.MovingAverage: "compared with earlier iterations, not with a group",
 }

@@ -28,6 +28,7 @@ from tandem.types import PICTURE
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
 LOGGED = {"likeliest"}  # that metrics alone read, and are left out without
 OPTIONAL = ("environment",)  # groups with an option that is nothing
+OF_EPISODES = {"turn", "feedback", "state"}  # what comes with an environment
 OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
 
 
@@ -123,6 +124,12 @@ def _refuse_unmet_needs(case: Case) -> None:
                 f"algorithm/loss={name_of(case.loss)} draws its steps by the noise of a sampling, "
                 f"and rows of data={chosen['data']} were not sampled; take another loss, or an "
                 "algorithm that samples"
+            )
+        if OF_EPISODES.issuperset(missing):
+            raise ConfigError(
+                f"algorithm={chosen['algorithm']} reads the {' and the '.join(missing)} of each "
+                f"move, and environment={chosen['environment']} has none; take data=hilo or "
+                "another environment that names states, or algorithm=grpo"
             )
         raise ConfigError(
             f"algorithm={chosen['algorithm']} needs {', '.join(missing)}, "

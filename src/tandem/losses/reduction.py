@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from tandem.contracts import positive, register_weights
@@ -28,6 +29,21 @@ def token_mean(mask: Tensor) -> Tensor:
 def sequence_mean(mask: Tensor) -> Tensor:
     """1 / (S n_i): every sample counts the same, however long (GRPO, arXiv:2402.03300): [B, T]."""
     return mask / (_samples(mask) * mask.sum(1, keepdim=True).clamp(min=1))
+
+
+# Every move of an episode counts the same, however long
+@register_weights(adds_to_one=True)
+def turn_mean(mask: Tensor) -> Tensor:
+    """1 / (M n_m), M the moves of the update: a move is a run of n_m trained steps, and what an
+    environment says lies between two; of a sample without one it is sequence_mean: [B, T].
+
+    Source: Tandem's own.
+    """
+    begins = mask & ~torch.nn.functional.pad(mask, (1, 0))[:, :-1]
+    move = torch.where(mask, begins.cumsum(1), 0)  # 0: of none
+    blank = torch.zeros(len(mask), int(move.max()) + 1, device=mask.device)
+    length = blank.scatter_add(1, move, mask.to(blank)).gather(1, move)
+    return mask / (begins.sum().clamp(min=1) * length.clamp(min=1))
 
 
 # Mean over samples of the sum over their steps
