@@ -15,6 +15,19 @@ from torch import Tensor
 Record = TypeVar("Record")
 
 
+IMAGE = "<image>"  # in the text of a prompt: where one of its images stands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A picture that a prompt shows. Its pixels are read when somebody looks at it."""
+
+    name: str  # a hash of its content: two of one name are the same picture
+    height: int  # in pixels
+    width: int
+    load: Callable[[], Tensor] = field(compare=False, repr=False)  # uint8 [H, W, 3]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """A question to a policy. `text` is sent as it is; `messages` go through the chat template."""
@@ -23,6 +36,8 @@ class Prompt:
     source: str  # the task it belongs to: evaluation and curriculum split by it
     text: str | None = None
     messages: tuple[Mapping[str, str], ...] | None = None
+    # What it shows, in the order of the marks `<image>` in its text or messages: one for each.
+    images: tuple[Picture, ...] = ()
     answer: str | None = None
     # Of two answers the preferred one, and the other: texts, or pictures; both or neither.
     chosen: str | None = None

@@ -118,6 +118,7 @@ BESIDE = {
         "model.picture.latent_size=768",
     ],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
+    "model=vlm": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
     **{
         option: ["model=tiny_chain"]

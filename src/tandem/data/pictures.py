@@ -6,11 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tandem.types import Prompt
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 KEY = "picture"  # of a row that shows one; pairs name theirs as `chosen` and `rejected`
 
@@ -81,7 +85,35 @@ def load_picture(path: Path, *, side: int | None) -> Tensor:
 
     A ValueError says what else the file is. It is raised for what is no picture.
     """
+    from PIL import Image
+
+    picture = _open(path)
+    if picture.mode != "RGB":
+        raise ValueError(f"has colours of mode {picture.mode}, not RGB")
+    if side is not None:
+        # Not by ImageOps.fit, which mixes in what lies beyond the square.
+        picture = picture.crop(crop_middle(*picture.size)).resize(
+            (side, side), Image.Resampling.LANCZOS
+        )
+    return as_pixels(picture)
+
+
+def load_shown(path: Path) -> Tensor:
+    """uint8 [H, W, 3] of a picture in whatever colours; transparent parts show what is under them.
+
+    Raises ValueError for what is no picture.
+    """
+    return as_pixels(_open(path).convert("RGB"))
+
+
+def as_pixels(picture: Image.Image) -> Tensor:
+    """uint8 [H, W, 3]"""
     import numpy as np
+
+    return torch.from_numpy(np.array(picture))
+
+
+def _open(path: Path) -> Image.Image:
     from PIL import Image, ImageOps
 
     try:
@@ -94,14 +126,7 @@ def load_picture(path: Path, *, side: int | None) -> Tensor:
     # What PIL raises for bytes that break off or lie depends on their format.
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise ValueError(f"cannot be read: {error}") from None
-    if picture.mode != "RGB":
-        raise ValueError(f"has colours of mode {picture.mode}, not RGB")
-    if side is not None:
-        # Not by ImageOps.fit, which mixes in what lies beyond the square.
-        picture = picture.crop(crop_middle(*picture.size)).resize(
-            (side, side), Image.Resampling.LANCZOS
-        )
-    return torch.from_numpy(np.array(picture))
+    return picture
 
 
 def crop_middle(width: int, height: int) -> tuple[int, int, int, int]:

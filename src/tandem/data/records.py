@@ -90,7 +90,8 @@ def split_overlap(
 
 
 def _question(prompt: Prompt) -> str:
-    return json.dumps(prompt.text if prompt.messages is None else [*map(dict, prompt.messages)])
+    said = prompt.text if prompt.messages is None else [*map(dict, prompt.messages)]
+    return json.dumps([said, [picture.name for picture in prompt.images]])
 
 
 def groups_to_report(prompt: Prompt) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.checks import parse, to_prompt
+from tandem.data.images import with_images
 from tandem.data.lines import as_row, number_lines
 from tandem.data.pictures import make_finisher, refuse_named
 from tandem.data.records import Data, InvalidRow, StreamMaker, prompt_id
@@ -49,7 +50,9 @@ def jsonl(
     """Rows with `prompt` (text, sent as it is) or `messages` (a chat), and perhaps an `answer`, or
     two of which one is `chosen` and one `rejected`.
 
-    With `pictures` a row may name the file of a `picture` that answers it, and `chosen` and
+    `images` of a row name the files of pictures that its question shows, one for each mark
+    `<image>` in it; without a mark they stand before the first question. With `pictures` a row may
+    name the file of a `picture` that answers it, and `chosen` and
     `rejected` name files too; they lie where the names lead from the folder of the rows, are RGB
     and stay in memory. `resize` cuts the middle square of each to so many pixels a side.
 
@@ -67,7 +70,7 @@ def jsonl(
         else read_rows(
             file,
             option=option,
-            finish=make_finisher(file.parent, pictures=pictures, resize=resize),
+            finish=finisher(file.parent, pictures=pictures, resize=resize),
         )
         for option, file in files.items()
     ]
@@ -96,6 +99,12 @@ def text(
         for option, file in files.items()
     ]
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
+
+
+def finisher(folder: Path, *, pictures: bool, resize: int | None) -> Callable[[Prompt], Prompt]:
+    """What gives a row the pictures that answer it, and those that it shows."""
+    answered = make_finisher(folder, pictures=pictures, resize=resize)
+    return lambda prompt: with_images(answered(prompt), folder)
 
 
 def _files(path: str, eval_path: str | None, test_path: str | None) -> dict[str, Path | None]:

@@ -47,6 +47,7 @@ def assemble(
     algorithm = build(cfg.algorithm)
     own = {} if weights is None else {"path": str(weights)}
     policy = build(OmegaConf.merge(cfg.model, own))
+    check_sight(policy, data, settings)
     environment = build(cfg.environment) or None
     request = replace(algorithm.request(build(cfg.rollout)), environment=environment)
     trainer = settings.trainer
@@ -76,6 +77,17 @@ def assemble(
         folder=run_dir,
     )
     return module, data
+
+
+def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
+    """Raise ConfigError for prompts that show pictures, and a policy that does not see."""
+    splits = (data.train, data.eval, data.test, data.demonstrations, data.pairs)
+    if not policy.sees and any(prompt.images for prompts in splits for prompt in prompts):
+        raise ConfigError(
+            f"data={settings.choices['data']} shows pictures with its prompts, and "
+            f"model={settings.choices['model']} reads texts alone; set model=vlm with model.path, "
+            "or model=tiny_vlm"
+        )
 
 
 def read_by(needs: frozenset[str]) -> str:

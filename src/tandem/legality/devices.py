@@ -64,9 +64,30 @@ def engine_computes_as_trained(case: Case) -> Iterator[str]:
         )
 
 
+def engine_sees(case: Case) -> Iterator[str]:
+    """A model that reads pictures is sampled by an engine that is given them."""
+    engine = case.engine
+    if case.model.target.sees and engine is not None and not engine.target.sees:
+        yield (
+            f"rollout={case.plan.choices['rollout']} is given token ids alone, and "
+            f"model={case.plan.choices['model']} reads pictures; set rollout=local"
+        )
+
+
+def tower_is_whole(case: Case) -> Iterator[str]:
+    """A rank whose rows show no picture would not ask the tower that others gather."""
+    if case.model.target.sees and case.plan.trainer.strategy == "fsdp2":
+        yield (
+            f"trainer.strategy=fsdp2 cuts the tower of model={case.plan.choices['model']}, which a "
+            "rank without a picture does not ask; set trainer=ddp, with model.lora for a large one"
+        )
+
+
 RULES = (
     there_is_a_device,
     every_rank_has_a_prompt,
     parts_fit,
     engine_computes_as_trained,
+    engine_sees,
+    tower_is_whole,
 )

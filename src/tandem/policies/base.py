@@ -27,6 +27,7 @@ PROBED = 4  # rows of older weights that are asked again in every iteration
 class Policy(nn.Module, ABC):
     """Has no weights before `load`. A subclass says in `trainable` which of them learn."""
 
+    sees = False  # whether it looks at the pictures of a prompt
     unit = "tokens"  # what a sample is counted in, for people
     # Why a sampler and its trainer usually disagree, likeliest first, and what varies samples.
     disagrees_by = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,14 +25,17 @@ class Lora:
     target_modules: str | Sequence[str] = "all-linear"  # names of layers, or all but the head
 
 
-def adapted(model: nn.Module, lora: Lora, *, seed: int) -> PeftModel:
+def adapted(
+    model: nn.Module, lora: Lora, *, seed: int, within: nn.Module | None = None
+) -> PeftModel:
     """The model with new adapters in it, float32 and without dropout; only they are trained.
 
-    Raises ValueError for a target that is not there.
+    within: the part of it whose layers get them; None: all of it. Raises ValueError for a target
+    that is not there.
     """
     from peft import LoraConfig, get_peft_model
 
-    places = lora.target_modules
+    places = lora.target_modules if within is None else targets_within(within, model, lora)
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
@@ -48,6 +52,17 @@ def adapted(model: nn.Module, lora: Lora, *, seed: int) -> PeftModel:
             raise ValueError(f"model.lora does not fit this model: {error}") from None
     check_ties(network.get_base_model())
     return network.eval()
+
+
+def targets_within(part: nn.Module, model: nn.Module, lora: Lora) -> str:
+    """The targets below a part of a model, as a pattern of their full names."""
+    (prefix,) = (name for name, module in model.named_modules() if module is part)
+    wanted = lora.target_modules
+    if wanted == "all-linear":
+        linear = (n for n, module in part.named_modules() if isinstance(module, nn.Linear))
+        wanted = sorted({name.rpartition(".")[2] for name in linear})
+    names = "|".join(map(re.escape, [wanted] if isinstance(wanted, str) else wanted))
+    return rf"{re.escape(prefix)}\.(.*\.)?({names})"
 
 
 def check_ties(model: nn.Module) -> None:
@@ -68,6 +83,12 @@ def is_adapted(layer: nn.Module) -> bool:
     from peft.tuners.lora import LoraLayer
 
     return isinstance(layer, LoraLayer)
+
+
+def places_of(network: nn.Module) -> list[str]:
+    """The names of the layers with adapters; those of a list of blocks are named once, by `*`."""
+    names = (bare(name) for name, layer in network.named_modules() if is_adapted(layer))
+    return list(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:

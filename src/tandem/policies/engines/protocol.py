@@ -71,6 +71,8 @@ class EngineOption(ABC):
     sleeps: ClassVar[bool] = False  # during training, so that the accelerator's memory is free
     shares_weights: ClassVar[bool] = False  # it samples from those that are trained: none travel
     reports_entropy: ClassVar[bool] = False  # of the distribution that each token was sampled from
+    # It looks at pictures: its prompts are `PromptIds`, whose `images` stand among their tokens.
+    sees: ClassVar[bool] = False
     samples_mixed: ClassVar[bool] = True  # under autocast, where the trainer computes so
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, none is a choice

@@ -46,7 +46,7 @@ class EngineMixin(Policy):
         if option is None:
             from tandem.policies.language.decoding import Local  # it asks for transformers
 
-            return Local(self.model, self.precision)
+            return Local(self.model, self.precision, self.scorer.inputs)
         engine = option.host(self)
         if option.shares_weights:
             return engine

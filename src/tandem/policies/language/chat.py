@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +32,38 @@ class Chat:
         if prompt.text is not None:
             return prompt.text
         messages = self.question(prompt)
-        if self.tokenizer.chat_template is None:
+        if self.template is None:
             return "\n\n".join(message["content"] for message in messages)
         return self.render(messages)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Messages by the chat template, which asks for the assistant's next."""
+    @property
+    def template(self) -> str | None:
+        """The chat template; None: messages are sent as plain text."""
+        return self.tokenizer.chat_template
+
+    def render(self, messages: Sequence[Mapping[str, object]]) -> str:
+        """What the template makes of messages, up to where the answer begins."""
         thinking = self.talk.enable_thinking
         options = {} if thinking is None else {"enable_thinking": thinking}
         return self.tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, **options
+            list(messages),
+            chat_template=self.template,
+            tokenize=False,
+            add_generation_prompt=True,
+            **options,
         )
+
+    def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...] | None:
+        """The pictures of each; None: texts alone are read."""
+        return None
+
+    def save(self, folder: str | Path) -> None:
+        """All that turns prompts into tokens, in Hugging Face format."""
+        self.tokenizer.save_pretrained(folder)
+
+    def sent(self, prompt: Prompt) -> str:
+        """The text whose token ids are sent."""
+        return self.text(prompt)
 
     def question(self, prompt: Prompt) -> list[dict[str, str]]:
         """The messages before a final turn of the assistant, the system prompt first."""
@@ -56,8 +77,8 @@ class Chat:
 
     def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Token ids of each prompt; the tokenizer adds its own where no template wrote them."""
-        texts = [self.text(prompt) for prompt in prompts]
-        plain = [p.messages is None or self.tokenizer.chat_template is None for p in prompts]
+        texts = [self.sent(prompt) for prompt in prompts]
+        plain = [p.messages is None or self.template is None for p in prompts]
         ids: list[list[int]] = [[] for _ in prompts]
         for special in (False, True):
             places = [i for i, own in enumerate(plain) if own == special]

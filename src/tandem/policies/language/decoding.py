@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from tandem import rng
+from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.pretrained import arguments
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.policies.language.rows import before, cuts, left_padded
@@ -62,27 +63,37 @@ class Rows:
     """The rows that are being written, and the model's memory of them."""
 
     def __init__(
-        self, model: nn.Module, prompts: Sequence[list[int]], keys: Tensor, steps: int
+        self,
+        model: nn.Module,
+        prompts: Sequence[list[int]],
+        keys: Tensor,
+        steps: int,
+        inputs: Inputs = TEXTS,
     ) -> None:
         """One forward pass over each prompt, then a row for each entry of keys [P, G], which will
         be `steps` tokens long at most."""
-        self.model, self.cache = model, None
+        self.model, self.inputs, self.cache = model, inputs, None
+        self.banned = torch.tensor(inputs.banned, dtype=torch.int64, device=keys.device)
         self.keys = keys.flatten()
         self.index = torch.arange(len(self.keys), device=keys.device)  # place in the answers
         tokens, mask = left_padded(prompts, keys.device)
         self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
-        self.position = mask.sum(1, keepdim=True)
-        self.logits = self.forward(tokens, (mask.cumsum(1) - 1).clamp(min=0))
+        first = inputs.first_pass(prompts, tokens, mask)
+        self.position, self.ahead = mask.sum(1, keepdim=True), first.ahead
+        self.logits = self.forward(tokens, first.position, first.more)
         if keys.shape[1] > 1:
             places = self.index // keys.shape[1]
             self.remember(places)
             self.logits = self.logits[places]
         self.cache.layers = [with_room(x, min(steps, ROOM)) for x in self.cache.layers]
 
-    def forward(self, tokens: Tensor, position: Tensor) -> Tensor:
+    def forward(
+        self, tokens: Tensor, position: Tensor, more: Mapping[str, object] | None = None
+    ) -> Tensor:
         """Logits after the last column, [N, V]; the cache grows by the columns of tokens."""
         given = {"position_ids": position, "logits_to_keep": 1}
         known = {name: given[name] for name in given if name in arguments(type(self.model))}
+        known |= more or {}
         out = self.model(
             input_ids=tokens,
             attention_mask=self.mask,
@@ -91,13 +102,15 @@ class Rows:
             **known,
         )
         self.cache = out.past_key_values
-        return out.logits[:, -1]
+        logits = out.logits[:, -1]
+        return logits.index_fill(-1, self.banned, -torch.inf) if len(self.banned) else logits
 
     def advance(self, token: Tensor) -> None:
         """Read one more token per row. `token`: [R] int64."""
         if self.mask is not None:
             self.mask = pad(self.mask, (0, 1), value=1)
-        self.logits = self.forward(token[:, None], self.position)
+        position = self.inputs.place(self.position, self.ahead)
+        self.logits = self.forward(token[:, None], position)
         self.position = self.position + 1
 
     def keep(self, rows: Tensor) -> None:
@@ -109,6 +122,7 @@ class Rows:
         """The model's memory of these rows, each as often as it is named. `rows`: [N] int64."""
         self.cache.reorder_cache(rows)  # of all that gather rows, what every kind of layer has
         self.position = self.position[rows]
+        self.ahead = None if self.ahead is None else self.ahead[rows]
         if self.mask is not None:
             self.mask = self.mask[rows]
 
@@ -117,8 +131,11 @@ class Local:
     """The engine that needs no server, as it samples from the very weights that are trained:
     nothing is handed over, no second copy can be older, and no memory is given back."""
 
-    def __init__(self, model: nn.Module, precision: Precision = FULL) -> None:
-        self.model, self.precision = model, precision
+    def __init__(
+        self, model: nn.Module, precision: Precision = FULL, inputs: Inputs = TEXTS
+    ) -> None:
+        """inputs: what the network is given beside tokens."""
+        self.model, self.precision, self.inputs = model, precision, inputs
 
     @torch.no_grad()
     def answer(
@@ -131,7 +148,7 @@ class Local:
         """
         with self.precision.on(keys.device):
             parts = [
-                write_answers(self.model, prompts[p], keys[p, s], sampling, endings)
+                write_answers(self.model, prompts[p], keys[p, s], sampling, endings, self.inputs)
                 for p, s in cuts(*keys.shape, max_rows=sampling.max_rows)
             ]
         joined = concat(parts)
@@ -146,13 +163,14 @@ def write_answers(
     keys: Tensor,
     sampling: Sampling,
     endings: Endings,
+    inputs: Inputs = TEXTS,
 ) -> Answers:
     """The answers of one pass, token by token. Rows that ended are left out where that pays.
 
     `keys`: [B] int64.
     """
     steps = sampling.max_new_tokens
-    rows = Rows(model, prompts, keys, steps)
+    rows = Rows(model, prompts, keys, steps, inputs)
     written = Written(len(rows.keys), steps, endings, keys.device)
     interval = LOOK_EVERY.get(keys.device.type, LOOK_EVERY_ELSEWHERE)
     for step in range(steps):

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from tandem.policies.language.inputs import Inputs, Probe
 from tandem.policies.language.prefix import behind_prompts
 from tandem.policies.language.pretrained import Numerics, arguments, probed
 from tandem.policies.language.records import TokenSample
@@ -23,7 +24,7 @@ Forward = Callable[[Layout], Tensor]  # what a network says of every place, [R, 
 
 
 def choose_layout(
-    model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics
+    model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics, inputs: Inputs
 ) -> LayoutFn:
     """How rows are laid out for good: packed only if the network keeps packed rows apart.
 
@@ -34,8 +35,9 @@ def choose_layout(
         return padded
     embeddings = model.get_input_embeddings().weight
     with probed(model):
+        probe = inputs.probe(len(embeddings), embeddings.device)
         if "position_ids" in arguments(type(layers)) and keeps_rows_apart(
-            forward, len(embeddings), embeddings
+            forward, probe, embeddings
         ):
             return packed_in_one if numerics.flash else packed
     reason = (
@@ -49,14 +51,14 @@ def choose_layout(
 
 
 def shares_prompts(
-    model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics
+    model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics, inputs: Inputs
 ) -> bool:
     """Whether a prompt may be read once for the rows that answer it: recomputation keeps no keys
     and values, and not every family keeps those of each token."""
     if numerics.gradient_checkpointing or numerics.torch_compile or numerics.flash:
         return False
     takes = {"position_ids", "past_key_values"} <= arguments(type(layers))
-    if not (numerics.share_prompts and takes):
+    if not (numerics.share_prompts and inputs.shares_prompts and takes):
         return False
     embeddings = model.get_input_embeddings().weight
     with probed(model):
@@ -99,22 +101,18 @@ def keeps_prompts(states: Forward, vocabulary: int, like: Tensor) -> bool:
 
 
 @torch.no_grad()
-def keeps_rows_apart(states: Callable[[Layout], Tensor], vocabulary: int, like: Tensor) -> bool:
+def keeps_rows_apart(states: Forward, probe: Probe, like: Tensor) -> bool:
     """Whether a network says the same of a row beside others as of the row alone, to rounding, and
     beside any others, to the last bit of a narrow dtype: a small leak would pass for rounding.
 
     states: what it says of every place, [R, S, D]. Measured against what it says when the rows
     are one long text, so that neither its size nor its depth matters.
     """
-    tokens = (torch.arange(24, device=like.device) % vocabulary).view(3, 8)
-    read = torch.tensor([5, 8, 7], device=like.device)
-    others = tokens.clone()
-    others[::2] = (others[::2] + 1) % vocabulary  # on both sides of the second row
-    alone, beside = padded(tokens, read), packed_in_one(tokens, read)
-    layouts = alone, beside, packed_in_one(others, read), replace(beside, position=None)
-    row, column = (torch.arange(8, device=like.device) < read[:, None]).nonzero(as_tuple=True)
+    width = torch.arange(probe.tokens.shape[1], device=like.device)
+    row, column = (width < probe.read[:, None]).nonzero(as_tuple=True)
     want, got, among_others, as_one = (
-        states(layout).flatten(0, 1)[layout.start[row] + column].float() for layout in layouts
+        states(layout).flatten(0, 1)[layout.start[row] + column].float()
+        for layout in probe.layouts()
     )
     leak, second = (as_one - want).norm(), row == 1
     narrow = like.dtype not in (torch.float32, torch.float64)

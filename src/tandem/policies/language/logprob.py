@@ -18,6 +18,7 @@ from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.compared import Compared, by_teacher
 from tandem.policies.language.critic import Critic
+from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.layout_probes import choose_layout, shares_prompts
 from tandem.policies.language.prefix import Prefix, shared
 from tandem.policies.language.pretrained import (
@@ -96,6 +97,7 @@ class Trunk:
             where["attention_mask"] = layout.mask
         if layout.prefix is not None:
             where |= self.remember(layout.prefix, layout.tokens)
+        where |= layout.more
         out = self.run(input_ids=layout.tokens, use_cache=layout.prefix is not None, **where)
         if self.checkpoints:
             self.layers.eval()
@@ -125,22 +127,25 @@ class TokenLogProbComputer:
         memory: ChunkLimits,
         precision: Precision,
         critic: Critic | None = None,
+        inputs: Inputs = TEXTS,
     ) -> None:
+        """inputs: what the network is given beside tokens."""
         self.model, self.numerics, self.memory = model, numerics, memory
-        self.precision = precision
+        self.precision, self.inputs = precision, inputs
         self.splits = logits_are_head_of_trunk(model)
         # Hidden states [N, H] to logits [N, V].
         self.head = model.get_output_embeddings() if self.splits else nn.Identity()
         self.vocabulary = self.head.weight.shape[0] if self.splits else vocabulary_of(model)
         # Called below the adapters' wrapper: they live inside the layers.
-        self.trunk = Trunk(model.get_decoder() if self.splits else model, numerics)
+        self.trunk = Trunk(self.inputs.layers(model) if self.splits else model, numerics)
         self.critic = critic
         apart = critic is not None and critic.layers is not None
         self.own_trunk = Trunk(critic.layers, numerics) if apart else None
-        self.lay = choose_layout(model, self.trunk.layers, self.forward, numerics)
+        asked = model, self.trunk.layers, self.forward, numerics, self.inputs
+        self.lay = choose_layout(*asked)
         # Whether rows share a row of the pass, and none of it is padding but a little.
         self.packs = self.lay is not padded
-        self.shares = shares_prompts(model, self.trunk.layers, self.forward, numerics)
+        self.shares = shares_prompts(*asked)
         self.weights = Replicated()
 
     def __call__(
@@ -175,6 +180,7 @@ class TokenLogProbComputer:
             vocabulary=self.vocabulary,
             logit_budget=self.memory.logits,
             also=[name for name in ALSO if name in needs],
+            banned=self.banned(mask.device),
         )
         taught = "divergence" in needs
         numbers = (
@@ -191,7 +197,13 @@ class TokenLogProbComputer:
         A second pass over sharded weights is one that other ranks might not make.
         """
         behind = shared(sample, read) if self.shares and not self.weights.paced else None
-        return self.lay(sample.tokens, read) if behind is None else behind
+        layout = self.lay(sample.tokens, read) if behind is None else behind
+        return self.inputs.lay(layout, sample, read)
+
+    def banned(self, device: torch.device) -> Tensor | None:
+        """Ids of tokens that have no probability, [n] int64; None: all have."""
+        ids = self.inputs.banned
+        return torch.tensor(ids, device=device) if ids else None
 
     def forward(self, layout: Layout) -> Tensor:
         """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.episodes import Episodes
+from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.liger import fuse
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
@@ -139,7 +140,7 @@ class LanguagePolicy(EngineMixin):
         self.lagged.staleness = self.sampling.staleness
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
         model, tokenizer = self.read_weights()
-        self.chat = Chat(tokenizer, self.talk)
+        self.chat, self.inputs = self.chat_of(tokenizer), self.inputs_of(model)
         self.ends = self.chat.ends(end_tokens(model))
         self.positions = positions(model)
         if (world := request.environment) is not None:
@@ -150,14 +151,14 @@ class LanguagePolicy(EngineMixin):
             splits = logits_are_head_of_trunk(model)
             self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
-            self.network = adapted(model, self.lora, seed=self.seed)
-        self.scorer = self.scorer_of(model, self.critic)
+            self.network = self.adapt(model, self.lora)
+        self.scorer = self.scorer_of(model, self.critic, self.inputs)
         self.packs = self.scorer.packs
         self.engine = self.host()
         warn_of_rounding(self.trainable())
         if needs & {"ref_logp", "old_kl_to_ref"} and self.lora is None:
             frozen = copy.deepcopy(model).requires_grad_(False)
-            self.reference = self.scorer_of(frozen)
+            self.reference = self.scorer_of(frozen, inputs=self.inputs_of(frozen))
         if request.teachers is not None:
             self.teachers = request.teachers.load(self)
         self.exact = self.precision.is_exact(self.network)
@@ -169,6 +170,18 @@ class LanguagePolicy(EngineMixin):
         """The model and its tokenizer."""
         return pretrained(self.path, self.build, self.numerics)
 
+    def chat_of(self, tokenizer: Any) -> Chat:
+        """The way of prompts to the model."""
+        return Chat(tokenizer, self.talk)
+
+    def inputs_of(self, model: nn.Module) -> Inputs:
+        """What a model is given beside tokens."""
+        return TEXTS
+
+    def adapt(self, model: nn.Module, lora: Lora) -> nn.Module:
+        """The model with new adapters in its layers."""
+        return adapted(model, lora, seed=self.seed)
+
     read_config = staticmethod(read_config)
     choose_class = staticmethod(causal)
 
@@ -176,7 +189,9 @@ class LanguagePolicy(EngineMixin):
         """What a training forward reads of a row: all but its last token, once."""
         return RowPasses(passes=1, unread=1, scored=None)
 
-    def scorer_of(self, model: nn.Module, critic: Critic | None = None) -> TokenLogProbComputer:
+    def scorer_of(
+        self, model: nn.Module, critic: Critic | None = None, inputs: Inputs = TEXTS
+    ) -> TokenLogProbComputer:
         """What says how likely tokens are under a model."""
         return TokenLogProbComputer(
             model,
@@ -184,6 +199,7 @@ class LanguagePolicy(EngineMixin):
             memory=self.memory,
             precision=self.precision,
             critic=critic,
+            inputs=inputs,
         )
 
     def shard(self, mesh: DeviceMesh) -> None:
@@ -202,6 +218,8 @@ class LanguagePolicy(EngineMixin):
             self.supply.outdated()
         if event == "update" and self.teachers is not None:
             self.teachers.follow()
+        if event == "iteration":
+            self.inputs.forget()
         if event == "iteration" and self.lagged.staleness:
             self.lagged.forget(self.iteration + 1)
 
@@ -388,4 +406,4 @@ class LanguagePolicy(EngineMixin):
                 self.network.save_pretrained(folder)
             else:
                 save_adapted(self.network, Path(folder))
-            self.chat.tokenizer.save_pretrained(folder)
+            self.chat.save(folder)

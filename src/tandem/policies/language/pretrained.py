@@ -184,7 +184,11 @@ def probed(model: nn.Module) -> Iterator[None]:
 
 def without_dropout(config: Any) -> Any:
     """The configuration with every dropout rate at 0: recomputation runs in train mode."""
-    for part in (config, config.get_text_config()):
+    for part in (
+        config,
+        config.get_text_config(),
+        *(getattr(config, n) for n in config.sub_configs),
+    ):
         for name, value in part.to_dict().items():
             if "drop" in name and isinstance(value, float):
                 setattr(part, name, 0.0)
@@ -256,7 +260,12 @@ def logits_are_head_of_trunk(model: nn.Module) -> bool:
     return torch.equal(read, states) and torch.equal(made.float(), logits.float())
 
 
+def called_with(function: Callable) -> frozenset[str]:
+    """The names that it takes."""
+    return frozenset(inspect.signature(function).parameters)
+
+
 @cache
 def arguments(model: type[nn.Module]) -> frozenset[str]:
     """The names that its forward takes: families differ."""
-    return frozenset(inspect.signature(model.forward).parameters)
+    return called_with(model.forward)

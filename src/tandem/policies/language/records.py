@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem.contracts import at_least
 from tandem.policies.engines.protocol import EngineOption, Handover, check_kind
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,8 @@ class TokenSample:
     tokens: Tensor  # [B, S] int64
     prompt_length: Tensor  # [B] int64
     temperature: Tensor  # [B] float32 that its log-probabilities are taken at, never 0
+    # Of each row the pictures whose tokens stand in it; None: the policy reads texts alone.
+    images: tuple[tuple[Picture, ...], ...] | None = None
     # The same answers behind the prompts that teachers read; None: these very rows.
     for_teacher: TokenSample | None = None
 

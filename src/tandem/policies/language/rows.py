@@ -6,8 +6,8 @@ without a mask and a cache that is what keeps transformers' attention within it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,12 +60,13 @@ def as_rollout(
     """
     rows = torch.arange(len(prompts)).repeat_interleave(len(answers.tokens) // len(prompts))
     rows = rows.tolist()
+    asked = tuple(prompts[i] for i in rows)
     sample = pack([encoded[i] for i in rows], answers.tokens, answers.length, temperature)
     texts = zip(answers.tokens.tolist(), answers.length.tolist(), strict=True)
     return Rollout(
-        sample=sample,
+        sample=replace(sample, images=chat.images(asked)),
         outputs=chat.decode([tokens[:length] for tokens, length in texts]),
-        prompts=tuple(prompts[i] for i in rows),
+        prompts=asked,
         mask=before(answers.length, answers.tokens.shape[1]),
         group=group,
         length=answers.length,
@@ -89,7 +90,7 @@ def encode_examples(
     sample = pack(chat.encode(examples), tokens, length, 1.0)
     check_length(sample, positions)
     return Rollout(
-        sample=sample,
+        sample=replace(sample, images=chat.images(examples)),
         outputs=tuple(texts),
         prompts=tuple(examples),
         mask=before(length, tokens.shape[1]),
@@ -148,12 +149,13 @@ class Layout:
 
     tokens: Tensor  # [R, S] int64; 0 where nothing lies
     start: Tensor  # [B] int64: where each row of the sample begins among the R x S places
-    position: Tensor | None = (
-        None  # [R, S] int64 of each token in its own row; None: rows are apart
-    )
+    # [R, S] int64 of each token in its own row, or [4, R, S], of which that is the first; None:
+    # rows are apart.
+    position: Tensor | None = None
     prefix: Prefix | None = None  # what stands before the rows; None: nothing
     # [R, S] int64, 1 = token, for a model that looks right, too; None: what is right is not seen.
     mask: Tensor | None = None
+    more: Mapping[str, object] = field(default_factory=dict)  # what else the network is given
 
 
 LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of each row are read [B])

@@ -61,7 +61,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     """PAD = 0, EOS = 1, then one token per character."""
     from tokenizers import Regex, decoders, pre_tokenizers
 
-    tokenizer = _tokenizer(CHARACTERS)
+    tokenizer = tokenizer_of(CHARACTERS)
     backend = tokenizer.backend_tokenizer
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
@@ -72,12 +72,12 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     """PAD = 0, EOS = 1, then one token per word; words stand apart by spaces."""
     from tokenizers import pre_tokenizers
 
-    tokenizer = _tokenizer(WORDS)
+    tokenizer = tokenizer_of(WORDS)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 
 
-def _tokenizer(known: Sequence[str]) -> PreTrainedTokenizerFast:
+def tokenizer_of(known: Sequence[str]) -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 

@@ -15,6 +15,7 @@ from tandem import distributed, rng
 from tandem.contracts import facts_of, numbers_of
 from tandem.hub import locate
 from tandem.policies.lagged import Weights, copied, put
+from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.pretrained import Build, Pretrained
 from tandem.policies.language.records import Description, RowPasses
@@ -135,7 +136,9 @@ class MaskedPolicy(LanguagePolicy):
             passes=len(states.row), unread=0, scored=int(states.weight.count_nonzero())
         )
 
-    def scorer_of(self, model: nn.Module, critic: None = None) -> MaskedLogProbComputer:
+    def scorer_of(
+        self, model: nn.Module, critic: None = None, inputs: Inputs = TEXTS
+    ) -> MaskedLogProbComputer:
         """What says what a model thinks of answers."""
         return MaskedLogProbComputer(
             model,

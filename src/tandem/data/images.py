@@ -1,0 +1,82 @@
+"""Pictures that prompts show: named by their content, found beside a file, one for each mark."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from tandem.data.pictures import load_shown
+from tandem.types import IMAGE, Picture, Prompt
+
+KEY = "images"  # of a row that shows some
+
+
+def show(pixels: Tensor) -> Picture:
+    """A picture that is there. `pixels`: uint8 [H, W, 3]."""
+    height, width, _ = pixels.shape
+    content = hashlib.sha256(pixels.contiguous().numpy().tobytes())
+    content.update(f"{height} {width}".encode())
+    return Picture(name=content.hexdigest(), height=height, width=width, load=lambda: pixels)
+
+
+def show_file(path: Path) -> Picture:
+    """A picture that lies in a file: looked at once, and read again when it is shown.
+
+    Raises ValueError for what is none.
+    """
+    height, width, _ = load_shown(path).shape
+    name = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Picture(name=name, height=height, width=width, load=partial(load_shown, path))
+
+
+def with_images(prompt: Prompt, folder: Path) -> Prompt:
+    """The prompt with the pictures that its row names, one for each mark `<image>`.
+
+    Names start at `folder`. Without a mark they stand before the first question. Raises ValueError
+    for as many marks as there are no pictures.
+    """
+    if KEY not in prompt.fields:
+        return prompt
+    names = prompt.fields[KEY]
+    if not isinstance(names, list) or not all(isinstance(n, str) and n.strip() for n in names):
+        raise ValueError(f"`{KEY}` must be a list of names of files, not {names!r}")
+    images = tuple(_named(name, folder) for name in names)
+    fields = {name: value for name, value in prompt.fields.items() if name != KEY}
+    return marked(replace(prompt, images=images, fields=fields))
+
+
+def _named(name: str, folder: Path) -> Picture:
+    try:
+        return show_file(folder / name)
+    except ValueError as problem:
+        raise ValueError(f"`{KEY}`: {name} {problem}") from None
+
+
+def marked(prompt: Prompt) -> Prompt:
+    """With a mark for each of its pictures. Raises ValueError where their numbers differ."""
+    marks, images = count_marks(prompt), len(prompt.images)
+    if marks == images:
+        return prompt
+    if marks:
+        raise ValueError(f"{marks} marks {IMAGE} for {images} pictures: give one for each, or none")
+    before = IMAGE * images
+    if prompt.text is not None:
+        return replace(prompt, text=before + prompt.text)
+    first = next((i for i, turn in enumerate(prompt.messages) if turn["role"] == "user"), 0)
+    return replace(prompt, messages=_before(prompt.messages, first, before))
+
+
+def count_marks(prompt: Prompt) -> int:
+    """How often a picture is to stand in what is asked."""
+    texts = [prompt.text] if prompt.messages is None else [t["content"] for t in prompt.messages]
+    return sum(text.count(IMAGE) for text in texts)
+
+
+def _before(messages: Sequence, place: int, marks: str) -> tuple:
+    turn = messages[place]
+    return (*messages[:place], {**turn, "content": marks + turn["content"]}, *messages[place + 1 :])

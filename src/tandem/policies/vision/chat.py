@@ -1,0 +1,74 @@
+"""Prompts with pictures to token ids: each mark becomes the image tokens of its picture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandem.policies.language.chat import Chat, ChatOptions
+from tandem.policies.language.inputs import PromptIds
+from tandem.policies.vision.processor import Processed
+from tandem.types import IMAGE, Picture, Prompt
+
+if TYPE_CHECKING:
+    from transformers import ProcessorMixin
+
+
+class VisionChat(Chat):
+    """A processor, and the way prompts go through it."""
+
+    def __init__(self, processor: ProcessorMixin, talk: ChatOptions, processed: Processed) -> None:
+        super().__init__(processor.tokenizer, talk)
+        self.processor, self.processed = processor, processed
+        self.mark = processor.image_token  # of a picture, in what a template makes of messages
+
+    @property
+    def template(self) -> str | None:
+        own = None if self.talk.template is not None else self.processor.chat_template
+        return self.tokenizer.chat_template if own is None else own
+
+    def text(self, prompt: Prompt) -> str:
+        """As of any chat; a picture stands in it as the processor's own mark."""
+        if prompt.text is None and self.template is not None:
+            return self.render([in_parts(turn) for turn in self.question(prompt)])
+        return super().text(prompt).replace(IMAGE, self.mark)
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Token ids, in which every picture has its image tokens."""
+        encoded = super().encode(prompts)
+        return [PromptIds(ids, p.images) for ids, p in zip(encoded, prompts, strict=True)]
+
+    def sent(self, prompt: Prompt) -> str:
+        pieces = self.text(prompt).split(self.mark)
+        if len(pieces) != len(prompt.images) + 1:
+            raise ValueError(
+                f"prompt {prompt.id} of {prompt.source} shows {len(prompt.images)} pictures, and "
+                f"the model would read {len(pieces) - 1} marks of one ({self.mark})"
+            )
+        shown = [*map(self.processed.text, prompt.images), ""]
+        return "".join(a + b for a, b in zip(pieces, shown, strict=True))
+
+    def refusal(self, prompt: Prompt) -> str | None:
+        """What the template or the marks say against a prompt; None: nothing."""
+        said = super().refusal(prompt)
+        if said is not None:
+            return said
+        found = self.text(prompt).count(self.mark)
+        if found != len(prompt.images):
+            return f"shows {len(prompt.images)} pictures and has {found} marks {self.mark}"
+        return None
+
+    def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...]:
+        return tuple(prompt.images for prompt in prompts)
+
+    def save(self, folder: str | Path) -> None:
+        self.processor.save_pretrained(folder)
+
+
+def in_parts(turn: Mapping[str, str]) -> dict[str, object]:
+    """A message as templates of models that see take it: texts and pictures in their order."""
+    pieces = (piece for piece in re.split(f"({re.escape(IMAGE)})", turn["content"]) if piece)
+    parts = [{"type": "image"} if p == IMAGE else {"type": "text", "text": p} for p in pieces]
+    return {**turn, "content": parts}

@@ -1,0 +1,54 @@
+"""Components of a model that sees, by name: which of its weights learn.
+
+They are told by where they lie, and not by what a family calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, get_args
+
+from torch import nn
+
+Component = Literal["language", "projector", "vision"]
+COMPONENTS: tuple[Component, ...] = get_args(Component)
+
+
+def components_of(model: nn.Module) -> dict[Component, list[nn.Parameter]]:
+    """All its weights: of the layers and the head that read tokens, of the tower that looks at a
+    picture, and of what makes tokens of what the tower says.
+
+    The projector lies beside the tower, or at its end, behind the list of its blocks.
+    """
+    tower = model.get_encoder(modality="image")
+    ends = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    language = {id(p): p for end in ends for p in end.parameters()}
+    own = {id(p): p for p in tower.parameters()}
+    both = language | own
+    projector = {id(p): p for p in model.parameters() if id(p) not in both}
+    if not projector:
+        projector = {id(p): p for part in behind_blocks(tower) for p in part.parameters()}
+    vision = [p for name, p in own.items() if name not in projector]
+    return {
+        "language": [*language.values()],
+        "projector": [*projector.values()],
+        "vision": vision,
+    }
+
+
+def behind_blocks(tower: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a tower behind the first list of its blocks."""
+    parts = iter(tower.children())
+    for part in parts:
+        if isinstance(part, nn.ModuleList):
+            break
+    yield from parts
+
+
+def train_only(model: nn.Module, names: Sequence[Component]) -> None:
+    """Let the weights of these components learn, and no other."""
+    model.requires_grad_(False)
+    found = components_of(model)
+    for name in names:
+        for parameter in found[name]:
+            parameter.requires_grad_(True)

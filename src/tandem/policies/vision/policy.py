@@ -1,0 +1,149 @@
+"""The vision-language policy: any model of transformers that writes about pictures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import nn
+
+from tandem.hub import align, hide_bars
+from tandem.policies.language.critic import Kind
+from tandem.policies.language.policy import PROVIDES, LanguagePolicy
+from tandem.policies.language.pretrained import (
+    Build,
+    Packing,
+    Pretrained,
+    built,
+    check_memory,
+    read_config,
+    read_from,
+    ready,
+)
+from tandem.policies.language.records import Description
+from tandem.policies.lora import Lora, adapted, places_of
+from tandem.policies.request import Request
+from tandem.policies.vision.chat import VisionChat
+from tandem.policies.vision.components import COMPONENTS, Component, train_only
+from tandem.policies.vision.processor import Processed, read_processor
+from tandem.policies.vision.tower import PictureInputs
+
+log = logging.getLogger(__name__)
+
+TAUGHT = frozenset({"teacher_logp", "divergence"})  # a teacher would have to see, too
+
+
+class VisionLanguagePolicy(LanguagePolicy):
+    """Reads texts and pictures, and writes tokens. It has no weights before `load`."""
+
+    sees = True
+
+    def __init__(
+        self,
+        *,
+        path: str | None = None,
+        build: Build | None = None,
+        target_components: Sequence[Component] = ("language",),
+        seed: int = 0,
+        dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+        attn_implementation: str | None = None,
+        gradient_checkpointing: bool = False,
+        packing: Packing = "auto",
+        lora: Lora | None = None,
+        critic: Kind = "head",
+        system_prompt: str | None = None,
+        enable_thinking: bool | None = None,
+        chat_template: str | None = None,
+        logit_budget: int = 2**24,
+        token_budget: int = 2**14,
+    ) -> None:
+        """`path` (folder or hub name) wins over `build`, which makes a model and its processor;
+        `target_components` are those that are trained."""
+        super().__init__(
+            path=path,
+            build=build,
+            seed=seed,
+            dtype=dtype,
+            attn_implementation=attn_implementation,
+            gradient_checkpointing=gradient_checkpointing,
+            packing=packing,
+            share_prompts=False,
+            lora=lora,
+            critic=critic,
+            system_prompt=system_prompt,
+            enable_thinking=enable_thinking,
+            chat_template=chat_template,
+            logit_budget=logit_budget,
+            token_budget=token_budget,
+        )
+        self.target_components = tuple(target_components)
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError for components that do not fit."""
+        odd = [name for name in self.target_components if name not in COMPONENTS]
+        if odd or not self.target_components:
+            raise ValueError(
+                f"model.target_components={[*self.target_components]}: give some of "
+                f"{', '.join(COMPONENTS)}"
+            )
+        if self.lora is not None and self.target_components != ("language",):
+            raise ValueError(
+                f"model.lora puts adapters into the language layers, and "
+                f"model.target_components={[*self.target_components]} names others; set "
+                "model.lora=null, or model.target_components=[language]"
+            )
+        if self.kind_of_critic == "separate":
+            raise ValueError(
+                "model.critic=separate would be a copy that does not see; set model.critic=head"
+            )
+
+    @property
+    def frozen_tower(self) -> bool:
+        """Whether what a picture looks like to the language layers never changes."""
+        return self.target_components == ("language",)
+
+    def describe(self, request: Request) -> Description:
+        return Description(kind="tokens", provides=PROVIDES - TAUGHT)
+
+    def read_weights(self) -> Pretrained:
+        """The model, of which the chosen components learn, and its tokenizer."""
+        hide_bars()
+        if self.path is not None:
+            model, _ = read_from(self.path, self.numerics, image_text)
+            processor = read_processor(self.path, model.config)
+        elif self.build is not None:
+            model, processor = built(self.build, self.numerics)
+        else:
+            raise ValueError("model.path is null: give a folder or a hub name of a model that sees")
+        align(model)
+        check_memory(model, "model.path")
+        train_only(ready(model, self.numerics), self.target_components)
+        self.processor, self.processed = processor, Processed(processor)
+        return Pretrained(model, processor.tokenizer)
+
+    read_config = staticmethod(read_config)
+
+    @staticmethod
+    def choose_class(config: Any) -> type:
+        return image_text(config)
+
+    def chat_of(self, tokenizer: Any) -> VisionChat:
+        return VisionChat(self.processor, self.talk, self.processed)
+
+    def inputs_of(self, model: nn.Module) -> PictureInputs:
+        return PictureInputs(model, self.processed, frozen=self.frozen_tower)
+
+    def adapt(self, model: nn.Module, lora: Lora) -> nn.Module:
+        """Adapters in the language layers alone: servers serve no others."""
+        network = adapted(model, lora, seed=self.seed, within=model.get_decoder())
+        log.warning("model.lora: adapters in %s", ", ".join(places_of(network)))
+        return network
+
+
+def image_text(config: Any) -> type:
+    """The class that loads a model that writes about pictures."""
+    from transformers import AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText

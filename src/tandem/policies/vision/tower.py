@@ -1,0 +1,233 @@
+"""The inputs of a network that sees: what its tower says of pictures, and the places of tokens.
+
+All families of transformers take what their tower said by one argument, `mm_encoder_outputs`, so a
+frozen tower is asked once for a picture, and not for every row, epoch and survey that shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+from tandem.policies.language.inputs import FirstPass, Inputs, Probe, PromptIds
+from tandem.policies.language.pretrained import arguments, called_with
+from tandem.policies.language.records import TokenSample
+from tandem.policies.language.rows import Layout, right_padded
+from tandem.policies.vision.processor import Processed
+from tandem.types import Picture
+
+ROWS = 4  # of position ids: the place in the row, then time, height and width
+SIDE = 32  # pixels of the pictures that a network is tried with
+WHERE = ("token_type_ids", "mm_token_type_ids")  # 1 for an image token, where a family asks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a tower says of a picture."""
+
+    tokens: Tensor  # [n, H], in place of the embeddings of its image tokens
+    deeper: tuple[Tensor, ...]  # [n, H] each, added behind the first layers; of most families none
+
+
+class PictureInputs(Inputs):
+    """Of a network with a vision tower."""
+
+    shares_prompts = False
+
+    def __init__(self, model: nn.Module, processed: Processed, *, frozen: bool) -> None:
+        """frozen: nothing between a picture and its tokens is trained, so what is said stays."""
+        self.base, self.processed, self.frozen = model.base_model, processed, frozen
+        self.takes = called_with(self.base.get_image_features)
+        self.image_token: int = model.config.image_token_id
+        self.banned = (self.image_token,)
+        rope = model.config.get_text_config().rope_parameters or {}
+        self.in_space = "mrope_section" in rope  # places have a time, a height and a width
+        self.kept: dict[str, Seen] = {}
+        self.places: dict[tuple, Tensor] = {}  # position ids of prompts
+
+    def layers(self, model: nn.Module) -> nn.Module:
+        return model.base_model
+
+    def forget(self) -> None:
+        self.kept.clear()
+        self.places.clear()
+
+    # Pictures.
+
+    def more(self, tokens: Tensor, pictures: Sequence[Picture]) -> dict[str, object]:
+        """What goes with tokens [R, S], in which these pictures stand one behind the other."""
+        shown = (tokens == self.image_token).long()
+        if not pictures:
+            assert not shown.any(), "image tokens stand in a prompt that shows no picture"
+            return {}
+        takes = arguments(type(self.base))
+        said = self.joined(pictures)
+        return {"mm_encoder_outputs": {"image": said}, **{n: shown for n in WHERE if n in takes}}
+
+    def joined(self, pictures: Sequence[Picture]) -> SimpleNamespace:
+        """What the tower says of them, in the form that the network itself makes."""
+        named = {picture.name: picture for picture in pictures}
+        fresh = {name: picture for name, picture in named.items() if name not in self.kept}
+        found = dict(zip(fresh, self.look([*fresh.values()]), strict=True))
+        if self.frozen:
+            self.kept |= found
+        said = [(self.kept | found)[picture.name] for picture in pictures]
+        tokens = [one.tokens for one in said]
+        return SimpleNamespace(
+            pooler_output=torch.cat(tokens) if self.stacks else tokens,
+            deepstack_features=[[*x] for x in zip(*(one.deeper for one in said), strict=True)],
+        )
+
+    def look(self, pictures: Sequence[Picture]) -> list[Seen]:
+        """One pass of the tower over pictures whose tensors can lie behind one another."""
+        found: dict[int, Seen] = {}
+        inputs = [self.tensors(picture) for picture in pictures]
+        for places in alike(inputs):
+            given = {n: torch.cat([inputs[i][n] for i in places]) for n in inputs[places[0]]}
+            with torch.no_grad() if self.frozen else nullcontext():
+                out = self.base.get_image_features(**given)
+            self.stacks = isinstance(out.pooler_output, Tensor)
+            deeper = zip(*out.get("deepstack_features", ()), strict=True)
+            levels = list(deeper) or [()] * len(places)
+            for i, tokens, level in zip(places, out.pooler_output, levels, strict=True):
+                found[i] = Seen(tokens=tokens, deeper=tuple(level))
+        return [found[i] for i in range(len(pictures))]
+
+    def tensors(self, picture: Picture) -> dict[str, Tensor]:
+        """The arguments of the tower, on its device."""
+        like = next(self.base.parameters())
+        return {
+            name: x.to(like.device, like.dtype if x.is_floating_point() else None)
+            for name, x in self.processed.of(picture).items()
+            if name in self.takes
+        }
+
+    # Places.
+
+    def of_prompt(self, ids: Sequence[int], images: Sequence[Picture]) -> Tensor:
+        """Position ids of a prompt alone: [4, n] int64."""
+        tokens = torch.tensor([list(ids)])
+        key = ((tokens == self.image_token).numpy().tobytes(), images)
+        if key not in self.places:
+            self.places[key] = self._of_prompt(tokens, images)
+        return self.places[key]
+
+    def _of_prompt(self, tokens: Tensor, images: Sequence[Picture]) -> Tensor:
+        """[1, n] -> [4, n]"""
+        column = torch.arange(tokens.shape[1])
+        if not images:
+            return column.expand(ROWS, -1)
+        grids = [self.processed.grid(picture) for picture in images]
+        given = {name: torch.cat([grid[name] for grid in grids]) for name in grids[0]}
+        shown = (tokens == self.image_token).int()
+        space, _ = self.base.get_rope_index(tokens, mm_token_type_ids=shown, **given)
+        return torch.cat([column[None], space[:, 0]])
+
+    def table(self, sample: TokenSample) -> Tensor:
+        """Position ids of every row, [4, B, S]: an answer goes on from its prompt's largest."""
+        size, width = sample.tokens.shape
+        found = torch.arange(width).expand(ROWS, size, -1).clone()
+        columns = sample.tokens.tolist(), sample.prompt_length.tolist(), sample.images
+        prompts = zip(*columns, strict=True)
+        for row, (tokens, length, images) in enumerate(prompts):
+            own = self.of_prompt(tokens[:length], images)
+            found[:, row, :length] = own
+            found[1:, row, length:] += ahead_of(own)
+        return found.to(sample.tokens.device)
+
+    def lay(self, layout: Layout, sample: TokenSample, read: Tensor) -> Layout:
+        columns = torch.arange(sample.tokens.shape[1], device=read.device)
+        row, column = (columns < read[:, None]).nonzero(as_tuple=True)
+        place = layout.start[row] + column
+        taken = torch.zeros(layout.tokens.numel(), dtype=torch.bool, device=read.device)
+        taken[place] = True
+        # A row that is not read shows nothing: its pictures are not looked at either.
+        tokens = layout.tokens.masked_fill(~taken.view(layout.tokens.shape), 0)
+        order = [r for r in layout.start.argsort().tolist() if read[r] > 0]
+        pictures = [picture for r in order for picture in sample.images[r]]
+        found = replace(layout, tokens=tokens, more=self.more(tokens, pictures))
+        if not self.in_space:
+            return found
+        position = self.laid(layout, self.table(sample)[:, row, column], place)
+        return replace(found, position=position)
+
+    def laid(self, layout: Layout, table: Tensor, place: Tensor) -> Tensor:
+        """Position ids of the places of a layout, [4, R, S]. `table`: [4, N] of those in use."""
+        rows, width = layout.tokens.shape
+        apart = layout.position is None
+        along = torch.arange(width, device=place.device).repeat(rows)
+        found = (along if apart else along * 0).expand(ROWS, -1).clone()
+        found[:, place] = table
+        return found.view(ROWS, rows, width)
+
+    def first_pass(self, prompts: Sequence[PromptIds], tokens: Tensor, mask: Tensor) -> FirstPass:
+        pictures = [picture for prompt in prompts for picture in prompt.images]
+        more, plain = self.more(tokens, pictures), super().first_pass(prompts, tokens, mask)
+        if not self.in_space:
+            return replace(plain, more=more)
+        position = plain.position.expand(ROWS, -1, -1).clone()
+        ahead = torch.zeros_like(mask[:, :1])
+        for row, prompt in enumerate(prompts):
+            own = self.of_prompt(prompt, prompt.images).to(position.device)
+            position[:, row, position.shape[2] - len(prompt) :] = own
+            ahead[row] = ahead_of(own)
+        return FirstPass(position=position, ahead=ahead, more=more)
+
+    def place(self, position: Tensor, ahead: Tensor | None) -> Tensor:
+        if ahead is None:
+            return position
+        return torch.stack([position, *[position + ahead] * (ROWS - 1)])
+
+    def probe(self, vocabulary: int, device: torch.device) -> Probe:
+        """Two rows with a picture among other tokens, and one without."""
+        pictures = [pattern(SIDE, shift) for shift in (0, 1)]
+        shown = [self.image_token] * len(self.look(pictures[:1])[0].tokens)
+        words = iter(i for i in [*range(vocabulary)] * 24 if i != self.image_token)
+        rows = [
+            [next(words), *shown, next(words), next(words)],
+            [next(words), *shown, *(next(words) for _ in range(4))],
+            [next(words) for _ in range(7)],
+        ]
+        tokens, read = right_padded(rows, device), torch.tensor([*map(len, rows)], device=device)
+        changed = torch.where(tokens == self.image_token, tokens, next(words))
+        changed[1] = tokens[1]
+        before = torch.tensor([len(shown) + 1, len(shown) + 1, 1], device=device)
+        sample = TokenSample(
+            tokens=tokens,
+            prompt_length=before,
+            temperature=before.float(),
+            images=(*((picture,) for picture in pictures), ()),
+        )
+        dress = partial(self.lay, sample=sample, read=read)
+        return Probe(tokens=tokens, others=changed, read=read, dress=dress)
+
+
+def pattern(side: int, shift: int) -> Picture:
+    """A square picture to try a network with."""
+    pixels = (torch.arange(side * side * 3) * (7 + 4 * shift) % 251).view(side, side, 3)
+    return Picture(
+        name=f"pattern {side} {shift}",
+        height=side,
+        width=side,
+        load=lambda: pixels.to(torch.uint8),
+    )
+
+
+def ahead_of(prompt: Tensor) -> int:
+    """Place in space of what follows a prompt, less its place in the row. `prompt`: [4, n]."""
+    return int(prompt[1:].max()) + 1 - prompt.shape[1]
+
+
+def alike(inputs: Sequence[Mapping[str, Tensor]]) -> list[list[int]]:
+    """The places of pictures whose tensors differ in their first axis alone."""
+    shapes: dict[tuple, list[int]] = {}
+    for place, tensors in enumerate(inputs):
+        key = tuple((name, tuple(x.shape[1:])) for name, x in tensors.items())
+        shapes.setdefault(key, []).append(place)
+    return [*shapes.values()]

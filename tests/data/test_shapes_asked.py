@@ -1,0 +1,95 @@
+"""Questions about coloured shapes: what is shown, what is kept, and what demonstrations say."""
+
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+
+from tandem.data.shapes_asked import QUESTIONS, Answers, any_answer, mosaic, shapes_asked
+from tandem.data.shapes_drawn import COLOURS, SHAPES, palette, renderings
+
+NEVER = ["blue circle", "green square", "yellow triangle"]
+
+
+@cache
+def asked(corrupted=0.0):
+    wanted = Answers(count=800, corrupted=corrupted)
+    return shapes_asked(demonstrations=wanted, held_out=NEVER, mosaics=80, seed=3)
+
+
+drawn_pairs = cache(renderings)
+
+
+def pictured(prompt):
+    """Which pair the picture of a prompt is a rendering of, found by looking at all of them."""
+    pixels = prompt.images[0].load()
+    (pair,) = [
+        name for name, drawn in drawn_pairs().items() if (drawn == pixels).all((1, 2, 3)).any()
+    ]
+    return pair
+
+
+def test_answers_are_those_of_an_eye_that_looks_at_the_picture():
+    for prompt in asked().train + asked().eval:
+        task = prompt.source.removeprefix("held_out_")
+        if task == "count":
+            continue
+        pair = pictured(prompt)
+        want = {"what": pair, "colour": pair.split()[0], "shape": pair.split()[1]}[task]
+        assert prompt.answer == want
+
+
+def test_counts_are_those_of_the_pixels():
+    found = Counter()
+    for prompt in asked().train:
+        if prompt.source != "count":
+            continue
+        colour = torch.tensor(palette()[prompt.text.split()[3]]).byte()
+        tiles = prompt.images[0].load().unflatten(0, (2, 16)).unflatten(2, (2, 16))
+        seen = (tiles == colour).all(-1).any(3).any(1)  # a tile has a pixel of exactly that colour
+        assert int(seen.sum()) == int(prompt.answer)
+        found[prompt.answer] += 1
+    assert found == dict.fromkeys("01234", 16)
+
+
+def test_held_out_pairs_are_asked_about_in_evaluation_alone():
+    shown = {pictured(p) for p in asked().train if p.source != "count"}
+    assert shown == {*renderings()} - {*NEVER}
+    kept = {pictured(p) for p in asked().eval if p.source.startswith("held_out")}
+    assert kept == {*NEVER}
+
+
+def test_no_picture_to_train_on_is_evaluated():
+    train, later = ({p.images[0].name for p in ps} for ps in (asked().train, asked().eval))
+    assert not train & later
+
+
+def test_tasks_are_demonstrated_equally_often_and_tell_the_truth_where_nothing_is_corrupted():
+    shown = asked().demonstrations
+    assert Counter(p.source for p in shown) == dict.fromkeys(QUESTIONS, 200)
+    right = {(p.text, p.images): p.answer for p in asked().train}
+    assert all(right[p.text, p.images] == p.answer for p in shown)
+
+
+@pytest.mark.parametrize(
+    ("task", "answers"), [("colour", 4), ("shape", 3), ("what", 12), ("count", 5)]
+)
+def test_corrupted_answers_are_any_to_the_same_question(task, answers):
+    right = {(p.text, p.images): p.answer for p in asked().train}
+    shown = [p for p in asked(0.6).demonstrations if p.source == task]
+    wrong = sum(right[p.text, p.images] != p.answer for p in shown) / len(shown)
+    assert wrong == pytest.approx(0.6 * (1 - 1 / answers), abs=0.12)
+    grid = [(x / 12, y / 12) for x in range(12) for y in range(12)]
+    assert len({any_answer(task, draws) for draws in grid}) == answers
+
+
+def test_a_mosaic_has_its_tiles_row_by_row():
+    tiles = torch.arange(4).view(4, 1, 1, 1).expand(4, 2, 3, 3)
+    assert mosaic(tiles)[::2, ::3, 0].tolist() == [[0, 1], [2, 3]]
+    assert mosaic(tiles).shape == (4, 6, 3)
+
+
+def test_words_are_those_of_the_world():
+    assert {p.answer for p in asked().train if p.source == "colour"} == {*COLOURS}
+    assert {p.answer for p in asked().train if p.source == "shape"} == {*SHAPES}

@@ -1,0 +1,49 @@
+"""Small policies that see and are quick to make, and some pictures for them."""
+
+from functools import partial
+
+import torch
+
+from tandem.data.images import show
+from tandem.policies.language.records import Sampling
+from tandem.policies.request import Request
+from tandem.policies.vision.policy import VisionLanguagePolicy
+from tandem.policies.vision.tiny_vlm import tiny_vlm
+from tandem.types import IMAGE, Prompt
+
+NOTHING = frozenset()
+
+
+def picture(side=16, shift=0, width=None):
+    """A picture whose pixels all differ, another one for every shift."""
+    size = (side, side if width is None else width, 3)
+    return show(torch.rand(size, generator=torch.Generator().manual_seed(shift)).mul(255).byte())
+
+
+def asked(number, text, *images, answer="red"):
+    return Prompt(id=number, source="s", text=text, images=images, answer=answer)
+
+
+def questions():
+    """Of unlike lengths: one picture, none, and two of unlike sizes."""
+    return [
+        asked(0, f"{IMAGE} colour ?", picture(16)),
+        asked(1, "how many red circle ?"),
+        asked(2, f"{IMAGE} what {IMAGE} shape ?", picture(24, 1), picture(16, 2)),
+    ]
+
+
+def small_vision(needs=NOTHING, *, sampling=None, **options):
+    """A policy of one narrow layer each, with weights that are larger than new ones, so that what
+    stands elsewhere matters."""
+    own = partial(tiny_vlm, seed=0, num_layers=2, tower_layers=1)
+    policy = VisionLanguagePolicy(**{"build": own, "packing": True, **options})
+    policy.load(Request(sampling=sampling or Sampling(max_new_tokens=4), needs=needs))
+    with torch.no_grad():
+        for weight in policy.network.parameters():
+            weight.mul_(4 if weight.dim() > 1 else 1)
+    return policy
+
+
+def answered(policy, size=2):
+    return policy.sample(questions(), size, key=3, slots=[0, 1, 2])

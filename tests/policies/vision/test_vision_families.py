@@ -1,0 +1,141 @@
+"""Families that see, each by a tiny random checkpoint: the same token ids as its own processor
+makes, and the same numbers packed, padded and alone, in sampling as in training."""
+
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers.models.smolvlm.processing_smolvlm as of_smolvlm
+from policies.vision.small_vision import NOTHING, picture
+from policies.vision.vision_families import FAMILIES
+from torch.testing import assert_close
+
+from tandem.policies.language.records import Sampling
+from tandem.policies.language.rows import packed_in_one, padded
+from tandem.policies.request import Request
+from tandem.policies.vision.components import components_of
+from tandem.policies.vision.policy import VisionLanguagePolicy
+from tandem.types import IMAGE, Prompt, take
+
+EVERY = ["language", "projector", "vision"]
+# What follows a picture is an empty line in one family, and a byte that it is made of another.
+CHATS = {
+    f"{IMAGE}\n\nWhich colour?": [picture(16)],
+    "Why?": [],
+    f"{IMAGE} or {IMAGE}": [picture(16, 1, 40), picture(24, 2)],
+}
+
+
+@pytest.fixture(autouse=True)
+def a_word_for_numbers(monkeypatch):
+    """Of films alone, whose seconds SmolVLM's processor would spell."""
+    monkeypatch.setattr(of_smolvlm, "num2words", SimpleNamespace())
+
+
+@cache
+def folder_of(family, root):
+    torch.manual_seed(0)
+    model, processor = FAMILIES[family]()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(5 if weight.dim() > 1 else 1)
+            if weight.dim() > 1 and not weight.any():  # the projection of a new Gemma is 0
+                weight.normal_(std=0.2)
+    model.save_pretrained(root / family)
+    processor.save_pretrained(root / family)
+    return root / family
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("families")
+
+
+def loaded(family, root, components=("language",), **options):
+    policy = VisionLanguagePolicy(
+        path=str(folder_of(family, root)), target_components=components, **options
+    )
+    policy.load(Request(sampling=Sampling(max_new_tokens=4)))
+    return policy
+
+
+def chats():
+    return [
+        Prompt(id=i, source="s", messages=({"role": "user", "content": text},), images=tuple(shown))
+        for i, (text, shown) in enumerate(CHATS.items())
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_token_ids_are_those_of_the_familys_own_processor(family, root):
+    policy = loaded(family, root)
+    for prompt, ids in zip(chats(), policy.chat.encode(chats()), strict=True):
+        images = [image.load().numpy() for image in prompt.images] or None
+        text = policy.chat.text(prompt)
+        want = policy.processor(images=images, text=text, add_special_tokens=False)["input_ids"]
+        assert ids == list(want if isinstance(want[0], int) else want[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_are_the_same_in_any_layout_and_in_sampling(family, root):
+    policy = loaded(family, root, EVERY)
+    policy.double()
+    rollout = policy.sample(chats(), 2, key=1, slots=[0, 1, 2])
+    want = policy.logp(rollout)
+    assert_close(rollout.behaviour_logp.double(), want, atol=1e-5, rtol=0)
+    lay = packed_in_one if policy.packs else padded
+    for other in (padded, lay):
+        policy.scorer.lay = other
+        assert_close(policy.logp(rollout), want, atol=1e-5, rtol=0)
+    for row in range(len(want)):
+        alone = policy.logp(take(rollout, torch.tensor([row])))
+        assert_close(alone[0], want[row], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_model_alone_says_the_same_of_a_row_by_its_own_pixels(family, root):
+    policy = loaded(family, root)
+    policy.double()
+    rollout = policy.sample(chats(), 1, key=1, slots=[0, 1, 2])
+    for row, prompt in enumerate(chats()):
+        images = [image.load().numpy() for image in prompt.images] or None
+        given = policy.processor(
+            images=images,
+            text=policy.chat.text(prompt),
+            return_tensors="pt",
+            add_special_tokens=False,
+        )
+        start, length = int(rollout.sample.prompt_length[row]), int(rollout.length[row])
+        ids = rollout.sample.tokens[row : row + 1, : start + length]
+        own = {n: x for n, x in given.items() if n not in ("input_ids", "attention_mask")}
+        for name in ("mm_token_type_ids", "token_type_ids"):
+            if name in own:
+                own[name] = torch.nn.functional.pad(own[name], (0, length))
+        own = {n: x.double() if x.is_floating_point() else x for n, x in own.items()}
+        with torch.no_grad():
+            logits = policy.network(input_ids=ids, **own).logits[0, start - 1 : -1]
+        logits[:, policy.inputs.image_token] = -torch.inf
+        want = logits.log_softmax(-1).gather(-1, ids[0, start:, None])[:, 0]
+        assert_close(policy.logp(rollout)[row, :length].double(), want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_told_which_weights_make_tokens_of_what_the_tower_says(family, root):
+    policy = loaded(family, root)
+    names = {id(p): n for n, p in policy.network.named_parameters()}
+    found = components_of(policy.network)
+    assert sum(map(len, found.values())) == len(names)
+    told = {names[id(p)] for p in found["projector"]}
+    assert told == {
+        n for n in names.values() if any(w in n for w in ("merger", "projector", "connector"))
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_reach_every_component(family, root):
+    policy = loaded(family, root, EVERY)
+    rollout = policy.sample(chats(), 1, key=1, slots=[0, 1, 2])
+    (policy.evidence(rollout, NOTHING).logp ** 2).sum().backward()
+    for name, parameters in components_of(policy.network).items():
+        assert sum(p.grad.norm() for p in parameters if p.grad is not None) > 0, name

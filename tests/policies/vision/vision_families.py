@@ -1,0 +1,193 @@
+"""Tiny random checkpoints of families that see, in the format of the hub, with processors."""
+
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+    SmolVLMProcessor,
+)
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+from tandem.policies.vision.processor import without_films
+
+QWEN = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+GEMMA = {
+    "boi_token": "<start_of_image>",
+    "eoi_token": "<end_of_image>",
+    "image_token": "<image_soft_token>",
+}
+SMOL = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<video>")
+TEMPLATE = (
+    "{{% for message in messages %}}[{{{{ message.role }}}}]"
+    "{{% for part in message.content %}}"
+    "{{% if part.type == 'image' %}}{mark}{{% else %}}{{{{ part.text }}}}{{% endif %}}"
+    "{{% endfor %}}\n{{% endfor %}}"
+    "{{% if add_generation_prompt %}}[assistant]{{% endif %}}"
+)
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "tie_word_embeddings": True,
+}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+def byte_tokenizer(special, **named):
+    """Reads any text byte by byte, and the marks of a family."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    known = ["<pad>", "<eos>", *special, *named.values()]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {symbol: i for i, symbol in enumerate([*known, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    found = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        extra_special_tokens=named,
+    )
+    found.add_special_tokens({"additional_special_tokens": [*special]})
+    return found
+
+
+def of_qwen(tokenizer, patch):
+    ids = tokenizer.convert_tokens_to_ids
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    pixels = Qwen2VLImageProcessorPil(
+        patch_size=patch, merge_size=2, size={"shortest_edge": 16**2, "longest_edge": 64**2}
+    )
+    return dict(zip(names, map(ids, QWEN), strict=True)), pixels
+
+
+def qwen2_5_vl():
+    tokenizer = byte_tokenizer(QWEN)
+    ids, pixels = of_qwen(tokenizer, 4)
+    config = Qwen2_5_VLConfig(
+        text_config={
+            **TEXT,
+            "vocab_size": len(tokenizer),
+            "rope_parameters": {**ROPE, "mrope_section": [1, 1, 2]},
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 16,
+            "num_heads": 2,
+            "intermediate_size": 24,
+            "patch_size": 4,
+            "out_hidden_size": 32,
+            "window_size": 16,
+            "fullatt_block_indexes": [1],
+        },
+        **ids,
+    )
+    template = TEMPLATE.format(mark="<|vision_start|><|image_pad|><|vision_end|>")
+    processor = without_films(Qwen2_5_VLProcessor)(pixels, tokenizer, chat_template=template)
+    return Qwen2_5_VLForConditionalGeneration(config), processor
+
+
+def qwen3_vl():
+    tokenizer = byte_tokenizer(QWEN)
+    ids, pixels = of_qwen(tokenizer, 4)
+    rope = {**ROPE, "mrope_section": [1, 1, 2], "mrope_interleaved": True}
+    config = Qwen3VLConfig(
+        text_config={
+            **TEXT,
+            "head_dim": 8,
+            "vocab_size": len(tokenizer),
+            "rope_parameters": rope,
+        },
+        vision_config={
+            "depth": 3,
+            "hidden_size": 16,
+            "num_heads": 2,
+            "intermediate_size": 24,
+            "patch_size": 4,
+            "out_hidden_size": 32,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0, 1],
+        },
+        **ids,
+        tie_word_embeddings=True,
+    )
+    template = TEMPLATE.format(mark="<|vision_start|><|image_pad|><|vision_end|>")
+    processor = without_films(Qwen3VLProcessor)(pixels, tokenizer, chat_template=template)
+    return Qwen3VLForConditionalGeneration(config), processor
+
+
+def gemma3():
+    tokenizer = byte_tokenizer((), **GEMMA)
+    config = Gemma3Config(
+        text_config={
+            **TEXT,
+            "head_dim": 8,
+            "vocab_size": len(tokenizer),
+            "sliding_window": 12,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 16,
+            "patch_size": 4,
+        },
+        mm_tokens_per_image=4,
+        image_token_index=tokenizer.image_token_id,
+        boi_token_index=tokenizer.boi_token_id,
+        eoi_token_index=tokenizer.eoi_token_id,
+    )
+    pixels = Gemma3ImageProcessorPil(size={"height": 16, "width": 16})
+    template = TEMPLATE.format(mark=GEMMA["boi_token"])
+    processor = Gemma3Processor(pixels, tokenizer, chat_template=template, image_seq_length=4)
+    return Gemma3ForConditionalGeneration(config), processor
+
+
+def smolvlm():
+    rows = [f"<row_{r}_col_{c}>" for r in range(1, 5) for c in range(1, 5)]
+    tokenizer = byte_tokenizer((*SMOL, *rows))
+    config = SmolVLMConfig(
+        text_config={**TEXT, "model_type": "llama", "vocab_size": len(tokenizer)},
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 16,
+            "patch_size": 4,
+        },
+        scale_factor=2,
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        tie_word_embeddings=True,
+        pad_token_id=0,
+    )
+    pixels = SmolVLMImageProcessorPil(
+        size={"longest_edge": 32}, max_image_size={"longest_edge": 16}
+    )
+    template = TEMPLATE.format(mark="<image>")
+    family = without_films(SmolVLMProcessor)
+    processor = family(pixels, tokenizer, None, image_seq_len=4, chat_template=template)
+    return SmolVLMForConditionalGeneration(config), processor
+
+
+FAMILIES = {f.__name__: f for f in (qwen2_5_vl, qwen3_vl, gemma3, smolvlm)}
