@@ -79,7 +79,8 @@ class Rows:
         tokens, mask = left_padded(prompts, keys.device)
         self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
         first = inputs.first_pass(prompts, tokens, mask)
-        self.position, self.ahead = mask.sum(1, keepdim=True), first.ahead
+        self.position = mask.sum(1, keepdim=True)
+        self.ahead = first.ahead
         self.logits = self.forward(tokens, first.position, first.more)
         if keys.shape[1] > 1:
             places = self.index // keys.shape[1]
