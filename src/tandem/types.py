@@ -304,6 +304,29 @@ class DecoupledBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatchingBatch:
+    """All that losses of distribution matching may see: pictures expected at T queries of a row.
+
+    x0 are flat over the D latent dimensions. Outside the mask every tensor is 0.
+    """
+
+    x0: Tensor  # [B, T, D] what the generator expects of a state of its path; carries its gradient
+    real_x0: Tensor  # [B, T, D] what the frozen reference expects of x0, noised to sigma
+    fake_x0: Tensor  # [B, T, D] what the fake score expects of the same
+    fake_error: Tensor  # [B, T, D] its velocity error there; carries the gradient of the fake score
+    sigma: Tensor  # [B, T] of the query, in (0, 1)
+    importance: Tensor  # [B, T] of the query's noise; 1 where it is all fresh
+    advantages: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    group: Tensor  # [B] int64
+
+    @property
+    def evidence(self) -> Tensor:
+        """The tensor that carries the gradient of the policy: [B, T, D]."""
+        return self.x0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """All that statistics of velocity errors see, of the rows of an update: one number a level."""
 
