@@ -41,7 +41,7 @@ SAYS = {
 FORMULAS = re.compile(
     r"register_(policy_loss|adv_estimator|weights|correction|old_logprobs|kl|dynamics"
     r"|noise_schedule|stochastic_steps|window_pace|likelihood|step_\w+|distillation_target|centre"
-    r"|tilt|fit|error_weighting|level_candidates)\b"
+    r"|tilt|fit|error_weighting|level_candidates|query)\b"
 )
 Told = Mapping[tuple[str, ...], str]  # name and parameters of a protocol's method -> docstring
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

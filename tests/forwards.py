@@ -38,17 +38,21 @@ OF = {
     "ref_logp": "ref",
     "kl_to_ref": "ref",
     "std": "teacher",
+    "real_x0": "ref",
+    "fake_x0": "fake",
+    "surrogate_x0": "surrogate",
 }
-NAMES = ("live", "old", "fast", "ref", "teacher")
+NAMES = ("live", "old", "fast", "ref", "teacher", "fake", "surrogate")
 
 INTRODUCTION = """# Forward passes of an update
 
 Forward passes of a training step beyond those of sampling, for every picture and noise level (or
 step) of the update. An update reads velocities of the live policy, and of whom its loss compares
 it with: the policy that sampled (`old`), the frozen reference (`ref`), an average that follows in a
-few updates (`fast`), a teacher. Each is asked once at each point, and nobody else is. What is the
-live policy by its weights is not asked again: a copied `old` until the first update of an
-iteration, `fast` while its decay is 0. With classifier-free guidance a velocity is two passes.
+few updates (`fast`), a teacher, a network that learns beside it (`fake`, `surrogate`). Each is
+asked once at each point, and nobody else is. What is the live policy by its weights is not asked
+again: a copied `old` until the first update of an iteration, `fast` while its decay is 0. With
+classifier-free guidance a velocity is two passes.
 
 `first` is the first update of a run, `later` the last of its third iteration, with the numbers that
 a preset publishes for its updates, averages and penalties. `make forwards` writes this page by
@@ -63,6 +67,8 @@ NOTES = """
 * {statistics} look at all rows of an update before any of them is trained. Where the
   update is cut to fit into memory that is one more pass of everybody, without gradient; where it
   is not, none.
+* In the iterations in which the generator of `dmd2` and `tdm` rests, its own pass has no gradient
+  and the reference is not asked: two passes, of the generator and of the fake score.
 * The samples of a branch in `tempflow_grpo` start from one state; each is asked by itself.
 * Masked-diffusion text, whose passes are states of masks, has a table of its own
   ([masked.md](masked.md#passes)).
@@ -182,8 +188,13 @@ class Counting(Alone):
     def names(self) -> tuple[str, ...]:
         """Whose velocities the loss reads, and whose weights are not the live ones."""
         read = {OF[name] for name in self.algorithm.training_objective.needs if name in OF}
-        is_live = self.policy.model.snapshots.is_live
-        others = [n for n in NAMES[1:] if n in read and not (n in ("old", "fast") and is_live(n))]
+        model = self.policy.model
+        snapshots = model.averages.get("surrogate", model.snapshots)
+        others = [
+            n
+            for n in NAMES[1:]
+            if n in read and not (n in ("old", "fast") and snapshots.is_live(n))
+        ]
         return ("live", *others)
 
 
@@ -206,7 +217,7 @@ def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[As
             adapter.save(adapter.load(None, None), Path(folder))
             cfg.algorithm.teachers.folders.others = folder
         algorithm = build(cfg.algorithm)
-        algorithm = replace(algorithm, group_size=min(3, algorithm.group_size))
+        algorithm = replace(algorithm, group_size=min(3, algorithm.group_size), policy_every=1)
         loop = Counting(
             algorithm, build(cfg.model), build(cfg.rollout), Path(folder), budget or Budget()
         )
@@ -229,7 +240,8 @@ def statistics() -> list[str]:
 
 
 def notes() -> str:
-    return NOTES.format(statistics=" and ".join(f"`{name}`" for name in statistics()))
+    *others, last = (f"`{name}`" for name in statistics())
+    return NOTES.format(statistics=f"{', '.join(others)} and {last}")
 
 
 def page() -> str:

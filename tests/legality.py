@@ -44,7 +44,8 @@ An algorithm trains on one of four things, and functions are shared wherever the
 * **pictures**: a flow by how well it knows the velocity at fresh noise: minus the mean squared
   error. So it is under `objective: denoising`, whatever sampled, with rows of data, and under
   `dynamics=ode` for algorithms of `objective: any`. Under `objective: distillation` the
-  states are those that were sampled, and the truth is what a teacher says of them.
+  states are those that were sampled, and the truth is what a teacher says of them; under
+  `objective: matching` pictures are compared that several networks expect.
 * **bounds**: answers of a model that unmasks them, `dynamics=masked`, by what it says of their
   tokens at states of its own: `algorithm/likelihood=elbo`, a bound on log p split over the
   positions, or `one_step`, `coupled_tokens` and `merged_path`, values of tokens. What makes no

@@ -145,6 +145,8 @@ def numbers_of(preset: str) -> list[str]:
     own = [f"group_size={size}", f"num_minibatches={1 if preset in ON_FRESH_SAMPLES else 2}"]
     if preset in ("sdft", "sdpo"):  # in characters that the embedded tokenizer has
         own.append('algorithm.sampling_strategy.reprompt.template="{solution} {prompt}"')
+    if preset in ("dmd2", "tdm"):  # which learn in one of five iterations
+        own.append("algorithm.policy_every=2")
     return [*own, *(["algorithm.advantage.k=2"] if preset == "passk" else [])]
 
 

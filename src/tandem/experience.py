@@ -14,6 +14,7 @@ from tandem.types import (
     PER_STEP,
     CoupledBatch,
     DecoupledBatch,
+    MatchingBatch,
     Rollout,
     Scores,
     check_shapes,
@@ -36,7 +37,7 @@ class Experience:
     # By term, the rows that it holds, [B] bool; a term that is not named holds all.
     gates: Mapping[str, Tensor] = field(default_factory=dict)
     # What the policy said of them, with gradient, if it was asked before the cut.
-    record: CoupledBatch | DecoupledBatch | None = None
+    record: CoupledBatch | DecoupledBatch | MatchingBatch | None = None
 
     def __post_init__(self) -> None:
         shape = tuple(self.rollout.mask.shape)

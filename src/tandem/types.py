@@ -288,6 +288,7 @@ class DecoupledBatch:
     # Of the step that the sampler took from there, where the states are those of its path:
     velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
     std: Tensor | None = None  # [B, T] of its noise; 0: it took none
+    importance: Tensor | None = None  # [B, T] of the noise, where it is not all fresh
 
     @property
     def evidence(self) -> Tensor:
@@ -298,7 +299,7 @@ class DecoupledBatch:
         shape = tuple(self.mask.shape)
         errors = ("error", "ref_error", *OF_SNAPSHOTS)
         check_shapes("DecoupledBatch", {n: getattr(self, n) for n in errors}, self.error.shape)
-        steps = ("sigma", "advantages", "velocity_gain", "std")
+        steps = ("sigma", "advantages", "velocity_gain", "std", "importance")
         check_shapes("DecoupledBatch", {n: getattr(self, n) for n in steps}, shape)
         check_shapes("DecoupledBatch", {"group": self.group}, shape[:1])
 
@@ -307,18 +308,25 @@ class DecoupledBatch:
 class MatchingBatch:
     """All that losses of distribution matching may see: pictures expected at T queries of a row.
 
-    x0 are flat over the D latent dimensions. Outside the mask every tensor is 0.
+    What is expected is flat over the D latent dimensions. Outside the mask every tensor is 0.
     """
 
     x0: Tensor  # [B, T, D] what the generator expects of a state of its path; carries its gradient
-    real_x0: Tensor  # [B, T, D] what the frozen reference expects of x0, noised to sigma
-    fake_x0: Tensor  # [B, T, D] what the fake score expects of the same
-    fake_error: Tensor  # [B, T, D] its velocity error there; carries the gradient of the fake score
-    sigma: Tensor  # [B, T] of the query, in (0, 1)
+    sigma: Tensor  # [B, T] of the query, x0 with noise on it, in (0, 1]
     importance: Tensor  # [B, T] of the query's noise; 1 where it is all fresh
     advantages: Tensor  # [B, T]
     mask: Tensor  # [B, T] bool
     group: Tensor  # [B] int64
+    # Of the query, what is expected by:
+    real_x0: Tensor | None = None  # [B, T, D] the frozen reference
+    fake_x0: Tensor | None = None  # [B, T, D] the fake score
+    surrogate_x0: Tensor | None = None  # [B, T, D] the surrogate of the reward
+    of_prompt: Tensor | None = None  # [B, T, D] what a prompt adds to the reference's
+    # Velocity errors there; those of the two networks carry their gradients.
+    fake_error: Tensor | None = None  # [B, T, D]
+    surrogate_error: Tensor | None = None  # [B, T, D]
+    ref_error: Tensor | None = None  # [B, T, D] of the frozen reference
+    fast_error: Tensor | None = None  # [B, T, D] of an average that the surrogate leaves behind
 
     @property
     def evidence(self) -> Tensor:

@@ -36,7 +36,7 @@ NFT, CRD, OPD = (
     ["model=tiny_flow", f"algorithm={name}"] for name in ("nft", "crd", "diffusion_opd")
 )
 TAUGHT = [*OPD, "algorithm.teachers.folders={others:teacher}"]
-OF_PICTURES_AS_A_WHOLE = "awm crd dgpo fpo nft"
+OF_PICTURES_AS_A_WHOLE = "awm crd dgpo fpo nft dmd2 tdm tdm_r1"
 BY_TOKENS = ["algorithm/teachers=tokens", TAUGHT[-1]]
 BY_STATE = [*BY_TOKENS, "algorithm/teachers/divergence=jsd"]
 JUDGED = "from_teacher g_opd minillm_long task_and_teacher"
@@ -64,6 +64,8 @@ BESIDE = {
     "algorithm/loss=nft": NFT,
     **{f"algorithm/loss={name}": CRD for name in ("crd", "dgpo", "dgpo_fast")},
     "algorithm/loss=distillation": TAUGHT,
+    **{f"algorithm/loss={name}": [*FLOW, "algorithm=tdm"] for name in ("dmd2", "tdm")},
+    "algorithm/loss=tdm_r1": [*FLOW, "algorithm=tdm_r1"],
     **{
         f"algorithm/kl={name}": [*NFT, "algorithm.kl.coef=0.1"]
         for name in ("regressed", "regressed_elbo", "reward_adaptive")
@@ -148,6 +150,7 @@ FITTING = {  # of all options of a group
     "algorithm/loss/distance": [*FLOW, "algorithm=flow_dppo"],
     **{f"algorithm/loss/{part}": CRD for part in ("centre", "fit", "tilt")},
     "algorithm/loss/target": TAUGHT,
+    "algorithm/query": [*FLOW, "algorithm=tdm"],
     f"algorithm/timestep_sampling{AMONG}": NFT,
     SAMPLING: CRD,
     "algorithm/kl/gate": ["algorithm.kl.coef=0.1"],

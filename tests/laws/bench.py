@@ -20,6 +20,7 @@ from chain_policy import TableChain
 from error_policy import ErrorPolicy, TaughtPolicy
 from gaussian_policy import GaussianPolicy, GaussianSample
 from loop import Alone
+from matching_policy import MatchingPolicy
 from omegaconf import OmegaConf
 from table_policy import TablePolicy, TableSample
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from torch.testing import assert_close
 
 from tandem import rng
 from tandem.advantages.passk import pass_at_k
-from tandem.algorithm.algorithm import Algorithm
+from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import declare, facts_of, unwrap_partial
@@ -54,8 +55,8 @@ def names() -> list[str]:
 
 
 def of_errors(preset: Path) -> bool:
-    """Whether it is trained on velocity errors."""
-    return OmegaConf.load(preset).get("objective") in ("denoising", "distillation")
+    """Whether it is trained on velocity errors, or on pictures that networks expect."""
+    return OmegaConf.load(preset).get("objective") in ON_ERRORS
 
 
 OF_FLOWS = {
@@ -64,6 +65,8 @@ OF_FLOWS = {
 # A reward of the bench in place of the preset's own.
 NAMED = {"gardo": ["algorithm.advantage.distance=short", "algorithm.kl.gate.auxiliary=[short]"]}
 OF_CHAINS = {"unigrpo"}
+# All networks learn in every iteration of the bench.
+NAMED |= {name: ["algorithm.policy_every=1"] for name in ("dmd2", "tdm")}
 TAUGHT = ["algorithm.teachers.folders={others:teacher}"]  # the policy here has one of its own
 
 
@@ -87,6 +90,8 @@ def of_steps(algorithm: Algorithm) -> bool:
 def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
     if algorithm.segments:
         return TableChain(algorithm, dtype)
+    if algorithm.networks:
+        return MatchingPolicy(algorithm, dtype)
     if algorithm.objective == "distillation":
         return TaughtPolicy(dtype)
     if algorithm.reads_errors:

@@ -51,6 +51,8 @@ def no_policy_gradient(algorithm: Algorithm) -> str | None:
         return OF_TWO
     if facts_of(algorithm.loss).on_errors:
         return "its loss is of velocity errors, and no -A log p"
+    if facts_of(algorithm.loss).matches:
+        return "its loss is of what networks expect, and no -A log p"
     if prefers(algorithm):
         return "a preference is no policy gradient"
     if "upper_logp" in facts_of(algorithm.loss).reads:

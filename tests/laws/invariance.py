@@ -23,6 +23,7 @@ from tandem.algorithm.regularizers import KLInLoss, KLInReward
 from tandem.contracts import unwrap_partial
 from tandem.losses import kl
 from tandem.losses.distillation import distillation
+from tandem.losses.matching import dmd2, tdm
 from tandem.training.batches import Budget
 from tandem.types import Rollout, Scores, map_fields, take
 
@@ -145,11 +146,12 @@ SHIFTED = {
 }
 
 
+OF_NO_SCORE = (distillation, dmd2, tdm)  # losses that read none
 OF_ALL = (group.batch_std, group.batch_population_std)
 
 
 def no_group(algorithm: Algorithm) -> str | None:
-    if not algorithm.learns_from_scores or kind(algorithm.loss) is distillation:
+    if not algorithm.learns_from_scores or kind(algorithm.loss) in OF_NO_SCORE:
         return None
     advantage = algorithm.advantage
     estimator = advantage.of if isinstance(advantage, Clipped) else advantage
@@ -169,7 +171,7 @@ def a_group_up(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 def shift(algorithm: Algorithm) -> None:
     """A bonus for a whole group moves nothing."""
     moved, want = run(algorithm, change=with_parts(a_group_up)), run(algorithm)
-    if kind(algorithm.loss) is distillation:  # which asks for no score, but reports them
+    if kind(algorithm.loss) in OF_NO_SCORE:  # but the report has them
         assert_close(moved.gradients, want.gradients, **EXACT)
     else:
         agree(moved, want)
@@ -233,7 +235,7 @@ _STILL = {"kl": {"kl_target": None}, "entropy": {"target": None}}
 def coefficient(algorithm: Algorithm) -> None:
     """A penalty of coefficient 0 asks for nothing and is nothing, as one is that is near 0."""
     silent = without_penalties(algorithm)
-    assert set(silent.training_objective.terms) <= {"policy", "value"}
+    assert set(silent.training_objective.terms) <= {"policy", "value", *algorithm.networks}
     alike = {"policy": partial(policy_of, algorithm, torch.float64)}
     want = run(silent, **alike)
     on_errors = algorithm.reads_errors
@@ -243,6 +245,8 @@ def coefficient(algorithm: Algorithm) -> None:
         turned_off = replace(silent, kl=other)
         assert turned_off.needs == silent.needs
         agree(run(turned_off, **alike), want, rtol=0, atol=0)
+    if algorithm.networks:
+        return  # a score holds the policy, and a penalty is refused
     near = without_penalties(algorithm, kl=1e-13, entropy=0.0 if on_errors else 1e-13)
     if on_errors:  # which have no entropy, and those of a teacher no KL of their own
         near = replace(near, kl=KLInLoss(coef=1e-13, loss=kl.regressed))

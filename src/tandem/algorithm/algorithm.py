@@ -13,6 +13,7 @@ from tandem import distributed
 from tandem.advantages.compose import normalise
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.decoupled import Decoupled
+from tandem.algorithm.matching import Matching
 from tandem.algorithm.objective import KL, POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.algorithm.segments import Segmented
@@ -20,6 +21,7 @@ from tandem.contracts import at_least, facts_of, iterate_innermost, positive, un
 from tandem.contracts.outputs import ADVANTAGE, RETURNS
 from tandem.contracts.stateful import StatefulComponent
 from tandem.dynamics.decays import EmaSchedule
+from tandem.dynamics.matching import Query
 from tandem.dynamics.regression import Regression
 from tandem.experience import Experience
 from tandem.losses import importance
@@ -34,7 +36,7 @@ from tandem.policies.request import BY_ITSELF, Request
 from tandem.policies.teachers import Teachers
 from tandem.types import OF_SNAPSHOTS, CoupledBatch, Rollout, Scores
 
-ON_ERRORS = ("denoising", "distillation")  # objectives of velocity errors
+ON_ERRORS = ("denoising", "distillation", "matching")  # objectives of velocity errors
 Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]
 Loss = Callable[..., Tensor]
 
@@ -65,6 +67,17 @@ class Critic:
         return RETURNS.ask(self.returns, scores, rollout, mask=rollout.mask)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What a network learns that begins as a copy of the policy and stays beside it."""
+
+    loss: Loss
+    lr: Annotated[float, at_least(0)]  # the schedule of the optimizer applies to it too
+
+    def term(self, weights: Weigh) -> Term:
+        return Term(loss=self.loss, coef=1.0, weights=weights)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """What one YAML of conf/algorithm binds. The loop reads it and never learns which it is."""
@@ -74,7 +87,10 @@ class Algorithm:
     # denoising: velocity errors of finished pictures at fresh noise.
     # any: log-probabilities, of sampled steps or of whole pictures.
     # distillation: velocity errors against a teacher at the states of the policy's own trajectory.
-    objective: Literal["policy_gradient", "denoising", "any", "distillation"] = "policy_gradient"
+    # matching: what the reference and networks beside the policy expect of its pictures.
+    objective: Literal["policy_gradient", "denoising", "any", "distillation", "matching"] = (
+        "policy_gradient"
+    )
     sampling_strategy: Callable[
         ..., tuple[Rollout, Scores]
     ]  # where the rows of an iteration come from
@@ -107,10 +123,21 @@ class Algorithm:
     # Of samples that are written and then painted, by name; none: samples are of one kind.
     segments: Mapping[str, Segment] = field(default_factory=dict)
     teachers: Teachers | None = None  # of distillation: they judge the states that are come to
+    # Of matching: where expected pictures are noised again, the networks that learn beside the
+    # policy, and how many iterations there are to one in which it learns itself.
+    query: Query | None = None
+    every_state: bool = False  # of a path, in place of one that the row's key draws
+    fake: Network | None = None  # the score of the policy's own pictures
+    surrogate: Network | None = None  # of the reward
+    policy_every: Annotated[int, at_least(1)] = 1
 
     shapes_scores: bool = field(init=False)  # whether truncation is treated as anything
     # Whether scores decide what is learnt; else a teacher does, and they are logged.
     learns_from_scores: bool = field(init=False)
+    networks: Mapping[str, Network] = field(init=False)  # those that learn beside the policy
+    # Whether the gradient of each part is clipped by itself: those of two networks of one sample
+    # differ by orders of magnitude.
+    clips_apart: bool = field(init=False)
 
     def __post_init__(self) -> None:
         neutral = facts_of(self.truncation_handling).neutral
@@ -118,6 +145,10 @@ class Algorithm:
         estimators = [part for _, part in iterate_innermost(self.advantage, "")]
         taught = facts_of(self.loss).taught or all(facts_of(part).taught for part in estimators)
         object.__setattr__(self, "learns_from_scores", not taught)
+        named = {"fake": self.fake, "surrogate": self.surrogate}
+        networks = {name: network for name, network in named.items() if network is not None}
+        object.__setattr__(self, "networks", networks)
+        object.__setattr__(self, "clips_apart", bool(self.segments or networks))
 
     @cached_property
     def training_objective(self) -> Objective:
@@ -128,6 +159,8 @@ class Algorithm:
         terms = {POLICY: policy, KL: self.kl.term_beside(self.weights)}
         terms |= {name: part.term for name, part in beside.items() if part is not None}
         terms = {name: term for name, term in terms.items() if term is not None}
+        if self.objective == "matching":
+            return Matching(terms | self.terms_beside)
         if self.reads_errors:
             return Decoupled(terms, weighting=self.timestep_sampling.weighting)
         if self.segments:
@@ -140,12 +173,28 @@ class Algorithm:
         return self.objective in ON_ERRORS
 
     @cached_property
-    def warmup_objective(self) -> Coupled:
-        """Of the iterations in which only the critic learns."""
+    def resting_objective(self) -> Objective:
+        """Of the iterations in which the policy itself does not learn."""
+        if self.networks:
+            return Matching(self.terms_beside)
         return Coupled({"value": self.critic.term}, old_policy=self.old_logprobs)
 
-    def warms_up(self, iteration: int) -> bool:
-        return self.critic is not None and iteration < self.critic.warmup
+    def rests(self, iteration: int) -> bool:
+        """Whether a critic warms up, or the networks beside the policy learn alone."""
+        if self.critic is not None and iteration < self.critic.warmup:
+            return True
+        return (iteration + 1) % self.policy_every != 0
+
+    @property
+    def terms_beside(self) -> dict[str, Term]:
+        return {name: network.term(self.weights) for name, network in self.networks.items()}
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Learning rates of parts of a policy that have one of their own, by name."""
+        own = {name: part.lr for name, part in self.segments.items() if part.lr is not None}
+        own |= {name: network.lr for name, network in self.networks.items()}
+        return own | ({} if self.critic is None else {"critic": self.critic.lr})
 
     @cached_property
     def needs_before(self) -> frozenset[str]:
@@ -171,6 +220,9 @@ class Algorithm:
             epochs=self.epochs,
             snapshots=self.ema,
             teachers=self.teachers,
+            query=self.query,
+            every_state=self.every_state,
+            networks=tuple(self.networks),
             unread=self.unread,
             frozen=[name for name, own in self.segments.items() if own.frozen],
         )

@@ -20,10 +20,18 @@ from tandem.experience import Budget, Experience, select_rows
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
-from tandem.types import CoupledBatch, DecoupledBatch, Summary, concat, pad_steps, take
+from tandem.types import (
+    CoupledBatch,
+    DecoupledBatch,
+    MatchingBatch,
+    Summary,
+    concat,
+    pad_steps,
+    take,
+)
 
 Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
-Record = CoupledBatch | DecoupledBatch
+Record = CoupledBatch | DecoupledBatch | MatchingBatch
 POLICY = "policy"  # the term that a correction multiplies
 CLOSE = 1e-4  # of the largest value of a loss, below which two of them are rounded alike
 KL = "kl"  # the term whose mean is logged as it is

@@ -24,6 +24,11 @@ ERRORS_ALONE = {
     "steps": "it reads velocity errors at fresh noise, not the steps that were sampled; set "
     "algorithm.objective=denoising",
 }
+MATCHED_ALONE = {
+    "tokens": "it compares the pictures that networks expect; set model=tiny_flow, or another flow",
+    "steps": "it reads what networks expect on the way of an ODE, not how likely steps are; set "
+    "algorithm.objective=matching",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,7 @@ class Facts:
     zero_at_zero_advantage: bool = False  # value and gradient of a row whose advantages are all 0
     whole_groups: bool = False  # it compares the rows of a group, so no cut may part them
     on_errors: bool = False  # it takes a `DecoupledBatch`: velocity errors, no log-probabilities
+    matches: bool = False  # it takes a `MatchingBatch`: pictures that several networks expect
     of_bounds: bool = False  # of bounds on log p of whole answers, whatever is said of tokens
     averages: bool = False  # over the update itself, so no cut may part it
     # Of a sample of several segments, such as a text and a picture: the names of those for which
@@ -135,6 +141,8 @@ class Facts:
             object.__setattr__(self, "zero_at_zero_advantage", False)
         if self.on_errors:
             object.__setattr__(self, "refused", {**ERRORS_ALONE, **self.refused})
+        if self.matches:
+            object.__setattr__(self, "refused", {**MATCHED_ALONE, **self.refused})
 
     def joined(self, declared: Mapping[str, Any]) -> Facts:
         """With what is declared above: it wins, and what is read and refused adds up."""

@@ -115,6 +115,8 @@ register_centre = Registrar("algorithm/loss/centre")
 register_tilt = Registrar("algorithm/loss/tilt")
 register_fit = Registrar("algorithm/loss/fit")
 register_error_weighting = Registrar("algorithm/timestep_sampling/weighting")
+# (u, sigma, next_sigma) -> sigma of a query, and the level whose noise goes on, [N] each
+register_query = Registrar("algorithm/query")
 register_level_candidates = Registrar("algorithm/timestep_sampling/among")
 register_dataset = Registrar("data")
 register_model = Registrar("model")

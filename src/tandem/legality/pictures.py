@@ -28,13 +28,18 @@ def losses_see_what_they_read(case: Case) -> Iterator[str]:
     if facts.on_errors and objective not in ON_ERRORS:
         wanted = "distillation" if taught else "denoising"
         yield f"algorithm.objective={objective}: {name} reads velocity errors; set it to {wanted}"
+    if facts.on_errors and objective == "matching":
+        yield (
+            f"algorithm.objective=matching: {name} reads velocity errors of the policy, and what "
+            "is read here are pictures that networks expect; set algorithm/loss=dmd2 or tdm"
+        )
     if taught and objective == "denoising":
         yield (
             f"algorithm.objective=denoising: {name} asks a teacher on the policy's own path; set "
             "it to "
             "distillation, as algorithm=diffusion_opd does"
         )
-    if objective == "distillation" and not facts.on_errors:
+    if objective == "distillation" and not (facts.on_errors or facts.matches):
         yield (
             f"algorithm.objective=distillation: {name} reads log-probabilities, and a teacher "
             "tells "
@@ -166,6 +171,9 @@ def _unread(case: Case, name: str, inner: str) -> str | None:
     taught = case.algorithm.objective == "distillation"
     if name == "timestep_sampling" and taught and not inner.endswith("guidance_scale"):
         return "a teacher is asked where the policy came to, not at fresh noise"
+    of_query = inner.endswith("guidance_scale") or inner == "shared"
+    if name == "timestep_sampling" and case.algorithm.query is not None and not of_query:
+        return "algorithm.query says where pictures are noised again"
     if name == "timestep_sampling" and inner.startswith("weighting"):
         return f"{name_of(case.loss)} reads errors as they are" if _only_errors(case) else None
     snapshot = inner.partition(".")[0]
@@ -185,7 +193,8 @@ def _source(case: Case) -> str:
 
 def _compared(case: Case) -> set[str]:
     """The snapshots that a loss compares with."""
-    readers = [case.loss, *_penalties(case).values()]
+    beside = [network.loss for network in case.algorithm.networks.values()]
+    readers = [case.loss, *beside, *_penalties(case).values()]
     needs = {ERRORS.get(name, name) for part in readers for name in facts_of(part).reads}
     return {OF_SNAPSHOTS[name] for name in needs & OF_SNAPSHOTS.keys()}
 

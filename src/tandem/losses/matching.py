@@ -1,82 +1,184 @@
-"""Losses of a few-step generator and of the score that follows it: (MatchingBatch, *, numbers) ->
-[B, T].
+"""Losses of a few-step generator and of the networks that learn beside it, [B, T].
 
 The generator is led from what a second network, the fake score, takes for its pictures to what the
 frozen reference takes for pictures; the fake score is a denoiser of the generator's own pictures.
+A third one may stand for the reward: it learns what a group prefers.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
-from tandem.contracts import at_least, positive
-from tandem.types import MatchingBatch
+from tandem.contracts import at_least, between, declare, positive, register_policy_loss
+from tandem.dynamics.regression import energy
+from tandem.losses.decoupled import beyond_reference, dgpo_metrics, group_score, has_gone_far
+from tandem.metrics import Metric, masked_mean
+from tandem.types import DecoupledBatch, MatchingBatch
 
 FLOOR = 1e-6  # of the distance that a direction is divided by
-MOST = math.log(20.0)  # of the log of an importance weight, either way
-SNR_MOST = 5.0
 
 
-def distance_to_real(batch: MatchingBatch) -> Tensor:
-    """max(<|x0 - real|>, 1e-6), detached: [B, T]"""
-    return (batch.x0.detach() - batch.real_x0).abs().mean(-1).clamp(min=FLOOR)
+def distance_between(x0: Tensor, other: Tensor) -> Tensor:
+    """max(<|x0 - other|>, 1e-6), detached: [..., D] -> [...]"""
+    return (x0.detach() - other).abs().mean(-1).clamp(min=FLOOR)
 
 
+def matching_metrics(batch: MatchingBatch) -> dict[str, Metric]:
+    """How far pictures are from those of the reference, and the two scores from one another."""
+    values = {
+        "distance_to_real": distance_between(batch.x0, batch.real_x0),
+        "score_gap": energy(batch.fake_x0 - batch.real_x0),
+        "x0_std": batch.x0.detach().std(-1),
+    }
+    return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
+
+
+# From the generator's own score to the reference's, by the size of the difference (DMD2)
+@register_policy_loss(
+    reads={"real_x0", "fake_x0"}, matches=True, taught=True, metrics=matching_metrics
+)
 def dmd2(batch: MatchingBatch) -> Tensor:
     """1/2 <(x0 - target)^2>, target = x0 - (fake - real) / n, detached, n = <|x0 - real|>: its
     gradient is the direction from real to fake, at the length of a relative error.
 
     Shape: [B, T]. Source: DMD2, arXiv:2405.14867, in the space of x0.
     """
-    direction = (batch.fake_x0 - batch.real_x0) / distance_to_real(batch)[..., None]
-    target = (batch.x0 - direction.nan_to_num(0.0)).detach()
-    return 0.5 * (batch.x0 - target).square().mean(-1)
+    scale = distance_between(batch.x0, batch.real_x0)
+    direction = (batch.fake_x0 - batch.real_x0) / scale[..., None]
+    return 0.5 * energy(batch.x0 - (batch.x0 - direction).detach())
 
 
-def tdm(batch: MatchingBatch, *, huber: Annotated[float, at_least(0)] = 1e-3) -> Tensor:
+# The same over all states of the path, as a distance (TDM)
+@register_policy_loss(
+    reads={"real_x0", "fake_x0"},
+    matches=True,
+    taught=True,
+    units={"huber": "none"},
+    metrics=matching_metrics,
+)
+def tdm(
+    batch: MatchingBatch,
+    *,
+    huber: Annotated[float, at_least(0)] = 1e-3,  # below it a difference counts by its square
+) -> Tensor:
     """<sqrt(d^2 + c^2) - c> / n, d = x0 - target, target = x0 + real - fake, detached, c = `huber`;
     with c = 0 it is 1/2 <d^2> / n.
 
     Shape: [B, T]. Source: TDM, arXiv:2503.06674.
     """
-    target = (batch.x0 + batch.real_x0 - batch.fake_x0).detach()
-    away = batch.x0 - target
+    away = batch.x0 - (batch.x0 + batch.real_x0 - batch.fake_x0).detach()
     size = 0.5 * away.square() if huber == 0 else (away.square() + huber**2).sqrt() - huber
-    return size.mean(-1) / distance_to_real(batch)
+    return size.mean(-1) / distance_between(batch.x0, batch.real_x0)
 
 
-def fake_velocity(batch: MatchingBatch) -> Tensor:
+# TDM, drawn to what the surrogate of the reward expects as well (TDM-R1)
+@register_policy_loss(
+    reads={"real_x0", "fake_x0", "surrogate_x0", "of_prompt"},
+    matches=True,
+    units={
+        "huber": "none",
+        "prompt_coef": "none",
+        "prompt_scale": "none",
+        "reward_coef": "none",
+    },
+    metrics=matching_metrics,
+)
+def tdm_r1(
+    batch: MatchingBatch,
+    *,
+    huber: Annotated[float, at_least(0)] = 1e-3,  # of TDM's own part
+    prompt_coef: Annotated[float, at_least(0)] = 0.3,
+    prompt_scale: Annotated[float, at_least(0)] = 3.5,  # that of_prompt is multiplied by
+    reward_coef: Annotated[float, at_least(0)] = 0.7,
+) -> Tensor:
+    """tdm + `prompt_coef` drawn(`prompt_scale` of_prompt) / <|x0 - real|>
+    + `reward_coef` drawn(surrogate - real) / <|x0 - surrogate|>, drawn(d) = 1/2 <(x0 - target)^2>,
+    target = x0 + d, detached.
+
+    Shape: [B, T]. Source: TDM-R1, arXiv:2603.07700, by Flow-Factory's code.
+    """
+    prompt = drawn(batch.x0, prompt_scale * batch.of_prompt, batch.real_x0)
+    reward = drawn(batch.x0, batch.surrogate_x0 - batch.real_x0, batch.surrogate_x0)
+    return tdm(batch, huber=huber) + prompt_coef * prompt + reward_coef * reward
+
+
+def drawn(x0: Tensor, direction: Tensor, other: Tensor) -> Tensor:
+    """1/2 <(x0 - target)^2> / <|x0 - other|>, target = x0 + direction, detached.
+
+    Shape: [..., D] -> [...].
+    """
+    return 0.5 * energy(x0 - (x0 + direction).detach()) / distance_between(x0, other)
+
+
+# Of the networks beside the generator, which see their own errors alone.
+
+
+@declare(on_errors=True)
+def fake_velocity(batch: DecoupledBatch) -> Tensor:
     """<(v_fake - v)^2>, v the velocity of the generator's pictures: flow matching (DMD2).
 
-    Shape: [B, T].
+    Shape: [B, T]. Source: DMD2, arXiv:2405.14867.
     """
-    return batch.fake_error.square().mean(-1)
+    return energy(batch.error)
 
 
-def fake_x0(batch: MatchingBatch, *, snr_max: Annotated[float, positive] = SNR_MOST) -> Tensor:
+@declare(on_errors=True, units={"snr_max": "none"})
+def fake_x0(batch: DecoupledBatch, *, snr_max: Annotated[float, positive] = 5.0) -> Tensor:
     """w min(SNR, `snr_max`) <(x0_fake - x0)^2>, w the importance of the query's noise (TDM).
 
-    SNR = (1 - sigma)^2 / sigma^2. Shape: [B, T].
+    SNR = (1 - sigma)^2 / sigma^2. Shape: [B, T]. Source: TDM, arXiv:2503.06674.
     """
     snr = ((1 - batch.sigma) / batch.sigma).square().clamp(max=snr_max)
-    error = batch.sigma.square() * batch.fake_error.square().mean(-1)
-    return batch.importance * snr * error
+    return batch.importance * snr * batch.sigma.square() * energy(batch.error)
 
 
-def continue_noise(
-    own: Tensor, fresh: Tensor, sigma: Tensor, sigma_mid: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Noise of level sigma that goes on from the one left at sigma_mid, and its importance weight
-    against noise that is all fresh.
+def has_run_away(batch: DecoupledBatch, *, farthest: float) -> Tensor:
+    """[B, T] bool, True where the error left the reference's the way A pulls, beyond `farthest`,
+    a square."""
+    beyond = beyond_reference(batch).detach()
+    improved = torch.where(batch.advantages > 0, beyond < 0, beyond > 0)
+    return improved & (beyond.square() > farthest)
 
-    own: the noise that the generator implies; own and fresh [N, D], levels [N], sigma_mid < sigma.
-    -> [N, D] of variance 1, [N]. Source: TDM's reverse conditioning.
+
+def surrogate_metrics(
+    batch: DecoupledBatch, statistics: Tensor, *, clip_low: float, clip_high: float
+) -> dict[str, Metric]:
+    """What groups say to the surrogate. `statistics`: [B, T], S of each row's group."""
+    said = dgpo_metrics(batch, statistics, clip_low=clip_low, clip_high=clip_high)
+    return {f"surrogate/{name.partition('/')[2]}": metric for name, metric in said.items()}
+
+
+@declare(
+    reads={"ref_error", "fast_error"},
+    on_errors=True,
+    units=dict.fromkeys(("beta", "clip_low", "clip_high", "pull", "farthest"), "none"),
+    batch_statistics=group_score,
+    summary=beyond_reference,
+    metrics=surrogate_metrics,
+)
+def surrogate(
+    batch: DecoupledBatch,
+    statistics: Tensor,
+    *,
+    beta: Annotated[float, positive] = 10.0,  # per unit of a mean squared velocity error
+    clip_low: Annotated[float, between(0, 1)] = 1e-3,  # as of `dgpo`
+    clip_high: Annotated[float, at_least(0)] = 1e-3,
+    pull: Annotated[float, at_least(0)] = 1e-3,  # to the reference
+    farthest: Annotated[float, at_least(0)] = 0.05,  # (<e^2> - <e_ref^2>)^2 that is let grow
+) -> Tensor:
+    """(t / T) [sigmoid(S) A <e^2> + `pull` (<e^2> - <e_ref^2>)^2]: what a group prefers, as `dgpo`
+    has it, at the queries of a generator's T expected pictures, the last of which was judged.
+
+    An error keeps its value but no gradient once the surrogate left the band around its own fast
+    average, or has run away. Shape: [B, T]. Source: TDM-R1, arXiv:2603.07700, by Flow-Factory's
+    code, whose weights are (t + 1) / T.
     """
-    kept = (1 - sigma) / (1 - sigma_mid) * sigma_mid
-    added = (sigma.square() - kept.square()).sqrt()
-    mixed = (kept[:, None] * own + added[:, None] * fresh) / sigma[:, None]
-    log_weight = 0.5 * (fresh.square().mean(-1) - mixed.square().mean(-1))
-    return mixed, log_weight.clamp(-MOST, MOST).exp()
+    own = energy(batch.error)
+    silent = has_gone_far(batch, clip_low=clip_low, clip_high=clip_high)
+    silent = silent | has_run_away(batch, farthest=farthest)
+    preferred = statistics.sigmoid() * batch.advantages * torch.where(silent, own.detach(), own)
+    steps = batch.mask.cumsum(1) / batch.mask.sum(1, keepdim=True).clamp(min=1)
+    return steps * (preferred + pull * beyond_reference(batch).square())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from tandem.dynamics.decays import EmaSchedule
+from tandem.dynamics.matching import Query
 from tandem.dynamics.regression import Regression, logit_normal, plain
 from tandem.policies.weights import FULL, Precision
 from tandem.types import OF_SNAPSHOTS
@@ -27,7 +28,7 @@ class Request:
 
     sampling: Sampling | FlowSampling | ChainSampling  # what is trained is sampled by it
     needs: frozenset[str] = frozenset()  # fields that the algorithm reads
-    objective: Literal["policy_gradient", "denoising", "any", "distillation"] = (
+    objective: Literal["policy_gradient", "denoising", "any", "distillation", "matching"] = (
         "any"  # algorithm.objective
     )
     timesteps: Regression = (
@@ -37,6 +38,9 @@ class Request:
     epochs: int = 1  # passes over the rows of an iteration
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     teachers: Teachers | None = None
+    query: Query | None = None  # algorithm.query: where expected pictures are noised again
+    every_state: bool = False  # of a path, in place of one that the row's key draws
+    networks: Sequence[str] = ()  # copies of the policy that learn beside it, by name
     precision: Precision = FULL  # of forward passes
     environment: Environment | None = None  # that answers between moves; None: there is one move
     # Of samples of several segments: what is read of other segments alone, by name, and those that
@@ -52,6 +56,12 @@ class Request:
     def __post_init__(self) -> None:
         object.__setattr__(self, "whole", self.objective == "denoising")
         object.__setattr__(self, "steps_of_a_picture", self.timesteps.count if self.whole else 1)
+
+    def judged(self, steps: int) -> Sequence[int]:
+        """Of the denoising steps those at whose states somebody else is asked."""
+        if self.teachers is not None:
+            return self.teachers.kept(steps)
+        return range(steps) if self.query is not None else ()
 
     def followed(self) -> dict[str, EmaSchedule]:
         """The snapshots that a loss reads, or that samples are drawn from."""

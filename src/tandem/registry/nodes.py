@@ -140,6 +140,7 @@ CALLED = (
     "algorithm/loss/centre",
     "algorithm/loss/tilt",
     "algorithm/loss/fit",
+    "algorithm/query",
     "algorithm/timestep_sampling/weighting",
     "algorithm/timestep_sampling/among",
     "dynamics/schedule",

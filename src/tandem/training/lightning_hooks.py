@@ -75,11 +75,9 @@ class LightningHooks(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = {name: {"params": group} for name, group in self.policy.groups().items()}
-        if (critic := self.algorithm.critic) is not None:
-            groups["critic"]["lr"] = critic.lr
-        own = {name: part.lr for name, part in self.algorithm.segments.items()}
-        for name in groups.keys() & {name for name, lr in own.items() if lr is not None}:
-            groups[name]["lr"] = own[name]
+        rates = self.algorithm.rates
+        for name in groups.keys() & rates.keys():
+            groups[name]["lr"] = rates[name]
         return self.optimizer(list(groups.values()))
 
     def on_train_batch_start(self, batch: Sequence[Prompt], batch_idx: int) -> None:

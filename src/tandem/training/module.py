@@ -89,9 +89,10 @@ class PostTraining(LightningHooks):
 
     @property
     def objective(self) -> Objective:
-        """At first a critic may learn alone."""
-        warm_up = self.algorithm.warms_up(self.iteration)
-        return self.algorithm.warmup_objective if warm_up else self.algorithm.training_objective
+        """In some iterations a critic, or what else is beside the policy, learns alone."""
+        algorithm = self.algorithm
+        rests = algorithm.rests(self.iteration)
+        return algorithm.resting_objective if rests else algorithm.training_objective
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """One optimiser step each: whole groups, the same on all ranks, with the weights of every
@@ -154,15 +155,14 @@ class PostTraining(LightningHooks):
             seen = reduce_metrics(self.metrics)
             self.guards.check_first_update(seen, self.policy, fresh=self.fresh)
         optimizer = self.optimizers()
-        if self.algorithm.warms_up(self.iteration):
+        if self.algorithm.rests(self.iteration):
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # The gradients of two networks of one sample differ by orders of magnitude.
         apart = [group["params"] for group in optimizer.param_groups]
         norms = [
             distributed.full_tensor(torch.nn.utils.clip_grad_norm_(part, self.plan.max_grad_norm))
-            for part in (apart if self.algorithm.segments else [parameters])
+            for part in (apart if self.algorithm.clips_apart else [parameters])
         ]
         norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
         # One verdict for all ranks: losses are each rank's own until they are logged.
@@ -219,7 +219,7 @@ class PostTraining(LightningHooks):
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.parts:
             self.learn_from(prompts, rollout, scores)
-        if not self.algorithm.warms_up(self.iteration):
+        if not self.algorithm.rests(self.iteration):
             self.algorithm.observe(self.report, samples)
             renewal = self.algorithm.kl.renewal
             if renewal is not None and renewal.is_due(self.report.get("actor/ref_kl", 0.0)):

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,6 +52,10 @@ class FlowModel(nn.Module):
         self.critic: FlowCritic | None = None
         self.weights_of_critic = Replicated()
         self.teachers: LoadedVelocityTeachers | None = None
+        # Networks that learn beside it, by name, and averages of each.
+        self.beside: dict[str, VelocityModel] = {}
+        self.averages: dict[str, Snapshots] = {}
+        self.learners = nn.ModuleDict()
 
     def load(
         self,
@@ -63,9 +68,11 @@ class FlowModel(nn.Module):
         teachers: VelocityTeachers | None,
         precision: Precision,
         delays: Mapping[str, int],
+        beside: Mapping[str, Mapping[str, EmaSchedule]] = MappingProxyType({}),
     ) -> None:
         """`seed`: of new adapters. A frozen copy is made only if there are none. `following`: the
-        snapshots that somebody reads; `delays`: iterations by which some are read late."""
+        snapshots that somebody reads; `delays`: iterations by which some are read late; `beside`:
+        the copies that learn as well, each with its own snapshots."""
         network = self.adapter.load(path, DTYPES[self.numerics.dtype])
         self.network = prepare(network, recompute=self.numerics.gradient_checkpointing)
         if self.lora is not None:
@@ -75,7 +82,11 @@ class FlowModel(nn.Module):
         compiled = self.numerics.torch_compile and not with_critic
         own = {"precision": precision, "compiled": compiled}
         self.field = VelocityModel(self.network, self.adapter, **own)
-        self.snapshots = Snapshots(self.trainable(), following, delays)
+        self.learners = nn.ModuleDict({name: copy.deepcopy(self.network) for name in beside})
+        for name, kept in beside.items():
+            self.beside[name] = VelocityModel(self.learners[name], self.adapter, **own)
+            self.averages[name] = Snapshots(named_parameters(self.learners[name], None), kept)
+        self.snapshots = Snapshots(named_parameters(self.network, self.critic), following, delays)
         if teachers is not None:
             self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype], precision)
         if with_reference and self.lora is None:
@@ -90,8 +101,12 @@ class FlowModel(nn.Module):
             self.frozen.weights = Sharded([self.frozen.network], mesh)
         if self.critic is not None:
             self.weights_of_critic = Sharded([self.critic], mesh)
-        old = self.snapshots
-        self.snapshots = Snapshots(self.trainable(), old.following, old.delays)
+        for name, network in self.learners.items():
+            self.beside[name].weights = Sharded([network], mesh)
+            kept = self.averages[name].following
+            self.averages[name] = Snapshots(named_parameters(network, None), kept)
+        old, live = self.snapshots, named_parameters(self.network, self.critic)
+        self.snapshots = Snapshots(live, old.following, old.delays)
 
     def gathered(self, *, with_reference: bool = False) -> AbstractContextManager[None]:
         """With all weights on every rank, for passes without gradient at each rank's own pace."""
@@ -104,11 +119,41 @@ class FlowModel(nn.Module):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by name."""
-        return named_parameters(self.network, self.critic)
+        return named_parameters(self.network, self.critic) | {
+            f"{name}.{own}": p
+            for name, network in self.learners.items()
+            for own, p in named_parameters(network, None).items()
+        }
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """What an optimiser treats alike."""
-        return parameter_groups(self.network, self.critic)
+        own = {name: parameter_groups(x, None)["policy"] for name, x in self.learners.items()}
+        return parameter_groups(self.network, self.critic) | own
+
+    def follow(self, event: str) -> None:
+        """Snapshots follow: an "update" was made, or an "iteration" is over."""
+        for snapshots in (self.snapshots, *self.averages.values()):
+            snapshots.follow(event)
+
+    def state(self) -> dict[str, Tensor]:
+        """What snapshots remember; those of networks beside it as NAME:snapshot/weight.
+
+        Of any shape [...].
+        """
+        return self.snapshots.state() | {
+            f"{name}:{key}": x
+            for name, own in self.averages.items()
+            for key, x in own.state().items()
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Of any shape [...]."""
+        for name, own in self.averages.items():
+            prefix = f"{name}:"
+            own.load_state(
+                {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
+            )
+        self.snapshots.load_state({key: x for key, x in state.items() if ":" not in key})
 
     @contextmanager
     def reference(self) -> Iterator[VelocityModel]:

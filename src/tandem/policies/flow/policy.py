@@ -21,6 +21,8 @@ from tandem.policies.flow.denoising_loss import DenoisingErrors
 from tandem.policies.flow.embeddings import PromptEmbeddingCache, text_of
 from tandem.policies.flow.engine import PictureEngineMixin
 from tandem.policies.flow.logprob import LogProbComputer
+from tandem.policies.flow.matching import OF_NETWORKS, MatchingQueries, one_of_each
+from tandem.policies.flow.matching import OF_REFERENCE as OF_REAL
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import (
     EMA,
@@ -47,7 +49,8 @@ NEW_REFERENCE = "new_reference"  # the reference may be renewed
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", NEW_REFERENCE, *OF_SNAPSHOTS})
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
-OF_REFERENCE = OF_KL | {"ref_logp", "ref_error"}
+OF_REFERENCE = OF_KL | OF_REAL | {"ref_logp", "ref_error"}
+OF_MATCHING = OF_REAL | OF_NETWORKS
 FILLED = ("old_values", "old_logp", "ref_logp", "old_kl_to_ref")  # by `complete`
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
@@ -101,7 +104,8 @@ class FlowPolicy(PictureEngineMixin):
     def describe(self, request: Request) -> Description:
         provides = OF_PICTURES if request.sampling.deterministic else OF_PICTURES | OF_STEPS
         taught = frozenset() if request.teachers is None else OF_TEACHERS
-        return Description(kind="flow", provides=provides | taught)
+        matched = frozenset() if request.query is None else OF_MATCHING
+        return Description(kind="flow", provides=provides | taught | matched)
 
     def load(self, request: Request) -> None:
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
@@ -111,6 +115,8 @@ class FlowPolicy(PictureEngineMixin):
         self.lagged.staleness = self.sampling.staleness
         self.forward_pass = ChunkedForward(self.library, max_rows=self.row_budget)
         self.denoising = DenoisingErrors(request.timesteps, self.schedule, self.forward_pass)
+        if request.query is not None:
+            self.queries = MatchingQueries(request.timesteps, request.query, self.forward_pass)
         self.logprobs = LogProbComputer(self.sampling, self.denoising, self.forward_pass)
         self.model.load(
             self.path,
@@ -119,6 +125,7 @@ class FlowPolicy(PictureEngineMixin):
             with_critic="values" in request.needs,
             following=self.followed(request),
             delays=self.delays(request),
+            beside=self.beside(request),
             teachers=request.teachers,
             precision=request.precision,
         )
@@ -133,10 +140,16 @@ class FlowPolicy(PictureEngineMixin):
 
     def followed(self, request: Request) -> dict[str, EmaSchedule]:
         """The snapshots that are read, sampled from, or evaluated."""
-        kept = request.followed()
+        kept = {} if request.networks else request.followed()
         if NEW_REFERENCE in request.needs:
             kept[REFERENCE] = EmaSchedule(decay=partial(constant, decay=1.0), every="never")
         return kept if self.ema is None else kept | {EMA: EmaSchedule(decay=self.ema)}
+
+    def beside(self, request: Request) -> dict[str, dict[str, EmaSchedule]]:
+        """The networks that learn beside the transformer, and the snapshots of each: of the
+        surrogate those that losses read."""
+        read = {name: x for name, x in request.followed().items() if name != LIVE}
+        return {name: read if name == "surrogate" else {} for name in request.networks}
 
     def renew_reference(self) -> None:
         self.model.snapshots.renew(REFERENCE)
@@ -151,8 +164,8 @@ class FlowPolicy(PictureEngineMixin):
         """The denoising steps of whose path each picture keeps the states; none: it is trained as
         a whole."""
         sampling = request.sampling
-        if request.teachers is not None:
-            return request.teachers.kept(sampling.steps)
+        if judged := request.judged(sampling.steps):
+            return judged
         if request.whole or sampling.deterministic:
             return ()
         return tuple(sampling.stochastic(sampling.steps, self.iteration, self.seed))
@@ -223,6 +236,8 @@ class FlowPolicy(PictureEngineMixin):
             steps=self.request.steps_of_a_picture,
             logp=output.logp,
         )
+        if self.request.query is not None and not self.request.every_state:
+            rollout = replace(rollout, mask=one_of_each(rollout.mask, keys))
         return replace(rollout, key=keys)
 
     def _own_sampling(self) -> FlowSampling:
@@ -254,7 +269,8 @@ class FlowPolicy(PictureEngineMixin):
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
         """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
         are of the old ones, so where those may be read all stays as it is."""
-        return renew_noise(rollout, epoch) if self.request.whole else rollout
+        fresh = self.request.whole or self.request.query is not None
+        return renew_noise(rollout, epoch) if fresh else rollout
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""
@@ -264,6 +280,13 @@ class FlowPolicy(PictureEngineMixin):
         """ "error" [B, T, D], with gradient, "sigma" [B, T], and what is named of "old_error",
         "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
         return self.denoising.errors(self.model, rollout, needs)
+
+    def matching(
+        self, rollout: Rollout, needs: frozenset[str], *, rests: bool
+    ) -> dict[str, Tensor]:
+        """Fields of a `MatchingBatch`: "x0" [B, T, D] with gradient unless it `rests`, and what is
+        named of others, those of networks that learn with theirs."""
+        return self.queries.answers(self.model, rollout, needs, rests=rests)
 
     @torch.no_grad()
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
@@ -310,9 +333,11 @@ class FlowPolicy(PictureEngineMixin):
         fresh = rollout.sample.trajectory is None
         levels = self.request.timesteps.count // rollout.mask.shape[1] if fresh else 1
         guided = rollout.sample.guidance.gt(1).long()
-        if rollout.sample.trajectory is None or self.request.teachers is not None:
+        if fresh or self.request.judged(self.sampling.steps):
             guided = int(self.request.timesteps.guidance_scale > 1)
-        return sum(self.adapter.tokens) * (1 + guided) * levels * rollout.length
+        points = rollout.mask.sum(1) if self.request.networks else rollout.length
+        networks = 1 + len(self.request.networks)
+        return sum(self.adapter.tokens) * (1 + guided) * levels * networks * points
 
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
         """The prompts that can be painted by the policy's own sampling and by these, encoded by
@@ -339,7 +364,7 @@ class FlowPolicy(PictureEngineMixin):
     def notify(self, event: Literal["update", "iteration"]) -> None:
         """Snapshots follow, and engines hear of it."""
         super().notify(event)
-        self.model.snapshots.follow(event)
+        self.model.follow(event)
         if event == "iteration" and self.lagged.staleness:
             self.lagged.forget(self.iteration + 1)
 
@@ -352,7 +377,7 @@ class FlowPolicy(PictureEngineMixin):
         return self.model.trainable()
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """What an optimiser treats alike; a critic, if there is one, comes last."""
+        """What an optimiser treats alike: the policy first, then what learns beside it."""
         return self.model.groups()
 
     def state(self) -> dict[str, Tensor]:
@@ -360,13 +385,13 @@ class FlowPolicy(PictureEngineMixin):
 
         Of any shape [...].
         """
-        return {"sampler": self.sampler} | self.model.snapshots.state() | self.lagged.state()
+        return {"sampler": self.sampler} | self.model.state() | self.lagged.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave. Of any shape [...]."""
         self.sampler.copy_(state["sampler"])
         others = {name: value for name, value in state.items() if name != "sampler"}
-        self.model.snapshots.load_state(others)
+        self.model.load_state(others)
         self.lagged.load_state(state)
 
     def save(self, folder: str | Path) -> None:

@@ -39,7 +39,7 @@ class SamplingPlan:
         steps, random = sampling.steps, ()
         if not sampling.deterministic:
             random = sampling.stochastic(steps, iteration, seed)
-        kept = random if request.teachers is None else request.teachers.kept(steps)
+        kept = request.judged(steps) or random
         return cls(
             sigmas=sampling.schedule(steps, tokens),
             stochastic=random,

@@ -29,6 +29,7 @@ def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part
     outline = FlowOutline(policy, request)
     return [
         *of_weights(outline),
+        *of_learners(outline),
         *of_other_networks(outline),
         *of_snapshots(outline),
         *of_older_weights(outline),
@@ -38,6 +39,16 @@ def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part
         *of_sampling(outline, work),
         *of_update(outline, work),
     ]
+
+
+def of_learners(outline: FlowOutline) -> list[Part]:
+    """Copies of the transformer that learn beside it, whole ones under adapters too."""
+    parts = []
+    for name, network in outline.learners.items():
+        own = list(network.parameters())
+        lower, says = "set model.dtype=bfloat16 with model.lora", counted(own)
+        parts.append(Part(name=name, size=size_of(own), says=says, lower=lower, shared=True))
+    return parts
 
 
 def of_other_networks(outline: FlowOutline) -> list[Part]:
@@ -55,8 +66,11 @@ def of_snapshots(outline: FlowOutline) -> list[Part]:
     """float32 copies of what is trained, and those of a snapshot that is read late."""
     followed = outline.policy.followed(outline.request)
     late = outline.policy.delays(outline.request)
+    for name, kept in outline.policy.beside(outline.request).items():
+        followed |= {f"{snapshot} of {name}": schedule for snapshot, schedule in kept.items()}
     copies = sum(1 + (1 + late[name] if name in late else 0) for name in followed)
-    numbers = sum(p.numel() for p in outline.trained)
+    learners = {id(p) for own in outline.learners.values() for p in own.parameters()}
+    numbers = sum(p.numel() for p in outline.trained if id(p) not in learners)
     says = f"{copies} float32 copies of what is trained: {', '.join(followed)}"
     lower = "take an algorithm without algorithm.ema, or set model.lora={r: 32, alpha: 64}"
     size = copies * numbers * FLOAT32

@@ -50,6 +50,7 @@ class FlowOutline(Outline):
         has_critic = "values" in request.needs
         width = self.adapter.reader(self.model)[1]
         self.critic = new_critic(width, seed=0).to("meta") if has_critic else None
+        self.learners = {name: copy.deepcopy(self.model) for name in request.networks}
 
     def _teachers(self) -> list[nn.Module]:
         """The networks of the teachers, one for each source."""
@@ -59,6 +60,14 @@ class FlowOutline(Outline):
         return [copy.copy(self.adapter).outline(str(weights_of(x)), dtype) for x in folders]
 
     @property
+    def networks(self) -> list[nn.Module]:
+        return [*super().networks, *self.learners.values()]
+
+    def narrow(self) -> None:
+        for network in (self.model, *self.learners.values()):
+            network.to(torch.bfloat16)
+
+    @property
     def latent(self) -> int:
         """Numbers of one latent picture."""
         return torch.Size(self.adapter.latent_shape).numel()
@@ -66,9 +75,14 @@ class FlowOutline(Outline):
     def peak_of_training(self, rows: int, *, scale: float) -> int:
         """Bytes that forward and backward of so many points hold at most, beside weights and their
         gradients."""
-        with_values = self.critic is not None
+
+        def loss() -> Tensor:
+            own = self._velocity(rows, scale, self.critic is not None)
+            beside = (self._velocity(rows, 1.0, of=x) for x in self.learners.values())
+            return sum(beside, own)
+
         with fused():
-            return self.peak_of_update(lambda: self._velocity(rows, scale, with_values))
+            return self.peak_of_update(loss)
 
     def peak_of_denoising(self, rows: int, *, scale: float) -> int:
         with torch.no_grad(), fused(), Peak(self.held) as peak:
@@ -93,8 +107,10 @@ class FlowOutline(Outline):
             *(x for own in decoders for x in (*own.parameters(), *own.buffers())),
         ]
 
-    def _velocity(self, rows: int, scale: float, with_values: bool = False) -> Tensor:
-        field = VelocityModel(self.model, self.adapter, precision=FULL)
+    def _velocity(
+        self, rows: int, scale: float, with_values: bool = False, *, of: nn.Module | None = None
+    ) -> Tensor:
+        field = VelocityModel(of or self.model, self.adapter, precision=FULL)
         x = torch.empty(rows, *self.adapter.latent_shape, device="meta")
         blank = self.adapter.blank(rows)
         prompts = PromptEmbedding(prompted=blank, unprompted=blank if scale > 1 else None)

@@ -1,0 +1,119 @@
+"""Contradictions between a generator that matches a distribution, and the networks beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tandem.contracts import facts_of, name_of
+from tandem.legality.case import Case
+
+MATCHING = "matching"
+SEE = "see algorithm=dmd2, tdm or tdm_r1"
+NETWORKS = {"fake": {"fake_x0", "fake_error"}, "surrogate": {"surrogate_x0", "surrogate_error"}}
+
+
+def _matches(case: Case) -> bool:
+    return case.algorithm.objective == MATCHING
+
+
+def losses_of_matching_have_its_objective(case: Case) -> Iterator[str]:
+    """Both ways."""
+    objective, name = case.algorithm.objective, name_of(case.loss)
+    if case.loss_facts.matches and not _matches(case):
+        yield (
+            f"algorithm.objective={objective}: {name} reads the pictures that networks beside the "
+            f"policy expect; set algorithm={name}"
+        )
+    if _matches(case) and not case.loss_facts.matches:
+        yield (
+            f"algorithm.objective=matching: {name} reads nothing of the networks beside the "
+            "policy; set algorithm/loss=dmd2 or tdm"
+        )
+
+
+def networks_are_there_and_read(case: Case) -> Iterator[str]:
+    """Each is there for a loss, and none for nobody."""
+    algorithm, reads = case.algorithm, case.loss_facts.reads
+    for name, fields in NETWORKS.items():
+        there = name in algorithm.networks
+        if there and not _matches(case):
+            yield (
+                f"algorithm.{name} learns beside the policy under algorithm.objective=matching "
+                f"alone; set it to null, or {SEE}"
+            )
+        elif there and not reads & fields:
+            yield f"algorithm.{name}: {name_of(case.loss)} does not read it; set it to null"
+        elif not there and reads & fields and _matches(case):
+            yield f"algorithm.{name}=null: {name_of(case.loss)} reads what it expects; {SEE}"
+    if _matches(case) and algorithm.query is None:
+        yield f"algorithm.query=null: nobody is asked anything; {SEE}"
+
+
+def networks_judge_by_errors(case: Case) -> Iterator[str]:
+    """What learns beside the policy sees its own velocity errors."""
+    for name, network in case.algorithm.networks.items():
+        if not facts_of(network.loss).on_errors:
+            yield (
+                f"algorithm.{name}.loss={name_of(network.loss)} reads no velocity errors, and "
+                f"they are all that the {name} network makes; {SEE}"
+            )
+
+
+def the_policy_learns_at_times(case: Case) -> Iterator[str]:
+    """Something learns while it rests, and it does not rest for ever."""
+    every, iterations = case.algorithm.policy_every, case.plan.iterations
+    if every > 1 and not case.algorithm.networks:
+        yield (
+            f"algorithm.policy_every={every}: nothing learns beside the policy while it rests; set "
+            "it to 1"
+        )
+    elif every > iterations:
+        yield (
+            f"algorithm.policy_every={every} of iterations={iterations} leaves none to the policy; "
+            "set it lower"
+        )
+
+
+def paths_are_those_of_an_ode(case: Case) -> Iterator[str]:
+    """Whose states are kept, and who samples them is who is trained."""
+    if not _matches(case) or case.is_of_texts:
+        return
+    name, dynamics = case.plan.choices["algorithm"], case.plan.dynamics
+    if case.is_offline:
+        yield f"algorithm.objective=matching samples its pictures, and here rows are given; {SEE}"
+    if case.is_chain:
+        yield f"algorithm={name} trains pictures alone; set model=tiny_flow, or another flow"
+    if not facts_of(dynamics.kernel).noiseless:
+        yield (
+            f"algorithm={name} on dynamics={dynamics.name}: it leads a generator along the ODE, "
+            "which takes no random steps; set dynamics=ode"
+        )
+    if dynamics.solver is not None:
+        yield (
+            "algorithm.objective=matching: a solver keeps no states to train; set "
+            "dynamics/solver=euler"
+        )
+    if case.painter[0].arguments.get("weights", "live") != "live":
+        yield "algorithm.rollout_weights: a generator is judged by its own pictures; set it to live"
+
+
+def nothing_else_holds_the_generator(case: Case) -> Iterator[str]:
+    """The score of the reference does."""
+    algorithm = case.algorithm
+    penalties = {"kl": algorithm.kl, "entropy": algorithm.entropy, "ema_kl": algorithm.ema_kl}
+    for name, part in penalties.items():
+        if _matches(case) and part is not None and not part.is_off:
+            yield (
+                f"algorithm.{name}.coef: under algorithm.objective=matching the score of the "
+                "reference holds the policy; set it to 0"
+            )
+
+
+RULES = (
+    losses_of_matching_have_its_objective,
+    paths_are_those_of_an_ode,
+    networks_are_there_and_read,
+    networks_judge_by_errors,
+    nothing_else_holds_the_generator,
+    the_policy_learns_at_times,
+)

@@ -1,0 +1,135 @@
+"""Pictures that a generator expects at the states of its path, and what others expect of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem import distributed, rng
+from tandem.dynamics.matching import Query, QueryPoints, noise_again
+from tandem.dynamics.path import align_level, x0_from_velocity
+from tandem.dynamics.regression import Regression
+from tandem.policies.flow.model import FlowModel
+from tandem.policies.flow.records import pick, scatter
+from tandem.policies.flow.velocity_model import ChunkedForward, VelocityModel
+from tandem.types import OF_SNAPSHOTS, Prompt, Rollout
+
+OF_REFERENCE = frozenset({"real_x0", "ref_error", "of_prompt"})
+OF_NETWORKS = frozenset({"fake_x0", "fake_error", "surrogate_x0", "surrogate_error", "fast_error"})
+
+PLAIN = 1.0  # guidance, of networks that learn beside the generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """The N states of a rollout that are trained."""
+
+    mask: Tensor  # [B, T] bool
+    row: Tensor  # [N] int64
+    column: Tensor  # [N] int64
+    prompts: Sequence[Prompt]
+    x: Tensor  # [N, ...]
+    ends: tuple[Tensor, Tensor]  # sigma there, and after the step that begins there: [N]
+    key: Tensor  # [N] int64 of the noise of queries
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> States:
+        taken = rollout.sample.trajectory
+        row, column = pick(rollout.mask)
+        return cls(
+            mask=rollout.mask,
+            row=row,
+            column=column,
+            prompts=[rollout.prompts[i] for i in row.tolist()],
+            x=taken.path[row, taken.place[row, column]].float(),
+            ends=(taken.sigma[row, column], taken.next_sigma[row, column]),
+            key=rng.key(rollout.sample.key[row], column),
+        )
+
+    def spread(self, values: Tensor) -> Tensor:
+        """[N] or [N, ...] -> [B, T] or [B, T, D], 0 outside the mask."""
+        flat = values if values.ndim == 1 else values.flatten(1)
+        return scatter(flat, self.row, self.column, self.mask)
+
+
+class MatchingQueries:
+    """Asks the generator about its states, and the other networks about what it expects there."""
+
+    def __init__(self, regression: Regression, query: Query, forward: ChunkedForward) -> None:
+        self.query, self.forward = query, forward
+        self.scale, self.ref_scale = regression.guidance_scale, regression.ref_guidance_scale
+
+    def answers(
+        self, model: FlowModel, rollout: Rollout, needs: frozenset[str], *, rests: bool
+    ) -> dict[str, Tensor]:
+        """The fields of a `MatchingBatch`, [B, T] and [B, T, D]; those of `needs`, and others that
+        cost nothing. `rests`: the generator has no gradient."""
+        states = States.of(rollout)
+        x0 = self._expected(model, states, rests=rests)
+        with torch.no_grad():
+            at = noise_again(self.query, states.x, x0.detach(), states.ends, states.key)
+        found = self._of_reference(model, states, at, needs) if needs & OF_REFERENCE else {}
+        for name in model.beside:
+            found |= self._of_network(model, name, states, at, needs)
+        found |= {"x0": x0, "sigma": at.sigma, "importance": at.importance}
+        return {name: states.spread(x) for name, x in found.items()}
+
+    def _expected(self, model: FlowModel, states: States, *, rests: bool) -> Tensor:
+        """x0 by the generator: [N, ...]"""
+        # Where there are several ranks they wait for gradients of all weights.
+        learns = torch.is_grad_enabled() and (not rests or distributed.world_size() > 1)
+        with torch.set_grad_enabled(learns):
+            velocity = self._velocity(model.field, states, states.x, states.ends[0], self.scale)
+            return x0_from_velocity(states.x, velocity, states.ends[0])
+
+    @torch.no_grad()
+    def _of_reference(
+        self, model: FlowModel, states: States, at: QueryPoints, needs: frozenset[str]
+    ) -> dict[str, Tensor]:
+        where, guided = (states, at.x, at.sigma), self.ref_scale > PLAIN
+        with model.reference() as field:
+            velocity = self._velocity(field, *where, self.ref_scale)
+            plain = velocity
+            if guided and "of_prompt" in needs:
+                plain = self._velocity(field, *where, PLAIN)
+        gain = (plain - velocity) / (self.ref_scale - 1) if guided else torch.zeros_like(velocity)
+        return {
+            "real_x0": x0_from_velocity(at.x, velocity, at.sigma),
+            "ref_error": velocity - at.target,
+            "of_prompt": align_level(at.sigma, at.x) * gain,
+        }
+
+    def _of_network(
+        self, model: FlowModel, name: str, states: States, at: QueryPoints, needs: frozenset[str]
+    ) -> dict[str, Tensor]:
+        """The error of a network that learns, with its gradient, and what it expects without."""
+        field, averages = model.beside[name], model.averages[name]
+        where, found = (states, at.x, at.sigma), {}
+        followed = {key: x for key, x in OF_SNAPSHOTS.items() if x in averages.following}
+        for key, snapshot in followed.items():  # asked first: the graph must find the live weights
+            if not averages.is_live(snapshot):
+                with torch.no_grad(), averages.under(snapshot):
+                    found[key] = self._velocity(field, *where, PLAIN) - at.target
+        velocity = self._velocity(field, *where, PLAIN)
+        error, expected = velocity - at.target, velocity.detach()
+        if f"{name}_x0" in needs and name == "surrogate" and self.ref_scale > PLAIN:
+            with torch.no_grad():
+                expected = self._velocity(field, *where, self.ref_scale)
+        live = {key: error.detach() for key in followed if key not in found}
+        expected = x0_from_velocity(at.x, expected, at.sigma)
+        return found | live | {f"{name}_error": error, f"{name}_x0": expected}
+
+    def _velocity(
+        self, field: VelocityModel, states: States, x: Tensor, sigma: Tensor, scale: float
+    ) -> Tensor:
+        return self.forward(field, states.prompts, x, sigma, scale=scale)[0]
+
+
+def one_of_each(mask: Tensor, keys: Tensor) -> Tensor:
+    """One step of every row, drawn by its key: [B, T] bool; keys: [B] int64."""
+    count = mask.shape[1]
+    drawn = (rng.uniform(rng.key(keys, "state")) * count).long()
+    return mask & torch.nn.functional.one_hot(drawn, count).bool()

@@ -1,0 +1,226 @@
+"""A generator of few steps beside its fake score and the surrogate of a reward: one transformer
+each, in one loop."""
+
+import copy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from laws.bench import preset
+from loop import Alone
+from policies.flow.small_flow import Brightness, Stream, sampled, small
+from torch.testing import assert_close
+
+from tandem.dynamics.kernels import ode
+from tandem.settings.guards import Guards
+from tandem.training.batches import BatchPlan, Budget
+
+PLAN = BatchPlan(
+    seed=0,
+    iterations=4,
+    prompts_per_step=2,
+    group_size=3,
+    num_minibatches=1,
+    epochs=1,
+    budget=Budget(),
+    max_grad_norm=1.0,
+)
+STEPS = 3
+ADAM = partial(torch.optim.Adam, lr=3e-3)
+EACH = pytest.mark.parametrize("name", ["dmd2", "tdm", "tdm_r1"])
+
+
+def policy_of(algorithm, **options):
+    request = algorithm.request(None)
+    names = ("objective", "timesteps", "query", "every_state", "networks", "snapshots")
+    asked = {name: getattr(request, name) for name in names}
+    return small(request.needs, steps=STEPS, sampling={"kernel": ode}, **asked, **options)
+
+
+class Loop(Alone):
+    def __init__(self, algorithm, folder, **options):
+        super().__init__(
+            policy=policy_of(algorithm, **options),
+            algorithm=algorithm,
+            rewards=Brightness(),
+            stream=Stream(),
+            optimizer=ADAM,
+            plan=PLAN,
+            guards=Guards(no_signal=99),
+            folder=folder,
+        )
+
+    def networks(self):
+        """The weights of each network, by name."""
+        groups = self.policy.groups().items()
+        return {name: [p.detach().clone() for p in own] for name, own in groups}
+
+
+def moved(before, after):
+    return {
+        name
+        for name, weights in after.items()
+        if any(not torch.equal(x, y) for x, y in zip(before[name], weights, strict=True))
+    }
+
+
+def often(name, every=1):
+    return replace(preset(name), policy_every=every)
+
+
+@EACH
+def test_every_network_begins_as_the_policy_and_has_a_rate_of_its_own(name, tmp_path):
+    loop = Loop(often(name), tmp_path)
+    networks = loop.networks()
+    for other in networks.values():
+        for one, two in zip(networks["policy"], other, strict=True):
+            assert torch.equal(one, two)
+    rates = [group["lr"] for group in loop.only.param_groups]
+    assert rates == [3e-3, *(network.lr for network in loop.algorithm.networks.values())]
+
+
+def test_while_the_policy_rests_the_others_learn_alone(tmp_path):
+    loop = Loop(often("tdm", every=3), tmp_path)
+    for iteration in range(6):
+        before = loop.networks()
+        loop.go()
+        learns = iteration in (2, 5)
+        assert moved(before, loop.networks()) == ({"policy", "fake"} if learns else {"fake"})
+        assert ("loss/policy" in loop.report) == learns
+
+
+def test_a_generator_at_its_reference_has_no_direction_until_the_fake_score_has_learnt(tmp_path):
+    loop = Loop(often("dmd2"), tmp_path).go()
+    assert loop.report["actor/score_gap"] < 1e-12
+    loop.go()
+    assert loop.report["actor/score_gap"] > 1e-9
+
+
+def test_one_state_of_a_path_is_drawn_or_all_are_taken():
+    one, every = (sampled(policy_of(often(name)), 8).mask for name in ("dmd2", "tdm"))
+    assert every.shape == one.shape == (32, STEPS)
+    assert every.all()
+    assert (one.sum(1) == 1).all()
+    assert one.any(0).all(), "each state is somebody's"
+
+
+def test_what_a_network_says_has_its_own_gradient_and_no_others():
+    algorithm = often("tdm_r1")
+    policy = policy_of(algorithm)
+    rollout = sampled(policy, 3)
+    said = policy.matching(rollout, algorithm.needs, rests=False)
+    owners = {"x0": "policy", "fake_error": "fake", "surrogate_error": "surrogate"}
+    for field, value in said.items():
+        assert value.requires_grad == (field in owners), field
+        if field not in owners:
+            continue
+        for name, weights in policy.groups().items():
+            grads = torch.autograd.grad(
+                value.sum(), weights, retain_graph=True, allow_unused=True
+            )  # fmt: skip
+            assert any(g is not None for g in grads) == (owners[field] == name)
+
+
+def test_where_it_rests_nobody_else_is_asked():
+    algorithm = often("dmd2", every=5)
+    policy = policy_of(algorithm)
+    said = policy.matching(sampled(policy, 2), algorithm.resting_objective.needs, rests=True)
+    assert not said["x0"].requires_grad
+    assert said["fake_error"].requires_grad
+    assert "real_x0" not in said
+
+
+def test_what_all_expect_is_of_one_query_on_the_pictures_of_the_generator():
+    algorithm = often("tdm")
+    policy = policy_of(algorithm)
+    rollout = sampled(policy, 2)
+    with torch.no_grad():
+        said = policy.matching(rollout, algorithm.needs, rests=False)
+    # All are the same weights, and x = x0 + sigma target: so an error of the fake score is its
+    # distance from the generator's picture, over minus sigma.
+    assert_close(said["fake_x0"], said["real_x0"])
+    back = said["x0"] - said["sigma"][..., None] * said["fake_error"]
+    assert_close(said["fake_x0"], back, atol=1e-4, rtol=1e-4)
+    last = said["x0"][:, -1].view_as(rollout.sample.x0)
+    assert_close(last, rollout.sample.x0, atol=1e-5, rtol=1e-5)
+    trajectory = rollout.sample.trajectory
+    assert (said["sigma"] < trajectory.sigma).all()
+    assert (said["sigma"] > trajectory.next_sigma).all()
+    assert_close(said["importance"][:, -1], torch.ones(len(said["x0"])).to(said["importance"]))
+    assert (said["importance"][:, 0] != 1).any()
+
+
+def test_the_samples_of_a_prompt_are_asked_by_one_noise():
+    algorithm = often("tdm_r1")
+    policy = policy_of(algorithm)
+    said = policy.matching(sampled(policy, 3), algorithm.needs, rests=True)
+    sigma = said["sigma"].view(4, 3, STEPS)
+    assert torch.equal(sigma, sigma[:, :1].expand_as(sigma))
+    assert not torch.equal(sigma[0], sigma[1])
+
+
+def test_another_epoch_asks_at_other_noise():
+    algorithm = often("dmd2")
+    policy = policy_of(algorithm)
+    rollout = sampled(policy, 2)
+    again = policy.resample_noise(rollout, 1)
+    sigmas = [
+        policy.matching(rows, algorithm.needs, rests=True)["sigma"] for rows in (rollout, again)
+    ]
+    assert torch.equal(rollout.mask, again.mask)
+    assert not torch.equal(*sigmas)
+
+
+@pytest.mark.parametrize("name", ["dmd2", "tdm_r1"])
+def test_a_run_goes_on_bit_for_bit_with_all_its_networks(name, tmp_path):
+    algorithm = often(name, every=2 if name == "dmd2" else 1)
+    through = Loop(algorithm, tmp_path).go(4)
+    first = Loop(algorithm, tmp_path).go(2)
+    again = Loop(algorithm, tmp_path)
+    again.policy.load_weights({key: x.clone() for key, x in first.policy.weights().items()})
+    again.only.load_state_dict(copy.deepcopy(first.only.state_dict()))
+    again.load_state({key: x.clone() for key, x in first.state().items()})
+    again.go(2)
+    assert moved(first.networks(), through.networks()) == {*through.networks()}
+    assert moved(through.networks(), again.networks()) == set()
+    for key, value in through.state().items():
+        assert torch.equal(again.state()[key], value), key
+    assert through.report == again.report
+
+
+def test_the_surrogate_is_compared_with_an_average_of_itself_alone(tmp_path):
+    loop = Loop(often("tdm_r1"), tmp_path).go(2)
+    model = loop.policy.model
+    average = model.averages["surrogate"]
+    assert [*average.following] == ["fast"]
+    assert not model.averages["fake"].following
+    assert not model.snapshots.following
+    live = dict(model.learners["surrogate"].named_parameters())
+    name = max(live, key=lambda key: live[key].numel())
+    gap = (average.weights["fast"][name] - live[name]).abs().max()
+    assert 0 < gap < 0.01
+
+
+def test_what_is_saved_is_the_generator(tmp_path):
+    loop = Loop(often("tdm"), tmp_path).go(2)
+    loop.policy.save(tmp_path / "model")
+    saved = loop.policy.adapter.load(str(tmp_path / "model"), None)
+    for one, two in zip(saved.parameters(), loop.networks()["policy"], strict=True):
+        assert torch.equal(one, two)
+    assert not list((tmp_path / "model").rglob("*fake*"))
+
+
+def test_adapters_of_every_network_learn_and_their_bases_stay(tmp_path):
+    from tandem.policies.lora import Lora
+
+    loop = Loop(often("tdm_r1"), tmp_path, lora=Lora(r=2, alpha=4))
+    assert all(".lora_" in name for name in loop.policy.trainable())
+    bases = {name: copy.deepcopy(x.state_dict()) for name, x in loop.policy.model.learners.items()}
+    before = loop.networks()
+    loop.go(2)
+    assert moved(before, loop.networks()) == {"policy", "fake", "surrogate"}
+    for name, network in loop.policy.model.learners.items():
+        for key, value in network.state_dict().items():
+            if ".lora_" not in key:
+                assert torch.equal(value, bases[name][key])
