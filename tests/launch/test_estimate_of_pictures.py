@@ -60,7 +60,7 @@ def test_an_update_holds_what_was_estimated(model, folders):
     asked = [Prompt(id=0, source="t", text="a cat " * 40)] * ROWS
     scale = request.sampling.guidance_scale
     library = policy.library
-    library.prepare(library.texts(asked[:1], guided=scale > 1), torch.device("cpu"))
+    library.prepare(library.inputs(asked[:1], guided=scale > 1), torch.device("cpu"))
     x, sigma = torch.randn(ROWS, *policy.adapter.latent_shape), torch.rand(ROWS)
 
     def step():

@@ -69,7 +69,7 @@ def test_a_picture_is_that_of_its_text_and_not_of_the_question():
     assert [p.text for p in painted.prompts] == list(part(sampled(policy))["text"].outputs)
     policy.picture.library.recent.clear()
     sampled(policy)
-    assert {*policy.picture.library.recent} == {p.text for p in painted.prompts}
+    assert {one.text for one in policy.picture.library.recent} == {p.text for p in painted.prompts}
 
 
 def test_encodings_of_new_texts_are_let_go_and_made_again():

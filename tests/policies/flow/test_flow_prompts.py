@@ -5,6 +5,7 @@ import torch
 from small_flow import asked
 
 from tandem.policies.flow.embeddings import PromptEmbeddingCache, fingerprint_of, pieces
+from tandem.policies.flow.records import PromptInput
 
 CPU = torch.device("cpu")
 
@@ -23,10 +24,14 @@ class Counting:
 
     def encode(self, texts, device):
         self.loaded += 1
-        for text in texts:
+        for text in (one.text for one in texts):
             self.encoded.append(text)
             yield {"states": torch.full((2, 3), float(len(text))), "pooled": torch.ones(2)}
         self.freed += 1
+
+
+def inputs(*texts):
+    return [PromptInput(text=text) for text in texts]
 
 
 def library(adapter, cache, **options):
@@ -37,23 +42,23 @@ def library(adapter, cache, **options):
 
 def test_a_text_is_encoded_once_in_all_runs(tmp_path):
     first = Counting()
-    library(first, tmp_path).prepare(["red", "blue", "red"], CPU)
+    library(first, tmp_path).prepare(inputs("red", "blue", "red"), CPU)
     assert first.encoded == ["red", "blue"] and first.loaded == first.freed == 1
     again = Counting()
-    found = library(again, tmp_path).stacked(["blue", "red", "blue"], CPU)
+    found = library(again, tmp_path).stacked(inputs("blue", "red", "blue"), CPU)
     assert again.loaded == 0
     assert found["states"][:, 0, 0].tolist() == [4, 3, 4]
 
 
 def test_other_encoders_have_other_files(tmp_path):
-    library(Counting("one"), tmp_path).prepare(["red"], CPU)
+    library(Counting("one"), tmp_path).prepare(inputs("red"), CPU)
     other = Counting("two")
-    library(other, tmp_path).prepare(["red"], CPU)
+    library(other, tmp_path).prepare(inputs("red"), CPU)
     assert other.encoded == ["red"]
 
 
 def test_memory_is_bounded_where_there_are_files_and_complete_where_there_are_none(tmp_path):
-    texts = [str(i) * (i + 1) for i in range(9)]
+    texts = inputs(*(str(i) * (i + 1) for i in range(9)))
     for cache, kept in ((tmp_path, 2), (None, 9)):
         some = library(Counting(), cache, keep=2)
         some.prepare(texts, CPU)
@@ -64,10 +69,10 @@ def test_memory_is_bounded_where_there_are_files_and_complete_where_there_are_no
 
 def test_what_was_read_last_is_forgotten_last(tmp_path):
     some = library(Counting(), tmp_path, keep=2)
-    some.prepare(["a", "b"], CPU)
-    some.stacked(["a"], CPU)
-    some.prepare(["c"], CPU)
-    assert set(some.recent) == {"a", "c"}
+    some.prepare(inputs("a", "b"), CPU)
+    some.stacked(inputs("a"), CPU)
+    some.prepare(inputs("c"), CPU)
+    assert set(some.recent) == {*inputs("a", "c")}
 
 
 def test_negatives_are_read_only_by_guided_rows_and_are_the_prompts_own_first():
@@ -81,9 +86,16 @@ def test_negatives_are_read_only_by_guided_rows_and_are_the_prompts_own_first():
     assert library(adapter, None).rows(prompts, CPU, guided=True).unprompted is None
 
 
+def test_a_text_to_get_away_from_is_another_input_than_the_same_text_as_a_prompt(tmp_path):
+    some = library(Counting(), tmp_path, negative="a")
+    some.rows(asked(["a"]), CPU, guided=True)
+    assert some.adapter.encoded == ["a", "a"]
+    assert len({*tmp_path.rglob("*.safetensors")}) == 2
+
+
 def test_no_half_file_is_left_and_none_is_read(tmp_path):
     some = library(Counting(), tmp_path)
-    some.prepare(["red"], CPU)
+    some.prepare(inputs("red"), CPU)
     (file,) = tmp_path.rglob("*.*")
     assert file.suffix == ".safetensors" and len(file.stem) == 64
 

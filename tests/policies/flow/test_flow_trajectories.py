@@ -22,6 +22,7 @@ from tandem.dynamics.kernels import ode
 from tandem.dynamics.likelihood import unscaled_logp
 from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import random_steps, sliding_window
+from tandem.policies.flow.embeddings import input_of
 from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import concat, take
@@ -41,7 +42,7 @@ def test_the_log_probability_is_the_density_of_the_step_written_out():
     rollout = sampled(policy, 2)
     taken, network = rollout.sample.trajectory, policy.model.network
     for row, step in ((0, 0), (3, 1), (7, 3)):
-        condition = next(policy.adapter.encode([rollout.prompts[row].text], policy.device))
+        condition = next(policy.adapter.encode([input_of(rollout.prompts[row])], policy.device))
         x, arrived = taken.path[row, step], taken.path[row, step + 1]
         sigma, after = taken.sigma[row, step].item(), taken.next_sigma[row, step].item()
         with torch.no_grad():

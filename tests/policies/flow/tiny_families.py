@@ -4,13 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from policies.flow import tiny_flux, tiny_flux2, tiny_qwen_image, tiny_sd3, tiny_wan, tiny_z_image
+from policies.flow import (
+    tiny_flux,
+    tiny_flux2,
+    tiny_qwen_image,
+    tiny_sana,
+    tiny_sd3,
+    tiny_wan,
+    tiny_z_image,
+)
 
 from tandem.policies.flow.families.flux import Flux
 from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.pipelines import Pipeline
 from tandem.policies.flow.families.qwen_image import QwenImage
+from tandem.policies.flow.families.sana import Sana
 from tandem.policies.flow.families.sd3 import SD3
 from tandem.policies.flow.families.wan import Wan
 from tandem.policies.flow.families.z_image import ZImage
@@ -32,6 +41,7 @@ class TinyFamily:
     packs: bool = False
     negative: bool = True  # whether it takes a negative prompt; else it is empty
     latent: tuple[int, ...] = (16, SIDE // 8, SIDE // 8)
+    wide: int = SIDE + 16  # pixels of a picture that is no square
     words: tuple[str, ...] = ()  # of the command line, beside the preset
 
     def write(self, folder):
@@ -122,6 +132,14 @@ PICTURES = {
         words=("model.latent_size=64",),
         options={"embedded_guidance": 3.0},
         call={"guidance_scale": 3.0, "max_sequence_length": 48},
+    ),
+    "sana_1_6b": TinyFamily(
+        pipeline=tiny_sana.pipeline,
+        adapter=Sana,
+        tokens=24,
+        wide=64,
+        call={"max_sequence_length": 24, "use_resolution_binning": False},
+        words=("model.latent_size=256",),
     ),
 }
 FILMS = {

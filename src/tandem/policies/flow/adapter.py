@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Adapter(Protocol):
     def refuse(self, text: str) -> str | None:
         """Why this text cannot be read; None if it can."""
 
-    def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
-        """Each text on its own, so that its bits depend on nothing else. Encoders are loaded for
+    def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
+        """Each input on its own, so that its bits depend on nothing else. Encoders are loaded for
         the first and freed after the last."""
 
     def velocity(

@@ -61,7 +61,7 @@ def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | No
                 f"has no negative_prompt, which {guided_by} above 1 needs; set "
                 f"model.negative_prompt (it may be empty), or {guided_by}=1"
             )
-        texts.append(negative)
+        texts.append(negative.text)
     return next((reason for text in texts if (reason := library.adapter.refuse(text))), None)
 
 

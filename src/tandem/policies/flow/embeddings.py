@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 from tandem.types import Prompt
 
 
@@ -39,7 +39,7 @@ class PromptEmbeddingCache:
         """
         self.adapter, self.cache, self.negative, self.keep = adapter, cache, negative, keep
         self.fleeting = False
-        self.recent: OrderedDict[str, Condition] = OrderedDict()
+        self.recent: OrderedDict[PromptInput, Condition] = OrderedDict()
 
     @cached_property
     def folder(self) -> Path | None:
@@ -48,22 +48,22 @@ class PromptEmbeddingCache:
         name = None if unwritten else self.adapter.fingerprint()
         return None if name is None else self.cache / "prompts" / name
 
-    def prepare(self, texts: Sequence[str], device: torch.device) -> None:
+    def prepare(self, inputs: Sequence[PromptInput], device: torch.device) -> None:
         """Encode what is neither in memory nor on disk, all with one loading of the encoders."""
-        new = [text for text in dict.fromkeys(texts) if text not in self.recent]
+        new = [one for one in dict.fromkeys(inputs) if one not in self.recent]
         if new and self.folder is not None:
-            new = [text for text in new if not self._file(text).is_file()]
+            new = [one for one in new if not self._file(one).is_file()]
         if not new:
             return
-        for text, condition in zip(new, self.adapter.encode(new, device), strict=True):
+        for one, condition in zip(new, self.adapter.encode(new, device), strict=True):
             if self.folder is not None:
-                write(self._file(text), condition)
-            self._remember(text, condition)
+                write(self._file(one), condition)
+            self._remember(one, condition)
 
-    def texts(self, prompts: Sequence[Prompt], *, guided: bool) -> list[str]:
+    def inputs(self, prompts: Sequence[Prompt], *, guided: bool) -> list[PromptInput]:
         """All that must be encoded for these prompts."""
         negatives = [self.negative_of(prompt) for prompt in prompts] if guided else []
-        return [text_of(p) for p in prompts] + [text for text in negatives if text is not None]
+        return [*map(input_of, prompts), *(one for one in negatives if one is not None)]
 
     def rows(
         self, prompts: Sequence[Prompt], device: torch.device, *, guided: bool
@@ -72,44 +72,50 @@ class PromptEmbeddingCache:
         negatives = [self.negative_of(prompt) for prompt in prompts] if guided else [None]
         missing = None in negatives
         return PromptEmbedding(
-            prompted=self.stacked([text_of(prompt) for prompt in prompts], device),
+            prompted=self.stacked([*map(input_of, prompts)], device),
             unprompted=None if missing else self.stacked(negatives, device),
         )
 
-    def negative_of(self, prompt: Prompt) -> str | None:
-        return prompt.fields.get("negative_prompt", self.negative)
+    def negative_of(self, prompt: Prompt) -> PromptInput | None:
+        """What guidance leads away from; None: nobody said what."""
+        text = prompt.fields.get("negative_prompt", self.negative)
+        return None if text is None else PromptInput(text=text, negative=True)
 
-    def stacked(self, texts: Sequence[str], device: torch.device) -> Condition:
-        """The embeddings of texts as one condition on a device."""
-        self.prepare(texts, device)
-        found = {text: self._find(text, device) for text in dict.fromkeys(texts)}
-        places = {text: place for place, text in enumerate(found)}
-        row = torch.tensor([places[text] for text in texts], device=device)
-        columns = {name: [x[name] for x in found.values()] for name in found[texts[0]]}
+    def stacked(self, inputs: Sequence[PromptInput], device: torch.device) -> Condition:
+        """The embeddings of inputs as one condition on a device."""
+        self.prepare(inputs, device)
+        found = {one: self._find(one, device) for one in dict.fromkeys(inputs)}
+        places = {one: place for place, one in enumerate(found)}
+        row = torch.tensor([places[one] for one in inputs], device=device)
+        columns = {name: [x[name] for x in found.values()] for name in found[inputs[0]]}
         return {name: torch.stack(column).to(device)[row] for name, column in columns.items()}
 
-    def _find(self, text: str, device: torch.device) -> Condition:
+    def _find(self, one: PromptInput, device: torch.device) -> Condition:
         from safetensors.torch import load_file
 
         if self.fleeting:
-            self.prepare([text], device)
-        if text in self.recent:
-            self.recent.move_to_end(text)
-            return self.recent[text]
-        condition = load_file(self._file(text))
-        self._remember(text, condition)
+            self.prepare([one], device)
+        if one in self.recent:
+            self.recent.move_to_end(one)
+            return self.recent[one]
+        condition = load_file(self._file(one))
+        self._remember(one, condition)
         return condition
 
-    def _remember(self, text: str, condition: Condition) -> None:
-        self.recent[text] = {name: x.cpu() for name, x in condition.items()}
+    def _remember(self, one: PromptInput, condition: Condition) -> None:
+        self.recent[one] = {name: x.cpu() for name, x in condition.items()}
         # Without a file there is no other copy.
         replaceable = self.fleeting or self.folder is not None
         if replaceable and len(self.recent) > self.keep:
             self.recent.popitem(last=False)
 
-    def _file(self, text: str) -> Path:
-        name = hashlib.sha256(text.encode()).hexdigest()
-        return self.folder / f"{name}.safetensors"
+    def _file(self, one: PromptInput) -> Path:
+        return self.folder / f"{one.name}.safetensors"
+
+
+def input_of(prompt: Prompt) -> PromptInput:
+    """What encoders read of a prompt. Raises ValueError for a chat."""
+    return PromptInput(text=text_of(prompt))
 
 
 def text_of(prompt: Prompt) -> str:

@@ -207,8 +207,8 @@ class FlowPolicy(PictureEngineMixin):
         """
         sampling = self._own_sampling() if sampling is None else sampling
         asked = [prompt for prompt in prompts for _ in range(group_size)]
-        texts = self.library.texts(prompts, guided=sampling.guidance_scale > 1)
-        self.library.prepare(texts, self.device)
+        inputs = self.library.inputs(prompts, guided=sampling.guidance_scale > 1)
+        self.library.prepare(inputs, self.device)
         group = torch.tensor(slots, device=self.device)
         of_group = rng.key(key, group).repeat_interleave(group_size)
         keys = rng.key(key, group[:, None], torch.arange(group_size, device=group.device)).flatten()
@@ -348,7 +348,7 @@ class FlowPolicy(PictureEngineMixin):
             )  # which refuses what it cannot paint
         setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
-        self.library.prepare(self.library.texts(kept, guided=setting is not None), self.device)
+        self.library.prepare(self.library.inputs(kept, guided=setting is not None), self.device)
         return kept, dropped
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:

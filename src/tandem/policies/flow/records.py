@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +27,20 @@ Condition = Mapping[str, Tensor]  # what a transformer reads of a prompt; [B, ..
 Schedule = Callable[[int, int], Tensor]  # (steps, tokens) -> sigma [steps + 1]
 Choose = Callable[[int, int, int], Indices]  # (steps, iteration, seed) -> stochastic steps
 Storage = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptInput:
+    """What encoders read: of a prompt, or of what guidance leads away from."""
+
+    text: str
+    negative: bool = False  # some families read the latter in another way
+
+    @property
+    def name(self) -> str:
+        """A hash of all of it."""
+        said = f"negative:{self.text}" if self.negative else self.text
+        return hashlib.sha256(said.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,13 @@ def test_it_paints_what_its_own_pipeline_paints(name, tmp_path):
     pipeline = family.pipeline()
     pipeline.set_progress_bar_config(disable=True)
     pipeline.save_pretrained(tmp_path)
-    adapter = family.make(width=SIDE + 16)
+    adapter = family.make(width=family.wide)
     negative = "ugly" if family.negative else ""
     policy = small(path=str(tmp_path), adapter=adapter, negative_prompt=negative)
     levels, _ = adapter.own_levels(STEPS, adapter.tokens[0])
     keys = rng.key(KEY, torch.arange(2), torch.zeros(2, dtype=torch.int64))
     starts = start_noise(keys, adapter.latent_shape)
-    size = {"height": SIDE, "width": SIDE + 16}
+    size = {"height": SIDE, "width": family.wide}
     for scale in (1.0, 3.0) if family.scale else (1.0,):
         sampling = FlowSampling(
             steps=STEPS, kernel=ode, schedule=lambda *_: levels, guidance_scale=scale

@@ -20,6 +20,7 @@ from tandem.policies.flow.families.flux import Flux
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.qwen_image import QwenImage
 from tandem.policies.flow.policy import SAME
+from tandem.policies.flow.records import PromptInput
 from tandem.policies.flow.sampling import start_noise
 from tandem.policies.lora import Lora
 
@@ -254,7 +255,7 @@ def test_a_part_in_a_pickle_is_refused_when_the_pipeline_is_loaded(world, tmp_pa
 def test_a_text_that_is_cut_off_is_read_as_diffusers_cuts_it(world):
     adapter = QwenImage(resolution=32, max_sequence_length=8)
     policy = world.make("qwen_image", adapter=adapter)
-    (said,) = adapter.encode(["a long text about many things"], policy.device)
+    (said,) = adapter.encode([PromptInput(text="a long text about many things")], policy.device)
     assert said["mask"].all() and said["states"].shape == (8, 32)
     pipeline = pipeline_of("qwen_image", world.folders["qwen_image"])
     want, _ = pipeline.encode_prompt("a long text about many things", max_sequence_length=8)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
 from tandem.policies.flow.families.patches import packed, places, unpacked
 from tandem.policies.flow.families.pipelines import Family, Geometry
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from diffusers import FluxPipeline
@@ -25,9 +25,11 @@ class Flux(EmbeddedGuidance):
     def geometry(self) -> Geometry:
         return Geometry(channels=self.network.config.in_channels // 4)
 
-    def condition(self, pipeline: FluxPipeline, text: str, device: torch.device) -> Condition:
+    def condition(
+        self, pipeline: FluxPipeline, asked: PromptInput, device: torch.device
+    ) -> Condition:
         states, pooled, _ = pipeline.encode_prompt(
-            prompt=text, device=device, max_sequence_length=self.max_sequence_length
+            prompt=asked.text, device=device, max_sequence_length=self.max_sequence_length
         )
         return {"states": states[0], "pooled": pooled[0]}
 

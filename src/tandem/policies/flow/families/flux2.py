@@ -14,7 +14,7 @@ from tandem.policies.flow.families.guidance import EmbeddedGuidance
 from tandem.policies.flow.families.patches import places
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.lora import ATTENTION
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from diffusers import Flux2KleinPipeline
@@ -49,9 +49,11 @@ class Flux2Klein(EmbeddedGuidance):
         shape = rows, self.text_tokens, self.network.config.joint_attention_dim
         return {"states": torch.empty(shape, device="meta")}
 
-    def condition(self, pipeline: Flux2KleinPipeline, text: str, device: torch.device) -> Condition:
+    def condition(
+        self, pipeline: Flux2KleinPipeline, asked: PromptInput, device: torch.device
+    ) -> Condition:
         most = self.max_sequence_length
-        states, _ = pipeline.encode_prompt(text, device=device, max_sequence_length=most)
+        states, _ = pipeline.encode_prompt(asked.text, device=device, max_sequence_length=most)
         return {"states": states[0]}
 
     def velocity(

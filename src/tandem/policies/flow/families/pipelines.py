@@ -34,7 +34,7 @@ from tandem.policies.flow.families.scheduler import (
     read_config,
 )
 from tandem.policies.flow.lora import ATTENTION, save_lora
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -88,8 +88,10 @@ class Pipeline(Autoencoded, ABC):
         """Of the transformer that was loaded."""
 
     @abstractmethod
-    def condition(self, pipeline: DiffusionPipeline, text: str, device: torch.device) -> Condition:
-        """Of one text, always of the same shapes, so that conditions stack."""
+    def condition(
+        self, pipeline: DiffusionPipeline, asked: PromptInput, device: torch.device
+    ) -> Condition:
+        """Of one input, always of the same shapes, so that conditions stack."""
 
     @abstractmethod
     def velocity(
@@ -187,10 +189,10 @@ class Pipeline(Autoencoded, ABC):
         return None  # what is too long is cut off
 
     @torch.no_grad()
-    def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
+    def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
         pipeline = self._reading(device)
-        for text in texts:
-            yield self.condition(pipeline, text, device)
+        for asked in inputs:
+            yield self.condition(pipeline, asked, device)
 
     def _reading(self, device: torch.device) -> DiffusionPipeline:
         """The pipeline with its encoders on that device, and without a VAE."""

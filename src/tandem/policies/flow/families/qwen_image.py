@@ -11,7 +11,7 @@ from tandem.dynamics.guidance import guide, rescale
 from tandem.policies.flow.families import texts
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from diffusers import QwenImagePipeline
@@ -43,9 +43,13 @@ class QwenImage(Pipeline):
     def scale(self) -> int:
         return 2 ** len(self.vae.temperal_downsample)
 
-    def condition(self, pipeline: QwenImagePipeline, text: str, device: torch.device) -> Condition:
+    def condition(
+        self, pipeline: QwenImagePipeline, asked: PromptInput, device: torch.device
+    ) -> Condition:
         most = self.max_sequence_length
-        (states,), _ = pipeline.encode_prompt(prompt=text, device=device, max_sequence_length=most)
+        (states,), _ = pipeline.encode_prompt(
+            prompt=asked.text, device=device, max_sequence_length=most
+        )
         return texts.padded(states, most)
 
     def velocity(

@@ -8,7 +8,7 @@ import torch
 
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
 from tandem.policies.flow.families.sd3_transformer import velocity
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from diffusers import StableDiffusion3Pipeline
@@ -37,10 +37,10 @@ class SD3(Pipeline):
         return CLIP_TOKENS + self.max_sequence_length
 
     def condition(
-        self, pipeline: StableDiffusion3Pipeline, text: str, device: torch.device
+        self, pipeline: StableDiffusion3Pipeline, asked: PromptInput, device: torch.device
     ) -> Condition:
         states, _, pooled, _ = pipeline.encode_prompt(
-            prompt=text,
+            prompt=asked.text,
             prompt_2=None,
             prompt_3=None,
             device=device,

@@ -14,7 +14,7 @@ from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.families.folders import loaded
 from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
 from tandem.policies.flow.lora import ATTENTION, save_lora
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 SIZE, CHANNELS = 16, 3
 WORDS, WIDTH = 5, 32  # words of a prompt, and numbers of each
@@ -96,8 +96,8 @@ class TinyFlow:
         count = len(text.split())
         return f"has {count} words, but tiny_flow reads {WORDS}" if count > WORDS else None
 
-    def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
-        return ({name: x.to(device) for name, x in read(text).items()} for text in texts)
+    def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
+        return ({name: x.to(device) for name, x in read(one.text).items()} for one in inputs)
 
     velocity = staticmethod(velocity)
 

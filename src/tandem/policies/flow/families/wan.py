@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tandem.policies.flow.families.films import Films
 from tandem.policies.flow.families.folders import read_index
 from tandem.policies.flow.families.pipelines import Family, Geometry
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from diffusers import WanPipeline
@@ -44,9 +44,11 @@ class Wan(Films):
         shape = rows, self.text_tokens, self.network.config.text_dim
         return {"states": torch.empty(shape, device="meta")}
 
-    def condition(self, pipeline: WanPipeline, text: str, device: torch.device) -> Condition:
+    def condition(
+        self, pipeline: WanPipeline, asked: PromptInput, device: torch.device
+    ) -> Condition:
         states, _ = pipeline.encode_prompt(
-            text,
+            asked.text,
             do_classifier_free_guidance=False,
             max_sequence_length=self.max_sequence_length,
             device=device,

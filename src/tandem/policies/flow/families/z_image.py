@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tandem.policies.flow.families import texts
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from diffusers import ZImagePipeline
@@ -31,10 +31,12 @@ class ZImage(Pipeline):
     def blank(self, rows: int) -> Condition:
         return texts.blank(rows, self.text_tokens, self.network.config.cap_feat_dim)
 
-    def condition(self, pipeline: ZImagePipeline, text: str, device: torch.device) -> Condition:
+    def condition(
+        self, pipeline: ZImagePipeline, asked: PromptInput, device: torch.device
+    ) -> Condition:
         most = self.max_sequence_length
         (states,), _ = pipeline.encode_prompt(
-            text, device, do_classifier_free_guidance=False, max_sequence_length=most
+            asked.text, device, do_classifier_free_guidance=False, max_sequence_length=most
         )
         return texts.padded(states, most)
 
