@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, ProcessorMixin
+
+FILMS = "video_processor"  # the part of a processor that needs torchvision
 
 
 def locate(path: str, *, key: str) -> str:
@@ -104,3 +111,36 @@ def align(network: nn.Module) -> None:
 
 def shorten_error(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def read_processor(place: str | Path, config: PretrainedConfig) -> ProcessorMixin:
+    """The processor of a folder or a hub repository, whose family its configuration names.
+
+    Raises ValueError for a family that has none, and for files that make none.
+    """
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+    if type(config) not in PROCESSOR_MAPPING:
+        raise ValueError(f"{type(config).__name__} has no processor of pictures")
+    try:
+        return without_films(PROCESSOR_MAPPING[type(config)]).from_pretrained(place)
+    except (ImportError, OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{place} makes no processor: {shorten_error(error)}") from None
+
+
+def without_films(family: type[ProcessorMixin]) -> type[ProcessorMixin]:
+    """A family of processors that reads pictures alone: the part for films asks for torchvision.
+
+    It keeps its name, which lies beside the weights when it is saved.
+    """
+    if FILMS not in family.get_attributes():
+        return family
+
+    def get_attributes(cls: type) -> list[str]:
+        return [name for name in family.get_attributes() if name != FILMS]
+
+    def made(cls: type, args: Sequence, said: Mapping[str, Any]) -> ProcessorMixin:
+        return family.from_args_and_dict.__func__(cls, args, {**said, FILMS: None})
+
+    parts = {"get_attributes": classmethod(get_attributes), "from_args_and_dict": classmethod(made)}
+    return type(family.__name__, (family,), parts)

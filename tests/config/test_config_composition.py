@@ -121,6 +121,7 @@ BESIDE = {
         "model.picture.latent_size=768",
     ],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
+    "reward=asked": [*FLOW, "reward.asked.function.path=runs/mine/model"],
     "model=vlm": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
     **{

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tandem.data.shapes_asked import QUESTIONS, Answers, any_answer, mosaic, shapes_asked
-from tandem.data.shapes_drawn import COLOURS, SHAPES, palette, renderings
+from tandem.data.shapes_drawn import COLOURS, SHAPES, SIZE, palette, renderings
 
 NEVER = ["blue circle", "green square", "yellow triangle"]
 
@@ -46,7 +46,7 @@ def test_counts_are_those_of_the_pixels():
         if prompt.source != "count":
             continue
         colour = torch.tensor(palette()[prompt.text.split()[3]]).byte()
-        tiles = prompt.images[0].load().unflatten(0, (2, 16)).unflatten(2, (2, 16))
+        tiles = prompt.images[0].load().unflatten(0, (2, SIZE)).unflatten(2, (2, SIZE))
         seen = (tiles == colour).all(-1).any(3).any(1)  # a tile has a pixel of exactly that colour
         assert int(seen.sum()) == int(prompt.answer)
         found[prompt.answer] += 1

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
+from test_asked import write_eye
 from tiny_clip import write_clip
 from tiny_judge import write_judge
 
@@ -23,7 +24,12 @@ CHOSEN = {
     **{name: {"function": {"chat": CHAT}} for name in ("judge", "judge_pairs", "judge_groups")},
 }  # what the user must give
 # Rewards that load weights, with somebody who writes them.
-NETWORKS = {"pickscore": write_clip, "clip_score": write_clip, "reward_model": write_judge}
+NETWORKS = {
+    "pickscore": write_clip,
+    "clip_score": write_clip,
+    "reward_model": write_judge,
+    "asked": write_eye,
+}
 
 
 @pytest.mark.parametrize("name", OPTIONS)

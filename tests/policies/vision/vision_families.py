@@ -19,7 +19,7 @@ from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-from tandem.policies.vision.processor import without_films
+from tandem.hub import without_films
 
 QWEN = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
 GEMMA = {

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from tandem.hub import align, hide_bars
+from tandem.hub import align, hide_bars, locate, read_processor
 from tandem.policies.language.critic import Kind
 from tandem.policies.language.policy import PROVIDES, LanguagePolicy
 from tandem.policies.language.pretrained import (
@@ -26,7 +26,7 @@ from tandem.policies.lora import Lora, adapted, places_of
 from tandem.policies.request import Request
 from tandem.policies.vision.chat import VisionChat
 from tandem.policies.vision.components import COMPONENTS, Component, train_only
-from tandem.policies.vision.processor import Processed, read_processor
+from tandem.policies.vision.processor import Processed
 from tandem.policies.vision.tower import PictureInputs
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         hide_bars()
         if self.path is not None:
             model, _ = read_from(self.path, self.numerics, image_text)
-            processor = read_processor(self.path, model.config)
+            processor = read_processor(locate(self.path, key="model.path"), model.config)
         elif self.build is not None:
             model, processor = built(self.build, self.numerics)
         else:

@@ -1,4 +1,4 @@
-"""The processor of a model that sees: what it makes of a picture, and of the mark of one."""
+"""Pictures as networks take them: what a processor makes of each, and of its mark in a text."""
 
 from __future__ import annotations
 
@@ -9,43 +9,11 @@ from torch import Tensor
 from tandem.types import Picture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
-    from transformers import PretrainedConfig, ProcessorMixin
+    from transformers import ProcessorMixin
 
 ROOM = 2**28  # bytes of processed pictures that are kept
-FILMS = "video_processor"  # the part of a processor that needs torchvision
-
-
-def read_processor(place: str | Path, config: PretrainedConfig) -> ProcessorMixin:
-    """The processor of a folder or a hub repository, whose family its configuration names.
-
-    Raises ValueError for a family that has none.
-    """
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
-
-    if type(config) not in PROCESSOR_MAPPING:
-        raise ValueError(f"{type(config).__name__} has no processor of pictures")
-    return without_films(PROCESSOR_MAPPING[type(config)]).from_pretrained(place)
-
-
-def without_films(family: type[ProcessorMixin]) -> type[ProcessorMixin]:
-    """A family of processors that reads pictures alone: the part for films asks for torchvision.
-
-    It keeps its name, which lies beside the weights when it is saved.
-    """
-    if FILMS not in family.get_attributes():
-        return family
-
-    def get_attributes(cls: type) -> list[str]:
-        return [name for name in family.get_attributes() if name != FILMS]
-
-    def made(cls: type, args: Sequence, said: Mapping[str, Any]) -> ProcessorMixin:
-        return family.from_args_and_dict.__func__(cls, args, {**said, FILMS: None})
-
-    parts = {"get_attributes": classmethod(get_attributes), "from_args_and_dict": classmethod(made)}
-    return type(family.__name__, (family,), parts)
 
 
 def size_of(made: Mapping[str, Any]) -> int:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tandem.hub import without_films
 from tandem.policies.language.tiny_lm import tokenizer_of
-from tandem.policies.vision.processor import without_films
 
 if TYPE_CHECKING:
     from transformers import ProcessorMixin, Qwen3VLForConditionalGeneration

@@ -1,0 +1,109 @@
+"""A model that sees as a judge: how likely it answers a question about a picture as it should."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import register_reward
+from tandem.hub import locate, read_processor
+from tandem.rewards.clip import texts_of
+from tandem.rewards.images import pixels
+from tandem.rewards.networks import Hosting, network, read
+from tandem.rewards.signature import batched
+from tandem.types import Prompt
+
+KEY = "reward.asked.function.path"
+
+
+@batched
+@register_reward("asked", judges="pictures")
+class Asked:
+    """P(answer | picture, question) of a vision-language model, the end of the answer too.
+
+    Both texts may name the prompt's by {text}. VQAScore, arXiv:2404.01291, asks `Does this figure
+    show "{text}"? Please answer yes or no.` and waits for `Yes`, without an end.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        question: str = "what ?",
+        answer: str = "{text}",
+        end: bool = True,
+        batch_size: int = 64,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        device: str = "auto",
+    ) -> None:
+        from transformers import AutoConfig, AutoModelForImageTextToText
+
+        self.question, self.answer, self.end = question, answer, end
+        self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
+        config = read(AutoConfig, path, KEY)
+        self.processor = read_processor(locate(path, key=KEY), config)
+        self.tokenizer = self.processor.tokenizer
+        self.model = network(AutoModelForImageTextToText, path, KEY, self.hosting)
+
+    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
+        rows = [*zip(outputs, texts_of(prompts), strict=True)]
+        return [score for part in self.hosting.parts(rows) for score in self.scores(part)]
+
+    @torch.no_grad()
+    def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
+        """Of pictures, uint8 [H, W, 3], and the texts that they were made for."""
+        asked = [self.ask(picture, text) for picture, text in rows]
+        answers = [self.wanted(text) for _, text in rows]
+        lengths = [one["input_ids"].shape[1] for one in asked]
+        width = max(n + len(a) for n, a in zip(lengths, answers, strict=True))
+        given = {name: self.joined(name, asked, width) for name in asked[0]}
+        for row, (start, answer) in enumerate(zip(lengths, answers, strict=True)):
+            given["input_ids"][row, start : start + len(answer)] = torch.tensor(answer)
+            given["attention_mask"][row, start : start + len(answer)] = 1
+        place, like = self.hosting.place, self.model.dtype
+        given = {n: x.to(place, like if x.is_floating_point() else None) for n, x in given.items()}
+        logp = self.model(**given).logits.float().log_softmax(-1)
+        return [
+            float(logp[row, range(n - 1, n - 1 + len(a)), a].sum().exp())
+            for row, (n, a) in enumerate(zip(lengths, answers, strict=True))
+        ]
+
+    def ask(self, picture: Tensor, text: str) -> dict[str, Tensor]:
+        """What the model reads before its answer, one row."""
+        from PIL import Image
+
+        image = Image.fromarray(pixels(picture).numpy())
+        special = self.template is None  # a template writes them itself
+        options = {"return_tensors": "pt", "add_special_tokens": special}
+        return dict(self.processor(images=[image], text=[self.put(text)], **options))
+
+    @property
+    def template(self) -> str | None:
+        return self.processor.chat_template or self.tokenizer.chat_template
+
+    def put(self, text: str) -> str:
+        """The question as the model's chat template puts it; without one behind the picture."""
+        question = self.question.format(text=text)
+        if self.template is None:
+            return f"{self.processor.image_token} {question}"
+        parts = [{"type": "image"}, {"type": "text", "text": question}]
+        turns = [{"role": "user", "content": parts}]
+        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
+        return self.tokenizer.apply_chat_template(turns, chat_template=self.template, **options)
+
+    def wanted(self, text: str) -> list[int]:
+        """The token ids of the right answer."""
+        ids = self.tokenizer(self.answer.format(text=text), add_special_tokens=False)["input_ids"]
+        return [*ids, self.tokenizer.eos_token_id] if self.end else ids
+
+    @staticmethod
+    def joined(name: str, asked: Sequence[dict[str, Tensor]], width: int) -> Tensor:
+        """What all rows have under a name: of texts padded on the right, [B, width]."""
+        texts = asked[0][name].shape == asked[0]["input_ids"].shape
+        own = [one[name] for one in asked]
+        if texts:
+            own = [torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in own]
+        return torch.cat(own)

@@ -1,0 +1,71 @@
+"""A model that sees as a judge: its number is the probability that the model writes the answer."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+import torch
+
+from tandem.data.images import show
+from tandem.data.shapes import PAIRS
+from tandem.data.shapes_drawn import renderings
+from tandem.policies.language.records import Sampling
+from tandem.policies.request import Request
+from tandem.policies.vision.policy import VisionLanguagePolicy
+from tandem.policies.vision.tiny_vlm import tiny_vlm
+from tandem.rewards.asked import Asked
+from tandem.types import IMAGE, Prompt
+
+TEXTS = [" ".join(pair) for pair in PAIRS]
+
+
+def write_eye(folder: Path) -> Path:
+    """A new model that sees, in a folder."""
+    for part in tiny_vlm(seed=0):
+        part.save_pretrained(folder / "eye")
+    return folder / "eye"
+
+
+@cache
+def eye():
+    return str(write_eye(Path(mkdtemp())))
+
+
+def prompts(texts):
+    return [Prompt(id=i, source="s", text=text) for i, text in enumerate(texts)]
+
+
+def test_the_score_is_the_probability_of_the_answer_and_its_end():
+    policy = VisionLanguagePolicy(path=eye())
+    policy.load(Request(sampling=Sampling(max_new_tokens=4)))
+    pictures = [renderings()[text][3] for text in TEXTS]
+    shown = [
+        Prompt(id=i, source="s", text=f"{IMAGE} what ?", answer=text, images=(show(picture),))
+        for i, (text, picture) in enumerate(zip(TEXTS, pictures, strict=True))
+    ]
+    rows = policy.encode(shown, key=0, slots=range(len(shown)))
+    image = policy.inputs.image_token
+    policy.inputs.banned = ()  # a judge writes nothing, and leaves every token its probability
+    want = policy.logp(rows).sum(1).exp().tolist()
+    got = Asked(eye(), batch_size=5)(pictures, prompts(TEXTS))
+    assert image not in rows.sample.tokens[:, -3:]
+    assert got == pytest.approx(want, rel=1e-4)
+
+
+def test_the_texts_name_the_prompt():
+    picture = renderings()["red circle"][0]
+    yes = Asked(eye(), question="how many {text} ?", answer="1", end=False)
+    scores = yes([picture] * 2, prompts(["red", "blue"]))
+    assert scores[0] != scores[1] and all(0 < score < 1 for score in scores)
+    ends = Asked(eye(), question="how many {text} ?", answer="1")([picture], prompts(["red"]))
+    assert ends[0] < scores[0]
+
+
+def test_another_picture_has_another_score_and_the_batch_none_of_it():
+    judge = Asked(eye())
+    pictures = [renderings()["red circle"][0], torch.zeros(16, 16, 3).byte()]
+    together = judge(pictures, prompts(["red circle"] * 2))
+    assert together[0] != together[1]
+    alone = [judge([picture], prompts(["red circle"]))[0] for picture in pictures]
+    assert alone == pytest.approx(together, rel=1e-5)
