@@ -9,8 +9,6 @@ from ladder import few_of
 import tandem
 from tandem.config import ConfigError, check, compose
 
-pytestmark = pytest.mark.usefixtures("unpainted")
-
 QUICK = (
     "~recipe", "warm_start=null", "iterations=2", "evaluation.every=null", "guards.no_signal=9",
     "prompts_per_step=4", "group_size=4",

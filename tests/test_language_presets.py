@@ -23,7 +23,6 @@ RUN = (
 )  # fmt: skip
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
-    pytest.mark.usefixtures("unpainted"),
 ]
 
 

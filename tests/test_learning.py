@@ -12,8 +12,6 @@ import tandem
 from tandem.config import build
 from tandem.launch.sample import configuration, loaded
 
-pytestmark = pytest.mark.usefixtures("unpainted")
-
 ROOT = Path(__file__).parents[1]
 TRAINED = {(model, preset) for model, preset, _ in ticks()}
 GIVEN = {*OF_PAIRS, "sft"}  # nothing is sampled

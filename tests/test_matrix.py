@@ -67,7 +67,7 @@ def world(tmp_path_factory):
     return write_world(tmp_path_factory.mktemp("world"))
 
 
-# The second model of pictures is looked up cell by cell below: one of each row, in turn.
+# The second model of pictures is looked up cell by cell below: one of each third row, in turn.
 LONG = (
     "sd3_5_medium",
     "tiny_flow",
@@ -86,7 +86,7 @@ def test_the_page_says_the_same_of_a_model_of_a_folder(world):
     own = [(cell, said) for cell, said in answers() if cell[0] == "sd3_5_medium"]
     rows = [own[start : start + len(OF_PICTURES)] for start in range(0, len(own), len(OF_PICTURES))]
     assert [row[0][0][1] for row in rows] == PRESETS
-    for turn, row in enumerate(rows):
+    for turn, row in list(enumerate(rows))[::3]:
         cell, said = row[turn % len(row)]
         assert answer(*cell, world) == said, f"{cell}: run `make matrix`"
 
@@ -109,14 +109,12 @@ def test_every_algorithm_trains_some_model():
     }
 
 
-@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize(("model", "preset", "dynamics"), sorted({*GATE.values()}))
 def test_a_cell_of_every_kind_trains_and_goes_on(model, preset, dynamics, world, tmp_path):
     train_and_go_on(model, preset, dynamics, world, tmp_path / "run")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize(("model", "preset", "dynamics"), sorted({*CELLS} - {*GATE.values()}))
 def test_every_cell_trains_and_goes_on(model, preset, dynamics, world, tmp_path):
     train_and_go_on(model, preset, dynamics, world, tmp_path / "run")

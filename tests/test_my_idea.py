@@ -13,8 +13,6 @@ import tandem
 from tandem.config import build, check, compose
 from tandem.losses.soft_clip import cispo
 
-pytestmark = pytest.mark.usefixtures("unpainted")
-
 FOLDER = Path(__file__).parents[1] / "experiments" / "my_idea"
 CHOSEN = ("plugins=[experiments.my_idea]", "algorithm=my_idea")
 QUICK = (

@@ -18,7 +18,7 @@ import tandem
 from notebooks.execute import code_cells, hash_cells
 from tandem.config.plugins import ADMITTED
 
-pytestmark = pytest.mark.usefixtures("unpainted", "unregistered")
+pytestmark = pytest.mark.usefixtures("unregistered")
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.ipynb"))}

@@ -7,8 +7,6 @@ import pytest
 
 import tandem
 
-pytestmark = pytest.mark.usefixtures("unpainted")
-
 FEW = (
     "algorithm=dpo", "data=sort_pairs", "data.pairs=20", "data.held_out=2", "~recipe",
     "warm_start=null", "iterations=2", "prompts_per_step=4", "evaluation.prompts=10",

@@ -27,7 +27,6 @@ PAIRS = [
 SIZE = {"height": 32, "width": 32}
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
-    pytest.mark.usefixtures("unpainted"),
 ]
 
 

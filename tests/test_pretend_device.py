@@ -14,7 +14,7 @@ from device_runs import (
     write_models,
 )
 
-QUICK = ("ppo", "flow_grpo")
+QUICK = ("ppo",)
 SLOW = tuple(name for name in RUNS if name not in QUICK)
 pytestmark = pytest.mark.system
 

@@ -17,7 +17,7 @@ from tandem.config.registered import list_own_options, store_options
 from tandem.rewards import Rewards, batched
 from tandem.types import Prompt
 
-pytestmark = pytest.mark.usefixtures("unpainted", "unregistered")
+pytestmark = pytest.mark.usefixtures("unregistered")
 
 PLUGIN = """
 from tandem.registry import register_reward

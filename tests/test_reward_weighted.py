@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 import torch
 from torch.testing import assert_close
 
@@ -11,8 +10,6 @@ import tandem
 from experiments.reward_weighted import reward_weighted
 from tandem.config import build, check, compose
 from tandem.types import DecoupledBatch
-
-pytestmark = pytest.mark.usefixtures("unpainted")
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "reward_weighted"
 CHOSEN = (

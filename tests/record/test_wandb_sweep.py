@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 IN_VARIABLE, IN_URL = "canary1x7f3a90", "canary2x7f3a90"
 
 # Sweeps and W&B's files are in the gate apart: tests/sweep, test_wandb_mirror.py.
-pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.usefixtures("unpainted")]
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
 QUICK = (

@@ -10,7 +10,7 @@ from tandem.contracts import REGISTERED, facts_of, register_reward
 from tandem.rewards import Reward, Rewards, waits
 from tandem.types import Prompt
 
-pytestmark = pytest.mark.usefixtures("unpainted", "unregistered")
+pytestmark = pytest.mark.usefixtures("unregistered")
 
 CHAT = ({"role": "user", "content": "what is 2 + 2?"},)
 PROMPTS = [

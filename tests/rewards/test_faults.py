@@ -11,8 +11,6 @@ from torch.testing import assert_close
 import tandem
 from tandem.settings.guards import Stop
 
-pytestmark = pytest.mark.usefixtures("unpainted")
-
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.does)
 def test_a_fault_has_the_outcome_that_is_documented(fault):

@@ -31,12 +31,11 @@ from tandem.launch.people import doing, say
 from tandem.launch.ranks import join_ranks
 from tandem.legality import masked, units
 from tandem.policies.engines.addresses import judged_by
-from tandem.record import galleries, terminal
+from tandem.record import plots, terminal
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.latest import followed
 from tandem.record.mirrors import Job
 from tandem.record.next_commands import next_commands
-from tandem.record.plots import draw_curves, draw_heatmap
 from tandem.record.resumable import check_resumable
 from tandem.record.room import check_place, check_room, measure_size, stop_where_full
 from tandem.record.run_record import CHECKPOINTS, RunRecord
@@ -215,8 +214,6 @@ def fit(
     trainer_for(settings.trainer, [*own, *callbacks]).fit(module)
     module.policy.save(record.folder / "model")
     if distributed.is_first():
-        draw_curves(record.folder)
-        draw_heatmap(record.folder)
-        galleries.draw_progress(record.folder)
+        plots.draw_run(record.folder)
         if record.job == "train":
             terminal.say(next_commands(record.folder, iterations=settings.iterations))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tandem.record import jsonl
+from tandem.record.galleries import draw_progress
 from tandem.record.panels import PAINTED, Lines, Panel, panels_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ SMOOTHING = 0.03  # of the points: how far around itself a line over noisy point
 FRONTIER = 0.5  # accuracy that the line on the heat map follows
 
 Points = tuple[list[int], list[float]]
+
+
+def draw_run(run_dir: Path) -> None:
+    """Every picture that there is data of."""
+    draw_curves(run_dir)
+    draw_heatmap(run_dir)
+    draw_progress(run_dir)
 
 
 def draw_curves(run_dir: Path) -> Path:

@@ -22,7 +22,6 @@ SMALL = (
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unpainted")
 def test_two_checkpoints_are_loaded_trained_saved_and_loaded_back(tmp_path):
     model, tokenizer = chat_model()
     for part in (model, tokenizer):

@@ -16,7 +16,7 @@ from tandem.config import ConfigError
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.stop import EngineUnavailable, Stop
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("unpainted")]
+pytestmark = pytest.mark.system
 SLOW = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 

@@ -11,7 +11,6 @@ from tandem.policies.engines.paged import Paged
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
 
-pytestmark = pytest.mark.usefixtures("unpainted")
 SLOW, LORA = pytest.mark.slow, ("model.lora={r: 2, alpha: 4}",)
 QUICK = (
     "model=tiny_flow", "warm_start=null", "~recipe", "iterations=2", "prompts_per_step=2",

@@ -56,7 +56,6 @@ def test_dream_tells_a_token_one_place_before_it(folders):
     assert (other.logp(rollout) - rollout.behaviour_logp).abs().max() > 1e-2
 
 
-@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize(
     ("model", "algorithm"),
     [
