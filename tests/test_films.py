@@ -22,7 +22,6 @@ SMALL = (
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning")
-@pytest.mark.usefixtures("unpainted")
 def test_films_are_sampled_judged_by_frame_trained_and_shown(tmp_path):
     """Trained on few frames, looked at on more and larger ones."""
     (tmp_path / "prompts.txt").write_text("a cat\na dog runs\nrain\nsnow\n")
