@@ -224,7 +224,7 @@ def test_every_recipe_binds_and_is_used(recipe):
     model, algorithm = recipe.parent.name, recipe.stem
     chosen, above = f"algorithm={algorithm}", recipe.parts[:-2]  # of some data alone
     data = [f"data={name}" for name in above]
-    cfg = compose([f"model={model}", chosen, *data, *beside(chosen, model)])
+    cfg = compose([f"model={model}", chosen, *beside(chosen, model), *data])
     check(cfg)
     assert cfg.choices.recipe == "/".join((*above, model, algorithm))
 

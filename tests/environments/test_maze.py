@@ -1,0 +1,75 @@
+"""Mazes: trees, in which the way that a search finds is the way that the world lets pass."""
+
+import pytest
+
+from tandem.data.maze import CELLS, described, grow, maze
+from tandem.environments import Environment, Move, Play
+from tandem.environments.maze import Maze
+
+DATA = maze(seed=0, mazes=8, held_out=30, demonstrations=30)
+
+
+def way(doors, start, goal):
+    """The moves of the shortest way, by a search in breadth."""
+    paths = {start: ""}
+    for cell in (waiting := [start]):
+        for move, behind in doors[cell].items():
+            if behind not in paths:
+                paths[behind] = paths[cell] + move
+                waiting.append(behind)
+    return paths[goal], paths
+
+
+@pytest.mark.parametrize("side", [2, 3, 4])
+def test_every_cell_can_be_reached_by_one_way_alone(side):
+    cells = CELLS[: side * side]
+    for key in range(20):
+        doors = grow(side, key)
+        assert len(way(doors, "a", "a")[1]) == len(cells)
+        assert sum(map(len, doors.values())) == 2 * (len(cells) - 1)
+        assert all(doors[to][BACK[move]] == one for one in cells for move, to in doors[one].items())
+
+
+BACK = {"+": "-", "-": "+", "(": ")", ")": "("}
+
+
+def walked(prompt, moves):
+    episode = Maze().begin(prompt, 0)
+    said = [episode.act(Move(text=m, number=i, key=0)) for i, m in enumerate(moves, 1)]
+    return episode, said
+
+
+def test_who_knows_the_way_finds_every_goal():
+    for prompt in (*DATA.train, *DATA.eval):
+        path, _ = way(*(prompt.fields[name] for name in ("doors", "start", "goal")))
+        said = walked(prompt, path)[1]
+        assert [one.over for one in said] == [False] * (len(path) - 1) + [True]
+        assert sum(one.reward for one in said) == 1
+
+
+def test_a_wall_is_said_to_be_one_and_moves_run_out():
+    prompt = DATA.train[0]
+    start = described(prompt.fields["start"], prompt.fields["doors"])
+    _, said = walked(prompt, ["x"] * 8)
+    assert {one.messages[0]["content"] for one in said} == {f"*{start}"}
+    assert [one.over for one in said] == [False] * 7 + [True]
+    assert said[-1].reward == 0 and said[-1].counts == {"bumped": 1}
+
+
+def test_a_demonstration_is_what_the_world_would_have_said():
+    for shown in DATA.demonstrations:
+        first, *rest = (message["content"] for message in shown.messages)
+        goal, cell = first.split(">")[0], first.split(">")[1][0]
+        open_doors = first[3:]
+        for move, seen in zip(rest[::2], [*rest[1::2], None], strict=False):
+            assert move in open_doors
+            open_doors = None if seen is None else seen[1:]
+        assert cell != goal and len(rest[::2]) <= 8
+
+
+def test_a_prompt_of_other_data_is_a_fault_with_the_fix():
+    from tandem.types import Prompt
+
+    play = Play(Prompt(id=0, source="x", text=">"), key=0)
+    Environment(Maze(), timeout=None, attempts=1).begin([play])
+    assert "no field doors, start, goal, moves; data=maze has them" in play.lost
