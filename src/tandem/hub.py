@@ -15,6 +15,7 @@ from torch import nn
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, ProcessorMixin
 
+OF_FILMS = "video_preprocessor_config.json"
 FILMS = "video_processor"  # the part of a processor that needs torchvision
 
 
@@ -144,3 +145,15 @@ def without_films(family: type[ProcessorMixin]) -> type[ProcessorMixin]:
 
     parts = {"get_attributes": classmethod(get_attributes), "from_args_and_dict": classmethod(made)}
     return type(family.__name__, (family,), parts)
+
+
+def films_of(place: str | Path) -> str | None:
+    """The settings of films of a processor, JSON; None: it has none. Servers ask for them."""
+    from transformers.utils import cached_file
+
+    for name, part in ((OF_FILMS, None), ("processor_config.json", FILMS)):
+        file = cached_file(str(place), name, _raise_exceptions_for_missing_entries=False)
+        said = {} if file is None else json.loads(Path(file).read_text(encoding="utf-8"))
+        if found := said if part is None else said.get(part):
+            return json.dumps(found, indent=2)
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -111,6 +112,15 @@ def as_pixels(picture: Image.Image) -> Tensor:
     import numpy as np
 
     return torch.from_numpy(np.array(picture))
+
+
+def as_png(pixels: Tensor) -> bytes:
+    """The file of a picture, uint8 [H, W, 3], without any loss."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels.numpy()).save(file, format="PNG")
+    return file.getvalue()
 
 
 def _open(path: Path) -> Image.Image:

@@ -70,7 +70,8 @@ def engine_sees(case: Case) -> Iterator[str]:
     if case.model.target.sees and engine is not None and not engine.target.sees:
         yield (
             f"rollout={case.plan.choices['rollout']} is given token ids alone, and "
-            f"model={case.plan.choices['model']} reads pictures; set rollout=local"
+            f"model={case.plan.choices['model']} reads pictures; set rollout=local, or "
+            "rollout=vllm_server"
         )
 
 

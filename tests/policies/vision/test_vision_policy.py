@@ -1,5 +1,6 @@
 """A policy that sees: packed, padded and alone it says the same, in sampling as in training."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -230,6 +231,19 @@ def test_a_prompt_with_another_number_of_marks_is_left_out(text):
     kept, left_out = policy.admit([wrong, right])
     assert kept == [right] and left_out[0][0] == wrong
     assert "shows 1 pictures" in left_out[0][1]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_settings_of_films_are_saved_as_they_came(tmp_path, nested):
+    small_vision().save(tmp_path / "a")
+    if nested:
+        file = tmp_path / "a" / "processor_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "video_processor": {"fps": 3}}))
+    else:
+        (tmp_path / "a" / "video_preprocessor_config.json").write_text('{"fps": 3}')
+    small_vision(build=None, path=str(tmp_path / "a")).save(tmp_path / "b")
+    saved = json.loads((tmp_path / "b" / "video_preprocessor_config.json").read_text())
+    assert saved == {"fps": 3}
 
 
 def test_it_is_saved_with_its_processor_and_loaded_again(tmp_path):

@@ -27,12 +27,13 @@ def collect_mismatch_evidence(policy: EngineMixin, rows: Rollout) -> Seen:
     steps = max(TOKENS // len(rows.mask), 1)
     mask = rows.mask & (torch.arange(rows.mask.shape[1], device=rows.mask.device) < steps)
     places = TokenIndex.of(rows.sample, mask)
+    states = policy.scorer.states(rows.sample, mask)
     with policy.precision.on(mask.device):
-        logits = policy.scorer.model(input_ids=rows.sample.tokens, use_cache=False).logits
+        logits = policy.scorer.head(states)
     return Seen(
         engine=rows.behaviour_logp.float(),
         mask=mask,
-        logits=widened(logits[places.row, places.column - 1]),
+        logits=widened(logits),
         token=places.token,
         temperature=float(rows.sample.temperature[0]),
         others=_under_others(policy, rows, mask),
@@ -68,9 +69,9 @@ def _under_old_head(
     older = dict(read(folder, adapter=policy.lora is not None)).get(name)
     if older is None or not policy.scorer.splits:
         return {}
+    states = policy.scorer.states(rows.sample, mask)
     with policy.precision.on(mask.device):
-        states = model.get_decoder()(input_ids=rows.sample.tokens, use_cache=False)[0]
-        logits = linear(states[places.row, places.column - 1], older.to(states), head.bias)
+        logits = linear(states, older.to(states), head.bias)
     logp = (widened(logits) / rows.sample.temperature[places.row, None]).log_softmax(-1)
     said = torch.zeros_like(mask, dtype=logp.dtype)
     said[mask] = chosen(logp, places.token)

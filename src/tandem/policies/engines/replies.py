@@ -7,19 +7,25 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import UnionType
 from typing import ClassVar, NamedTuple
 
 import torch
 
+from tandem.data.pictures import as_png
 from tandem.policies.engines.protocol import number_of
 from tandem.policies.language.records import Answers, Sampling
+from tandem.types import Picture
 
 POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding
+NO_CHANCE = -100.0  # the least that may be added to a logit
+SHOWN = 64  # pictures that are kept as they are sent: those of a group are the same
 NEVER = -9999.0  # what vLLM writes for minus infinity, which JSON has no word for
 
 
@@ -56,6 +62,10 @@ class Question(ABC):
     ends: Sequence[int]  # end tokens
     vocabulary: int  # token ids are below it
     version: str = "none"  # of the weights: what others computed of the same prompt is not used
+    # Of a prompt with pictures: those, and its ids with one token for each, as the server is asked.
+    images: Sequence[Picture] = ()
+    marked: Sequence[int] = ()
+    banned: Sequence[int] = ()  # tokens that are never sampled
 
     path: ClassVar[str]  # of the endpoint
 
@@ -84,6 +94,7 @@ class Question(ABC):
             "ignore_eos": False,
             "skip_special_tokens": False,  # a stop string may name one
             "logprobs": 0,  # of the token that was taken, and of no other
+            **({"logit_bias": {str(i): NO_CHANCE for i in self.banned}} if self.banned else {}),
         }
 
     def _choice(self, reply: object) -> object:
@@ -97,7 +108,15 @@ class Question(ABC):
         return choices[0]
 
     def _check_prompt(self, whole: object) -> None:
-        if part(whole, "prompt_token_ids", list) != self.prompt:
+        """Of a prompt with pictures the server put in their tokens: as many as we count."""
+        read = part(whole, "prompt_token_ids", list)
+        if read != self.prompt and self.images:
+            raise ValueError(
+                f"the server reads {len(read)} tokens where the trainer reads {len(self.prompt)}, "
+                "or others: its processor makes other tokens of a picture; serve the folder of "
+                "model.path, with the transformers of the trainer"
+            )
+        if read != self.prompt:
             raise ValueError("the answer is one to another prompt")
 
     def _tokens(self, tokens: list[object]) -> list[int]:
@@ -127,6 +146,17 @@ class Question(ABC):
         return False
 
 
+@lru_cache(maxsize=SHOWN)
+def shown_part(picture: Picture) -> dict[str, str]:
+    """A picture as a server takes it, under the name of its content: a second one is not read."""
+    code = base64.b64encode(as_png(picture.load())).decode()
+    return {
+        "type": "image_url",
+        "url": f"data:image/png;base64,{code}",
+        "uuid": picture.name,
+    }
+
+
 class Generation(Question):
     """By vLLM's token endpoint, 0.32 or later with --enable-scale-out."""
 
@@ -136,9 +166,11 @@ class Generation(Question):
     def payload(self) -> dict[str, object]:
         # Texts are made of the tokens only where a stop string is looked for in them.
         numbers = self._numbers() | {"detokenize": bool(self.sampling.stop)}
+        shown = [shown_part(picture) for picture in self.images]
         return {
             "model": self.model,
-            "token_ids": self.prompt,
+            "token_ids": [*self.marked] if shown else self.prompt,
+            **({"content_parts": shown} if shown else {}),
             "sampling_params": numbers,
             "cache_salt": self.version,
             "return_token_ids": True,

@@ -43,6 +43,7 @@ class SglangServer(VllmServer):
 
     client: ClassVar[type[VllmClient]] = SglangClient
     program = "sglang"
+    sees: ClassVar[bool] = False
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
         raise ValueError(

@@ -22,11 +22,28 @@ from tandem.policies.engines.replies import Completion, Generation, Question, Ro
 from tandem.policies.engines.transfer import Broadcast
 from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, as_body, ignored, unavailable
 from tandem.policies.engines.weight_store import WeightStore
+from tandem.policies.language.inputs import PromptIds
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
 
 AGAIN = 3  # attempts at a row whose reply is none
 SEEDS = 2**63 - 1
+
+
+def refuse_pictures(prompts: Sequence[list[int]]) -> None:
+    """Raise ValueError for pictures, which the endpoint of texts is not given."""
+    if any(isinstance(prompt, PromptIds) and prompt.images for prompt in prompts):
+        raise ValueError(
+            "rollout.engine: prompts show pictures, and the server has no token endpoint; start it "
+            "with --enable-scale-out (vLLM 0.32 or later)"
+        )
+
+
+def shown_in(prompt: list[int]) -> dict[str, Sequence]:
+    """What a question has beside the ids of a prompt that may show pictures."""
+    if not isinstance(prompt, PromptIds):
+        return {}
+    return {"images": prompt.images, "marked": prompt.marked, "banned": prompt.banned}
 
 
 class VllmClient(RolloutEngine):
@@ -87,6 +104,7 @@ class VllmClient(RolloutEngine):
         """
         kind, model = self._kind(), self._model(version)
         if kind is Completion:
+            refuse_pictures(prompts)
             self._check_version()
         questions = [
             kind(
@@ -97,6 +115,7 @@ class VllmClient(RolloutEngine):
                 ends=endings.tokens,
                 vocabulary=self.vocabulary,
                 version=version,
+                **shown_in(prompt),
             )
             for prompt, row in zip(prompts, keys.tolist(), strict=True)
             for key in row

@@ -48,6 +48,7 @@ class VllmServer(ServerOption):
     """Servers of vLLM 0.31 or later, started beside the run; docs/engines.md says how."""
 
     program = "vllm"
+    sees: ClassVar[bool] = True
     client: ClassVar[type[VllmClient]] = VllmClient
 
     url: str | Sequence[str]  # http://127.0.0.1:8000; [http://...,...]; auto: of `tandem engines`

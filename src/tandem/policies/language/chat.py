@@ -61,10 +61,6 @@ class Chat:
         """All that turns prompts into tokens, in Hugging Face format."""
         self.tokenizer.save_pretrained(folder)
 
-    def sent(self, prompt: Prompt) -> str:
-        """The text whose token ids are sent."""
-        return self.text(prompt)
-
     def question(self, prompt: Prompt) -> list[dict[str, str]]:
         """The messages before a final turn of the assistant, the system prompt first."""
         messages = [dict(message) for message in prompt.messages]
@@ -77,7 +73,10 @@ class Chat:
 
     def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Token ids of each prompt; the tokenizer adds its own where no template wrote them."""
-        texts = [self.sent(prompt) for prompt in prompts]
+        return self.encode_texts(prompts, [self.text(prompt) for prompt in prompts])
+
+    def encode_texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of what is sent for each prompt."""
         plain = [p.messages is None or self.template is None for p in prompts]
         ids: list[list[int]] = [[] for _ in prompts]
         for special in (False, True):

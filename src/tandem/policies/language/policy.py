@@ -140,7 +140,8 @@ class LanguagePolicy(EngineMixin):
         self.lagged.staleness = self.sampling.staleness
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
         model, tokenizer = self.read_weights()
-        self.chat, self.inputs = self.chat_of(tokenizer), self.inputs_of(model)
+        self.chat = self.chat_of(tokenizer)
+        self.inputs = self.inputs_of(model)
         self.ends = self.chat.ends(end_tokens(model))
         self.positions = positions(model)
         if (world := request.environment) is not None:

@@ -23,6 +23,7 @@ class VisionChat(Chat):
         super().__init__(processor.tokenizer, talk)
         self.processor, self.processed = processor, processed
         self.mark = processor.image_token  # of a picture, in what a template makes of messages
+        self.banned: Sequence[int] = ()  # tokens that are never sampled
 
     @property
     def template(self) -> str | None:
@@ -37,10 +38,15 @@ class VisionChat(Chat):
 
     def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Token ids, in which every picture has its image tokens."""
-        encoded = super().encode(prompts)
-        return [PromptIds(ids, p.images) for ids, p in zip(encoded, prompts, strict=True)]
+        encoded = self.encode_texts(prompts, [self.sent(prompt) for prompt in prompts])
+        marked = self.encode_texts(prompts, [self.text(prompt) for prompt in prompts])
+        return [
+            PromptIds(ids, prompt.images, marked=own, banned=self.banned)
+            for ids, own, prompt in zip(encoded, marked, prompts, strict=True)
+        ]
 
     def sent(self, prompt: Prompt) -> str:
+        """The text with what stands for each picture. Raises ValueError for other marks."""
         pieces = self.text(prompt).split(self.mark)
         if len(pieces) != len(prompt.images) + 1:
             raise ValueError(

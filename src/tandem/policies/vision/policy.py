@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 
-from tandem.hub import align, hide_bars, locate, read_processor
+from tandem import distributed
+from tandem.hub import OF_FILMS, align, films_of, hide_bars, locate, read_processor
 from tandem.policies.language.critic import Kind
 from tandem.policies.language.policy import PROVIDES, LanguagePolicy
 from tandem.policies.language.pretrained import (
@@ -78,6 +80,7 @@ class VisionLanguagePolicy(LanguagePolicy):
             token_budget=token_budget,
         )
         self.target_components = tuple(target_components)
+        self.films: str | None = None  # the settings of its processor for films, as they came
         self.check()
 
     def check(self) -> None:
@@ -112,7 +115,8 @@ class VisionLanguagePolicy(LanguagePolicy):
         hide_bars()
         if self.path is not None:
             model, _ = read_from(self.path, self.numerics, image_text)
-            processor = read_processor(locate(self.path, key="model.path"), model.config)
+            place = locate(self.path, key="model.path")
+            processor, self.films = read_processor(place, model.config), films_of(place)
         elif self.build is not None:
             model, processor = built(self.build, self.numerics)
         else:
@@ -122,6 +126,12 @@ class VisionLanguagePolicy(LanguagePolicy):
         train_only(ready(model, self.numerics), self.target_components)
         self.processor, self.processed = processor, Processed(processor)
         return Pretrained(model, processor.tokenizer)
+
+    def save(self, folder: str | Path) -> None:
+        """As any language model, with the settings for films that it came with."""
+        super().save(folder)
+        if self.films is not None and distributed.is_first():
+            (Path(folder) / OF_FILMS).write_text(self.films, encoding="utf-8")
 
     read_config = staticmethod(read_config)
 
@@ -133,7 +143,9 @@ class VisionLanguagePolicy(LanguagePolicy):
         return VisionChat(self.processor, self.talk, self.processed)
 
     def inputs_of(self, model: nn.Module) -> PictureInputs:
-        return PictureInputs(model, self.processed, frozen=self.frozen_tower)
+        found = PictureInputs(model, self.processed, frozen=self.frozen_tower)
+        self.chat.banned = found.banned
+        return found
 
     def adapt(self, model: nn.Module, lora: Lora) -> nn.Module:
         """Adapters in the language layers alone: servers serve no others."""
