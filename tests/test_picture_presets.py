@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 import tandem
 from tandem.config import build, check, compose
+from tandem.record import pictures
 
 SMALL = (
     "iterations=2", "prompts_per_step=2", "group_size=4", "rollout.steps=4", "data.max_size=6",
@@ -24,6 +25,7 @@ PAIRS = [
     pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow)
     for pair in product(FAMILIES, ("flow_grpo", "nft"))
 ]
+OF_EDITS = ("data=jsonl", "data.held_out=0.25")
 SIZE = {"height": 32, "width": 32}
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
@@ -40,18 +42,26 @@ def world(tmp_path_factory):
     (world / "prompts" / "train.txt").write_text("\n".join(lines))
     rows = [{"prompt": "a star", "id": 7}, {"prompt": "a moon"}]
     (world / "prompts" / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pictures.save(torch.randint(0, 256, (40, 48, 3), dtype=torch.uint8), world / "shown.png")
     return world
+
+
+def edits(world, count):
+    """Prompts that show so many pictures."""
+    rows = [{"prompt": f"make it {x}", "images": ["shown.png"] * count} for x in "abcdefgh"]
+    (world / "edits.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
 def trained(world, model, algorithm, folder, *own):
     """Two iterations of the preset, with its recipe where there is one, and its record."""
     if not (world / model).exists():
         FAMILIES[model].write(world / model)
+    edits(world, FAMILIES[model].shows)
     tandem.train(
         f"model={model}",
         f"algorithm={algorithm}",
-        "data=folder",
-        f"data.path={world / 'prompts'}",
+        *(OF_EDITS if FAMILIES[model].shows else ("data=folder",)),
+        f"data.path={world / ('edits.jsonl' if FAMILIES[model].shows else 'prompts')}",
         f"model.path={world / model}",
         f"model.adapter.max_sequence_length={FAMILIES[model].tokens}",
         *FAMILIES[model].words,
@@ -69,12 +79,14 @@ def painted(model, folder, lora=None):
     from diffusers import DiffusionPipeline
 
     family = FAMILIES[model]
-    pipeline = DiffusionPipeline.from_pretrained(folder)
+    pipeline = DiffusionPipeline.from_pretrained(folder, **family.parts(folder))
     pipeline.set_progress_bar_config(disable=True)
     if lora is not None:
         pipeline.load_lora_weights(lora)
     starts = torch.randn(1, *family.latent, generator=torch.Generator().manual_seed(0))
-    return family.painted(pipeline, ["a red a"], starts, scale=1.0, steps=3, size=SIZE)[0]
+    shown = [[torch.full((32, 32, 3), 99, dtype=torch.uint8)] * family.shows]
+    own = {"scale": 1.0, "steps": 3, "size": SIZE, "images": shown}
+    return family.painted(pipeline, ["a red a"], starts, **own)[0]
 
 
 @pytest.mark.parametrize(("model", "algorithm"), PAIRS)

@@ -28,6 +28,7 @@ BY_CLIP = "pickscore clip_score"
 JUDGES = "judge judge_pairs judge_groups"
 PIPELINES = (
     "sd3_5_medium sd3_5_large flux1_dev qwen_image qwen_image_2512 sana_1_6b "
+    "flux1_kontext qwen_image_edit "
     "z_image z_image_turbo flux2_dev flux2_klein "
     "wan2_1_1_3b wan2_1_14b wan2_2_5b qwen3_writes_sd3_5"
 )

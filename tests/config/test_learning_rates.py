@@ -31,6 +31,8 @@ MIDDLES = {  # preset -> its rate as it comes, and with full weights
     "sd3_5_large": (3e-4, 1e-5),
     "flux1_dev": (3e-4, 1e-5),
     "qwen_image": (3e-4, 1e-5),
+    "flux1_kontext": (3e-4, 1e-5),
+    "qwen_image_edit": (3e-4, 1e-5),
     "qwen_image_2512": (3e-4, 1e-5),
     "sana_1_6b": (3e-4, 1e-5),
     "z_image": (3e-4, 1e-5),

@@ -11,6 +11,7 @@ from policies.flow.tiny_families import FAMILIES
 
 import tandem
 from tandem.config import build, check, compose
+from tandem.data.images import show
 from tandem.launch.memory_estimate import footprint, work_of
 from tandem.types import Prompt
 
@@ -57,7 +58,8 @@ def test_an_update_holds_what_was_estimated(model, folders):
     cfg = compose([*words_of(model, folders), "max_tokens_per_microbatch=1000000"])
     policy, request, parts = estimated(cfg)
     # The longest text: some families read no more of a text than there is.
-    asked = [Prompt(id=0, source="t", text="a cat " * 40)] * ROWS
+    images = (show(torch.zeros(32, 32, 3, dtype=torch.uint8)),) * policy.adapter.images
+    asked = [Prompt(id=0, source="t", text="a cat " * 40, images=images)] * ROWS
     scale = request.sampling.guidance_scale
     library = policy.library
     library.prepare(library.inputs(asked[:1], guided=scale > 1), torch.device("cpu"))

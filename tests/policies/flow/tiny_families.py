@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import torch
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as edit_plus
+from PIL import Image
 from policies.flow import (
     tiny_flux,
     tiny_flux2,
@@ -14,11 +17,12 @@ from policies.flow import (
     tiny_z_image,
 )
 
-from tandem.policies.flow.families.flux import Flux
+from tandem.policies.flow.families.flux import Flux, FluxKontext
 from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.pipelines import Pipeline
 from tandem.policies.flow.families.qwen_image import QwenImage
+from tandem.policies.flow.families.qwen_image_edit import QwenImageEdit
 from tandem.policies.flow.families.sana import Sana
 from tandem.policies.flow.families.sd3 import SD3
 from tandem.policies.flow.families.wan import Wan
@@ -41,6 +45,8 @@ class TinyFamily:
     packs: bool = False
     negative: bool = True  # whether it takes a negative prompt; else it is empty
     latent: tuple[int, ...] = (16, SIDE // 8, SIDE // 8)
+    shows: int = 0  # pictures of a prompt
+    high: int = SIDE
     wide: int = SIDE + 16  # pixels of a picture that is no square
     words: tuple[str, ...] = ()  # of the command line, beside the preset
 
@@ -50,11 +56,17 @@ class TinyFamily:
         self.pipeline().save_pretrained(folder)
         return folder
 
+    def parts(self, folder):
+        """What this machine cannot read as the index says: torchvision is not there."""
+        adapter = self.make()
+        adapter.folder = folder
+        return adapter.own_readers()
+
     def make(self, **options):
         options = {"resolution": SIDE, "max_sequence_length": self.tokens} | options
         return self.adapter(**self.options, **options)
 
-    def painted(self, pipeline, texts, starts, *, scale, steps, size):
+    def painted(self, pipeline, texts, starts, *, scale, steps, size, images=()):
         """The latents of its own pipeline after the last step, and what it shows, from 0 to 1."""
         own = dict(self.call)
         if self.scale is not None:
@@ -62,10 +74,13 @@ class TinyFamily:
         if scale > 1 and self.negative:
             own["negative_prompt"] = "ugly"
         own |= {"num_inference_steps": steps, "output_type": "pt", **size}
-        rows = [
-            self._one(pipeline, prompt=text, start=start, **own)
-            for text, start in zip(texts, starts, strict=True)
-        ]
+        given = zip(texts, starts, map(as_given, images or [()] * len(texts)), strict=True)
+        # Qwen-Image-Edit makes a megapixel of any picture.
+        with patch.object(edit_plus, "VAE_IMAGE_SIZE", size["height"] * size["width"]):
+            rows = [
+                self._one(pipeline, prompt=text, start=start, **own, **seen)
+                for text, start, seen in given
+            ]
         return tuple(map(torch.cat, zip(*rows, strict=True)))
 
     def _one(self, pipeline, *, start, **own):
@@ -85,6 +100,12 @@ class TinyFamily:
         return latents, shown
 
 
+def as_given(pictures):
+    """Pictures, uint8 [H, W, 3], as a pipeline takes them."""
+    shown = [Image.fromarray(picture.numpy()) for picture in pictures]
+    return {"image": shown[0] if len(shown) == 1 else shown} if shown else {}
+
+
 PICTURES = {
     "sd3_5_medium": TinyFamily(
         pipeline=lambda: tiny_sd3.pipeline(channels=16, blocks=(8,) * 4),
@@ -98,6 +119,31 @@ PICTURES = {
         packs=True,
         options={"embedded_guidance": 2.0},
         call={"guidance_scale": 2.0, "max_sequence_length": 16},
+    ),
+    "flux1_kontext": TinyFamily(
+        pipeline=tiny_flux.kontext,
+        adapter=FluxKontext,
+        scale="true_cfg_scale",
+        packs=True,
+        shows=1,
+        options={"embedded_guidance": 2.0},
+        call={
+            "guidance_scale": 2.0,
+            "max_sequence_length": 16,
+            "max_area": SIDE * (SIDE + 16),
+            "_auto_resize": False,
+        },
+    ),
+    "qwen_image_edit": TinyFamily(
+        pipeline=tiny_qwen_image.edit,
+        adapter=QwenImageEdit,
+        tokens=360,
+        scale="true_cfg_scale",
+        packs=True,
+        shows=2,
+        wide=2 * SIDE,
+        options={"images": 2},
+        words=("model.adapter.images=2",),
     ),
     "qwen_image": TinyFamily(
         pipeline=tiny_qwen_image.pipeline,
@@ -160,4 +206,18 @@ FILMS = {
         call={"num_frames": 5, "max_sequence_length": 16},
     ),
 }
-FAMILIES = PICTURES | FILMS
+FAMILIES = PICTURES | FILMS  # each a preset
+VARIANTS = {
+    "flux2_klein_edit": TinyFamily(
+        pipeline=tiny_flux2.klein,
+        adapter=Flux2Klein,
+        tokens=48,
+        negative=False,
+        shows=2,
+        high=64,  # the least that it takes
+        wide=80,
+        options={"embedded_guidance": None, "images": 2},
+        latent=(16, SIDE // 16, SIDE // 16),
+        call={"max_sequence_length": 48},
+    ),
+}

@@ -12,15 +12,23 @@ def write_flux(folder, seed=0, **options):
 
 
 def pipeline(*, guidance_embeds=True):
-    from diffusers import (
-        FlowMatchEulerDiscreteScheduler,
-        FluxPipeline,
-        FluxTransformer2DModel,
-    )
+    from diffusers import FluxPipeline
+
+    return FluxPipeline(**parts(guidance_embeds=guidance_embeds))
+
+
+def kontext():
+    from diffusers import FluxKontextPipeline
+
+    return FluxKontextPipeline(**parts(guidance_embeds=True))
+
+
+def parts(*, guidance_embeds):
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxTransformer2DModel
     from transformers import CLIPTextModel
 
-    return FluxPipeline(
-        transformer=FluxTransformer2DModel(
+    return {
+        "transformer": FluxTransformer2DModel(
             in_channels=64,
             num_layers=1,
             num_single_layers=1,
@@ -31,7 +39,7 @@ def pipeline(*, guidance_embeds=True):
             guidance_embeds=guidance_embeds,
             axes_dims_rope=(4, 6, 6),
         ),
-        scheduler=FlowMatchEulerDiscreteScheduler(
+        "scheduler": FlowMatchEulerDiscreteScheduler(
             shift=3.0,
             use_dynamic_shifting=True,
             base_shift=0.5,
@@ -39,9 +47,9 @@ def pipeline(*, guidance_embeds=True):
             base_image_seq_len=256,
             max_image_seq_len=4096,
         ),
-        vae=vae(16, (8,) * 4, shift=0.1159, scale=0.3611),
-        text_encoder=clip(CLIPTextModel),
-        tokenizer=clip_tokenizer(),
-        text_encoder_2=t5(),
-        tokenizer_2=t5_tokenizer(),
-    )
+        "vae": vae(16, (8,) * 4, shift=0.1159, scale=0.3611),
+        "text_encoder": clip(CLIPTextModel),
+        "tokenizer": clip_tokenizer(),
+        "text_encoder_2": t5(),
+        "tokenizer_2": t5_tokenizer(),
+    }

@@ -4,6 +4,8 @@ import json
 
 import torch
 
+from tandem.hub import without_films
+
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|image_pad|>", "<|video_pad|>"]
 SPECIAL += ["<|vision_start|>", "<|vision_end|>"]
 
@@ -16,6 +18,28 @@ def write_qwen_image(folder, seed=0):
 
 
 def pipeline():
+    from diffusers import QwenImagePipeline
+
+    return QwenImagePipeline(**parts())
+
+
+def edit():
+    """Qwen-Image-Edit, whose processor is here without its part for films."""
+    from diffusers import QwenImageEditPlusPipeline
+    from transformers import Qwen2VLProcessor
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    own, kind = parts(), without_films(Qwen2VLProcessor)
+    kind.__module__ = Qwen2VLProcessor.__module__  # the index of a folder names it
+    processor = kind(
+        Qwen2VLImageProcessorPil(size={"shortest_edge": 28**2, "longest_edge": 56**2}),
+        own["tokenizer"],
+        chat_template="",
+    )
+    return QwenImageEditPlusPipeline(processor=processor, **own)
+
+
+def parts():
     from diffusers import (
         AutoencoderKLQwenImage,
         FlowMatchEulerDiscreteScheduler,
@@ -24,8 +48,8 @@ def pipeline():
     )
 
     tokenizer = qwen_tokenizer(QwenImagePipeline)
-    return QwenImagePipeline(
-        transformer=QwenImageTransformer2DModel(
+    return {
+        "transformer": QwenImageTransformer2DModel(
             in_channels=64,
             out_channels=16,
             num_layers=2,
@@ -34,7 +58,7 @@ def pipeline():
             joint_attention_dim=32,
             axes_dims_rope=(4, 6, 6),
         ),
-        scheduler=FlowMatchEulerDiscreteScheduler(
+        "scheduler": FlowMatchEulerDiscreteScheduler(
             shift=1.0,
             use_dynamic_shifting=True,
             base_shift=0.5,
@@ -43,12 +67,12 @@ def pipeline():
             max_image_seq_len=8192,
             shift_terminal=0.02,
         ),
-        vae=AutoencoderKLQwenImage(
+        "vae": AutoencoderKLQwenImage(
             base_dim=8, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, attn_scales=[]
         ),
-        text_encoder=qwen2_5_vl(tokenizer),
-        tokenizer=tokenizer,
-    )
+        "text_encoder": qwen2_5_vl(tokenizer),
+        "tokenizer": tokenizer,
+    }
 
 
 def qwen2_5_vl(tokenizer):

@@ -27,6 +27,8 @@ class Adapter(Protocol):
     lora_targets: Sequence[str]  # the layers that get adapters if nobody names others
     only_resolution: int | None  # pixels along a side of all it paints; None: it paints others too
 
+    images: int  # pictures that every prompt shows
+
     @property
     def latent_shape(self) -> tuple[int, ...]:
         """Of one latent picture; known after `load`, as all that follows."""

@@ -53,6 +53,9 @@ def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | No
     """Why nothing can be painted; a guided prompt needs one to get away from."""
     if prompt.text is None:
         return "is a chat, but a picture is asked for by text"
+    shows, looks = len(prompt.images), library.adapter.images
+    if shows != looks:
+        return f"shows {shows} pictures, and the model looks at {looks}; a row names its `images`"
     texts = [prompt.text]
     if guided_by is not None:
         negative = library.negative_of(prompt)

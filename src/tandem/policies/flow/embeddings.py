@@ -15,7 +15,7 @@ import torch
 
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.records import Condition, PromptInput
-from tandem.types import Prompt
+from tandem.types import IMAGE, Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,9 @@ class PromptEmbeddingCache:
     def negative_of(self, prompt: Prompt) -> PromptInput | None:
         """What guidance leads away from; None: nobody said what."""
         text = prompt.fields.get("negative_prompt", self.negative)
-        return None if text is None else PromptInput(text=text, negative=True)
+        if text is None:
+            return None
+        return PromptInput(text=text, images=prompt.images, negative=True)
 
     def stacked(self, inputs: Sequence[PromptInput], device: torch.device) -> Condition:
         """The embeddings of inputs as one condition on a device."""
@@ -115,7 +117,8 @@ class PromptEmbeddingCache:
 
 def input_of(prompt: Prompt) -> PromptInput:
     """What encoders read of a prompt. Raises ValueError for a chat."""
-    return PromptInput(text=text_of(prompt))
+    text = text_of(prompt).replace(IMAGE, "")  # families have places of their own for pictures
+    return PromptInput(text=text, images=prompt.images)
 
 
 def text_of(prompt: Prompt) -> str:

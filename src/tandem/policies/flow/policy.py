@@ -178,6 +178,11 @@ class FlowPolicy(PictureEngineMixin):
         return own.schedule(own.steps, self.adapter.tokens[0])
 
     @property
+    def sees(self) -> bool:
+        """Whether it edits the pictures of its prompts."""
+        return self.adapter.images > 0
+
+    @property
     def device(self) -> torch.device:
         return self.sampler.device
 

@@ -19,7 +19,7 @@ from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import Indices, every_step, one_step
 from tandem.policies.engines.protocol import EngineOption, check_kind
 from tandem.policies.flow.solvers import Solver
-from tandem.types import Prompt, Rollout
+from tandem.types import Picture, Prompt, Rollout
 
 LIVE, EMA = "live", "ema"  # snapshots that are always there, and that model.ema keeps
 REFERENCE = "reference"  # and the one that a KL is renewed by
@@ -34,13 +34,15 @@ class PromptInput:
     """What encoders read: of a prompt, or of what guidance leads away from."""
 
     text: str
+    images: tuple[Picture, ...] = ()  # that the prompt shows
     negative: bool = False  # some families read the latter in another way
 
     @property
     def name(self) -> str:
         """A hash of all of it."""
         said = f"negative:{self.text}" if self.negative else self.text
-        return hashlib.sha256(said.encode()).hexdigest()
+        shown = [f"\n{picture.name}" for picture in self.images]
+        return hashlib.sha256("".join([said, *shown]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

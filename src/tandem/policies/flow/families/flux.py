@@ -1,4 +1,4 @@
-"""FLUX.1, from any folder in the layout of `FluxPipeline`."""
+"""FLUX.1 and FLUX.1-Kontext, from any folder in the layout of their pipelines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
+from tandem.policies.flow.families.images import shown
 from tandem.policies.flow.families.patches import packed, places, unpacked
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.records import Condition, PromptInput
@@ -31,21 +32,31 @@ class Flux(EmbeddedGuidance):
         states, pooled, _ = pipeline.encode_prompt(
             prompt=asked.text, device=device, max_sequence_length=self.max_sequence_length
         )
-        return {"states": states[0], "pooled": pooled[0]}
+        return {"states": states[0], "pooled": pooled[0], **self.look_at(asked, device)}
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
         dtype = network.x_embedder.weight.dtype
-        states, (height, width) = condition["states"].to(dtype), x.shape[2:]
+        states, pictures = condition["states"].to(dtype), (x, *shown(condition))
+        where = [
+            places(n, *(side // 2 for side in one.shape[2:])) for n, one in enumerate(pictures)
+        ]
         patches = network(
-            hidden_states=packed(x.to(dtype)),
+            hidden_states=torch.cat([packed(one.to(dtype)) for one in pictures], 1),
             timestep=sigma,
             guidance=self.guidance(sigma),
             encoder_hidden_states=states,
             pooled_projections=condition["pooled"].to(dtype),
             txt_ids=states.new_zeros(states.shape[1], 3),
-            img_ids=places(0, height // 2, width // 2).to(states),
+            img_ids=torch.cat(where).to(states),
             return_dict=False,
         )[0]
-        return unpacked(patches, height, width)
+        return unpacked(patches[:, : len(where[0])], *x.shape[2:])
+
+
+class FluxKontext(Flux):
+    """FLUX.1-Kontext, in the layout of `FluxKontextPipeline`: edits the picture of its prompt."""
+
+    family = Family(pipeline="FluxKontextPipeline", transformer="FluxTransformer2DModel")
+    sees = range(1, 2)

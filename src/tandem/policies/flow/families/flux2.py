@@ -11,6 +11,7 @@ from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
 from tandem.dynamics.schedules import flux2_shift
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
+from tandem.policies.flow.families.images import shown
 from tandem.policies.flow.families.patches import places
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.lora import ATTENTION
@@ -18,6 +19,8 @@ from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from diffusers import Flux2KleinPipeline
+
+APART = 10  # between the places of pictures along the axis of time
 
 
 class Flux2Klein(EmbeddedGuidance):
@@ -29,6 +32,7 @@ class Flux2Klein(EmbeddedGuidance):
         transformer="Flux2Transformer2DModel",
         vae="AutoencoderKLFlux2",
     )
+    sees = range(11)
     readers = ("text_encoder", "tokenizer")
     lora_targets = (*ATTENTION, "attn.to_qkv_mlp_proj")
 
@@ -47,31 +51,32 @@ class Flux2Klein(EmbeddedGuidance):
 
     def blank(self, rows: int) -> Condition:
         shape = rows, self.text_tokens, self.network.config.joint_attention_dim
-        return {"states": torch.empty(shape, device="meta")}
+        return {"states": torch.empty(shape, device="meta"), **self.blank_images(rows)}
 
     def condition(
         self, pipeline: Flux2KleinPipeline, asked: PromptInput, device: torch.device
     ) -> Condition:
         most = self.max_sequence_length
         states, _ = pipeline.encode_prompt(asked.text, device=device, max_sequence_length=most)
-        return {"states": states[0]}
+        return {"states": states[0], **self.look_at(asked, device)}
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
         dtype = network.x_embedder.weight.dtype
-        states = condition["states"].to(dtype)
+        states, pictures = condition["states"].to(dtype), (x, *shown(condition))
         words = torch.arange(states.shape[1], device=x.device)[:, None]
+        where = [places(APART * n, *one.shape[2:]) for n, one in enumerate(pictures)]
         patches = network(
-            hidden_states=x.to(dtype).flatten(2).transpose(1, 2),
+            hidden_states=torch.cat([one.to(dtype).flatten(2) for one in pictures], 2).mT,
             timestep=sigma,
             guidance=self.guidance(sigma),
             encoder_hidden_states=states,
             txt_ids=torch.cat([words.new_zeros(len(words), 3), words], 1),
-            img_ids=nn.functional.pad(places(0, *x.shape[2:]), (0, 1)).to(x.device),
+            img_ids=nn.functional.pad(torch.cat(where), (0, 1)).to(x.device),
             return_dict=False,
         )[0]
-        return patches.transpose(1, 2).reshape(x.shape)
+        return patches[:, : len(where[0])].mT.reshape(x.shape)
 
     def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         seen, eps = self.vae.bn, self.vae.config.batch_norm_eps

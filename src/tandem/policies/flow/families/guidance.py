@@ -20,6 +20,7 @@ class EmbeddedGuidance(Pipeline):
         width: int | None = None,
         max_sequence_length: int = 512,
         encoder_dtype: Literal["float32", "bfloat16"] = "float32",
+        images: int | None = None,
         embedded_guidance: float | None = 3.5,
     ) -> None:
         """`embedded_guidance`: a number that a distilled transformer reads beside the noise level.
@@ -29,6 +30,7 @@ class EmbeddedGuidance(Pipeline):
             width=width,
             max_sequence_length=max_sequence_length,
             encoder_dtype=encoder_dtype,
+            images=images,
         )
         self.embedded_guidance = embedded_guidance
 

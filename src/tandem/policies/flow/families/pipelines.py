@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.embeddings import fingerprint_of
-from tandem.policies.flow.families.autoencoders import Autoencoded
 from tandem.policies.flow.families.folders import (
     CONFIGURATIONS,
     loaded,
@@ -27,12 +26,8 @@ from tandem.policies.flow.families.folders import (
     refuse_pickled_readers,
     without_bars,
 )
-from tandem.policies.flow.families.scheduler import (
-    flags_of,
-    interpolated_shift,
-    pipeline_levels,
-    read_config,
-)
+from tandem.policies.flow.families.images import ImageConditions
+from tandem.policies.flow.families.scheduler import FolderSchedule
 from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -58,13 +53,13 @@ class Geometry:
     most: int | None = None  # tokens along a side; None: as many as there are
 
 
-class Pipeline(Autoencoded, ABC):
+class Pipeline(ImageConditions, FolderSchedule, ABC):
     """Pictures of `resolution` pixels along a side. A family adds what differs from the others."""
 
     lora_targets = ATTENTION
     only_resolution = None
     family: Family
-    even = True  # whether the pipeline hands its scheduler levels at equal distances
+    sees = range(1)  # how many pictures a prompt may show
     readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
     optional: frozenset[str] = frozenset()  # those of them that a folder may lack
 
@@ -75,11 +70,19 @@ class Pipeline(Autoencoded, ABC):
         width: int | None = None,
         max_sequence_length: int = 256,
         encoder_dtype: Literal["float32", "bfloat16"] = "float32",
+        images: int | None = None,
     ) -> None:
         """`max_sequence_length`: tokens of a text, which is cut off where it is longer. `width`:
-        pixels, where `resolution` is the height; None: squares."""
+        pixels, where `resolution` is the height; None: squares. `images`: pictures that every
+        prompt shows; None: as few as the family takes."""
         self.resolution, self.max_sequence_length = resolution, max_sequence_length
         self.encoder_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[encoder_dtype]
+        self.images = self.sees.start if images is None else images
+        if self.images not in self.sees:
+            raise ValueError(
+                f"model.adapter.images={images}: this family looks at {self.sees.start} to "
+                f"{self.sees.stop - 1} pictures of a prompt"
+            )
         self.width = resolution if width is None else width
         self.image_shape = (resolution, self.width, 3)
 
@@ -122,7 +125,8 @@ class Pipeline(Autoencoded, ABC):
                 raise ValueError(f"model.path={self.folder} has no folder {part}")
         self.vae = read(self.folder, "vae", vae, torch.float32).eval()
         own = self.canvas(None)
-        self.latent_shape, self.tokens = own.latent_shape, (own.tokens, self.text_tokens)
+        read = self.text_tokens + self.images * own.tokens
+        self.latent_shape, self.tokens = own.latent_shape, (own.tokens, read)
         return self.fit(self.network)
 
     def fit(self, network: nn.Module) -> nn.Module:
@@ -135,6 +139,7 @@ class Pipeline(Autoencoded, ABC):
         return {
             "states": torch.empty(rows, width, config.joint_attention_dim, device="meta"),
             "pooled": torch.empty(rows, config.pooled_projection_dim, device="meta"),
+            **self.blank_images(rows),
         }
 
     def beside(self) -> dict[str, list[nn.Module]]:
@@ -183,7 +188,9 @@ class Pipeline(Autoencoded, ABC):
 
     def fingerprint(self) -> str:
         own = (self.max_sequence_length, self.encoder_dtype)
-        return fingerprint_of(self.folder, self.readers, *own)
+        if not self.images:
+            return fingerprint_of(self.folder, self.readers, *own)
+        return fingerprint_of(self.folder, (*self.readers, "vae"), *own, *self.image_shape)
 
     def refuse(self, text: str) -> None:
         return None  # what is too long is cut off
@@ -198,7 +205,7 @@ class Pipeline(Autoencoded, ABC):
         """The pipeline with its encoders on that device, and without a VAE."""
         absent = {name: None for name in self.readers if not (self.folder / name).is_dir()}
         # Some ask the transformer how wide the states are of an encoder that was left out.
-        given = {"vae": None, "transformer": self.network, **absent}
+        given = {"vae": None, "transformer": self.network, **absent, **self.own_readers()}
         pipeline = diffusers_class(self.family.pipeline).from_pretrained(
             self.folder, dtype=self.encoder_dtype, use_safetensors=True, **given
         )
@@ -207,28 +214,15 @@ class Pipeline(Autoencoded, ABC):
                 part.to(device)
         return pipeline
 
+    def own_readers(self) -> dict[str, object]:
+        """Parts that are not read as the index says."""
+        return {}
+
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
         return guide(prompted, unprompted, scale=scale)
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         return network.norm_out, network.inner_dim
-
-    def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str] | None:
-        """The noise levels of the folder's own scheduler, [steps + 1], and the flags for them;
-        None: it has none."""
-        config = read_config(self.folder)
-        if config is None:
-            return None
-        mu = self.shift(config, steps=steps, tokens=tokens)
-        levels = pipeline_levels(self.folder, steps, even=self.even, mu=mu)
-        return None if levels is None else (levels, self.schedule_flags(config))
-
-    def shift(self, config: Mapping, *, steps: int, tokens: int) -> float:
-        """The mu of a scheduler with a dynamic shift; `config`: its scheduler_config.json."""
-        return interpolated_shift(config, tokens)
-
-    def schedule_flags(self, config: Mapping) -> str:
-        return flags_of(config, even=self.even)
 
     def save(self, network: nn.Module, folder: Path) -> None:
         """The whole pipeline: the other parts are copied from where they were loaded."""

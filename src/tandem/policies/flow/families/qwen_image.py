@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tandem.dynamics.guidance import guide, rescale
 from tandem.policies.flow.families import texts
+from tandem.policies.flow.families.images import shown
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
 from tandem.policies.flow.records import Condition, PromptInput
@@ -34,7 +35,8 @@ class QwenImage(Pipeline):
         return network
 
     def blank(self, rows: int) -> Condition:
-        return texts.blank(rows, self.text_tokens, self.network.config.joint_attention_dim)
+        width = self.network.config.joint_attention_dim
+        return texts.blank(rows, self.text_tokens, width) | self.blank_images(rows)
 
     def geometry(self) -> Geometry:
         return Geometry(channels=self.network.config.in_channels // 4)
@@ -55,16 +57,18 @@ class QwenImage(Pipeline):
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        dtype, (height, width) = network.img_in.weight.dtype, x.shape[2:]
+        dtype, pictures = network.img_in.weight.dtype, (x, *shown(condition))
+        sizes = [(1, *(side // 2 for side in one.shape[2:])) for one in pictures]
         patches = network(
-            hidden_states=packed(x.to(dtype)),
+            hidden_states=torch.cat([packed(one.to(dtype)) for one in pictures], 1),
             timestep=sigma,
             encoder_hidden_states=condition["states"].to(dtype),
             encoder_hidden_states_mask=condition["mask"],
-            img_shapes=[[(1, height // 2, width // 2)]] * len(x),
+            img_shapes=[sizes] * len(x),
             return_dict=False,
         )[0]
-        return unpacked(patches, height, width)
+        own = sizes[0][1] * sizes[0][2]
+        return unpacked(patches[:, :own], *x.shape[2:])
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
         """Each patch goes as far as for the prompt alone, into another direction.

@@ -61,3 +61,27 @@ def interpolated_shift(config: Mapping, tokens: int) -> float:
     small, large = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
     low, high = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
     return low + (high - low) / (large - small) * (tokens - small)
+
+
+class FolderSchedule:
+    """The noise levels of the pipeline of a folder."""
+
+    folder: Path
+    even = True  # whether the pipeline hands its scheduler levels at equal distances
+
+    def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str] | None:
+        """The noise levels of the folder's own scheduler, [steps + 1], and the flags for them;
+        None: it has none."""
+        config = read_config(self.folder)
+        if config is None:
+            return None
+        mu = self.shift(config, steps=steps, tokens=tokens)
+        levels = pipeline_levels(self.folder, steps, even=self.even, mu=mu)
+        return None if levels is None else (levels, self.schedule_flags(config))
+
+    def shift(self, config: Mapping, *, steps: int, tokens: int) -> float:
+        """The mu of a scheduler with a dynamic shift; `config`: its scheduler_config.json."""
+        return interpolated_shift(config, tokens)
+
+    def schedule_flags(self, config: Mapping) -> str:
+        return flags_of(config, even=self.even)

@@ -26,6 +26,7 @@ class TinyFlow:
 
     lora_targets = ATTENTION
     only_resolution = SIZE
+    images = 0
     latent_shape = (CHANNELS, SIZE, SIZE)
     image_shape = (SIZE, SIZE, CHANNELS)
 
