@@ -47,7 +47,9 @@ MIDDLES = {  # preset -> its rate as it comes, and with full weights
     "tiny_lm": (3e-4, 3e-4),
     "tiny_masked": (3e-4, 3e-4),
     "tiny_flow": (1e-3, 1e-3),
+    "tiny_vlm": (3e-4, 3e-4),
     "hf": (1e-6, 1e-6),
+    "vlm": (1e-6, 1e-6),
 }
 
 
@@ -87,7 +89,7 @@ def test_every_preset_says_a_size_and_takes_the_middle_of_its_row():
         flow = pipeline or name == "tiny_flow"
         lora = adapters if pipeline else own.get("model", {}).get("lora")
         rate, size = (flow_rate if flow else language_rate), own.get("parameters")
-        assert (size is None) == (name == "hf")
+        assert (size is None) == (name in ("hf", "vlm"))
         found = [rate("middle", parameters=size, lora=x) for x in (lora is not None, False)]
         assert tuple(found) == MIDDLES[name], name
 
