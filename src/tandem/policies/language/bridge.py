@@ -9,6 +9,7 @@ an assistant's turn, and must say the same behind each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from tandem.policies.language.chat import Chat
 
@@ -31,6 +32,7 @@ STUBS: Mapping[str, Sequence[Message]] = {
 }
 ANSWERED = {"role": "user", "content": "stub of an answer"}
 LEFT_OUT = "[... {} characters left out ...]"
+REMEMBERED = 1024  # answers of a world whose ids are kept
 PER_TOKEN = 16  # characters that are looked at for each token that a message may have
 
 
@@ -44,6 +46,7 @@ class Bridge:
         """
         self.chat, self.ends, self.limit = chat, frozenset(ends), limit
         self.tokenizer = chat.tokenizer
+        self.remembered = lru_cache(REMEMBERED)(self.said_by)  # worlds repeat themselves
         self.has_template = self.tokenizer.chat_template is not None
         self.special = frozenset(self.tokenizer.all_special_ids) | self.ends
         self.end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
@@ -53,8 +56,12 @@ class Bridge:
     def between(self, messages: Sequence[Message], move: Sequence[int]) -> list[int]:
         """The ids behind a move: its end, if it has none yet, and what the world says to it."""
         ended = bool(move) and move[-1] in self.ends
-        short = [{**message, "content": self.shortened(message["content"])} for message in messages]
-        return [*([] if ended else self.end), *self.said(short)]
+        short = tuple((one["role"], self.shortened(one["content"])) for one in messages)
+        return [*([] if ended else self.end), *self.remembered(short)]
+
+    def said_by(self, messages: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+        """The ids of pairs of role and content."""
+        return tuple(self.said([{"role": role, "content": content} for role, content in messages]))
 
     def said(self, messages: Sequence[Message]) -> list[int]:
         """The ids of messages, behind an end token; special tokens in them are plain text."""

@@ -121,8 +121,10 @@ class Wave:
 
     def move(self, on: Sequence[Course]) -> None:
         """One move of each of these rows, and the answer of the world."""
-        for one, written in zip(on, self.write(on), strict=True):
-            one.moved(written, self.bridge.chat.decode([written.tokens])[0])
+        every = self.write(on)
+        texts = self.bridge.chat.decode([written.tokens for written in every])
+        for one, written, text in zip(on, every, texts, strict=True):
+            one.moved(written, text)
         moves = [
             Move(text=one.text, number=one.number, key=self.key_of(one), truncated=one.cut)
             for one in on
@@ -143,8 +145,8 @@ class Wave:
         if said.over:
             course.end = "over"
         else:
-            move = [t for t, n in zip(course.tokens, course.turn, strict=True) if n]
-            course.go_on(self.bridge.between(said.messages, move), self.environment.max_turns)
+            ids = self.bridge.between(said.messages, course.tokens)
+            course.go_on(ids, self.environment.max_turns)
 
     def key_of(self, course: Course) -> int:
         """Of what the world draws in a turn."""
