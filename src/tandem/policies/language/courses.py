@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -109,6 +110,7 @@ class Course:
         }
 
 
+@lru_cache(4096)
 def hashed(state: str | None) -> int:
     """The number of a state's name; 0: it has none."""
     return 0 if state is None else 1 + (rng.key("state", state) >> 64 - BITS)

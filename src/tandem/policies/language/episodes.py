@@ -126,8 +126,8 @@ class Wave:
         for one, written, text in zip(on, every, texts, strict=True):
             one.moved(written, text)
         moves = [
-            Move(text=one.text, number=one.number, key=self.key_of(one), truncated=one.cut)
-            for one in on
+            Move(text=one.text, number=one.number, key=key, truncated=one.cut)
+            for one, key in zip(on, self.keys_of(on), strict=True)
         ]
         again = self.environment.act([one.play for one in on], moves)
         for one in on:
@@ -148,10 +148,13 @@ class Wave:
             ids = self.bridge.between(said.messages, course.tokens)
             course.go_on(ids, self.environment.max_turns)
 
-    def key_of(self, course: Course) -> int:
-        """Of what the world draws in a turn."""
-        sample = 0 if self.environment.shared_noise else course.row % self.samples
-        return rng.key(course.play.key, "turn", sample, course.number)
+    def keys_of(self, courses: Sequence[Course]) -> list[int]:
+        """Of what the world draws in the turn of each."""
+        begun = torch.tensor([one.play.key for one in courses])
+        rows = torch.tensor([one.row for one in courses])
+        samples = torch.zeros_like(rows) if self.environment.shared_noise else rows % self.samples
+        turns = torch.tensor([one.number for one in courses])
+        return rng.key(begun, "turn", samples, turns).tolist()
 
     def write(self, on: Sequence[Course]) -> list[Written]:
         """The moves of these rows. One whose room is short is asked with those of equal room."""
