@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from tandem.advantages.temporal import return_to_go, scored_steps, step_rewards
+from tandem.advantages.temporal import gae, return_to_go, scored_steps, step_rewards
 from tandem.metrics import reduce_metrics
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.episode import episode
@@ -89,3 +89,17 @@ def test_a_score_of_the_data_is_spread_over_nothing():
     rows = rollout()
     scores = Scores(total=torch.ones(2), parts={}, scored=torch.ones(2, dtype=torch.bool))
     assert spread_over_moves(scores, rows, Rewards({"e": Reward(episode)})) is scores
+
+
+def test_the_advantages_of_a_critic_pass_what_the_world_says():
+    """GAE of a row with a hole is that of the row without it, and 0 in the hole."""
+    rows = rollout()
+    scores, _ = scored(rows)
+    values = torch.tensor([[0.1, 0.2, 9.0, 0.3, 0.4], [0.5, 0.6, 9.0, 9.0, 9.0]])
+    rewards = step_rewards(scores, rows)
+    got, _ = gae(rewards, values, rows.mask, gamma=0.9, lam=0.8)
+    kept = torch.tensor([0, 1, 3, 4])
+    whole = torch.ones(1, 4, dtype=torch.bool)
+    want, _ = gae(rewards[:1, kept], values[:1, kept], whole, gamma=0.9, lam=0.8)
+    assert_close(got[:1, kept], want)
+    assert got[0, 2] == 0

@@ -1,0 +1,59 @@
+"""Whole runs with an environment."""
+
+import json
+
+import pytest
+import torch
+from ladder import FEW
+from safetensors.torch import load_file
+
+import tandem
+from tandem.stop import Stop
+
+QUICK = (
+    "warm_start=null", "iterations=2", "prompts_per_step=4", "group_size=4", "num_minibatches=2",
+    "evaluation.prompts=4", "evaluation.pass_at=[]", "evaluation.every=2", "guards.no_signal=9",
+    "optimizer.lr=1e-3",
+)  # fmt: skip
+SCORED = ("reward=target_length", "reward.target_length.function.target=5")
+MAZE = (
+    "data=maze", "data.mazes=20", "data.held_out=2", "data.demonstrations=16", "~recipe",
+    "rollout.max_new_tokens=2", "plugins=[coin]", "reward=coin",
+)  # fmt: skip
+
+
+def trained(folder, *words):
+    tandem.train(*QUICK, *words, f"run_dir={folder}")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return lines, load_file(folder / "model" / "model.safetensors")
+
+
+@pytest.mark.slow
+def test_a_world_of_one_move_changes_no_metric_and_no_weight_of_a_run(tmp_path):
+    """Bit for bit, and nothing but its own metrics is added."""
+    want, weights = trained(tmp_path / "alone", *FEW, *SCORED)
+    played = ("plugins=[one_move]", "environment=one_move")
+    got, moved = trained(tmp_path / "played", *FEW, *SCORED, *played)
+    ours = [{k: x for k, x in line.items() if "environment/" not in k} for line in got]
+    assert ours == want
+    assert got[0]["environment/over"] == 1
+    assert all(torch.equal(weight, moved[name]) for name, weight in weights.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "dpo_online", "sft", "dapo", "remax", "rloo"])
+def test_algorithms_of_answers_train_episodes(algorithm, tmp_path):
+    """From random weights, which walk into walls for eight turns."""
+    alone = ("group_size=1",) if algorithm == "sft" else ()
+    words = (*MAZE, f"algorithm={algorithm}", "num_minibatches=1", *alone)
+    lines, _ = trained(tmp_path / "run", *words)
+    own = [line for line in lines if "optim/grad_norm" in line]
+    assert algorithm == "sft" or own[0]["environment/turns_mean"] > 4
+    assert len(own) == 2 and all(line["optim/grad_norm"] > 0 for line in own)
+
+
+@pytest.mark.slow
+def test_a_run_in_whose_world_too_much_is_lost_stops_with_the_reasons(tmp_path):
+    """Lost episodes are missing rewards, and their reasons are counted."""
+    with pytest.raises(Stop, match="environment: begin raised ValueError"):
+        trained(tmp_path / "run", *FEW, "environment=hilo", "reward=episode")
