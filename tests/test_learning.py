@@ -10,7 +10,9 @@ from matrix import OF_EPISODES, OF_PAIRS, ON_FRESH_SAMPLES, ticks
 
 import tandem
 from tandem.config import build
+from tandem.dynamics.kernels import ode
 from tandem.launch.sample import configuration, loaded
+from tandem.policies.flow.records import FlowSampling
 
 ROOT = Path(__file__).parents[1]
 TRAINED = {(model, preset) for model, preset, _ in ticks()}
@@ -19,6 +21,7 @@ BUDGET = {"tiny_lm": 30.0, "tiny_flow": 80.0}  # CPU-seconds of training
 ITERATIONS = {"ppo": 40}  # of 60: a critic and four epochs cost more
 UNTRIED = {"dance_grpo"}  # on texts, though nothing in it is of pictures alone
 TAUGHT = "diffusion_opd"
+OF_FEW_STEPS = {"dmd2", "tdm", "tdm_r1"}  # which learn what many steps paint
 BY_TEACHER = {
     "gkd",
     "minillm",
@@ -68,7 +71,9 @@ def test_sampled_accuracy_rises_by_three_tenths(tmp_path, algorithm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [name for name in sampled("tiny_flow") if name != TAUGHT])
+@pytest.mark.parametrize(
+    "algorithm", [name for name in sampled("tiny_flow") if name not in OF_FEW_STEPS | {TAUGHT}]
+)
 def test_the_reward_of_pictures_rises_by_eight_hundredths(tmp_path, algorithm):
     """Under the ODE, from one warm start, which is kept for all of them."""
     is_tuned = (ROOT / "conf" / "recipe" / "tiny_flow" / f"{algorithm}.yaml").exists()
@@ -95,6 +100,39 @@ def test_most_shapes_come_out_right_from_five_warm_starts_and_are_taught_on(tmp_
     student = (f"algorithm={TAUGHT}", teacher, "seed=1")
     before, after = trained(tmp_path / "student", *student, model="tiny_flow")
     assert after["eval/reward"] >= before["eval/reward"] + 0.08
+
+
+@pytest.mark.slow
+def test_one_step_comes_to_paint_what_ten_do(tmp_path):
+    """By the energy distance of their pictures, of which rewards know nothing."""
+    start, end = tmp_path / "start", tmp_path / "end"
+    trained(start, "algorithm=sft", "schedule=cosine", "schedule.final=0.05", model="tiny_flow")
+    trained(
+        end, "algorithm=dmd2", "warm_start=null", f"continue_from={start}", model="tiny_flow"
+    )  # fmt: skip
+    many, again, one = (painted(start, steps, key) for steps, key in ((10, 1), (10, 2), (1, 2)))
+    before, after = energy_distance(many, one), energy_distance(many, painted(end, 1, 2))
+    assert energy_distance(many, again) < 0.02 < 0.5 < before
+    assert after < 0.3 * before
+
+
+@torch.no_grad()
+def painted(folder: Path, steps: int, key: int) -> torch.Tensor:
+    """Pictures of so many steps of the ODE, 48 of each prompt: [prompts, 48, D]."""
+    cfg = configuration(folder)
+    policy, prompts = loaded(folder, cfg), build(cfg.data).eval
+    schedule = policy.sampling.schedule
+    sampling = FlowSampling(steps=steps, kernel=ode, schedule=schedule)
+    rows = policy.sample(prompts, 48, key=key, slots=range(len(prompts)), sampling=sampling)
+    return rows.sample.x0.view(len(prompts), 48, -1)
+
+
+def energy_distance(one: torch.Tensor, two: torch.Tensor) -> float:
+    """2 E|x - y| - E|x - x'| - E|y - y'|, of each prompt, and the mean over prompts."""
+    count = one.shape[1]
+    pairs = count * (count - 1)
+    within = sum(torch.cdist(x, x).sum((1, 2)) / pairs for x in (one, two))
+    return float((2 * torch.cdist(one, two).mean((1, 2)) - within).mean())
 
 
 @pytest.mark.slow

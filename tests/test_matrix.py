@@ -120,6 +120,33 @@ def test_every_cell_trains_and_goes_on(model, preset, dynamics, world, tmp_path)
     train_and_go_on(model, preset, dynamics, world, tmp_path / "run")
 
 
+# What remembers most: weights of other networks, an average of itself, those of an earlier epoch.
+REMEMBERING = [
+    ("tiny_flow", "tdm_r1", "ode", []),
+    ("tiny_flow", "dmd2", "ode", []),
+    ("tiny_masked", "espo", "masked", ["epochs=2"]),
+    ("tiny_lm", "sdpo", "autoregressive", []),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "preset", "dynamics", "more"), REMEMBERING)
+def test_a_run_that_was_resumed_is_the_run_that_was_not_bit_for_bit(
+    model, preset, dynamics, more, world, tmp_path
+):
+    command = [*command_of(model, preset, dynamics, world), *more, "schedule=constant"]
+    whole = [word for word in command if not word.startswith("iterations=")]
+    tandem.train(*whole, "iterations=3", f"run_dir={tmp_path / 'whole'}")
+    tandem.train(*command, f"run_dir={tmp_path / 'cut'}")
+    tandem.train(f"resume={tmp_path / 'cut'}", "iterations=3")
+    files = [newest(tmp_path / name).glob("*.safetensors") for name in ("whole", "cut")]
+    for one, two in zip(*map(sorted, files), strict=True):
+        assert one.name == two.name
+        left, right = load_file(one), load_file(two)
+        assert left.keys() == right.keys()
+        assert [key for key, x in left.items() if not torch.equal(x, right[key])] == []
+
+
 def train_and_go_on(model: str, preset: str, dynamics: str, world: Path, folder: Path) -> None:
     """Two iterations, and one more of the run that is resumed."""
     sizes = PLAYED if preset in OF_EPISODES else SIZES[model]
@@ -136,6 +163,13 @@ def train_and_go_on(model: str, preset: str, dynamics: str, world: Path, folder:
     after = checkpointed(folder)
     assert sorted(before) == sorted(after)
     assert any(not torch.equal(weight, after[name]) for name, weight in before.items())
+
+
+def command_of(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
+    command = [*chosen(model, preset, dynamics, world), *QUICK, *SIZES[model], *numbers_of(preset)]
+    if model in ("tiny_lm", "tiny_masked"):
+        command += ["data.pairs=20"] if preset in OF_PAIRS else ["data=sort_letters"]
+    return [*command, f"cache_dir={world / 'cache'}"]
 
 
 def numbers_of(preset: str) -> list[str]:
@@ -161,5 +195,8 @@ def losses(rows: list[dict]) -> list[float]:
 
 def checkpointed(folder: Path) -> dict[str, torch.Tensor]:
     """The weights in the newest checkpoint."""
-    newest = max((folder / "checkpoints").glob("step_*"))
-    return load_file(newest / "policy.safetensors")
+    return load_file(newest(folder) / "policy.safetensors")
+
+
+def newest(folder: Path) -> Path:
+    return max((folder / "checkpoints").glob("step_*"))
