@@ -13,7 +13,7 @@ from tandem import distributed
 from tandem.advantages.compose import normalise
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.decoupled import Decoupled
-from tandem.algorithm.matching import Matching
+from tandem.algorithm.matching import Matching, Network
 from tandem.algorithm.objective import KL, POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.algorithm.segments import Segmented
@@ -65,17 +65,6 @@ class Critic:
     def expect(self, scores: Scores, rollout: Rollout) -> Tensor:
         """What the values should be, [B, T]."""
         return RETURNS.ask(self.returns, scores, rollout, mask=rollout.mask)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """What a network learns that begins as a copy of the policy and stays beside it."""
-
-    loss: Loss
-    lr: Annotated[float, at_least(0)]  # the schedule of the optimizer applies to it too
-
-    def term(self, weights: Weigh) -> Term:
-        return Term(loss=self.loss, coef=1.0, weights=weights)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,18 +3,30 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol
 
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import POLICY, Objective, Term, counted, found
+from tandem.algorithm.objective import POLICY, Objective, Term, Weigh, counted, found
+from tandem.contracts import at_least
 from tandem.dynamics.regression import energy
 from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean
 from tandem.types import DecoupledBatch, MatchingBatch, Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What a network learns that begins as a copy of the policy and stays beside it."""
+
+    loss: Callable[..., Tensor]
+    lr: Annotated[float, at_least(0)]  # the schedule of the optimizer applies to it too
+
+    def term(self, weights: Weigh) -> Term:
+        return Term(loss=self.loss, coef=1.0, weights=weights)
 
 
 class MatchedPolicy(Protocol):

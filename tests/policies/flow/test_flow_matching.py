@@ -9,7 +9,7 @@ import pytest
 import torch
 from laws.bench import preset
 from loop import Alone
-from policies.flow.small_flow import Brightness, Stream, sampled, small
+from policies.flow.small_flow import Brightness, Stream, asked, sampled, small
 from torch.testing import assert_close
 
 from tandem.dynamics.kernels import ode
@@ -149,6 +149,26 @@ def test_what_all_expect_is_of_one_query_on_the_pictures_of_the_generator():
     assert (said["sigma"] > trajectory.next_sigma).all()
     assert_close(said["importance"][:, -1], torch.ones(len(said["x0"])).to(said["importance"]))
     assert (said["importance"][:, 0] != 1).any()
+
+
+def test_guidance_of_the_reference_is_what_a_prompt_adds_and_none_of_the_others_is_guided():
+    plain, guided = ({}, {})
+    for scale, said in ((1.0, plain), (3.0, guided)):
+        algorithm = often("tdm_r1")
+        regression = replace(algorithm.timestep_sampling, ref_guidance_scale=scale)
+        algorithm = replace(algorithm, timestep_sampling=regression)
+        policy = policy_of(algorithm, negative_prompt="green")
+        policy.admit(asked())
+        rollout = sampled(policy, 2)
+        with torch.no_grad():
+            said |= policy.matching(rollout, algorithm.needs, rests=False)
+    assert not plain["of_prompt"].any() and guided["of_prompt"].any()
+    added = 2.0 * guided["of_prompt"]
+    assert_close(guided["real_x0"] - plain["real_x0"], added, atol=1e-5, rtol=1e-4)
+    # The surrogate still is the reference, and is guided where it draws the generator.
+    assert_close(guided["surrogate_x0"], guided["real_x0"])
+    for name in ("x0", "fake_x0", "fake_error", "surrogate_error"):
+        assert_close(guided[name], plain[name])
 
 
 def test_the_samples_of_a_prompt_are_asked_by_one_noise():
