@@ -23,7 +23,7 @@ ORDER = {
 }
 HOMES = {
     "lightning": {"training", "launch"},
-    "transformers": {"hub", "policies", "rewards"},
+    "transformers": {"hub", "policies", "rewards", "environments"},
     "peft": {"policies"},
     "diffusers": {"policies"},
     "wandb": {"record"},

@@ -113,3 +113,26 @@ def test_another_template_is_read_from_a_file_and_one_that_is_not_there_is_named
     Bridge(chat, chat.ends(None), limit=8)
     with pytest.raises(ValueError, match=r"model\.chat_template=.*absent is no file"):
         Chat(byte_tokenizer(), ChatOptions(template=str(tmp_path / "absent")))
+
+
+WITH_TOOLS = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    + TEMPLATE.replace("raise_exception('tools are not supported')", "''")
+)
+SCHEMAS = ({"type": "function", "function": {"name": "calculator", "parameters": {}}},)
+
+
+def told_of_tools(template):
+    chat = Chat(byte_tokenizer(template), ChatOptions())
+    chat.tools = SCHEMAS
+    return Bridge(chat, chat.ends(None), limit=64)
+
+
+def test_a_template_shows_tools_and_what_they_answer_or_is_refused():
+    own = told_of_tools(WITH_TOOLS)
+    assert "calculator" in own.chat.render([USER])
+    said = own.tokenizer.decode(own.said([{"role": "tool", "content": "1702"}]))
+    assert "<|im_start|>tool\n1702<|im_end|>" in said
+    for silent in (TEMPLATE, WITH_TOOLS.replace("{% if tools %}", "{% if false %}")):
+        with pytest.raises(ValueError, match="shows no tools, or none of their answers"):
+            told_of_tools(silent)

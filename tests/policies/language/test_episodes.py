@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_language import WORDS, questions
+from small_language import TEMPLATE, WORDS, chat_model, questions, talk
 from torch.testing import assert_close
 
 from tandem import rng
 from tandem.data.hilo import hilo
 from tandem.environments import Said
 from tandem.environments.hilo import HiLo
+from tandem.environments.tools import Tools, calculator
 from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.records import Answers
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.request import Request
 from tandem.types import EPISODE, take
@@ -25,6 +27,10 @@ import itertools
 from worlds import Counting, Faulty, asked, dies_in_the_middle, hangs, raises
 
 NOTHING = frozenset()
+WITH_TOOLS = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    + TEMPLATE.replace("raise_exception('tools are not supported')", "''")
+)
 
 
 def playing(environment, *, weights=None, sampling=None, build=None, **options):
@@ -245,6 +251,55 @@ def test_hilo_is_won_by_bisection_as_often_as_arithmetic_says():
 def test_anything_but_two_digits_ends_the_game(text):
     said = HiLo().begin(hilo(seed=0, demonstrations=1).train[3], 0).act(move_of(text))
     assert (said.over, said.reward, said.counts) == (True, 0.0, {"unparsed": 1})
+
+
+def scripted(policy, *texts):
+    """An engine that writes these moves, turn by turn, for any number of rows."""
+    left = iter(texts)
+
+    def answer(prompts, keys, *, sampling, endings):
+        move = policy.chat.encode_answers([next(left)])[0][: sampling.max_new_tokens]
+        rows = keys.numel()
+        tokens = torch.tensor([move] * rows)
+        truncated = torch.tensor([move[-1] not in endings.tokens] * rows)
+        length = torch.full((rows,), len(move))
+        zeros = torch.zeros(tokens.shape)
+        return Answers(tokens=tokens, logp=zeros, entropy=zeros, length=length, truncated=truncated)
+
+    policy.engine.answer = answer
+
+
+@pytest.mark.parametrize(
+    ("limit", "heard", "ends"),
+    [(99, ["1702"], "over"), (20, ["error: the call is no JSON"], "over")],
+    ids=["whole", "cut in the middle"],
+)
+def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
+    """A call that the limit of tokens cut is the policy's own mistake, and the episode goes on."""
+    policy = playing(
+        asked(Tools({"calculator": calculator})), build=with_tools,
+        sampling=Sampling(max_new_tokens=limit),
+    )  # fmt: skip
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "37*46"}}</tool_call>'
+    scripted(policy, call, "1702")
+    rows = sampled(policy, [talk("37*46?")], group_size=2)
+    told = rows.prompts[0].fields[EPISODE]
+    assert [one["content"] for one in told["turns"] if one["role"] == "tool"] == heard
+    assert (told["end"], rows.outputs) == (ends, ("1702", "1702"))
+    ids = rows.sample.tokens[0, : int(rows.sample.prompt_length[0] + rows.length[0])]
+    text = policy.chat.tokenizer.decode(ids)
+    assert (
+        f"<|im_end|>\n<|im_start|>tool\n{heard[0]}<|im_end|>\n<|im_start|>assistant\n1702" in text
+    )
+    shown = policy.chat.tokenizer.decode(rows.sample.tokens[0, : int(rows.sample.prompt_length[0])])
+    assert "calculator" in shown
+
+
+def with_tools():
+    model, tokenizer = chat_model()
+    model.config.max_position_embeddings = 2048
+    tokenizer.chat_template = WITH_TOOLS
+    return model, tokenizer
 
 
 def move_of(text):

@@ -31,6 +31,7 @@ STUBS: Mapping[str, Sequence[Message]] = {
     ),
 }
 ANSWERED = {"role": "user", "content": "stub of an answer"}
+FROM_TOOL = {"role": "tool", "content": ANSWERED["content"]}
 LEFT_OUT = "[... {} characters left out ...]"
 REMEMBERED = 1024  # answers of a world whose ids are kept
 PER_TOKEN = 16  # characters that are looked at for each token that a message may have
@@ -107,10 +108,28 @@ class Bridge:
         ids = self.written(tail)
         if not ids or ids[0] not in self.ends:
             raise ValueError(self.refusal("a plain", "writes no end token behind it"))
+        if self.chat.tools:
+            self.check_tools()
         for name, turns in STUBS.items():
             if not self.chat.render([ASKED, *turns, ANSWERED]).endswith(tail):
                 raise ValueError(self.refusal(name, "goes on otherwise behind it"))
         return ids[:1]
+
+    def check_tools(self) -> None:
+        """Refuse a template that tells the policy of no tools, or shows no answer of one."""
+        from jinja2 import TemplateError
+
+        told = self.chat.render([ASKED])
+        name = self.chat.tools[0]["function"]["name"]
+        try:
+            answered = name in told and ANSWERED["content"] in self.tail([FROM_TOOL])
+        except TemplateError:
+            answered = False
+        if not answered:
+            raise ValueError(
+                "environment: the chat template shows no tools, or none of their answers; set "
+                "model.chat_template=FILE to one that does"
+            )
 
     def refusal(self, name: str, why: str) -> str:
         return (

@@ -24,6 +24,7 @@ class Chat:
 
     def __init__(self, tokenizer: Any, talk: ChatOptions) -> None:
         self.tokenizer, self.talk = tokenizer, talk
+        self.tools: Sequence[Mapping] = ()  # schemas that the template shows
         if talk.template is not None:
             tokenizer.chat_template = read_template(Path(talk.template))
 
@@ -45,6 +46,8 @@ class Chat:
         """What the template makes of messages, up to where the answer begins."""
         thinking = self.talk.enable_thinking
         options = {} if thinking is None else {"enable_thinking": thinking}
+        if self.tools:
+            options["tools"] = [dict(tool) for tool in self.tools]
         return self.tokenizer.apply_chat_template(
             list(messages),
             chat_template=self.template,

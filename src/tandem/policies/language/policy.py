@@ -145,6 +145,7 @@ class LanguagePolicy(EngineMixin):
         self.ends = self.chat.ends(end_tokens(model))
         self.positions = positions(model)
         if (world := request.environment) is not None:
+            self.chat.tools = world.about.tools
             bridge = Bridge(self.chat, self.ends, limit=world.max_observation_tokens)
             self.episodes = Episodes(world, bridge, self.positions)
         self.network = model

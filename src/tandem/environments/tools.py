@@ -1,0 +1,230 @@
+"""The world of tools: a move that calls functions is answered with what they give, and a move that
+calls none is the answer, which ends the episode."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Any
+
+from tandem.contracts import at_least, register_environment, unwrap_partial
+from tandem.environments.protocol import About, Move, Said
+from tandem.types import Prompt
+
+# As Qwen and Hermes write a call: a name and arguments in JSON.
+CALL = r"<tool_call>\s*(?P<call>.*?)\s*</tool_call>"
+BEGUN = "<tool_call>"  # of a call that was cut before its end
+TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
+LONGEST = 200  # characters of an expression
+DIGITS = 60  # of a number on the way
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+
+
+class Refused(ValueError):
+    """Why a call is no good, in words for the policy."""
+
+
+@register_environment("tools")
+class Tools:
+    """Functions with type hints and Google's docstrings, of which schemas go to the chat template.
+
+    A class among them is made for every episode, and its methods are the tools. `calls` is the
+    pattern of a call: its group `call` holds JSON of a name and arguments. `cost` is taken for each
+    call. What a policy calls wrongly is answered with what was wrong.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, Callable],
+        *,
+        calls: str = CALL,
+        begun: str = BEGUN,
+        cost: Annotated[float, at_least(0)] = 0.0,
+    ) -> None:
+        self.functions, self.cost = dict(functions), cost
+        try:
+            self.calls, self.begun = re.compile(calls, re.DOTALL), begun
+        except re.error as error:
+            raise ValueError(f"environment.world.calls={calls!r} is no pattern: {error}") from error
+        if "call" not in self.calls.groupindex:
+            raise ValueError(f"environment.world.calls={calls!r} has no group (?P<call>...)")
+
+    def describe(self) -> About:
+        return About(tools=self.schemas)
+
+    @cached_property
+    def schemas(self) -> tuple[Mapping, ...]:
+        """Of all tools, in JSON."""
+        from transformers.utils import get_json_schema  # slow to import
+
+        return tuple(get_json_schema(tool) for tool in self.made().values())
+
+    def made(self) -> dict[str, Callable]:
+        """The tools of one episode by their names."""
+        found: dict[str, Callable] = {}
+        for function in self.functions.values():
+            owner, _ = unwrap_partial(function)
+            if inspect.isclass(owner):
+                found |= dict(_methods(function()))
+            else:
+                found[owner.__name__] = owner
+        return found
+
+    def begin(self, prompt: Prompt, key: int) -> ToolUse:
+        tools = self.made()
+        schemas = {tool["function"]["name"]: tool["function"] for tool in self.schemas}
+        return ToolUse(world=self, tools=tools, schemas=schemas)
+
+
+def _methods(made: object) -> Iterator[tuple[str, Callable]]:
+    for name, method in inspect.getmembers(made, inspect.ismethod):
+        if not name.startswith("_"):
+            yield name, method
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolUse:
+    """The tools of one episode."""
+
+    world: Tools
+    tools: Mapping[str, Callable]
+    schemas: Mapping[str, Mapping]
+
+    @property
+    def opening(self) -> Said:
+        return Said()
+
+    def act(self, move: Move) -> Said:
+        written = [found["call"] for found in self.world.calls.finditer(move.text)]
+        rest = self.world.calls.sub("", move.text)
+        if not written and self.world.begun not in rest:
+            return Said(over=True)
+        if self.world.begun in rest:
+            written.append("")  # begun, and cut before its end
+        messages, errors = [], 0
+        for text in written:
+            try:
+                answer = str(self.answer(text))
+            except Refused as refusal:
+                answer, errors = f"error: {refusal}", errors + 1
+            messages.append({"role": "tool", "content": answer})
+        counts = {"calls": float(len(written)), "tool_errors": float(errors)}
+        return Said(messages=messages, reward=-self.world.cost * len(written), counts=counts)
+
+    def answer(self, text: str) -> object:
+        """What a call gives. Raises Refused for a fault of the policy."""
+        name, arguments = read_call(text)
+        if name not in self.tools:
+            raise Refused(f"there is no tool {name!r}; there are {', '.join(self.tools)}")
+        check_arguments(name, arguments, self.schemas[name]["parameters"])
+        try:
+            return self.tools[name](**arguments)
+        except ValueError as error:  # the tool says no
+            raise Refused(str(error)) from error
+
+    def close(self) -> None:
+        pass
+
+
+def read_call(text: str) -> tuple[str, Mapping[str, Any]]:
+    """The name and the arguments of a call in JSON."""
+    try:
+        call = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused("the call is no JSON") from error
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        raise Refused("a call is an object with name and arguments")
+    arguments = call.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise Refused("arguments are an object of names and values")
+    return call["name"], arguments
+
+
+def check_arguments(name: str, arguments: Mapping[str, Any], schema: Mapping) -> None:
+    """Refuse names that the tool does not have, and values of another type."""
+    known = schema.get("properties", {})
+    missing = [one for one in schema.get("required", ()) if one not in arguments]
+    unknown = [one for one in arguments if one not in known]
+    if missing or unknown:
+        wrong = [*(f"{one} is missing" for one in missing), *(f"no {one}" for one in unknown)]
+        raise Refused(f"{name} takes {', '.join(known) or 'nothing'}: {', '.join(wrong)}")
+    for one, value in arguments.items():
+        wanted = TYPES.get(known[one].get("type"), object)
+        is_bool = isinstance(value, bool) and wanted is not bool and wanted is not object
+        if is_bool or not isinstance(value, wanted):
+            raise Refused(f"{one} of {name} is a {known[one]['type']}, not {json.dumps(value)}")
+
+
+def calculator(expression: str) -> str:
+    """Value of an arithmetic expression.
+
+    Args:
+        expression: Numbers with + - * / and brackets.
+    """
+    if len(expression) > LONGEST:
+        raise ValueError(f"an expression has up to {LONGEST} characters")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+        value = evaluate(tree.body)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("this is no arithmetic expression") from error
+    except ZeroDivisionError as error:
+        raise ValueError("division by zero") from error
+    return str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
+
+
+def evaluate(node: ast.expr) -> Fraction:
+    """The value of a tree of numbers and the four operations, and of nothing else."""
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            value = Fraction(str(number))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            value = OPERATORS[type(op)](evaluate(left), evaluate(right))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
+            value = OPERATORS[type(op)](evaluate(operand))
+        case _:
+            raise ValueError("this is no arithmetic expression")
+    if max(abs(value.numerator), value.denominator) > 10**DIGITS:
+        raise ValueError(f"a number has more than {DIGITS} digits")
+    return value
+
+
+class KeyValueStore:
+    """Texts by their keys, as long as an episode lasts."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def put(self, key: str, value: str) -> str:
+        """Remember a text.
+
+        Args:
+            key: Name of the text.
+            value: The text.
+        """
+        self._texts[key] = value
+        return "stored"
+
+    def get(self, key: str) -> str:
+        """Text that was put under a key.
+
+        Args:
+            key: Name of the text.
+        """
+        if key not in self._texts:
+            raise ValueError(f"there is no key {key!r}")
+        return self._texts[key]
