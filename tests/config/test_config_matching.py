@@ -82,6 +82,7 @@ def test_a_contradiction_is_one_line_that_names_the_flag(words, line):
         f"{TDM} algorithm/loss=dmd2 algorithm.every_state=false",
         f"{TDM_R1} algorithm.policy_every=2 epochs=2 num_minibatches=2",
         f"{DMD2} rollout.steps=1 model.lora={{r:4,alpha:8}}",
+        f"{TDM} algorithm/teachers=velocities algorithm.teachers.folders={{others:runs/x}}",
     ],
 )
 def test_what_makes_sense_is_admitted(words):

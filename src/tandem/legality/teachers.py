@@ -43,7 +43,7 @@ def teachers_are_asked(case: Case) -> Iterator[str]:
             f"algorithm.teachers: nothing of algorithm={case.plan.choices['algorithm']} asks them; "
             "set algorithm/advantage=task_and_teacher, or leave algorithm/teachers out"
         )
-    elif not case.is_of_texts and objective != "distillation":
+    elif not case.is_of_texts and objective not in ("distillation", "matching"):
         yield (
             f"algorithm.teachers are not asked under algorithm.objective={objective}; set "
             "distillation"

@@ -59,9 +59,9 @@ class Request:
 
     def judged(self, steps: int) -> Sequence[int]:
         """Of the denoising steps those at whose states somebody else is asked."""
-        if self.teachers is not None:
-            return self.teachers.kept(steps)
-        return range(steps) if self.query is not None else ()
+        if self.query is not None:
+            return range(steps)
+        return () if self.teachers is None else self.teachers.kept(steps)
 
     def followed(self) -> dict[str, EmaSchedule]:
         """The snapshots that a loss reads, or that samples are drawn from."""

@@ -13,6 +13,8 @@ from policies.flow.small_flow import Brightness, Stream, asked, sampled, small
 from torch.testing import assert_close
 
 from tandem.dynamics.kernels import ode
+from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.flow.teachers import VelocityTeachers
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan, Budget
 
@@ -33,7 +35,7 @@ EACH = pytest.mark.parametrize("name", ["dmd2", "tdm", "tdm_r1"])
 
 def policy_of(algorithm, **options):
     request = algorithm.request(None)
-    names = ("objective", "timesteps", "query", "every_state", "networks", "snapshots")
+    names = ("objective", "timesteps", "query", "every_state", "networks", "snapshots", "teachers")
     asked = {name: getattr(request, name) for name in names}
     return small(request.needs, steps=STEPS, sampling={"kernel": ode}, **asked, **options)
 
@@ -169,6 +171,25 @@ def test_guidance_of_the_reference_is_what_a_prompt_adds_and_none_of_the_others_
     assert_close(guided["surrogate_x0"], guided["real_x0"])
     for name in ("x0", "fake_x0", "fake_error", "surrogate_error"):
         assert_close(guided[name], plain[name])
+
+
+def test_a_teacher_may_stand_for_the_reference(tmp_path):
+    """A student of few steps goes on, and what it matches is the model of many."""
+    adapter = TinyFlow(seed=1, num_layers=1)
+    adapter.save(adapter.load(None, None), tmp_path)
+    algorithm = often("tdm")
+    taught = replace(algorithm, teachers=VelocityTeachers(folders={"others": str(tmp_path)}))
+    policy, alone, other = policy_of(taught), policy_of(algorithm), policy_of(algorithm)
+    assert policy.model.frozen is None
+    teacher = adapter.load(str(tmp_path), None).state_dict()
+    other.model.frozen.network.load_state_dict(teacher)
+    said, own, wanted = (
+        one.matching(sampled(one, 2), algorithm.needs, rests=True) for one in (policy, alone, other)
+    )
+    assert said["x0"].shape[1] == STEPS
+    assert_close(said["real_x0"], wanted["real_x0"])
+    assert (said["real_x0"] - own["real_x0"]).abs().max() > 1e-2
+    assert_close(said["fake_x0"], own["fake_x0"])
 
 
 def test_the_samples_of_a_prompt_are_asked_by_one_noise():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -89,18 +90,23 @@ class MatchingQueries:
     def _of_reference(
         self, model: FlowModel, states: States, at: QueryPoints, needs: frozenset[str]
     ) -> dict[str, Tensor]:
-        where, guided = (states, at.x, at.sigma), self.ref_scale > PLAIN
-        with model.reference() as field:
-            velocity = self._velocity(field, *where, self.ref_scale)
-            plain = velocity
-            if guided and "of_prompt" in needs:
-                plain = self._velocity(field, *where, PLAIN)
-        gain = (plain - velocity) / (self.ref_scale - 1) if guided else torch.zeros_like(velocity)
-        return {
+        guided, velocity = self.ref_scale > PLAIN, torch.zeros_like(at.x)
+        plain = torch.zeros_like(at.x)
+        with _references(model, states) as fields:
+            for field, points in fields:
+                some = [states.prompts[i] for i in points.tolist()]
+                where = (field, some, at.x[points], at.sigma[points])
+                velocity[points] = self.forward(*where, scale=self.ref_scale)[0]
+                if guided and "of_prompt" in needs:
+                    plain[points] = self.forward(*where, scale=PLAIN)[0]
+        found = {
             "real_x0": x0_from_velocity(at.x, velocity, at.sigma),
             "ref_error": velocity - at.target,
-            "of_prompt": align_level(at.sigma, at.x) * gain,
         }
+        if "of_prompt" in needs:
+            gain = (plain - velocity) / (self.ref_scale - PLAIN) if guided else plain
+            found["of_prompt"] = align_level(at.sigma, at.x) * gain
+        return found
 
     def _of_network(
         self, model: FlowModel, name: str, states: States, at: QueryPoints, needs: frozenset[str]
@@ -126,6 +132,19 @@ class MatchingQueries:
         self, field: VelocityModel, states: States, x: Tensor, sigma: Tensor, scale: float
     ) -> Tensor:
         return self.forward(field, states.prompts, x, sigma, scale=scale)[0]
+
+
+@contextmanager
+def _references(
+    model: FlowModel, states: States
+) -> Iterator[Iterable[tuple[VelocityModel, Tensor]]]:
+    """Who says what pictures are, and the points that each is asked about: [n] int64. Teachers by
+    the source of a prompt, or else the policy as it was loaded."""
+    if model.teachers is not None:
+        yield model.teachers.of(states.prompts, states.x.device)
+        return
+    with model.reference() as field:
+        yield [(field, torch.arange(len(states.prompts), device=states.x.device))]
 
 
 def one_of_each(mask: Tensor, keys: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class FlowPolicy(PictureEngineMixin):
         self.model.load(
             self.path,
             seed=self.seed,
-            with_reference=self.reads_reference(request.needs),
+            with_reference=self.keeps_reference(request),
             with_critic="values" in request.needs,
             following=self.followed(request),
             delays=self.delays(request),
@@ -137,6 +137,11 @@ class FlowPolicy(PictureEngineMixin):
     def reads_reference(self, needs: frozenset[str]) -> bool:
         """Whether somebody reads what the weights were before training, and it is no snapshot."""
         return bool(needs & OF_REFERENCE) and NEW_REFERENCE not in needs
+
+    def keeps_reference(self, request: Request) -> bool:
+        """Whether it is a copy of its own: teachers may stand for it where pictures are judged."""
+        taught = request.query is not None and request.teachers is not None
+        return self.reads_reference(request.needs) and not taught
 
     def followed(self, request: Request) -> dict[str, EmaSchedule]:
         """The snapshots that are read, sampled from, or evaluated."""

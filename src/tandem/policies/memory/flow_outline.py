@@ -45,7 +45,7 @@ class FlowOutline(Outline):
         self.base = list(self.model.parameters())
         if self.lora is not None:
             add_adapters(self.model, self.lora, own=self.adapter.lora_targets, seed=0)
-        self.reads_reference = policy.reads_reference(request.needs)
+        self.reads_reference = policy.keeps_reference(request)
         self.teachers = self._teachers()
         has_critic = "values" in request.needs
         width = self.adapter.reader(self.model)[1]
