@@ -148,3 +148,9 @@ def test_the_reward_of_the_page_on_data_reads_the_fields_of_its_rows(tmp_path, m
     scores = {answer: reward(answer, prompt) for answer in prompt.fields["allowed"]}
     assert [*scores.values()] == [1 + 0.2 * prompt.fields["difficulty"]] * 2
     assert reward("bac", prompt) == 0
+
+
+def test_no_page_keeps_both_sides_of_a_merge():
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]
+    assert len(pages) > 30
+    assert not [page.name for page in pages if re.search("^(<{7}|>{7}) ", page.read_text(), re.M)]
