@@ -5,6 +5,7 @@ import sys
 from functools import partial
 
 import pytest
+from PIL import Image
 
 from tandem.data import Wording
 from tandem.data.hub import Columns, Split, hub
@@ -177,3 +178,35 @@ def test_a_part_that_no_column_has_is_named_with_those_that_there_are(tmp_path, 
     columns = Columns(prompt="prompt", answer=answer)
     with pytest.raises(ValueError, match=rf"^data.columns.answer={answer}: .* has no such column"):
         hub(name=str(path), split=Split(held_out=0.0), columns=columns, seed=0)
+
+
+def pictured(path, shown):
+    """A split of questions that are all the same, each about pictures of its own."""
+    path.mkdir()
+    pixels = [[Image.new(mode, (6, 4), colour) for mode, colour in row] for row in shown]
+    feature = {"problem": datasets.Value("string"), "images": datasets.List(datasets.Image())}
+    rows = {"problem": ["<image>Find x."] * len(shown), "images": pixels}
+    table = datasets.Dataset.from_dict(rows, features=datasets.Features(feature))
+    table.to_parquet(path / "train.parquet")
+    return str(path)
+
+
+def test_a_column_of_pictures_is_shown(tmp_path):
+    shown = [[("RGB", (9, 0, 0))], [("L", 7)], [("RGB", (1, 1, 1)), ("RGB", (2, 2, 2))]]
+    columns = Columns(prompt="problem", images="images")
+    data = hub(
+        name=pictured(tmp_path / "shown", shown), split=Split(held_out=0.0), columns=columns, seed=0
+    )
+    red, grey = data.train  # the same question of other pictures is another one
+    assert red.messages == ({"role": "user", "content": "<image>Find x."},) and red.fields == {}
+    assert red.images[0].load()[0, 0].tolist() == [9, 0, 0]
+    assert grey.images[0].load()[0, 0].tolist() == [7, 7, 7]
+    assert [bad.reason for bad in data.quarantine] == [
+        "1 marks <image> for 2 pictures: give one for each, or none"
+    ]
+
+
+def test_a_column_without_pictures_is_refused(tmp_path):
+    name = folder(tmp_path / "sums", train=questions(3))
+    with pytest.raises(ValueError, match=r"holds .*, and no pictures"):
+        hub(name=name, split=Split(), columns=Columns(prompt="question", images="level"), seed=0)

@@ -7,13 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.contracts import register_dataset
 from tandem.data.checks import OWN_KEYS
+from tandem.data.images import show_bytes, with_images
 from tandem.data.records import AS_CHAT, Data, InvalidRow, StreamMaker, Wording, prompt_id
 from tandem.data.rows import Rows, assemble, check_rows
 from tandem.data.stream import PromptStream
+from tandem.types import Picture
 
 if TYPE_CHECKING:
     import datasets
@@ -39,6 +42,7 @@ class Columns:
     answer: str | None = None
     chosen: str | None = None  # text, or a list of messages that ends with the answer
     rejected: str | None = None
+    images: str | None = None  # pictures that the question shows, one or a list
     answer_pattern: str | None = None  # the answer is the first group of its last match
 
 
@@ -90,6 +94,8 @@ def load_rows(
             f"data.name={name} (data.split: subset {subset}, split {split}): {reason}"
         ) from None
     _check_columns(name, columns, table.features)
+    if columns.images is not None:
+        table = _undecoded(table, columns.images)
     kept = _distinct(table, columns.prompt) if unique else range(len(table))
     file = f"{name}:{split}"
     rows = check_rows(
@@ -97,11 +103,36 @@ def load_rows(
         lambda row: _as_row(row, columns),
         file=file,
         source=name.rstrip("/").split("/")[-1],
+        finish=lambda prompt: with_images(prompt, Path()),
     )
     if not rows.prompts:
         raise ValueError(f"data.name={name}: no usable row among {len(rows.bad)} of {split}")
     prompts = tuple(wording.put(prompt) for prompt in rows.prompts)
     return replace(rows, prompts=prompts, bad=(*rows.bad, *_repeats(kept, len(table), file)))
+
+
+def _undecoded(table: datasets.Dataset, column: str) -> datasets.Dataset:
+    """With the files of the pictures of a column, which are read when they are looked at.
+
+    Raises ValueError for a column of other things.
+    """
+    import datasets
+
+    feature = table.features[column]
+    inner = feature.feature if isinstance(feature, datasets.List) else feature
+    if not isinstance(inner, datasets.Image):
+        raise ValueError(f"data.columns.images={column} holds {inner}, and no pictures")
+    raw = datasets.Image(decode=False)
+    return table.cast_column(column, datasets.List(raw) if inner is not feature else raw)
+
+
+def _pictures(said: object) -> list[Picture]:
+    """Of a row: one file, a list of them, or none."""
+    files = said if isinstance(said, list) else [] if said is None else [said]
+    return [
+        show_bytes(Path(one["path"]).read_bytes() if one["bytes"] is None else one["bytes"])
+        for one in files
+    ]
 
 
 def _distinct(table: datasets.Dataset, column: str) -> list[int]:
@@ -145,6 +176,7 @@ def _map_columns(columns: Columns) -> dict[str, str]:
         "answer": columns.answer,
         "chosen": columns.chosen,
         "rejected": columns.rejected,
+        "images": columns.images,
     }
     return {name: column for name, column in known.items() if column is not None}
 
@@ -159,6 +191,7 @@ def _as_row(row: dict, columns: Columns) -> dict:
         "messages" if isinstance(question, list) else "prompt": question,
         "answer": _answer(read.get("answer"), columns),
         **pair,
+        **({"images": _pictures(read["images"])} if "images" in named else {}),
         **{key: value for key, value in row.items() if key not in used},
     }
 

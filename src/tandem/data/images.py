@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,8 +35,19 @@ def show_file(path: Path) -> Picture:
     return Picture(name=name, height=height, width=width, load=partial(load_shown, path))
 
 
+def show_bytes(content: bytes) -> Picture:
+    """A picture of which a data set holds the file. Raises ValueError for what is none."""
+    height, width, _ = load_shown(io.BytesIO(content)).shape
+    return Picture(
+        name=hashlib.sha256(content).hexdigest(),
+        height=height,
+        width=width,
+        load=lambda: load_shown(io.BytesIO(content)),
+    )
+
+
 def with_images(prompt: Prompt, folder: Path) -> Prompt:
-    """The prompt with the pictures that its row names, one for each mark `<image>`.
+    """The prompt with the pictures that its row names or holds, one for each mark `<image>`.
 
     Names start at `folder`. Without a mark they stand before the first question. Raises ValueError
     for as many marks as there are no pictures.
@@ -43,11 +55,15 @@ def with_images(prompt: Prompt, folder: Path) -> Prompt:
     if KEY not in prompt.fields:
         return prompt
     names = prompt.fields[KEY]
-    if not isinstance(names, list) or not all(isinstance(n, str) and n.strip() for n in names):
+    if not isinstance(names, list) or not all(isinstance(n, Picture) or _is_name(n) for n in names):
         raise ValueError(f"`{KEY}` must be a list of names of files, not {names!r}")
-    images = tuple(_named(name, folder) for name in names)
+    images = tuple(n if isinstance(n, Picture) else _named(n, folder) for n in names)
     fields = {name: value for name, value in prompt.fields.items() if name != KEY}
     return marked(replace(prompt, images=images, fields=fields))
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _named(name: str, folder: Path) -> Picture:

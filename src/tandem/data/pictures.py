@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import torch
 from torch import Tensor
@@ -99,7 +99,7 @@ def load_picture(path: Path, *, side: int | None) -> Tensor:
     return as_pixels(picture)
 
 
-def load_shown(path: Path) -> Tensor:
+def load_shown(path: Path | BinaryIO) -> Tensor:
     """uint8 [H, W, 3] of a picture in whatever colours; transparent parts show what is under them.
 
     Raises ValueError for what is no picture.
@@ -123,7 +123,7 @@ def as_png(pixels: Tensor) -> bytes:
     return file.getvalue()
 
 
-def _open(path: Path) -> Image.Image:
+def _open(path: Path | BinaryIO) -> Image.Image:
     from PIL import Image, ImageOps
 
     try:

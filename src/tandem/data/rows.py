@@ -20,7 +20,7 @@ from tandem.data.lines import as_row, number_lines
 from tandem.data.pictures import make_finisher, refuse_named
 from tandem.data.records import Data, InvalidRow, StreamMaker, prompt_id
 from tandem.data.stream import PromptStream
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 Line = TypeVar("Line")  # a row as it was stored
 
@@ -263,7 +263,7 @@ def _negative(row: dict) -> dict:
 
 def _opaque(value: object) -> str:
     # What JSON cannot hold (a picture) may print its address, which no other run repeats.
-    return type(value).__name__
+    return value.name if isinstance(value, Picture) else type(value).__name__
 
 
 def _start(line: object) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_a_picture_is_sent_once_for_each_mark_and_without_loss(encoded):
     for part, shown in zip(sent["content_parts"], questions()[2].images, strict=True):
         code = part["url"].removeprefix("data:image/png;base64,")
         pixels = np.array(Image.open(io.BytesIO(base64.b64decode(code))))
-        assert (pixels == shown.load().numpy()).all() and part["uuid"] == shown.name
+        assert (pixels == shown.load().numpy()).all() and part["uuid"] == f"{shown.name}-none"
 
 
 def test_a_text_among_pictures_is_sent_as_it_is_and_samples_no_image_token(encoded):
@@ -89,4 +90,9 @@ def test_parts_of_the_tower_on_several_ranks_are_refused():
 def test_pictures_of_a_group_are_encoded_once():
     from tandem.policies.engines.replies import shown_part
 
-    assert shown_part(picture(16)) is shown_part(picture(16))
+    assert shown_part(picture(16), "run-1") is shown_part(picture(16), "run-1")
+
+
+def test_what_a_tower_said_under_older_weights_is_not_used(encoded):
+    first, later = (replace(question(encoded[0]), version=v).payload() for v in ("run-1", "run-2"))
+    assert first["content_parts"][0]["uuid"] != later["content_parts"][0]["uuid"]

@@ -147,13 +147,14 @@ class Question(ABC):
 
 
 @lru_cache(maxsize=SHOWN)
-def shown_part(picture: Picture) -> dict[str, str]:
-    """A picture as a server takes it, under the name of its content: a second one is not read."""
+def shown_part(picture: Picture, version: str) -> dict[str, str]:
+    """A picture as a server takes it, under a name of its content and of the weights: what its
+    tower said of it is kept by that name, and is of those weights."""
     code = base64.b64encode(as_png(picture.load())).decode()
     return {
         "type": "image_url",
         "url": f"data:image/png;base64,{code}",
-        "uuid": picture.name,
+        "uuid": f"{picture.name}-{version}",
     }
 
 
@@ -166,7 +167,7 @@ class Generation(Question):
     def payload(self) -> dict[str, object]:
         # Texts are made of the tokens only where a stop string is looked for in them.
         numbers = self._numbers() | {"detokenize": bool(self.sampling.stop)}
-        shown = [shown_part(picture) for picture in self.images]
+        shown = [shown_part(picture, self.version) for picture in self.images]
         return {
             "model": self.model,
             "token_ids": [*self.marked] if shown else self.prompt,
