@@ -16,8 +16,10 @@ from tandem.policies.chain.policy import ChainPolicy
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.memory import flow_estimate, language_estimate
+from tandem.policies.memory import vision_estimate as estimate_of_sight
 from tandem.policies.memory.estimate import Part, Workload
 from tandem.policies.request import Request
+from tandem.policies.vision.policy import VisionLanguagePolicy
 from tandem.settings.settings import Settings
 
 GIB = 2**30
@@ -51,6 +53,7 @@ def footprint(policy: Policy, request: Request, work: Workload) -> list[Part]:
     )
 
 
+footprint.register(VisionLanguagePolicy)(estimate_of_sight.footprint)
 footprint.register(LanguagePolicy)(language_estimate.footprint)
 footprint.register(FlowPolicy)(flow_estimate.footprint)
 
@@ -76,6 +79,7 @@ def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:
     groups = math.ceil(prompts / settings.num_minibatches)
     return Workload(
         samples=prompts * settings.group_size,
+        prompts=prompts,
         per_update=groups * settings.group_size,
         max_tokens=settings.max_tokens_per_microbatch,
         rows=settings.micro_batch_size,

@@ -71,7 +71,9 @@ def check_ties(model: nn.Module) -> None:
     Raises ValueError for it.
     """
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    if model.config.get_text_config().tie_word_embeddings and any(is_adapted(end) for end in ends):
+    said = (model.config, model.config.get_text_config())  # of a model that sees either may say it
+    tied = any(getattr(config, "tie_word_embeddings", False) for config in said)
+    if tied and any(is_adapted(end) for end in ends):
         raise ValueError(
             "model.lora.target_modules names the embeddings or the head, which this model ties "
             "to each other; leave them out"

@@ -139,3 +139,26 @@ def test_gradients_reach_every_component(family, root):
     (policy.evidence(rollout, NOTHING).logp ** 2).sum().backward()
     for name, parameters in components_of(policy.network).items():
         assert sum(p.grad.norm() for p in parameters if p.grad is not None) > 0, name
+
+
+def test_an_estimate_counts_the_tower_and_what_it_says(root):
+    from tandem.policies.memory.estimate import Workload
+    from tandem.policies.memory.vision_estimate import footprint
+
+    work = Workload(
+        samples=8, prompts=4, per_update=8, max_tokens=None, rows=2, narrow=False, state=lambda _: 8
+    )
+    sampling = Sampling(max_new_tokens=4, max_prompt_tokens=20)
+
+    def parts(**options):
+        policy = VisionLanguagePolicy(path=str(folder_of("qwen3_vl", root)), **options)
+        found = footprint(policy, Request(sampling=sampling), work)
+        return {part.name: part for part in found}
+
+    frozen, learns = parts(), parts(target_components=EVERY)
+    model, _ = FAMILIES["qwen3_vl"]()
+    total = 4 * sum(p.numel() for p in model.parameters())
+    assert frozen["weights"].size == pytest.approx(total, rel=0.01)  # and buffers
+    assert frozen["pictures"].size == 4 * 20 * 32 * 3 * 4  # and of two layers below, in float32
+    assert learns["tower"].size > 0 and "tower" not in frozen
+    assert learns["gradients"].size == total > frozen["gradients"].size

@@ -140,6 +140,18 @@ def test_a_frozen_tower_looks_at_a_picture_once_in_an_iteration():
     assert len(looked) == 2
 
 
+def test_many_pictures_are_looked_at_in_parts(monkeypatch):
+    policy = small_vision()
+    want = policy.logp(rollout := answered(policy))
+    policy.notify("iteration")
+    monkeypatch.setattr("tandem.policies.vision.tower.ROOM", 1)
+    looked = []
+    tower = policy.network.get_encoder(modality="image")
+    tower.register_forward_hook(lambda module, given, out: looked.append(len(given[0])))
+    assert_close(policy.logp(rollout), want, atol=1e-5, rtol=0)
+    assert len(looked) == 3
+
+
 def test_a_tower_that_learns_is_asked_again_after_an_update():
     policy = small_vision(target_components=EVERY)
     rollout = answered(policy, size=1)

@@ -180,6 +180,9 @@ class LanguagePolicy(EngineMixin):
         """What a model is given beside tokens."""
         return TEXTS
 
+    def choose_trained(self, model: nn.Module) -> None:
+        """Let of a model learn what this policy trains: all of it."""
+
     def adapt(self, model: nn.Module, lora: Lora) -> nn.Module:
         """The model with new adapters in its layers."""
         return adapted(model, lora, seed=self.seed)

@@ -40,6 +40,7 @@ class Workload:
     rows: int | None  # of a micro-batch; None: no limit
     narrow: bool  # autocast computes in bfloat16
     state: Callable[[torch.dtype], float]  # bytes that an optimiser remembers of a weight
+    prompts: int = 1  # of an iteration
     shards: bool = False  # each of several ranks has a part of every weight
 
 

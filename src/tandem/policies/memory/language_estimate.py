@@ -24,7 +24,11 @@ DRAWS = 4  # times the logits: those themselves, log-probabilities, probabilitie
 
 def footprint(policy: LanguagePolicy, request: Request, work: Workload) -> list[Part]:
     """Every part that counts. A configuration is read, and no weight."""
-    outline = LanguageOutline(policy, request)
+    return of_outline(LanguageOutline(policy, request), work)
+
+
+def of_outline(outline: LanguageOutline, work: Workload) -> list[Part]:
+    """The parts of networks that were outlined."""
     return [
         *of_weights(outline),
         *of_older_weights(outline),

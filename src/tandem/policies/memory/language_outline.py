@@ -13,7 +13,6 @@ from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.logprob import ALSO, TokenIndex, token_logp
 from tandem.policies.language.pretrained import positions, recompute_activations
 from tandem.policies.language.teachers import SELF
-from tandem.policies.lora import adapted
 from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fuse_attention
 from tandem.policies.teachers import weights_of
@@ -58,8 +57,9 @@ class LanguageOutline(Outline):
         self.reads_reference = bool(self.needs & {"ref_logp", "old_kl_to_ref"})
         self.teachers = teachers_of(policy, request)
         self.base = list(model.parameters())
+        policy.choose_trained(model)
         if self.lora is not None:
-            adapted(model, self.lora, seed=0)
+            policy.adapt(model, self.lora)
 
     def is_cast(self, parameter: nn.Parameter) -> bool:
         """Whether autocast computes with a copy: of float32 matrices that others are multiplied

@@ -123,7 +123,7 @@ class VisionLanguagePolicy(LanguagePolicy):
             raise ValueError("model.path is null: give a folder or a hub name of a model that sees")
         align(model)
         check_memory(model, "model.path")
-        train_only(ready(model, self.numerics), self.target_components)
+        self.choose_trained(ready(model, self.numerics))
         self.processor, self.processed = processor, Processed(processor)
         return Pretrained(model, processor.tokenizer)
 
@@ -138,6 +138,10 @@ class VisionLanguagePolicy(LanguagePolicy):
     @staticmethod
     def choose_class(config: Any) -> type:
         return image_text(config)
+
+    def choose_trained(self, model: nn.Module) -> None:
+        """The target components, and no other."""
+        train_only(model, self.target_components)
 
     def chat_of(self, tokenizer: Any) -> VisionChat:
         return VisionChat(self.processor, self.talk, self.processed)

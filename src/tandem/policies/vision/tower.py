@@ -6,7 +6,7 @@ frozen tower is asked once for a picture, and not for every row, epoch and surve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from tandem.policies.vision.processor import Processed
 from tandem.types import Picture
 
 ROWS = 4  # of position ids: the place in the row, then time, height and width
+ROOM = 2**24  # numbers of the pixels in one pass of a frozen tower: memory, nothing else
 SIDE = 32  # pixels of the pictures that a network is tried with
 WHERE = ("token_type_ids", "mm_token_type_ids")  # 1 for an image token, where a family asks
 
@@ -88,7 +89,7 @@ class PictureInputs(Inputs):
         """One pass of the tower over pictures whose tensors can lie behind one another."""
         found: dict[int, Seen] = {}
         inputs = [self.tensors(picture) for picture in pictures]
-        for places in alike(inputs):
+        for places in parts_of(inputs, ROOM if self.frozen else None):
             given = {n: torch.cat([inputs[i][n] for i in places]) for n in inputs[places[0]]}
             with torch.no_grad() if self.frozen else nullcontext():
                 out = self.base.get_image_features(**given)
@@ -222,6 +223,19 @@ def pattern(side: int, shift: int) -> Picture:
 def ahead_of(prompt: Tensor) -> int:
     """Place in space of what follows a prompt, less its place in the row. `prompt`: [4, n]."""
     return int(prompt[1:].max()) + 1 - prompt.shape[1]
+
+
+def parts_of(inputs: Sequence[Mapping[str, Tensor]], room: int | None) -> Iterator[list[int]]:
+    """The places of pictures that one pass looks at, of up to `room` numbers; None: no limit."""
+    for places in alike(inputs):
+        part, taken = [], 0
+        for place in places:
+            size = sum(x.numel() for x in inputs[place].values())
+            if part and room is not None and taken + size > room:
+                yield part
+                part, taken = [], 0
+            part, taken = [*part, place], taken + size
+        yield part
 
 
 def alike(inputs: Sequence[Mapping[str, Tensor]]) -> list[list[int]]:

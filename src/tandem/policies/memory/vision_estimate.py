@@ -1,0 +1,64 @@
+"""The memory estimate of a vision-language policy: that of its tokens, and of its pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tandem.policies.language.pretrained import positions
+from tandem.policies.memory.estimate import Part, Workload
+from tandem.policies.memory.language_estimate import of_outline, pass_of
+from tandem.policies.memory.language_outline import LanguageOutline
+
+if TYPE_CHECKING:
+    from tandem.policies.request import Request
+    from tandem.policies.vision.policy import VisionLanguagePolicy
+
+# What a block keeps of a patch for its backward, in widths of its states and of its MLP: inputs of
+# two norms, queries, keys and values, two outputs; what goes into the activation, and comes out.
+OF_STATES, OF_MLP = 8, 3
+
+
+def footprint(policy: VisionLanguagePolicy, request: Request, work: Workload) -> list[Part]:
+    """Every part that counts; image tokens are those of prompts."""
+    outline = LanguageOutline(policy, request)
+    return [*of_outline(outline, work), of_pictures(outline, work)]
+
+
+def of_pictures(outline: LanguageOutline, work: Workload) -> Part:
+    """At most: as if prompts held nothing but pictures."""
+    sampling, most = outline.sampling, positions(outline.model)
+    tokens = most if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
+    if outline.policy.frozen_tower:
+        return of_frozen_tower(outline, work.prompts, tokens)
+    forward = pass_of(outline, work)
+    return of_trained_tower(outline, min(forward.rows, work.prompts), tokens)
+
+
+def of_frozen_tower(outline: LanguageOutline, prompts: int, tokens: int) -> Part:
+    """What the tower says of every picture of an iteration, once."""
+    config = outline.model.config
+    levels = 1 + len(getattr(config.vision_config, "deepstack_visual_indexes", ()))
+    width = config.get_text_config().hidden_size * levels * outline.model.dtype.itemsize
+    return Part(
+        name="pictures",
+        size=prompts * tokens * width,
+        says=f"what the frozen tower says of {prompts} x {tokens} image tokens at most",
+        lower="lower rollout.max_prompt_tokens",
+    )
+
+
+def of_trained_tower(outline: LanguageOutline, rows: int, tokens: int) -> Part:
+    """What its blocks keep for their backward, about."""
+    config = outline.model.config.vision_config
+    merged = getattr(config, "spatial_merge_size", 1) ** 2
+    kept = OF_STATES * config.hidden_size + OF_MLP * config.intermediate_size
+    if outline.numerics.gradient_checkpointing:
+        kept = config.hidden_size
+    blocks = getattr(config, "depth", None) or config.num_hidden_layers
+    return Part(
+        name="tower",
+        size=rows * tokens * merged * blocks * kept * outline.model.dtype.itemsize,
+        says=f"about what {blocks} blocks keep of {rows} x {tokens * merged} patches at most",
+        lower="set model.target_components=[language]",
+        phase="update",
+    )
