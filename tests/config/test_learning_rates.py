@@ -46,6 +46,7 @@ MIDDLES = {  # preset -> its rate as it comes, and with full weights
     "dream_7b": (2.24e-5, 2.24e-6),
     "tiny_lm": (3e-4, 3e-4),
     "tiny_masked": (3e-4, 3e-4),
+    "qwen2_5_vl_3b": (2.24e-5, 2.24e-6),
     "tiny_flow": (1e-3, 1e-3),
     "tiny_vlm": (3e-4, 3e-4),
     "hf": (1e-6, 1e-6),
