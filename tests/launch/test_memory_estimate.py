@@ -1,5 +1,6 @@
 """`estimate=true` beside what a small run really holds, as torch's allocator reports it."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,11 +14,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 import tandem
 from tandem import launch
 from tandem.config import ConfigError, build, check, compose
+from tandem.environments import Environment
+from tandem.environments.hilo import HiLo
 from tandem.launch.memory_estimate import on_a_rank, state_of, work_of
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.memory.estimate import Part
 from tandem.policies.memory.language_estimate import footprint
+from tandem.policies.memory.language_outline import LanguageOutline
 
 NOTHING = frozenset()
 SHARE = 0.15  # that an estimate may be off by
@@ -237,3 +241,15 @@ def test_a_teacher_that_is_the_policy_is_a_copy_of_what_is_trained():
 def test_a_kind_that_says_nothing_of_its_memory_is_refused():
     with pytest.raises(ConfigError, match="NoneType does not say what it holds; register"):
         launch.memory_estimate.footprint(None, None, None)
+
+
+def test_an_episode_has_room_for_what_the_world_says():
+    """Up to the limit of the environment, or what the model holds."""
+    cfg = compose(["data=hilo", "rollout.max_prompt_tokens=4"])
+    policy = build(cfg.model)
+    request = build(cfg.algorithm).request(build(cfg.rollout))
+    assert LanguageOutline(policy, request).longest == 4 + 3
+    for limit, longest in ((20, 24), (None, 64)):
+        world = Environment(HiLo(), max_tokens=limit, timeout=None)
+        played = replace(request, environment=world)
+        assert LanguageOutline(policy, played).longest == longest

@@ -37,6 +37,7 @@ def estimate(cfg: DictConfig, settings: Settings) -> str:
     policy = build(cfg.model)
     ranks = settings.trainer.ranks or max(torch.cuda.device_count(), 1)
     request = build(cfg.algorithm).request(build(cfg.rollout))
+    request = replace(request, environment=build(cfg.environment) or None)
     parts = footprint(policy, request, work_of(cfg, settings, ranks))
     return table(on_a_rank(parts, settings.trainer.strategy, ranks), ranks)
 

@@ -50,6 +50,10 @@ class Policy(nn.Module, ABC):
         # The policies of the segments of its samples, by name; "": it has steps of one kind.
         self.parts: Mapping[str, Policy] = {"": self}
 
+    def pop_timing(self) -> dict[str, float]:
+        """Seconds since the last call that `timing.jsonl` names, beside those of the phases."""
+        return {}
+
     def suspicion(self) -> str:
         """Why its sampler and its trainer differ, as far as can be told."""
         return f"usual causes, in this order: {self.disagrees_by}"

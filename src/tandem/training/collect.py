@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -93,7 +92,10 @@ class RolloutSource:
         self.taken: list[tuple[Rollout, Scores]] = []
         self.samples = self.steps = 0  # of this rank, rows that are only compared with too
 
-    timing: Mapping[str, float] = MappingProxyType({})  # beside what the clock counts
+    @property
+    def timing(self) -> dict[str, float]:
+        """Of the iteration, beside what the clock counts."""
+        return self.policy.pop_timing()
 
     def asked(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
         """The prompts of an iteration on all ranks, by group."""

@@ -390,6 +390,12 @@ class LanguagePolicy(EngineMixin):
             return self.episodes.admit_answered(examples, limit)
         return self.chat.admit_answered(examples, limit, self.positions)
 
+    def pop_timing(self) -> dict[str, float]:
+        """Of sampling the seconds in which an environment was asked."""
+        if self.episodes is None:
+            return {}
+        return {"time/environment": self.episodes.environment.pop_seconds()}
+
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text as the model sees it."""
         return self.chat.text(prompt)

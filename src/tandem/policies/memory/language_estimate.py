@@ -71,7 +71,8 @@ def pass_of(outline: LanguageOutline, work: Workload) -> Pass:
     packs = numerics.packing is not False
     if packs and work.max_tokens is not None and most > fit:  # shorter rows fill what is left
         width = max(work.max_tokens // rows, longest)
-    steps = rows * width * outline.sampling.max_new_tokens // (longest + 1)
+    new = min(outline.new_tokens, longest)
+    steps = rows * width * new // (longest + 1)
     if packs and numerics.flash:
         rows, width = 1, rows * width
     return Pass(rows=rows, width=width, steps=steps, masked=packs and not numerics.flash)

@@ -71,11 +71,20 @@ class LanguageOutline(Outline):
     @property
     def longest(self) -> int:
         """Tokens of a prompt and its answer at most."""
-        sampling, most = self.sampling, positions(self.model)
-        new = sampling.max_new_tokens
-        if sampling.max_prompt_tokens is not None:
-            return sampling.max_prompt_tokens + new
-        return new + 1 if most is None else most
+        asked, most = self.sampling.max_prompt_tokens, positions(self.model)
+        if asked is None:
+            return self.new_tokens + 1 if most is None else most
+        total = asked + self.new_tokens
+        return total if self.request.environment is None or most is None else min(total, most)
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens behind a prompt at most: of an episode those of the world too."""
+        of_move, world = self.sampling.max_new_tokens, self.request.environment
+        if world is None:
+            return of_move
+        turns = world.max_turns * (of_move + world.max_observation_tokens)
+        return turns if world.max_tokens is None else min(turns, world.max_tokens)
 
     def peak_of(self, forward: Pass) -> int:
         """Bytes that forward and backward hold at most beside weights and their gradients."""
