@@ -146,7 +146,7 @@ class Pictures(Evaluation):
     guidance_scale: float  # under the ODE
     resolution: int | None = None  # pixels along a side under the ODE; None: as in training
     frames: int | None = None  # of a film under the ODE; None: as in training
-    solver: Callable[[], Solver] | None = None  # of the ODE; None: Euler
+    solver: Callable[[Tensor], Solver] | None = None  # of the ODE; None: Euler
     weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
     columns: int = 8  # pictures of each prompt in the grid
     collapse: Collapse = field(default_factory=Collapse)

@@ -6,11 +6,16 @@ from functools import partial
 import pytest
 import torch
 from small_flow import sampled, small
+from torch.testing import assert_close
 
 from tandem import rng
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete, plain
-from tandem.dynamics.schedules import linear_shift
+from tandem.dynamics.schedules import (
+    diffusers_default,
+    exponential_dynamic_shift,
+    linear_shift,
+)
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.solvers import dpm_solver, heun, solve, unipc
 
@@ -43,7 +48,9 @@ def euler(steps):
 @EACH
 def test_it_beats_euler_at_the_same_number_of_calls(name):
     toy = Toy()
-    error = (solve(toy, START, SOLVERS[name], 12) - SPREAD * START).abs().max().item()
+    error = (
+        (solve(toy, START, SOLVERS[name], linear_shift(12, 0)) - SPREAD * START).abs().max().item()
+    )
     assert toy.calls == (23 if name == "heun" else 12)
     # The other two end on a step of first order, which leaves most of their error.
     assert error < (0.5 if name == "heun" else 0.9) * euler(toy.calls)
@@ -76,9 +83,21 @@ def test_its_noise_levels_are_those_that_a_picture_is_noised_to(name):
         objective="denoising",
     )
     seen = []
-    solve(lambda x, sigma: seen.append(sigma[0].item()) or x, START, solver, 6)
+    solve(lambda x, sigma: seen.append(sigma[0].item()) or x, START, solver, linear_shift(6, 0))
     levels = policy.schedule()
     assert levels[:-1].tolist() == list(dict.fromkeys(seen)) and levels[-1] == 0
     asked = policy.errors(sampled(policy, 1), frozenset())["sigma"]
     assert torch.isin(asked, levels[:-1]).all()
     assert not torch.isin(asked, linear_shift(6, 0)[1:]).any()
+
+
+@EACH
+def test_it_goes_through_the_levels_of_the_schedule_unless_it_has_a_shift(name):
+    """Even where they are shifted twice and where they are stretched."""
+    stretched = partial(exponential_dynamic_shift, terminal=0.02)
+    for schedule in (partial(linear_shift, shift=7.3), diffusers_default, stretched):
+        sampling = FlowSampling(steps=6, kernel=ode, schedule=schedule)
+        sampling = replace(sampling, solver=partial(SOLVERS[name], shift=None))
+        assert_close(sampling.levels(1024), schedule(6, 1024), atol=2e-6, rtol=0)
+        own = replace(sampling, solver=partial(SOLVERS[name], shift=20.0)).levels(1024)
+        assert (own - schedule(6, 1024)).abs().max() > 0.05

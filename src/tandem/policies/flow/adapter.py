@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from tandem.policies.flow.records import Condition, PromptInput
 
+SAME_LEVELS = 5e-3  # what noise levels that are meant alike may differ by
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canvas:
@@ -104,5 +106,9 @@ class Outlined(Protocol):
 class Scheduled(Protocol):
     """An adapter whose folder says at which noise levels its pictures are made."""
 
-    def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str] | None:
-        """From noise to 0, [steps + 1], and the flags that choose them; None: it says nothing."""
+    def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str | None] | None:
+        """From noise to 0, [steps + 1], and the flags that choose them, if there are any; None: it
+        says nothing."""
+
+    def even_levels(self, steps: int, tokens: int) -> Tensor | None:
+        """Levels at equal distances under the same shift, as solvers space them: [steps + 1]."""

@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from tandem.dynamics.regression import Regression
-from tandem.policies.flow.adapter import Adapter, Scheduled
+from tandem.policies.flow.adapter import SAME_LEVELS, Adapter, Scheduled
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import Prompt
-
-SAME_LEVELS = 5e-3  # what spacings that are meant alike may differ by
 
 Split = tuple[list[Prompt], list[tuple[Prompt, str]]]
 
@@ -105,19 +103,30 @@ def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> Non
 def warn_of_schedule(adapter: Adapter, sampling: FlowSampling, *, path: str | None) -> None:
     """A warning where a folder's own scheduler goes through other noise levels: a distilled model
     is of little use at those."""
-    if sampling.solver is not None or not isinstance(adapter, Scheduled):
+    if not isinstance(adapter, Scheduled):
         return
-    tokens = adapter.canvas(None).tokens
-    own = adapter.own_levels(sampling.steps, tokens)
+    steps, tokens = sampling.steps, adapter.canvas(None).tokens
+    own = adapter.own_levels(steps, tokens)
     if own is None:
         return
     levels, flags = own
-    chosen = sampling.schedule(sampling.steps, tokens)
-    if (levels - chosen).abs().max() > SAME_LEVELS:
-        theirs, ours = (" ".join(f"{x:.3g}" for x in row[:4].tolist()) for row in (levels, chosen))
-        warnings.warn(
-            f"model.path={path}: its scheduler takes {sampling.steps} steps through noise levels "
-            f"{theirs} ..., and dynamics.schedule through {ours} ...; to sample as its pipeline "
-            f"does set {flags}",
-            stacklevel=2,
-        )
+    chosen, accepted = sampling.levels(tokens), [levels]
+    if sampling.solver is not None:
+        accepted.append(adapter.even_levels(steps, tokens))
+    if min((one - chosen).abs().max() for one in accepted) <= SAME_LEVELS:
+        return
+    where = "dynamics.schedule" if sampling.solver is None else "dynamics.solver"
+    theirs, ours = (" ".join(f"{x:.3g}" for x in row[:4].tolist()) for row in (levels, chosen))
+    warnings.warn(
+        f"model.path={path}: its scheduler takes {steps} steps through noise levels {theirs} ..., "
+        f"and {where} through {ours} ...; {advice(flags, sampling)}",
+        stacklevel=2,
+    )
+
+
+def advice(flags: str | None, sampling: FlowSampling) -> str:
+    """How to sample as a pipeline does by which `flags` choose the schedule; None: no schedule."""
+    if flags is None:
+        return "no dynamics/schedule gives the former"
+    follow = "" if sampling.solver is None else " dynamics.solver.shift=null"
+    return f"to sample as its pipeline does set {flags}{follow}"

@@ -34,7 +34,6 @@ from tandem.policies.flow.records import (
     renew_noise,
 )
 from tandem.policies.flow.sampling import SamplingPlan
-from tandem.policies.flow.solvers import noise_levels
 from tandem.policies.flow.velocity_model import ChunkedForward
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import Description
@@ -177,10 +176,7 @@ class FlowPolicy(PictureEngineMixin):
 
     def schedule(self) -> Tensor:
         """The noise levels of the sampler, from noise to 0: [steps + 1]."""
-        own = self.sampling
-        if own.solver is not None:
-            return noise_levels(own.solver, own.steps)
-        return own.schedule(own.steps, self.adapter.tokens[0])
+        return self.sampling.levels(self.adapter.tokens[0])
 
     @property
     def sees(self) -> bool:

@@ -18,7 +18,7 @@ from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
 from tandem.dynamics.steps import Indices, every_step, one_step
 from tandem.policies.engines.protocol import EngineOption, check_kind
-from tandem.policies.flow.solvers import Solver
+from tandem.policies.flow.solvers import Solver, noise_levels
 from tandem.types import Picture, Prompt, Rollout
 
 LIVE, EMA = "live", "ema"  # snapshots that are always there, and that model.ema keeps
@@ -53,7 +53,7 @@ class FlowSampling:
     kernel: Kernel = flow_sde  # of the stochastic steps; `ode` for none
     logp: LogProbability | None = gaussian_logp  # of the stochastic steps
     schedule: Schedule = linear_shift
-    solver: Callable[[], Solver] | None = None  # of the ODE, in place of Euler and the schedule
+    solver: Callable[[Tensor], Solver] | None = None  # of the ODE, in place of Euler
     stochastic: Choose | None = every_step
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
     resolution: int | None = None  # pixels along a side; None: as the policy is trained
@@ -87,6 +87,11 @@ class FlowSampling:
             replace(self, stochastic=partial(one_step, step=step), shared_noise=True)
             for step in self.stochastic(self.steps, iteration, seed)
         ]
+
+    def levels(self, tokens: int) -> Tensor:
+        """The noise levels of its steps, from noise to 0: [steps + 1]; `tokens` of a picture."""
+        levels = self.schedule(self.steps, tokens)
+        return levels if self.solver is None else noise_levels(self.solver, levels)
 
     @property
     def iterations_ahead(self) -> int:

@@ -74,7 +74,7 @@ class LocalPictures:
             else:
                 scale = sampling.guidance_scale
                 velocity = partial(field, conditioning=conditioning, scale=scale)
-                x0 = solve(velocity, start, sampling.solver, sampling.steps)
+                x0 = solve(velocity, start, sampling.solver, plan.sigmas)
                 one = SamplerOutput(x0=x0, trajectory=None, logp=None)
             finished.append(one)
             pictures.append(adapter.decode(one.x0))

@@ -1,7 +1,7 @@
 """Solvers of second order for the ODE, by the schedulers of diffusers: fewer calls to a picture.
 
-They have no log-probability and noise levels of their own, so they serve evaluation, and
-algorithms that train on finished pictures.
+They have no log-probability, so they serve evaluation, and algorithms that train on finished
+pictures. Each is (levels of the schedule, *, numbers) -> a scheduler that is set to its steps.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 from tandem.contracts import positive, register_solver
 
 Shift = Annotated[float, positive]
+BELOW_ONE = 1 - 1e-6  # the first level, where the logarithm of the signal must be a number
 
 
 class Solver(Protocol):
@@ -23,72 +24,92 @@ class Solver(Protocol):
     sigmas: Tensor
     timesteps: Tensor
 
-    def set_timesteps(self, steps: int) -> None: ...
-
     def step(
         self, velocity: Tensor, timestep: Tensor, x: Tensor, *, return_dict: bool
     ) -> tuple[Tensor]: ...
 
 
 @register_solver
-def dpm_solver(*, shift: Shift = 3.0, order: int = 2) -> Solver:
-    """DPM-Solver++ with several steps in view, arXiv:2211.01095: one call a step."""
+def dpm_solver(levels: Tensor, *, shift: Shift | None = None, order: int = 2) -> Solver:
+    """DPM-Solver++ with several steps in view, arXiv:2211.01095: one call a step.
+
+    levels: [steps + 1] of the schedule. `shift`: of levels of its own in their place.
+    """
     from diffusers import DPMSolverMultistepScheduler
 
-    return DPMSolverMultistepScheduler(
+    scheduler = DPMSolverMultistepScheduler(
         solver_order=order,
         prediction_type="flow_prediction",
         use_flow_sigmas=True,
-        flow_shift=shift,
+        flow_shift=shift or 1.0,
     )
+    return set_levels(scheduler, levels, own=shift is not None)
 
 
 @register_solver
-def unipc(*, shift: Shift = 3.0, order: int = 2) -> Solver:
-    """UniPC, arXiv:2302.04867: one call a step, which also corrects the step before."""
+def unipc(levels: Tensor, *, shift: Shift | None = None, order: int = 2) -> Solver:
+    """UniPC, arXiv:2302.04867: one call a step, which also corrects the step before.
+
+    levels: [steps + 1] of the schedule. `shift`: of levels of its own in their place.
+    """
     from diffusers import UniPCMultistepScheduler
 
-    return UniPCMultistepScheduler(
+    scheduler = UniPCMultistepScheduler(
         solver_order=order,
         prediction_type="flow_prediction",
         use_flow_sigmas=True,
-        flow_shift=shift,
+        flow_shift=shift or 1.0,
     )
+    return set_levels(scheduler, levels, own=shift is not None)
 
 
 @register_solver
-def heun(*, shift: Shift = 3.0) -> Solver:
-    """Heun's trapezoid: two calls a step, but the last."""
+def heun(levels: Tensor, *, shift: Shift | None = 3.0) -> Solver:
+    """Heun's trapezoid: two calls a step, but the last, which its own levels keep tiny.
+
+    levels: [steps + 1] of the schedule. `shift`: of levels of its own in their place.
+    """
     from diffusers import FlowMatchHeunDiscreteScheduler
 
-    return FlowMatchHeunDiscreteScheduler(shift=shift)
+    scheduler = FlowMatchHeunDiscreteScheduler(shift=shift or 1.0)
+    return set_levels(scheduler, levels, own=shift is not None)
 
 
-def noise_levels(build: Callable[[], Solver], steps: int) -> Tensor:
-    """Where its steps start and the last one ends, from noise to 0: [steps + 1].
+def set_levels(scheduler: Solver, levels: Tensor, *, own: bool) -> Solver:
+    """The scheduler of diffusers, set to go through these levels [steps + 1], or through as many
+    of its `own`."""
+    scheduler.set_timesteps(len(levels) - 1)
+    if not own:
+        # A step of several calls has the level of each of them.
+        _, places = scheduler.sigmas.unique_consecutive(return_inverse=True)
+        scheduler.sigmas = levels.cpu().clamp(max=BELOW_ONE)[places]
+        calls = len(scheduler.timesteps)
+        scheduler.timesteps = scheduler.config.num_train_timesteps * scheduler.sigmas[:calls]
+    return scheduler
 
-    A step of several calls has the level of each of them; `solve` goes through those.
-    """
-    solver = build()
-    solver.set_timesteps(steps)
-    levels = solver.sigmas.float().unique_consecutive()
-    assert len(levels) == steps + 1
-    return levels
+
+def noise_levels(build: Callable[[Tensor], Solver], levels: Tensor) -> Tensor:
+    """Where its steps start and the last one ends, from noise to 0, by the levels of the schedule:
+    [steps + 1] of both. A step of several calls has the level of each; `solve` goes through
+    those."""
+    taken = build(levels).sigmas.float().unique_consecutive()
+    assert len(taken) == len(levels)
+    return taken
 
 
 @torch.no_grad()
 def solve(
     velocity: Callable[[Tensor, Tensor], Tensor],
     start: Tensor,
-    build: Callable[[], Solver],
-    steps: int,
+    build: Callable[[Tensor], Solver],
+    levels: Tensor,
 ) -> Tensor:
-    """From noise [N, ...] to data, in float32. velocity: (x, sigma [N]) -> [N, ...]."""
-    solver = build()
-    solver.set_timesteps(steps)
+    """From noise [N, ...] to data, in float32. velocity: (x, sigma [N]) -> [N, ...]; levels:
+    [steps + 1] of the schedule."""
+    solver = build(levels)
     # The levels as they are: some of the time steps beside them are rounded to integers.
-    levels = solver.sigmas[: len(solver.timesteps)].to(start)
+    sigmas = solver.sigmas[: len(solver.timesteps)].to(start)
     x = start
-    for level, timestep in zip(levels, solver.timesteps, strict=True):
+    for level, timestep in zip(sigmas, solver.timesteps, strict=True):
         x = solver.step(velocity(x, level.expand(len(x))), timestep, x, return_dict=False)[0]
     return x

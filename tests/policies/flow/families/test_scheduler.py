@@ -2,17 +2,25 @@
 
 import json
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from tandem.dynamics import schedules
+from tandem.dynamics.kernels import ode
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.admission import warn_of_schedule
-from tandem.policies.flow.families.scheduler import flags_of, interpolated_shift, pipeline_levels
+from tandem.policies.flow.families.scheduler import (
+    flags_of,
+    interpolated_shift,
+    pipeline_levels,
+    schedule_of,
+)
 from tandem.policies.flow.families.z_image import ZImage
 from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.solvers import dpm_solver
 
 STEPS, TOKENS = 6, 1024
 DYNAMIC = {"use_dynamic_shifting": True, "base_shift": 0.5, "max_shift": 0.9}
@@ -22,6 +30,12 @@ CONFIGS = [
     ({"shift": 1.0}, True),
     ({**DYNAMIC, "max_image_seq_len": 8192, "shift_terminal": 0.02}, True),
     ({**DYNAMIC, "time_shift_type": "linear"}, True),
+]
+UNNAMED = [  # whose levels no schedule gives
+    (DYNAMIC, False),
+    ({"shift": 3.0, "use_karras_sigmas": True}, True),
+    ({"shift": 3.0, "use_beta_sigmas": True}, False),
+    ({**DYNAMIC, "time_shift_type": "linear", "shift_terminal": 0.02}, True),
 ]
 
 
@@ -45,14 +59,22 @@ def test_the_flags_that_are_named_give_the_levels_of_the_scheduler(config, even,
     folder = written(tmp_path, config)
     mu = interpolated_shift(config, TOKENS)
     levels = pipeline_levels(folder, STEPS, even=even, mu=mu)
-    assert_close(built(flags_of(config, even=even)), levels, atol=1e-5, rtol=1e-5)
+    flags = flags_of(schedule_of(config, even=even), levels, TOKENS)
+    assert_close(built(flags), levels, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("config", "even"), UNNAMED)
+def test_no_flags_are_named_for_levels_that_no_schedule_gives(config, even, tmp_path):
+    levels = pipeline_levels(written(tmp_path, config), STEPS, even=even, mu=0.7)
+    assert flags_of(schedule_of(config, even=even), levels, TOKENS) is None
 
 
 def test_a_scheduler_of_second_order_is_named_by_its_shift(tmp_path):
     config = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 5.0}
     folder = written(tmp_path, config, "UniPCMultistepScheduler")
     levels = pipeline_levels(folder, STEPS, even=False, mu=1.0)
-    assert_close(built(flags_of(config, even=False)), levels, atol=2e-3, rtol=0)
+    flags = flags_of(schedule_of(config, even=False), levels, TOKENS)
+    assert_close(built(flags), levels, atol=2e-3, rtol=0)
 
 
 @pytest.mark.parametrize("tokens", [64, 4300, 4301])
@@ -70,7 +92,8 @@ def asking(folder, **options):
     adapter.folder = folder
     adapter.canvas = lambda resolution: Canvas(latent_shape=(16, 64, 64), tokens=TOKENS)
     with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", category=UserWarning)
         warn_of_schedule(adapter, FlowSampling(steps=4, **options), path="a/b")
     return [str(one.message) for one in said]
 
@@ -84,6 +107,26 @@ def test_a_folder_that_is_sampled_at_other_levels_than_its_own_is_told(tmp_path)
     assert not asking(written(tmp_path, {"shift": 3.001}))
     (folder / "scheduler" / "scheduler_config.json").unlink()
     assert not asking(folder)
+
+
+def test_a_solver_of_levels_of_its_own_is_compared_too(tmp_path):
+    by_dpm = {"kernel": ode, "solver": partial(dpm_solver, shift=3.0)}
+    (said,) = asking(written(tmp_path, {"shift": 6.0}), **by_dpm)
+    assert "and dynamics.solver through 1 0.9 " in said
+    assert said.endswith("dynamics.schedule.shift=6 dynamics.solver.shift=null")
+    assert not asking(written(tmp_path, {"shift": 3.0}), **by_dpm)
+    (said,) = asking(written(tmp_path, {"shift": 6.0, "use_beta_sigmas": True}), **by_dpm)
+    assert said.endswith("; no dynamics/schedule gives the former")
+
+
+def test_a_solver_of_equal_distances_may_stand_for_a_pipeline_of_others(tmp_path, monkeypatch):
+    """DiffusionNFT's, published for SD 3.5, whose own levels are shifted twice."""
+    monkeypatch.setattr(ZImage, "even", False)
+    by_dpm = {"kernel": ode, "solver": partial(dpm_solver, shift=3.0)}
+    folder = written(tmp_path, {"shift": 3.0})
+    assert not asking(folder, **by_dpm)
+    follows = {"kernel": ode, "solver": dpm_solver}
+    assert not asking(folder, schedule=schedules.diffusers_default, **follows)
 
 
 def test_a_schedule_of_other_levels_is_heard_of_before_a_step_is_taken(tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
-from tandem.dynamics.schedules import flux2_shift
+from tandem.dynamics.schedules import flux2, flux2_shift
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
 from tandem.policies.flow.families.images import shown
 from tandem.policies.flow.families.patches import places
@@ -46,8 +47,8 @@ class Flux2Klein(EmbeddedGuidance):
     def shift(self, config: Mapping, *, steps: int, tokens: int) -> float:
         return flux2_shift(steps, tokens)
 
-    def schedule_flags(self, config: Mapping) -> str:
-        return "dynamics/schedule=flux2"
+    def schedule_of(self, config: Mapping, *, even: bool) -> partial:
+        return partial(flux2)
 
     def blank(self, rows: int) -> Condition:
         shape = rows, self.text_tokens, self.network.config.joint_attention_dim

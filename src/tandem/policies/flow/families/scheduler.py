@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from tandem.dynamics import schedules
+from tandem.policies.flow.adapter import SAME_LEVELS
 from tandem.policies.flow.families.folders import one_line, read_index
 
 SCHEDULER = "scheduler"
+BY_SIZE = {
+    "exponential": schedules.exponential_dynamic_shift,
+    "linear": schedules.linear_dynamic_shift,
+}
 DYNAMIC = {"base_tokens": "base_image_seq_len", "max_tokens": "max_image_seq_len"}
 DYNAMIC |= {name: name for name in ("base_shift", "max_shift")}
 
@@ -36,18 +43,27 @@ def pipeline_levels(folder: Path, steps: int, *, even: bool, mu: float) -> Tenso
     return levels if len(levels) == steps + 1 else None
 
 
-def flags_of(config: Mapping, *, even: bool) -> str:
-    """The command line that chooses the schedule of a `scheduler_config.json`."""
+def schedule_of(config: Mapping, *, even: bool) -> partial:
+    """The schedule that is the nearest to that of a `scheduler_config.json`."""
     if not config.get("use_dynamic_shifting"):
-        name = "linear_shift" if even or "flow_shift" in config else "diffusers_default"
-        numbers = {"shift": config.get("flow_shift", config.get("shift", 1.0))}
-    else:
-        name = f"{config.get('time_shift_type', 'exponential')}_dynamic_shift"
-        numbers = {own: config[theirs] for own, theirs in DYNAMIC.items() if theirs in config}
-        if config.get("shift_terminal"):
-            numbers["terminal"] = config["shift_terminal"]
-    words = [f"dynamics.schedule.{key}={number:g}" for key, number in numbers.items()]
-    return " ".join([f"dynamics/schedule={name}", *words])
+        spaced = even or "flow_shift" in config
+        function = schedules.linear_shift if spaced else schedules.diffusers_default
+        return partial(function, shift=config.get("flow_shift", config.get("shift", 1.0)))
+    kind = config.get("time_shift_type", "exponential")
+    numbers = {own: config[theirs] for own, theirs in DYNAMIC.items() if theirs in config}
+    if kind == "exponential" and config.get("shift_terminal"):
+        numbers["terminal"] = config["shift_terminal"]
+    return partial(BY_SIZE[kind], **numbers)
+
+
+def flags_of(schedule: partial, levels: Tensor, tokens: int) -> str | None:
+    """The command line that chooses a schedule; None: it does not go through these levels, from
+    noise to 0, [steps + 1]."""
+    given = schedule(len(levels) - 1, tokens)
+    if (given - levels).abs().max() > SAME_LEVELS:
+        return None
+    words = [f"dynamics.schedule.{key}={number:g}" for key, number in schedule.keywords.items()]
+    return " ".join([f"dynamics/schedule={schedule.func.__name__}", *words])
 
 
 def read_config(folder: Path) -> Mapping | None:
@@ -69,19 +85,27 @@ class FolderSchedule:
     folder: Path
     even = True  # whether the pipeline hands its scheduler levels at equal distances
 
-    def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str] | None:
-        """The noise levels of the folder's own scheduler, [steps + 1], and the flags for them;
-        None: it has none."""
+    def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str | None] | None:
+        """The noise levels of the folder's own scheduler, [steps + 1], and the flags for them, if
+        there are any; None: it has none."""
         config = read_config(self.folder)
         if config is None:
             return None
         mu = self.shift(config, steps=steps, tokens=tokens)
         levels = pipeline_levels(self.folder, steps, even=self.even, mu=mu)
-        return None if levels is None else (levels, self.schedule_flags(config))
+        if levels is None:
+            return None
+        return levels, flags_of(self.schedule_of(config, even=self.even), levels, tokens)
+
+    def even_levels(self, steps: int, tokens: int) -> Tensor | None:
+        """Levels at equal distances under the shift of the folder's own scheduler, [steps + 1];
+        None: it has none."""
+        config = read_config(self.folder)
+        return None if config is None else self.schedule_of(config, even=True)(steps, tokens)
 
     def shift(self, config: Mapping, *, steps: int, tokens: int) -> float:
         """The mu of a scheduler with a dynamic shift; `config`: its scheduler_config.json."""
         return interpolated_shift(config, tokens)
 
-    def schedule_flags(self, config: Mapping) -> str:
-        return flags_of(config, even=self.even)
+    def schedule_of(self, config: Mapping, *, even: bool) -> partial:
+        return schedule_of(config, even=even)
