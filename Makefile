@@ -18,7 +18,7 @@ test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the lo
 rounding: $(VENV)/ready ## the tests of forward passes, as on a CPU that rounds few rows otherwise
 	PYTHONPATH=tests $(RUN) -m pytest -p row_rounding tests/policies tests/test_decoupled_loop.py
 
-exhaustive: $(VENV)/bench build/vllm/ready ## all that is too long for the gate, into docs/status.md; ARGS="kills parity" for some
+exhaustive: $(VENV)/bench build/vllm/ready build/openenv/ready ## all that is too long for the gate, into docs/status.md; ARGS="kills parity" for some
 	$(RUN) benchmarks/exhaustive.py $(ARGS)
 
 engines: $(VENV)/ready build/vllm/ready ## train on the samples of a real vLLM (for the CPU), alone and on two ranks
@@ -53,6 +53,11 @@ build/vllm/ready: tests/policies/engines/real_vllm.py
 	PYTHONPATH=tests/policies/engines $(PYTHON) -m real_vllm build/vllm
 	touch $@
 
+build/openenv/ready: tests/environments/real_openenv.py
+	rm -rf build/openenv
+	PYTHONPATH=tests/environments $(PYTHON) -m real_openenv build/openenv
+	touch $@
+
 docs: $(VENV)/docs ## build the documentation site into build/site, warnings are errors
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs $(RUN) -m mkdocs build --quiet --strict
 
@@ -71,7 +76,7 @@ stale: $(NEWEST) ## what constraints.txt has that a fresh install would not take
 .PHONY: $(NEWEST)
 $(NEWEST):
 	$(PYTHON) -m venv --clear $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs]"
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs,openenv]"
 
 # What tests need holds what training needs: either of the two may come first. Python compiles what
 # it imports and nothing else.
@@ -89,7 +94,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/bench: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable ".[dev,bench]"
+	  --constraint constraints.txt --editable ".[dev,bench,openenv]"
 	touch $@
 
 $(VENV)/docs: $(VENV)/ready

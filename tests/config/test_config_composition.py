@@ -145,7 +145,9 @@ BESIDE = {
     "rollout=vllm_server": ["rollout.engine.url=http://127.0.0.1:8000"],
     "rollout=sglang_server": ["rollout.engine.url=http://127.0.0.1:30000"],
     "reward=target_length": ["reward.target_length.function.target=100"],
+    "environment=openenv": ["environment.world.url=http://127.0.0.1:8000"],
 }
+PACKAGES = {"environment=openenv": "websockets"}  # that extras bring
 FITTING = {  # of all options of a group
     "algorithm/likelihood": [*MASKED, "algorithm.entropy.coef=0", *UNCORRECTED],
     "algorithm/teachers/divergence": ["algorithm=sdpo"],
@@ -192,6 +194,8 @@ def company(option):
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_composes_and_binds(option):
+    if option in PACKAGES:
+        pytest.importorskip(PACKAGES[option])
     check(compose([option, "~recipe", *company(option)]))
 
 

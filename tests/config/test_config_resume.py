@@ -108,6 +108,15 @@ def test_a_server_may_have_moved(tmp_path):
         resume_config(tmp_path, ["reward.http.weight=2"])
 
 
+def test_the_server_of_an_environment_may_have_moved(tmp_path):
+    cfg = compose(["environment=openenv", "environment.world.url=http://there:1"])
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    moved = resume_config(tmp_path, ["environment.world.url=[http://here:2]"])
+    assert moved.environment.world.url == ["http://here:2"]
+    with pytest.raises(ConfigError, match=r"a run that is resumed keeps it"):
+        resume_config(tmp_path, ["environment.world.fields.action=text"])
+
+
 @pytest.mark.parametrize(
     ("change", "sign"),
     [

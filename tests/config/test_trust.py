@@ -319,6 +319,7 @@ def test_what_is_swept_is_still_refused_in_one_line(word):
 
 def test_a_job_of_a_sweep_that_goes_on_says_what_its_command_line_said():
     words = ["plugins=[mine]", "seed=3", "reward=judge", f"{URL}=http://x", f"{KEY}=NAME"]
+    words += ["environment.world.url=http://y", "environment.world.token_env=NAME"]
     assert list_confirmed(words) == [words[0], *words[3:]]
 
 

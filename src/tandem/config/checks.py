@@ -56,6 +56,8 @@ def make_case(cfg: DictConfig) -> Case:
     bound = bind_call(Settings, given, "", partial=False)
     components = _bind_components(config)
     environment = components["environment"]
+    for broken in remotes_can_be_asked({"environment": environment}):  # it is made below
+        raise ConfigError(broken)
     return Case(
         # Before the evaluation, which repeats some of its numbers.
         sampling=_make(components["rollout"]),

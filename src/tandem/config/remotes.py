@@ -10,19 +10,17 @@ from tandem.config.building import make
 from tandem.contracts import facts_of
 from tandem.rewards.template import places_of
 
-GROUPS = ("reward", "rollout")
-
 
 def remotes_can_be_asked(components: Mapping[str, Any]) -> Iterator[str]:
     """Addresses of servers are some, and a judge is shown what it judges."""
-    for group in GROUPS:
-        for where, call in _calls(components[group], group):
+    for group, component in components.items():
+        for where, call in _calls(component, group):
             try:
                 if facts_of(call.target).judges_itself:
                     make(call)
             except ValueError as error:
                 yield f"{where}.{error}"
-    for where, call in _calls(components["reward"], "reward"):
+    for where, call in _calls(components.get("reward"), "reward"):
         yield from _judges_are_shown_what_they_judge(where, call)
 
 

@@ -26,7 +26,7 @@ from tandem.settings.renamed import present_config
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
     r"""
-    (reward | rollout) (\.\w+)* \.                        # of whatever lies in these groups:
+    (reward | rollout | environment) (\.\w+)* \.          # of whatever lies in these groups:
     ( url | token_env | api_key_env                       # who is asked, and what is sent there
     | concurrency                                         # how many wait at once
     | (limits | retries | breaker) (\.\w+)?               # as a whole, or one number of them
@@ -35,7 +35,7 @@ ELSEWHERE = re.compile(
     re.VERBOSE,
 )
 # Of these, what says who is asked, what is sent there and what is started.
-CONFIRMED = re.compile(r"(reward|rollout)(\.\w+)*\.(url|token_env|api_key_env|starts)")
+CONFIRMED = re.compile(r"(reward|rollout|environment)(\.\w+)*\.(url|token_env|api_key_env|starts)")
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:

@@ -1,4 +1,4 @@
-"""Asking other machines over HTTP: bounded in time and in size, and with patience."""
+"""Asking other machines by HTTP and WebSockets: bounded in time and size, and with patience."""
 
 from tandem.remote.breaker import Breaker
 from tandem.remote.endpoint import Endpoint, Retries, as_json
@@ -12,6 +12,7 @@ from tandem.remote.faults import (
     Unreachable,
     Unwell,
 )
+from tandem.remote.session import Session, SessionLimits, Sessions
 
 __all__ = [
     "JSON",
@@ -25,6 +26,9 @@ __all__ = [
     "RemoteError",
     "Reply",
     "Retries",
+    "Session",
+    "SessionLimits",
+    "Sessions",
     "Unreachable",
     "Unwell",
     "as_json",

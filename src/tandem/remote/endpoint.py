@@ -113,7 +113,7 @@ class Endpoint:
     def _call(
         self, request: Request, read: Callable[[Reply], Answer], *, repeatable: bool
     ) -> Answer:
-        admission = self._admitted(request)
+        admission = admit(self.breaker, request.url, self.where)
         end = time.monotonic() + self.limits.deadline
         attempt = 0
         while True:
@@ -123,7 +123,7 @@ class Endpoint:
             except RemoteError as error:
                 again = repeatable and error.passing and attempt <= self.retries.count
                 if not again or not self._waited(self._wait(error, attempt, request), end):
-                    self._report(error, admission)
+                    report(self.breaker, error, admission)
                     raise
             else:
                 self.breaker.succeeded()
@@ -135,22 +135,6 @@ class Endpoint:
             return False
         time.sleep(pause)
         return time.monotonic() < end
-
-    def _admitted(self, request: Request) -> int:
-        """The breaker is asked and told of calls: of attempts it would open before the last one."""
-        admission = self.breaker.admits()
-        if admission is None:
-            raise LeftAlone(
-                f"{request.url}: not asked, after {self.breaker.failures} failures in a row; tried "
-                f"again every {self.breaker.pause:g} s ({self.where}.breaker)"
-            )
-        return admission
-
-    def _report(self, error: RemoteError, admission: int) -> None:
-        if error.ill:
-            self.breaker.failed(admission)
-        else:
-            self.breaker.succeeded()
 
     def _attempt(self, request: Request, read: Callable[[Reply], Answer], left: float) -> Answer:
         return self._read(request, read, self.wire.send(request, min(self.limits.timeout, left)))
@@ -164,3 +148,25 @@ class Endpoint:
     def _wait(self, error: RemoteError, attempt: int, request: Request) -> float:
         asked = error.retry_after if isinstance(error, Unwell) else None
         return max(self.retries.pause(attempt, request.body), asked or 0.0)
+
+
+def admit(breaker: Breaker, url: str, where: str) -> int:
+    """What `report` wants to know of a call that may begin now; raises LeftAlone.
+
+    The breaker is asked and told of calls: of attempts it would open before the last one.
+    """
+    admission = breaker.admits()
+    if admission is None:
+        raise LeftAlone(
+            f"{url}: not asked, after {breaker.failures} failures in a row; tried again every "
+            f"{breaker.pause:g} s ({where}.breaker)"
+        )
+    return admission
+
+
+def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
+    """Tell the breaker of a call that failed."""
+    if error.ill:
+        breaker.failed(admission)
+    else:
+        breaker.succeeded()

@@ -78,7 +78,7 @@ class Wire:
         return reply
 
     def _send(self, request: Request, deadline: Deadline, seconds: float) -> Reply:
-        token = self._token(request)
+        token = read_token(self.token_env, request.url)
         headers = {"Content-Type": request.kind, "Accept-Encoding": "identity"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -90,12 +90,6 @@ class Wire:
                 raise self._refused(request, head, _shorten_page(parts, hidden))
             kind = head.headers.get("content-type", "").partition(";")[0].strip().lower()
             return Reply(body=self._body(request, head, parts, hidden), kind=kind)
-
-    def _token(self, request: Request) -> str | None:
-        token = None if self.token_env is None else os.environ.get(self.token_env, "").strip()
-        if token and not (token.isascii() and token.isprintable() and " " not in token):
-            raise RemoteError(f"{request.url}: {self.token_env} holds no token that can be sent")
-        return token or None
 
     def _body(
         self, request: Request, head: Head, parts: Iterator[bytes], hidden: bytes | None
@@ -149,6 +143,14 @@ class Wire:
         key = "timeout" if seconds >= self.limits.timeout else "deadline"
         most = self.limits.timeout if key == "timeout" else self.limits.deadline
         return Late(f"{request.url}: no whole reply within {most:g} s; see {self.keys[key]}")
+
+
+def read_token(variable: str | None, url: str) -> str | None:
+    """The bearer token in a variable of the environment; None: there is none."""
+    token = None if variable is None else os.environ.get(variable, "").strip()
+    if token and not (token.isascii() and token.isprintable() and " " not in token):
+        raise RemoteError(f"{url}: {variable} holds no token that can be sent")
+    return token or None
 
 
 def check_address(url: str) -> str:

@@ -1,0 +1,210 @@
+"""The world of an OpenEnv server: a session for each episode, JSON over a WebSocket."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import NoReturn
+
+from tandem.contracts import declare, register_environment
+from tandem.environments.protocol import About, Move, Said
+from tandem.remote import Breaker, RemoteError, Session, SessionLimits, Sessions
+from tandem.rewards.result import Missing
+from tandem.types import Prompt
+
+HERE = "environment.world"
+RESET = "reset"  # the field of a prompt with arguments of its own
+SEEDS = 2**31  # what every generator takes
+SHOWN = 200  # characters of what a server says of a fault
+OURS = ("missing", "extra_forbidden")  # faults of the fields of an action, not of what is in them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fields:
+    """Where the text of a move goes, and where texts of the server stand: `messages.-1.content` is
+    a way through mappings and lists."""
+
+    action: str | None = None  # field of an action that is the text; None: a move is JSON
+    observation: str | None = None  # what is said; None: the whole observation, as JSON
+    state: str | None = None  # what of the answer to `state` names a state; None: there are none
+
+
+@register_environment("openenv")
+@declare(judges_itself=True)
+class OpenEnv:
+    """An environment behind the WebSocket of an OpenEnv server (`reset`, `step`, `state`, `close`).
+
+    Each episode is a session of its own, at one of the addresses in turn. `reset` is given a seed
+    from the key, which is one for the samples of a group, then the arguments of `reset`, then those
+    in the prompt's field "reset". `token_env` names the environment variable with the bearer token,
+    if there is one.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str | Sequence[str],
+        token_env: str | None = None,
+        fields: Fields | None = None,
+        reset: Mapping[str, object] | None = None,
+        limits: SessionLimits | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
+        if find_spec("websockets") is None:
+            raise ValueError(f"url={url}: needs a package: pip install 'tandem[openenv]'")
+        urls = [url] if isinstance(url, str) else list(url)
+        if not urls:
+            raise ValueError("url=[]: give the address of a server, or a list of some")
+        breaker = breaker or Breaker()
+        self.servers = [
+            Sessions(
+                one,
+                where=HERE,
+                token_env=token_env,
+                limits=limits,
+                breaker=Breaker(failures=breaker.failures, pause=breaker.pause),
+            )
+            for one in urls
+        ]
+        self.next_server = itertools.cycle(self.servers).__next__
+        self.fields, self.reset = fields or Fields(), dict(reset or {})
+
+    def describe(self) -> About:
+        return About(gives_states=self.fields.state is not None, repeats=False)
+
+    def begin(self, prompt: Prompt, key: int) -> RemoteEpisode:
+        asked = {"seed": key % SEEDS, "episode_id": uuid.uuid4().hex}
+        asked |= {**self.reset, **prompt.fields.get(RESET, {})}
+        try:
+            session = self.next_server().open("/ws")
+        except RemoteError as error:
+            raise Missing(str(error)) from None
+        episode = RemoteEpisode(session, self.fields)
+        try:
+            episode.begin(asked)
+        except Missing:
+            episode.close()
+            raise
+        return episode
+
+
+@dataclass(slots=True)
+class RemoteEpisode:
+    """One session, and the name that the server gave its episode."""
+
+    session: Session
+    fields: Fields
+    name: object = None
+    state: str | None = None  # that the next move is begun in
+    opening: Said = field(default_factory=Said)
+
+    def begin(self, asked: Mapping[str, object]) -> None:
+        """Have the server reset it."""
+        data, state = self._step({"type": "reset", "data": asked})
+        self.name = state.get("episode_id")
+        if data.get("done"):
+            self._fail("reset gave an episode that is over")
+        self.opening = self._said(data, state)
+
+    def act(self, move: Move) -> Said:
+        action = self._action(move.text)
+        if isinstance(action, str):
+            return self._mistaken(action)
+        try:
+            data, state = self._step({"type": "step", "data": action})
+        except InvalidActionError as error:
+            return self._mistaken(str(error))
+        if state.get("episode_id") != self.name:
+            self._fail("step answered for another session: episode_id has changed")
+        return self._said(data, state)
+
+    def close(self) -> None:
+        self.session.close({"type": "close"})
+
+    def _action(self, text: str) -> Mapping[str, object] | str:
+        """What the text asks for, or why it asks for nothing."""
+        if self.fields.action is not None:
+            return {self.fields.action: text}
+        try:
+            action = json.loads(text)
+        except (ValueError, RecursionError):
+            action = None
+        return action if isinstance(action, dict) else "The action is no JSON object."
+
+    def _step(self, message: Mapping[str, object]) -> tuple[Mapping, Mapping]:
+        """The data of the answer, and of the state behind it: by that, servers which share one
+        environment among their sessions are known."""
+        return self._ask(message, "observation"), self._ask({"type": "state"}, "state")
+
+    def _ask(self, message: Mapping[str, object], kind: str) -> Mapping:
+        try:
+            answer = self.session.ask(message)
+        except RemoteError as error:
+            raise Missing(str(error)) from None
+        data = answer.get("data")
+        if not isinstance(data, dict):
+            self._fail(f"{kind} came without data")
+        if answer.get("type") == "error":
+            self._raise(data)
+        if answer.get("type") != kind:
+            self._fail(f"{str(answer.get('type'))[:SHOWN]!r} came, not {kind!r}")
+        return data
+
+    def _raise(self, data: Mapping) -> NoReturn:
+        code, why = data.get("code"), str(data.get("message"))[:SHOWN]
+        if code == "VALIDATION_ERROR":
+            faults = [one for one in data.get("errors") or () if isinstance(one, dict)]
+            why = "; ".join(f"{path_of(one.get('loc'))}: {one.get('msg')}" for one in faults)[
+                :SHOWN
+            ]
+            if self.fields.action is None or not any(one.get("type") in OURS for one in faults):
+                raise InvalidActionError(f"The action is not valid: {why}")
+            why = f"{why}; see {HERE}.fields.action"
+        if code == "CAPACITY_REACHED":
+            why = f"{why}; each row of a rollout is a session: raise max_concurrent_envs of the "
+            why += f"server, or give more servers as {HERE}.url"
+        self._fail(f"the server says {code}: {why}")
+
+    def _said(self, data: Mapping, state: Mapping) -> Said:
+        seen, reward = data.get("observation"), data.get("reward")
+        text = self._read(seen, self.fields.observation, "observation")
+        if self.fields.state is not None:
+            self.state = self._read(state, self.fields.state, "state")
+        return Said(
+            messages=({"role": "user", "content": text},) if text else (),
+            reward=float(reward) if isinstance(reward, bool) else reward,
+            over=data.get("done", False),
+            state=self.state,
+        )
+
+    def _mistaken(self, why: str) -> Said:
+        """The answer to a move that is no action: the policy may mend it in its next turn."""
+        messages = ({"role": "user", "content": why},)
+        return Said(messages=messages, state=self.state, counts={"tool_errors": 1})
+
+    def _read(self, found: object, way: str | None, key: str) -> str:
+        """The text at the end of a way; of anything but a text, its JSON."""
+        for step in () if way is None else way.split("."):
+            try:
+                found = found[int(step)] if isinstance(found, list) else found[step]
+            except (LookupError, TypeError, ValueError):
+                self._fail(f"{key} has no {way}; see {HERE}.fields.{key}")
+        if found is None or isinstance(found, str):
+            return found or ""
+        return json.dumps(found, ensure_ascii=False, sort_keys=True)
+
+    def _fail(self, why: str) -> NoReturn:
+        raise Missing(f"{self.session.place.url}: {why}")
+
+
+class InvalidActionError(Missing):
+    """What is wrong with an action of the policy, in words that it is told."""
+
+
+def path_of(place: object) -> str:
+    """The way to a fault of an action."""
+    return ".".join(map(str, place)) if isinstance(place, list) else str(place)
