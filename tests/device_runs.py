@@ -17,6 +17,7 @@ from forwards import OF_ERRORS
 from hub_language_models import write_qwen3
 from laws.bench import OF_FLOWS
 from matrix import OF_EPISODES, OF_PAIRS, ON_FRESH_SAMPLES, PAIRS, PRESETS, TAUGHT, write_world
+from omegaconf import OmegaConf
 from policies.engines.loopback import Loopback, serving
 from policies.flow.tiny_flux import write_flux
 from policies.flow.tiny_qwen_image import write_qwen_image
@@ -43,6 +44,8 @@ EVALUATED = ("evaluation.every=1", "evaluation.prompts=4", "evaluation.samples=2
 PIPELINES = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # tokens of a text
 WRITING = ("record/", "launch/run.py", "training/callbacks/checkpoints.py")  # of weights
 OF_PICTURES = {*OF_ERRORS, *OF_FLOWS, *TAUGHT}
+PRESET_FILES = (ROOT / "conf" / "algorithm").glob("[!_]*.yaml")
+RESTING = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("policy_every", 1) > 1}
 Lines = tuple[tuple[str, ...], ...]  # of command lines, one after another
 
 OWN: dict[str, Lines] = {
@@ -102,7 +105,9 @@ def of_preset(name: str) -> Lines:
         return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}"),)
     tuned = (ROOT / "conf" / "recipe" / "tiny_lm" / f"{name}.yaml").exists()
     cut = () if tuned or name in OF_PICTURES | ON_FRESH_SAMPLES else ("num_minibatches=2",)
-    return ((*(PAINTED if name in OF_PICTURES else WORDS), f"algorithm={name}", *cut),)
+    # The second of two iterations is the policy's, where networks learn alone in others.
+    own = ("algorithm.policy_every=2",) if name in RESTING else ()
+    return ((*(PAINTED if name in OF_PICTURES else WORDS), f"algorithm={name}", *cut, *own),)
 
 
 def of_pipeline(model: str) -> Lines:

@@ -69,11 +69,17 @@ COMPARED = {
 }  # fmt: skip
 
 
+def resting() -> Algorithm:
+    """A generator that learns in every second iteration, beside its fake score."""
+    return replace(preset("dmd2"), policy_every=2)
+
+
 @pytest.fixture(scope="module")
 def of_two_ranks():
     """Gradients and report of every preset on each of two ranks: one pair of processes for all."""
     presets = {name: preset(name) for name in names()}
     presets |= {name: compared(*chosen) for name, chosen in COMPARED.items()}
+    presets |= {"resting": resting()}
     return on_two_ranks({name: partial(learnt, own) for name, own in presets.items()})
 
 
@@ -101,5 +107,17 @@ def test_two_ranks_compare_groups_as_one_does(name, of_two_ranks):
     assert all(gradient.any() for gradient in alone.gradients)
     for rank in range(2):
         gradients, report = of_two_ranks[rank, name]
+        assert_close(gradients, [gradient.numpy() for gradient in alone.gradients], **EXACT)
+        assert_close(report, alone.report, **EXACT)
+
+
+@pytest.mark.system
+def test_two_ranks_rest_as_one_does(of_two_ranks):
+    alone = one_rank(resting())
+    tables = [gradient.chunk(2) for gradient in alone.gradients]  # the policy's, and the fake's
+    assert [bool(policy.any()) for policy, _ in tables] == [False, False, True, True]
+    assert all(fake.any() for _, fake in tables)
+    for rank in range(2):
+        gradients, report = of_two_ranks[rank, "resting"]
         assert_close(gradients, [gradient.numpy() for gradient in alone.gradients], **EXACT)
         assert_close(report, alone.report, **EXACT)

@@ -267,5 +267,6 @@ def two_ranks(algorithm: Algorithm) -> Bench:
 
 
 def rounds(algorithm: Algorithm) -> int:
-    """Iterations that show all it does: what it remembers acts in the second."""
-    return 2 if algorithm.memory else 1
+    """Iterations that show all it does: what it remembers acts in the second, and a policy that
+    rests learns in the last."""
+    return max(2 if algorithm.memory else 1, algorithm.policy_every)

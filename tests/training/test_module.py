@@ -22,6 +22,7 @@ from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training import collect, strategies
 from tandem.training.batches import Budget
+from tandem.training.module import clip_gradients
 from tandem.types import Scores
 
 
@@ -273,6 +274,13 @@ def test_a_metric_does_not_depend_on_whether_quiet_rows_were_skipped(tmp_path):
     assert {name: ran.report[name] for name in shared} == pytest.approx(
         {name: skipped.report[name] for name in shared}
     )
+
+
+def test_a_part_without_gradients_says_nothing_of_where_the_norm_of_the_others_lies():
+    parts = [[torch.nn.Parameter(torch.ones(3, device="meta"))] for _ in range(3)]
+    for (parameter,) in parts[1:]:
+        parameter.grad = torch.ones(3, device="meta")
+    assert clip_gradients(parts, 1.0).device.type == "meta"
 
 
 def test_drift_is_measured_for_losses_that_read_no_old_log_probabilities(tmp_path):

@@ -158,13 +158,10 @@ class PostTraining(LightningHooks):
         if self.algorithm.rests(self.iteration):
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         apart = [group["params"] for group in optimizer.param_groups]
-        norms = [
-            distributed.full_tensor(torch.nn.utils.clip_grad_norm_(part, self.plan.max_grad_norm))
-            for part in (apart if self.algorithm.clips_apart else [parameters])
-        ]
-        norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+        parameters = [p for part in apart for p in part]
+        parts = apart if self.algorithm.clips_apart else [parameters]
+        norm = clip_gradients(parts, self.plan.max_grad_norm)
         # One verdict for all ranks: losses are each rank's own until they are logged.
         broken = torch.tensor(not is_finite(norm, *self.losses.values()), dtype=torch.float32)
         if distributed.all_max(broken) == 0:
@@ -259,3 +256,12 @@ def needs_of(algorithm: Algorithm, plan: BatchPlan) -> frozenset[str]:
     if needs & GIVEN or old & algorithm.needs_before:
         return needs
     return needs - old if plan.updates == 1 else needs | algorithm.needs_of_drift
+
+
+def clip_gradients(parts: Sequence[Sequence[torch.nn.Parameter]], most: float) -> Tensor:
+    """The norm of all gradients before each part was clipped to `most` by itself, a scalar."""
+    # Of a part without gradients torch gives a 0 on the CPU, wherever its weights are.
+    learning = [part for part in parts if any(p.grad is not None for p in part)]
+    norms = [torch.nn.utils.clip_grad_norm_(part, most) for part in learning]
+    norms = [norm.full_tensor() if distributed.is_sharded(norm) else norm for norm in norms]
+    return norms[0] if len(norms) == 1 else torch.stack(norms).norm()

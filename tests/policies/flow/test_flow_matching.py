@@ -11,6 +11,7 @@ from laws.bench import preset
 from loop import Alone
 from policies.flow.small_flow import Brightness, Stream, asked, sampled, small
 from torch.testing import assert_close
+from two_ranks import on_both
 
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.families.tiny_flow import TinyFlow
@@ -90,6 +91,30 @@ def test_while_the_policy_rests_the_others_learn_alone(tmp_path):
         learns = iteration in (2, 5)
         assert moved(before, loop.networks()) == ({"policy", "fake"} if learns else {"fake"})
         assert ("loss/policy" in loop.report) == learns
+
+
+def of_two_iterations(folder):
+    """Per update whether ranks need not wait for a gradient, and the weights in the end."""
+    complete = []
+
+    class Watched(Loop):
+        def update(self, minibatch):
+            complete.append(all(p.grad is not None for p in self.parameters()))
+            super().update(minibatch)
+
+    networks = Watched(often("dmd2", every=2), folder).go(2).networks()
+    return complete, {name: [p.numpy() for p in own] for name, own in networks.items()}
+
+
+@pytest.mark.slow
+def test_while_the_policy_rests_every_rank_has_its_gradients_and_moves_as_one_does(tmp_path):
+    _, alone = of_two_iterations(tmp_path)
+    for complete, networks in on_both(partial(of_two_iterations, tmp_path)):
+        assert complete == [True, True]
+        assert networks.keys() == alone.keys() == {"policy", "fake"}
+        for name, own in networks.items():
+            for got, want in zip(own, alone[name], strict=True):
+                assert_close(got, want, rtol=1e-3, atol=1e-5)
 
 
 def test_a_generator_at_its_reference_has_no_direction_until_the_fake_score_has_learnt(tmp_path):
