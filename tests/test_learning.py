@@ -21,7 +21,7 @@ BUDGET = {"tiny_lm": 30.0, "tiny_flow": 80.0}  # CPU-seconds of training
 ITERATIONS = {"ppo": 40}  # of 60: a critic and four epochs cost more
 UNTRIED = {"dance_grpo"}  # on texts, though nothing in it is of pictures alone
 TAUGHT = "diffusion_opd"
-OF_FEW_STEPS = {"dmd2", "tdm", "tdm_r1"}  # which learn what many steps paint
+OF_FEW_STEPS = {"dmd2", "tdm"}  # which learn what many steps paint
 BY_TEACHER = {
     "gkd",
     "minillm",
