@@ -101,8 +101,6 @@ def of_preset(name: str) -> Lines:
     if name == "diffusion_opd":
         painted = (*PAINTED, "model.adapter.num_layers=4")
         return ((*painted, f"algorithm={name}", f"{teacher}tiny_flow}}}}"),)
-    if name in ("dmd2", "tdm"):  # whose generator learns in few iterations
-        return ((*PAINTED, f"algorithm={name}", "algorithm.policy_every=2"),)
     if name in TAUGHT:
         return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}"),)
     tuned = (ROOT / "conf" / "recipe" / "tiny_lm" / f"{name}.yaml").exists()
