@@ -53,6 +53,16 @@ def test_algorithms_of_answers_train_episodes(algorithm, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_engine_with_a_copy_of_the_weights_plays_what_our_own_loop_does(tmp_path):
+    """Wave by wave, by the calls that every engine has."""
+    engine = ("plugins=[coin,experiments.bring_your_own.rollout_engine]", "rollout=copying")
+    own, _ = trained(tmp_path / "own", *MAZE)
+    got, _ = trained(tmp_path / "copied", *MAZE, *engine)
+    assert [x["reward/mean"] for x in got[:2]] == [x["reward/mean"] for x in own[:2]]
+    assert got[0]["environment/turns_mean"] == own[0]["environment/turns_mean"] > 4
+
+
+@pytest.mark.slow
 def test_a_run_in_whose_world_too_much_is_lost_stops_with_the_reasons(tmp_path):
     """Lost episodes are missing rewards, and their reasons are counted."""
     with pytest.raises(Stop, match="environment: begin raised ValueError"):
