@@ -48,6 +48,9 @@ class Prompt:
     rejected_media: Tensor | None = field(default=None, compare=False)
     fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
     rewards: tuple[str, ...] | None = None  # the names of those that judge it; None: all
+    # Of the prompt of a row, what came of it in an environment: "turns", each a role and a content,
+    # "end", "attempts", "counts", and "lost", which says why where the world failed.
+    episode: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.messages is None):
@@ -74,9 +77,6 @@ class Prompt:
 # Segments of a sample that is written and then painted; `segment` holds the place in this list.
 TEXT, PICTURE = SEGMENTS = ("text", "picture")
 WRITTEN = "written"  # the field of a prompt that holds the text a picture was painted for
-# The field of a row's prompt that holds what came of it in an environment: "turns", each a role and
-# a content, "end", and "lost", which says why where the world failed.
-EPISODE = "episode"
 
 PER_SAMPLE = ("group", "length", "truncated", "key", "baseline", "taught")
 PER_STEP = (

@@ -2,24 +2,27 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch.testing import assert_close
+from two_ranks import on_both
 
+from tandem import distributed
 from tandem.advantages.temporal import gae, return_to_go, scored_steps, step_rewards
 from tandem.metrics import reduce_metrics
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.episode import episode
 from tandem.rewards.text import exact_match
 from tandem.training.episode_rows import episode_metrics, spread_over_moves
-from tandem.types import EPISODE, Prompt, Rollout, Scores
+from tandem.types import Prompt, Rollout, Scores
 
 
 def row(rewards, *, end="over", lost=None):
     turns = [{"role": "assistant", "content": "7", "reward": r} for r in rewards]
     told = {"turns": turns, "end": end, "lost": lost, "attempts": 1, "counts": {"calls": 1.0}}
-    return Prompt(id=0, source="x", text=">", answer="7", fields={EPISODE: told})
+    return Prompt(id=0, source="x", text=">", answer="7", episode=told)
 
 
 def rollout():
@@ -103,3 +106,35 @@ def test_the_advantages_of_a_critic_pass_what_the_world_says():
     want, _ = gae(rewards[:1, kept], values[:1, kept], whole, gamma=0.9, lam=0.8)
     assert_close(got[:1, kept], want)
     assert got[0, 2] == 0
+
+
+def met(rank_of_lost):
+    """The metrics of a rank whose rows met something that those of the other did not."""
+    rows = rollout()
+    if distributed.rank() == rank_of_lost:
+        rows = replace(rows, prompts=(row([0.25, 1.0], end="lost", lost="it fell"), row([0.5])))
+    else:
+        calls = {**row([0.5]).episode, "counts": {"unparsed": 3.0}}
+        rows = replace(rows, prompts=(replace(row([0.25]), episode=calls), row([0.5])))
+    return reduce_metrics(episode_metrics(rows))
+
+
+@pytest.mark.system
+def test_ranks_that_met_different_things_add_up_the_same_numbers():
+    first, second = on_both(partial(met, 1))
+    assert first == second
+    assert first["environment/lost_at_turn"] == 2.0
+    assert first["environment/unparsed"] == 0.75
+    assert first["environment/calls"] == 0.75
+
+
+def test_a_column_of_a_data_set_that_is_called_episode_is_a_column():
+    prompt = Prompt(id=0, source="x", text=">", answer="7", fields={"episode": "S01E02"})
+    assert Rewards({"exact_match": Reward(exact_match)})(["7"], [prompt]).total.tolist() == [1.0]
+
+
+def test_what_a_world_says_of_rewards_is_no_reward():
+    said = {"role": "user", "content": "x", "reward": 7.0}
+    prompt = row([0.5])
+    told = replace(prompt, episode={**prompt.episode, "turns": [said, *prompt.episode["turns"]]})
+    assert episode("7", told) == 0.5

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from tandem.rewards.films import lay_out_frames
-from tandem.types import EPISODE, WRITTEN, Prompt, Rollout, Scores, is_film
+from tandem.types import WRITTEN, Prompt, Rollout, Scores, is_film
 
 Kind = Literal["greedy", "eval", "sampled", "best", "worst"]
 Describe = Callable[[Prompt], str]  # the text of a prompt as the policy sees it
@@ -65,7 +65,7 @@ def _rank(scores: Scores) -> list[int]:
 def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Describe) -> dict:
     prompt, output = rollout.prompts[i], rollout.outputs[i]
     written = {WRITTEN: prompt.fields[WRITTEN]} if WRITTEN in prompt.fields else {}
-    told = prompt.fields.get(EPISODE)
+    told = prompt.episode
     return {
         "kind": kind,
         "source": prompt.source,
@@ -77,7 +77,7 @@ def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe:
         "length": int(rollout.own_length[i]),
         "truncated": bool(rollout.truncated[i]),
         **written,  # the text that a picture was painted for
-        **({} if told is None else {EPISODE: told["turns"], "lost": told["lost"]}),
+        **({} if told is None else {"episode": told["turns"], "lost": told["lost"]}),
     }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tandem.contracts import register_reward
-from tandem.types import EPISODE, Prompt
+from tandem.types import Prompt
 
 
 @register_reward(judges="texts", of_moves=True)
 def episode(output: str, prompt: Prompt) -> float | None:
     """The sum of what the environment gave for the moves; None where there was none."""
-    if EPISODE not in prompt.fields:
+    if prompt.episode is None:
         return None
-    return sum(turn.get("reward", 0.0) for turn in prompt.fields[EPISODE]["turns"])
+    moves = [turn for turn in prompt.episode["turns"] if turn["role"] == "assistant"]
+    return sum(move.get("reward", 0.0) for move in moves)

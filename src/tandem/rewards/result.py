@@ -72,8 +72,9 @@ def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
     """
     if isinstance(given, Tensor):
         return given.clone()
-    if isinstance(given, Prompt) and given.fields:
-        return replace(given, fields=copy.deepcopy(given.fields))
+    if isinstance(given, Prompt) and (given.fields or given.episode):
+        own = {name: copy.deepcopy(getattr(given, name)) for name in ("fields", "episode")}
+        return replace(given, **own)
     return given
 
 

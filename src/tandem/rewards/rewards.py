@@ -25,7 +25,7 @@ from tandem.rewards.result import (
     one_each,
 )
 from tandem.rewards.signature import rows_of_groups
-from tandem.types import EPISODE, Prompt, Scores, is_film
+from tandem.types import Prompt, Scores, is_film
 
 
 class Rewards:
@@ -122,7 +122,7 @@ class Rewards:
 
 def why_lost(prompt: Prompt) -> str | None:
     """Why the environment has no end of the episode of a row; None: it has, or there is none."""
-    return prompt.fields[EPISODE]["lost"] if EPISODE in prompt.fields else None
+    return None if prompt.episode is None else prompt.episode["lost"]
 
 
 class Reward:

@@ -22,7 +22,7 @@ from tandem.types import Prompt
 VERSION = 1
 TEXTS, PICTURES = "application/json", "application/x-safetensors"
 METADATA = "request"  # the key of a safetensors header that holds the JSON
-OF_PROMPT = ("id", "source", "text", "messages", "answer", "fields")
+OF_PROMPT = ("id", "source", "text", "messages", "answer", "fields", "episode")
 LONGEST_REASON = 200  # characters
 
 Number = float | None | Exception  # None: no opinion; an exception says why there is no number
@@ -133,6 +133,7 @@ def _of_prompt(prompt: Prompt) -> dict[str, Any]:
         "messages": messages,
         "answer": prompt.answer,
         "fields": dict(prompt.fields),
+        **({} if prompt.episode is None else {"episode": dict(prompt.episode)}),
     }
 
 
@@ -150,9 +151,14 @@ def _row(sample: object, pictures: Mapping[str, Tensor] | None) -> Row:
 def _prompt(said: object) -> Prompt:
     if not isinstance(said, dict) or not said.keys() <= set(OF_PROMPT):
         raise ValueError(f"a prompt has {', '.join(OF_PROMPT)}, and nothing else")
-    messages, fields = said.get("messages"), said.get("fields", {})
+    messages, fields, episode = (said.get(n) for n in ("messages", "fields", "episode"))
+    fields = {} if "fields" not in said else fields
     texts = [said.get("source", ""), said.get("text") or "", said.get("answer") or ""]
-    fits = type(said.get("id")) is int and isinstance(fields, dict)
+    fits = (
+        type(said.get("id")) is int
+        and isinstance(fields, dict)
+        and isinstance(episode, dict | None)
+    )
     if not fits or not all(isinstance(text, str) for text in texts) or not _is_chat(messages):
         raise ValueError("a prompt has id: int, source, text and answer: string, fields: object")
     return Prompt(
@@ -162,6 +168,7 @@ def _prompt(said: object) -> Prompt:
         messages=None if messages is None else tuple(messages),
         answer=said.get("answer"),
         fields=fields,
+        episode=episode,
     )
 
 

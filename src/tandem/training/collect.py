@@ -23,7 +23,7 @@ from tandem.policies.language.records import Sampling
 from tandem.rewards import Rewards
 from tandem.training.ahead_rows import tickets_in
 from tandem.training.batches import BatchPlan
-from tandem.training.episode_rows import episode_metrics, spread_over_moves
+from tandem.training.episode_rows import spread_over_moves
 from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
 log = logging.getLogger(__name__)
@@ -234,7 +234,6 @@ class RolloutSource:
     ) -> tuple[Rollout, Scores]:
         if rollout.turn is not None:
             scores = spread_over_moves(scores, rollout, self.rewards)
-            self.log({} if baseline else episode_metrics(rollout))
         self.samples += len(rollout.mask)
         self.steps += int(rollout.own_length.sum())
         if baseline:

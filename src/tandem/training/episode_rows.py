@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tandem import distributed
 from tandem.contracts import facts_of
 from tandem.metrics import Max, Metric, Sum
 from tandem.rewards import Rewards
-from tandem.types import EPISODE, Rollout, Scores
+from tandem.types import Rollout, Scores
 
 PREFIX = "environment/"
 ENDS = ("over", "turn_limit", "token_limit", "lost")  # of an episode
@@ -38,26 +39,22 @@ def spread_over_moves(scores: Scores, rollout: Rollout, rewards: Rewards) -> Sco
 
 
 def episode_metrics(rollout: Rollout) -> dict[str, Metric]:
-    """Of the rows of this rank; none where there is no environment."""
-    told = [prompt.fields[EPISODE] for prompt in rollout.prompts if EPISODE in prompt.fields]
-    if rollout.turn is None or not told:
-        return {}
+    """Of the rows of this rank, by the same names on all, which meet here."""
+    told = [prompt.episode for prompt in rollout.prompts]
     turns = rollout.turn.amax(1).double()
-    rows = torch.ones_like(turns)
+    rows = torch.ones_like(turns).sum()
     observed = (rollout.length - rollout.own_length).double()
-    metrics: dict[str, Metric] = {
-        "turns_mean": Sum(turns.sum(), rows.sum()),
+    lost = torch.tensor([one["end"] == "lost" for one in told], device=turns.device)
+    metrics: dict[str, Metric] = {name: Sum(total, rows) for name, total in _counts(told)}
+    metrics |= {
+        "turns_mean": Sum(turns.sum(), rows),
         "turns_max": Max(turns.max()),
         "observed": Sum(observed.sum(), rollout.length.double().sum()),
+        "lost_at_turn": Sum(turns[lost].sum(), lost.double().sum()),
+        "begun_again": Sum(_count(told, lambda one: one["attempts"] > 1), rows),
     }
     for end in ENDS:
-        metrics[end] = Sum(_count(told, lambda one, end=end: one["end"] == end), rows.sum())
-    lost = torch.tensor([one["end"] == "lost" for one in told], device=turns.device)
-    if lost.any():
-        metrics["lost_at_turn"] = Sum(turns[lost].sum(), lost.double().sum())
-    again = _count(told, lambda one: one["attempts"] > 1)
-    metrics["begun_again"] = Sum(again, rows.sum())
-    metrics |= {f"{name}": Sum(total, rows.sum()) for name, total in _counts(told)}
+        metrics[end] = Sum(_count(told, lambda one, end=end: one["end"] == end), rows)
     metrics |= dict(_rewards_by_turn(rollout))
     return {f"{PREFIX}{name}": metric for name, metric in metrics.items()}
 
@@ -67,15 +64,16 @@ def _count(told: list[dict], holds: Callable[[dict], bool]) -> Tensor:
 
 
 def _counts(told: list[dict]) -> Iterator[tuple[str, Tensor]]:
-    """What the world counted, summed over rows."""
-    for name in sorted({name for one in told for name in one["counts"]}):
+    """What the worlds of all ranks counted, summed over the rows of this one."""
+    own = list({name for one in told for name in one["counts"]})
+    for name in sorted({*distributed.all_gather_object(own)}):
         total = sum(one["counts"].get(name, 0.0) for one in told)
         yield name, torch.tensor(total, dtype=torch.float64)
 
 
 def _rewards_by_turn(rollout: Rollout) -> Iterator[tuple[str, Metric]]:
     """The mean of what was given for the first moves, over the rows that made them."""
-    for number in range(1, min(int(rollout.turn.max()), BY_TURN) + 1):
+    for number in range(1, BY_TURN + 1):
         own = rollout.turn == number
         made = own.any(1).double().sum()
         yield f"reward_by_turn/{number}", Sum((rollout.feedback * own).double().sum(), made)

@@ -31,6 +31,7 @@ from tandem.stop import Stop
 from tandem.training.ahead_source import source_of
 from tandem.training.batches import BatchPlan, even_parts, select_groups, split_groups
 from tandem.training.collect import GIVEN, Clock, slots_of_this_rank
+from tandem.training.episode_rows import episode_metrics
 from tandem.training.lightning_hooks import LightningHooks
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
@@ -210,6 +211,8 @@ class PostTraining(LightningHooks):
         measured, outputs = self.metrics | self.source.metrics, self.rollout.outputs
         if self.rollout.key is not None and outputs and isinstance(outputs[0], Tensor):
             measured["response/diversity"] = diversity(outputs, self.rollout.group)
+        if rollout.turn is not None:
+            measured |= episode_metrics(self.rollout)
         self.report = reduce_metrics(measured) | response_metrics(rollout)
         self.report |= staleness_metrics(rollout) | self.algorithm.report(experience)
         self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}

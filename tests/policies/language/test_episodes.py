@@ -19,7 +19,7 @@ from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.records import Answers
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.request import Request
-from tandem.types import EPISODE, take
+from tandem.types import take
 
 sys.path.append(str(Path(__file__).parents[2] / "environments"))
 import itertools
@@ -116,7 +116,7 @@ def test_feedback_stands_on_the_last_token_of_the_move_that_earned_it(learned):
     last[:, -1] = rows.turn[:, -1] == 2
     assert torch.equal(rows.feedback, last.float())
     for place, one in enumerate(rows.prompts):
-        moves = [turn for turn in one.fields[EPISODE]["turns"] if turn["role"] == "assistant"]
+        moves = [turn for turn in one.episode["turns"] if turn["role"] == "assistant"]
         assert [turn["turn"] for turn in moves] == [1, 2]
         assert moves[-1]["content"] == rows.outputs[place]
 
@@ -165,7 +165,7 @@ def test_limits_of_turns_and_tokens_truncate_and_an_end_does_not(learned):
     over = sampled(three(asked(Counting(turns=3))), max_new_tokens=12)
     turns = sampled(three(asked(Counting(turns=9), max_turns=2)))
     tokens = sampled(three(asked(Counting(turns=9), max_tokens=6)))
-    ends = [{row.fields[EPISODE]["end"] for row in rows.prompts} for rows in (over, turns, tokens)]
+    ends = [{row.episode["end"] for row in rows.prompts} for rows in (over, turns, tokens)]
     assert ends[:2] == [{"over"}, {"turn_limit"}]
     assert "token_limit" in ends[2]
     assert turns.truncated.all()
@@ -187,7 +187,7 @@ def test_what_the_world_failed_in_is_lost_and_the_others_are_not_moved(learned):
     faults = {1: raises, 3: dies_in_the_middle}
     sound = sampled(playing(asked(Counting(turns=3)), weights=learned))
     rows = sampled(playing(asked(Faulty(faults), attempts=1), weights=learned))
-    lost = [row.fields[EPISODE]["lost"] for row in rows.prompts]
+    lost = [row.episode["lost"] for row in rows.prompts]
     for row, prompt in enumerate(rows.prompts):
         if prompt.id in faults:
             assert lost[row].startswith("act raised ConnectionResetError: 'the socket is gone'")
@@ -206,14 +206,14 @@ def test_an_episode_that_broke_once_is_begun_again_with_the_same_draws(learned):
     want = take(sound, torch.arange(0, len(sound.mask), 3))
     assert rows.outputs == want.outputs
     assert torch.equal(rows.turn, want.turn[:, : rows.turn.shape[1]])
-    told = rows.prompts[2].fields[EPISODE]
+    told = rows.prompts[2].episode
     assert (told["lost"], told["attempts"]) == (None, 2)
 
 
 def test_a_world_that_hangs_is_given_up(learned):
     environment = asked(Faulty({0: hangs}), attempts=1, timeout=0.05)
     rows = sampled(playing(environment, weights=learned), questions()[:2], group_size=1)
-    lost = [row.fields[EPISODE]["lost"] for row in rows.prompts]
+    lost = [row.episode["lost"] for row in rows.prompts]
     assert lost == ["act took over 0.05 s (environment.timeout)", None]
 
 
@@ -283,7 +283,7 @@ def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "37*46"}}</tool_call>'
     scripted(policy, call, "1702")
     rows = sampled(policy, [talk("37*46?")], group_size=2)
-    told = rows.prompts[0].fields[EPISODE]
+    told = rows.prompts[0].episode
     assert [one["content"] for one in told["turns"] if one["role"] == "tool"] == heard
     assert (told["end"], rows.outputs) == (ends, ("1702", "1702"))
     ids = rows.sample.tokens[0, : int(rows.sample.prompt_length[0] + rows.length[0])]

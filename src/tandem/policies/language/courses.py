@@ -5,7 +5,7 @@ Courses become the rows of a rollout, whose mask is True on tokens of the policy
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from tandem import rng
 from tandem.environments import Play, Said
 from tandem.policies.language.records import Questions
 from tandem.policies.language.rows import pack
-from tandem.types import EPISODE, Prompt, Rollout
+from tandem.types import Prompt, Rollout
 
 WORLD = 0  # the number of the turn that tokens of the world have
 BITS = 62  # of the name of a state: a positive number
@@ -55,7 +55,7 @@ class Course:
 
     def open(self) -> None:
         """Write down what the world said before the first move."""
-        self.told = [dict(message) for message in self.play.said.messages]
+        self._hear(self.play.said)
 
     def moved(self, written: Written, text: str) -> None:
         """The tokens of a move."""
@@ -73,7 +73,11 @@ class Course:
         if said.reward is not None:
             self.feedback[-1] = float(said.reward)
             self.told[-1]["reward"] = float(said.reward)
-        self.told += [dict(message) for message in said.messages]
+        self._hear(said)
+
+    def _hear(self, said: Said) -> None:
+        """Of a message the role and the content: what else it has is no word of ours."""
+        self.told += [{n: message[n] for n in ("role", "content")} for message in said.messages]
 
     def go_on(self, ids: Sequence[int], max_turns: int) -> None:
         """The next turn begins behind these tokens of the world, if a limit does not forbid it."""
@@ -128,7 +132,7 @@ def as_rollout(courses: Sequence[Course], asked: Questions, *, states: bool) -> 
     return Rollout(
         sample=pack(encoded, tokens, length, asked.sampling.temperature or 1.0),
         outputs=tuple(one.text for one in courses),
-        prompts=tuple(with_episode(one.prompt, one.transcript()) for one in courses),
+        prompts=tuple(replace(one.prompt, episode=one.transcript()) for one in courses),
         mask=~of_world,
         group=asked.group,
         length=length,
@@ -149,8 +153,3 @@ def padded(rows: Sequence[Sequence], dtype: torch.dtype, device: torch.device) -
     width = max(1, max(len(row) for row in rows))
     filled = [[*row, *[0] * (width - len(row))] for row in rows]
     return torch.tensor(filled, dtype=dtype, device=device)
-
-
-def with_episode(prompt: Prompt, told: Mapping) -> Prompt:
-    """The prompt of a row, with what came of it."""
-    return replace(prompt, fields={**prompt.fields, EPISODE: told})
