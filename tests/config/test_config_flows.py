@@ -145,6 +145,19 @@ def test_the_unit_of_a_clip_is_that_of_the_log_probability(line, unit):
     assert cfg.dynamics.clip_scale == pytest.approx(unit * cfg.model.latent_size**-0.5)
 
 
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("model=sd3_5_medium model.adapter.width=768", 16 * 64 * 96),
+        ("model=flux2_klein model.adapter.width=768", 128 * 32 * 48),
+        ("model=sana_1_6b model.adapter.width=768", 32 * 32 * 24),
+        ("model=wan2_2_5b model.adapter.resolution=640 model.adapter.width=null", 48 * 31 * 40**2),
+    ],
+)
+def test_the_size_of_a_latent_counts_a_width_where_there_is_one(line, wanted):
+    assert compose([*line.split(), "data.path=a.txt"]).model.latent_size == wanted
+
+
 def test_a_sequence_clip_is_that_of_a_mean_over_the_steps_of_a_picture():
     assert compose(["algorithm=gspo", "~recipe"]).algorithm.loss.clip_low == pytest.approx(3e-4)
     for name, times in {"gspo": 3, "gspo_token": 3, "luspo": 20}.items():

@@ -233,8 +233,14 @@ def _add(*terms: float) -> float:
     return math.fsum(terms)
 
 
+def _either(first: object, second: object) -> object:
+    """The first, unless it is null."""
+    return second if first is None else first
+
+
 OmegaConf.register_new_resolver("mul", _multiply, replace=True)
 OmegaConf.register_new_resolver("add", _add, replace=True)
+OmegaConf.register_new_resolver("either", _either, replace=True)
 OmegaConf.register_new_resolver("max", max, replace=True)
 OmegaConf.register_new_resolver("power", pow, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
