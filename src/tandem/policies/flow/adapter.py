@@ -103,6 +103,13 @@ class Outlined(Protocol):
 
 
 @runtime_checkable
+class Distilled(Protocol):
+    """An adapter some of whose folders paint without classifier-free guidance, and only so."""
+
+    distilled: bool
+
+
+@runtime_checkable
 class Scheduled(Protocol):
     """An adapter whose folder says at which noise levels its pictures are made."""
 

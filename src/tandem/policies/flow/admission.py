@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from tandem.dynamics.regression import Regression
-from tandem.policies.flow.adapter import SAME_LEVELS, Adapter, Scheduled
+from tandem.policies.flow.adapter import SAME_LEVELS, Adapter, Distilled, Scheduled
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import Prompt
@@ -45,6 +45,18 @@ def guided_by(
         "evaluation.guidance_scale": max((x.guidance_scale for x in others), default=1.0),
     }
     return next((setting for setting, scale in scales.items() if scale > 1), None)
+
+
+def check_guidance(adapter: Adapter, setting: str | None, *, path: str | None) -> None:
+    """`setting`: that makes something be guided, if anything is.
+
+    Raises ValueError where the folder's own pipeline does not listen to it.
+    """
+    if setting is not None and isinstance(adapter, Distilled) and adapter.distilled:
+        raise ValueError(
+            f"{setting} is above 1, but model.path={path} was distilled to paint without guidance "
+            f"(is_distilled); set {setting}=1"
+        )
 
 
 def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | None) -> str | None:

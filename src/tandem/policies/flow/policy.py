@@ -353,6 +353,7 @@ class FlowPolicy(PictureEngineMixin):
                 sampling.resolution, sampling.frames
             )  # which refuses what it cannot paint
         setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
+        admission.check_guidance(self.adapter, setting, path=self.path)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
         self.library.prepare(self.library.inputs(kept, guided=setting is not None), self.device)
         return kept, dropped

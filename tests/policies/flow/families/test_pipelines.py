@@ -227,14 +227,17 @@ def test_a_folder_that_is_not_whole_or_of_another_family_is_one_line(world, tmp_
     save_file({n: x for n, x in load_file(weights).items() if n != "x_embedder.bias"}, weights)
     silent = shutil.copytree(world.folders["qwen_image"], tmp_path / "silent")
     shutil.rmtree(silent / "text_encoder")
+    mixed = shutil.copytree(world.folders["flux1_dev"], tmp_path / "mixed")
+    shutil.copytree(sd3 / "transformer", mixed / "transformer", dirs_exist_ok=True)
     broken = shutil.copytree(world.folders["qwen_image"], tmp_path / "broken")
     (broken / "vae" / "config.json").write_text("{")
     complaints = {
-        (Flux, sd3): "its transformer is a SD3Transformer2DModel, and that of the chosen model",
+        (Flux, sd3): "is a StableDiffusion3Pipeline, .* a FluxPipeline; take model=sd3_5_medium",
+        (Flux, mixed): "its transformer is a SD3Transformer2DModel, and that of the chosen model",
         (Flux, lacking): r"its transformer lacks \['x_embedder.bias'\]",
         (QwenImage, silent): "has no folder text_encoder",
         (QwenImage, broken): "its vae cannot be loaded",
-        (Flux, world.folders["qwen_image"]): "its transformer is a QwenImageTransformer2DModel",
+        (Flux, world.folders["qwen_image"]): "is a QwenImagePipeline, .*; take model=qwen_image",
     }
     for (kind, folder), complaint in complaints.items():
         with pytest.raises(ValueError, match=complaint) as caught:

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 class Flux(EmbeddedGuidance):
     """Text as a T5 sees it, and one vector of a CLIP; `max_sequence_length` is the T5's."""
 
-    family = Family(pipeline="FluxPipeline", transformer="FluxTransformer2DModel")
+    family = Family(
+        pipeline="FluxPipeline",
+        transformer="FluxTransformer2DModel",
+        model="flux1_dev",
+        siblings=("FluxImg2ImgPipeline", "FluxInpaintPipeline"),
+    )
     readers = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
 
     def geometry(self) -> Geometry:
@@ -58,5 +63,10 @@ class Flux(EmbeddedGuidance):
 class FluxKontext(Flux):
     """FLUX.1-Kontext, in the layout of `FluxKontextPipeline`: edits the picture of its prompt."""
 
-    family = Family(pipeline="FluxKontextPipeline", transformer="FluxTransformer2DModel")
+    family = Family(
+        pipeline="FluxKontextPipeline",
+        transformer="FluxTransformer2DModel",
+        model="flux1_kontext",
+        siblings=("FluxKontextInpaintPipeline",),
+    )
     sees = range(1, 2)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
 from tandem.dynamics.schedules import flux2, flux2_shift
+from tandem.policies.flow.families.folders import read_index
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
 from tandem.policies.flow.families.images import shown
 from tandem.policies.flow.families.patches import places
@@ -32,10 +33,17 @@ class Flux2Klein(EmbeddedGuidance):
         pipeline="Flux2KleinPipeline",
         transformer="Flux2Transformer2DModel",
         vae="AutoencoderKLFlux2",
+        model="flux2_klein",
+        siblings=("Flux2KleinInpaintPipeline",),
     )
     sees = range(11)
+    distilled = False
     readers = ("text_encoder", "tokenizer")
     lora_targets = (*ATTENTION, "attn.to_qkv_mlp_proj")
+
+    def fit(self, network: nn.Module) -> nn.Module:
+        self.distilled = bool(read_index(self.folder).get("is_distilled"))
+        return super().fit(network)
 
     def geometry(self) -> Geometry:
         return Geometry(channels=self.network.config.in_channels, patch=1)
@@ -95,5 +103,8 @@ class Flux2(Flux2Klein):
     """Text as three layers of a Mistral read it; `embedded_guidance` stands in for guidance."""
 
     family = Family(
-        pipeline="Flux2Pipeline", transformer="Flux2Transformer2DModel", vae="AutoencoderKLFlux2"
+        pipeline="Flux2Pipeline",
+        transformer="Flux2Transformer2DModel",
+        vae="AutoencoderKLFlux2",
+        model="flux2_dev",
     )

@@ -27,6 +27,7 @@ from tandem.policies.flow.families.folders import (
     without_bars,
 )
 from tandem.policies.flow.families.images import ImageConditions
+from tandem.policies.flow.families.recognition import refuse_other_pipeline
 from tandem.policies.flow.families.scheduler import FolderSchedule
 from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.records import Condition, PromptInput
@@ -42,6 +43,8 @@ class Family:
     pipeline: str
     transformer: str
     vae: str = "AutoencoderKL"
+    siblings: tuple[str, ...] = ()  # other pipelines that save the same parts
+    model: str | None = None  # the option of `model` that is of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,7 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
         part that is missing."""
         without_bars()
         self.folder = pipeline_folder(path)
+        refuse_other_pipeline(self.folder, self.family, Pipeline)
         network = self._read(loaded, dtype or "auto")
         refuse_pickled_readers(self.folder, self.readers)
         return network
@@ -115,6 +119,7 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
         """As `load`, on torch's meta device, of configurations alone; None: float32."""
         without_bars()
         self.folder = pipeline_folder(path, patterns=CONFIGURATIONS)
+        refuse_other_pipeline(self.folder, self.family, Pipeline)
         return self._read(outlined, dtype or torch.float32)
 
     def _read(self, read: Callable[..., nn.Module], dtype: torch.dtype | str) -> nn.Module:

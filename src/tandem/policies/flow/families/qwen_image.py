@@ -25,6 +25,8 @@ class QwenImage(Pipeline):
         pipeline="QwenImagePipeline",
         transformer="QwenImageTransformer2DModel",
         vae="AutoencoderKLQwenImage",
+        model="qwen_image",
+        siblings=("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
     )
     readers = ("text_encoder", "tokenizer")
 

@@ -26,6 +26,7 @@ class QwenImageEdit(QwenImage):
         pipeline="QwenImageEditPlusPipeline",
         transformer="QwenImageTransformer2DModel",
         vae="AutoencoderKLQwenImage",
+        model="qwen_image_edit",
     )
     sees = range(1, 4)
     readers = ("text_encoder", "tokenizer", PART)

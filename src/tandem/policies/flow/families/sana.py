@@ -21,7 +21,10 @@ class Sana(Pipeline):
     away from has none."""
 
     family = Family(
-        pipeline="SanaPipeline", transformer="SanaTransformer2DModel", vae="AutoencoderDC"
+        pipeline="SanaPipeline",
+        transformer="SanaTransformer2DModel",
+        vae="AutoencoderDC",
+        model="sana_1_6b",
     )
     even = False
     readers = ("text_encoder", "tokenizer")

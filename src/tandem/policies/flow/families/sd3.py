@@ -19,7 +19,12 @@ CLIP_TOKENS = 77
 class SD3(Pipeline):
     """Text as two CLIPs and a T5 see it; `max_sequence_length` is the T5's."""
 
-    family = Family(pipeline="StableDiffusion3Pipeline", transformer="SD3Transformer2DModel")
+    family = Family(
+        pipeline="StableDiffusion3Pipeline",
+        transformer="SD3Transformer2DModel",
+        model="sd3_5_medium",
+        siblings=("StableDiffusion3Img2ImgPipeline", "StableDiffusion3InpaintPipeline"),
+    )
     even = False
     readers = tuple(
         f"{kind}{n}" for kind in ("text_encoder", "tokenizer") for n in ("", "_2", "_3")

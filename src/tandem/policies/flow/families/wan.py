@@ -20,7 +20,10 @@ class Wan(Films):
     """Text as a UMT5 reads it, zeros behind its end."""
 
     family = Family(
-        pipeline="WanPipeline", transformer="WanTransformer3DModel", vae="AutoencoderKLWan"
+        pipeline="WanPipeline",
+        transformer="WanTransformer3DModel",
+        vae="AutoencoderKLWan",
+        model="wan2_1_1_3b",
     )
     even = False
     readers = ("text_encoder", "tokenizer")

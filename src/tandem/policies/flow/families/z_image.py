@@ -21,7 +21,12 @@ class ZImage(Pipeline):
     """Text as a Qwen3 reads it in its chat template. `guidance_scale` is one more than its
     pipeline's, which adds that many times the difference to the velocity for the prompt."""
 
-    family = Family(pipeline="ZImagePipeline", transformer="ZImageTransformer2DModel")
+    family = Family(
+        pipeline="ZImagePipeline",
+        transformer="ZImageTransformer2DModel",
+        model="z_image",
+        siblings=("ZImageImg2ImgPipeline",),
+    )
     readers = ("text_encoder", "tokenizer")
     lora_targets = tuple(f"attention.to_{name}" for name in ("q", "k", "v", "out.0"))
 

@@ -1,0 +1,71 @@
+"""Folders of other pipelines than the chosen family's, and of distilled ones."""
+
+import importlib
+import inspect
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from tandem.policies.flow import admission
+from tandem.policies.flow.families.flux import Flux, FluxKontext
+from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
+from tandem.policies.flow.families.pipelines import Pipeline, diffusers_class
+from tandem.policies.flow.families.qwen_image import QwenImage
+from tandem.policies.flow.families.qwen_image_edit import QwenImageEdit
+from tandem.policies.flow.families.recognition import refuse_other_pipeline
+from tandem.policies.flow.families.sana import Sana
+from tandem.policies.flow.families.sd3 import SD3
+from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.families.z_image import ZImage
+
+CONF = Path(__file__).parents[4] / "conf" / "model"
+EVERY = (Flux, FluxKontext, Flux2, Flux2Klein, QwenImage, QwenImageEdit, Sana, SD3, Wan, ZImage)
+OTHERS = [
+    (QwenImage, "QwenImageEditPlusPipeline", "take model=qwen_image_edit"),
+    (Flux, "FluxKontextPipeline", "take model=flux1_kontext"),
+    (FluxKontext, "FluxPipeline", "take model=flux1_dev"),
+    (Wan, "WanImageToVideoPipeline", "no model paints as that does; take another model.path"),
+    (Sana, "SanaSprintPipeline", "no model paints as that does; take another model.path"),
+]
+
+
+def index(folder, **said):
+    (folder / "model_index.json").write_text(json.dumps(said))
+    return folder
+
+
+@pytest.mark.parametrize(("adapter", "named", "wanted"), OTHERS)
+def test_the_folder_of_another_pipeline_is_one_line(adapter, named, wanted, tmp_path):
+    index(tmp_path, _class_name=named)
+    for read in (adapter().load, adapter().outline):
+        with pytest.raises(ValueError, match=f"is a {named}, and the chosen model") as refused:
+            read(str(tmp_path), None)
+        assert str(refused.value).endswith(wanted) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("adapter", EVERY)
+def test_a_family_takes_its_own_pipeline_and_those_of_the_same_parts(adapter, tmp_path):
+    own = adapter.family
+    parts = set(inspect.signature(diffusers_class(own.pipeline).__init__).parameters)
+    for name in (own.pipeline, *own.siblings):
+        refuse_other_pipeline(index(tmp_path, _class_name=name), own, Pipeline)
+        theirs = set(inspect.signature(diffusers_class(name).__init__).parameters)
+        assert parts - theirs <= {"image_encoder", "feature_extractor"}
+    preset = yaml.safe_load((CONF / f"{own.model}.yaml").read_text())
+    module, _, name = preset["model"]["adapter"]["_target_"].rpartition(".")
+    assert getattr(importlib.import_module(module), name) is adapter
+
+
+@pytest.mark.parametrize("distilled", [True, False])
+def test_guidance_of_a_distilled_klein_is_refused(distilled, tmp_path):
+    adapter = Flux2Klein(embedded_guidance=None)
+    adapter.folder = index(tmp_path, is_distilled=distilled)
+    adapter.fit(SimpleNamespace(config=SimpleNamespace(guidance_embeds=False)))
+    admission.check_guidance(adapter, None, path="a/b")
+    if not distilled:
+        return admission.check_guidance(adapter, "evaluation.guidance_scale", path="a/b")
+    with pytest.raises(ValueError, match=r"without guidance.*set evaluation.guidance_scale=1"):
+        admission.check_guidance(adapter, "evaluation.guidance_scale", path="a/b")
