@@ -1,5 +1,7 @@
 """What is done to truncated and overlong answers."""
 
+from dataclasses import replace
+
 import torch
 from records import rollout, scores
 from torch.testing import assert_close
@@ -42,3 +44,22 @@ def test_penalised_answers_lose_a_constant_and_a_missing_score_stays_missing():
     before = scores(torch.tensor([1.0, 1.0, 0.0]), known)
     after, _ = shaping.penalise(before, rows([2, 2, 2], [False, True, True]), penalty=0.5)
     assert_close(after.total, torch.tensor([1.0, 0.5, 0.0]))
+
+
+def test_a_penalty_is_paid_by_the_last_step_where_a_score_is_spread_over_steps():
+    """Whoever reads the steps sees it, and the steps still add up to the total."""
+    before = scores(torch.ones(2), torch.tensor([True, True]))
+    before = replace(before, per_step=torch.tensor([[0.75, 0.25], [1.0, 0.0]]))
+    after, _ = shaping.penalise(before, rows([2, 2], [False, True]), penalty=0.5)
+    assert_close(after.per_step, torch.tensor([[0.75, 0.25], [1.0, -0.5]]))
+    assert_close(after.per_step.sum(1), after.total)
+
+
+def test_what_a_world_says_makes_no_answer_overlong():
+    """Six steps are in use, and the policy wrote two of them."""
+    turn = torch.tensor([[1, 0, 0, 0, 0, 2]])
+    played = rollout(
+        turn > 0, torch.zeros(1, dtype=torch.int64), length=torch.tensor([6]), turn=turn
+    )
+    shaped, _ = shaping.overlong(scores(torch.ones(1)), played, limit=4, buffer=2)
+    assert_close(shaped.total, torch.ones(1))

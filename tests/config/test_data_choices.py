@@ -20,6 +20,12 @@ def test_hilo_chooses_its_environment_its_reward_and_its_recipe():
     ("words", "said"),
     [
         (("data=hilo", "environment=none"), "reward=episode sums what an environment gives"),
+        (
+            ("data=hilo", "algorithm=dapo"),
+            "algorithm.truncation_handling.limit=11 is for one move .* "
+            "or algorithm/truncation_handling=train",
+        ),
+        (("data=hilo", "algorithm=dr_grpo"), "algorithm.weights.length=11 is for one move"),
         (("data=hilo", "model=tiny_masked"), "model=tiny_masked makes one; set environment=none"),
     ],
 )

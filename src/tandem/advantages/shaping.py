@@ -11,6 +11,7 @@ from typing import Annotated
 
 from torch import Tensor
 
+from tandem.advantages.temporal import on_last_step
 from tandem.contracts import at_least, register_truncation
 from tandem.types import SEGMENTS, TEXT, Rollout, Scores
 
@@ -48,23 +49,28 @@ def penalise(
     scores: Scores, rollout: Rollout, *, penalty: Annotated[float, at_least(0)] = 1.0
 ) -> Shaped:
     """A truncated answer loses `penalty`."""
-    return minus(scores, penalty * rollout.truncated), rollout
+    return minus(scores, rollout, penalty * rollout.truncated), rollout
 
 
-@register_truncation(lowers_scores=True, refused=OF_ANSWERS, where_it_can=True)
+@register_truncation(lowers_scores=True, refused=OF_ANSWERS, where_it_can=True, horizon="limit")
 def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Shaped:
     """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476).
 
+    The policy's own steps count, and what an environment says does not.
     Raises ValueError unless 0 < buffer <= limit.
     """
     if not 0 < buffer <= limit:
         raise ValueError(
             f"overlong needs 0 < buffer <= limit, but buffer={buffer} and limit={limit}"
         )
-    excess = (rollout.length - (limit - buffer)) / buffer
-    return minus(scores, excess.clamp(0, 1)), rollout
+    excess = (rollout.own_length - (limit - buffer)) / buffer
+    return minus(scores, rollout, excess.clamp(0, 1)), rollout
 
 
-def minus(scores: Scores, loss: Tensor) -> Scores:
-    """Take `loss` [B] from the totals of samples that have a score."""
-    return replace(scores, total=scores.total - loss * scores.scored)
+def minus(scores: Scores, rollout: Rollout, loss: Tensor) -> Scores:
+    """Take `loss` [B] from the totals of samples that have a score; the last trained step pays."""
+    loss = loss * scores.scored
+    per_step = scores.per_step
+    if per_step is not None:
+        per_step = per_step - on_last_step(loss, rollout.trained)
+    return replace(scores, total=scores.total - loss, per_step=per_step)

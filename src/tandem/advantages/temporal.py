@@ -80,8 +80,13 @@ def step_rewards(scores: Scores, rollout: Rollout) -> Tensor:
     known = scored_steps(scores, rollout)
     if scores.per_step is not None:
         return torch.where(known, scores.per_step, 0)
-    place = known.cumsum(1)
-    return torch.where(known & (place == place[:, -1:]), scores.total[:, None], 0)
+    return on_last_step(scores.total, known)
+
+
+def on_last_step(value: Tensor, mask: Tensor) -> Tensor:
+    """A value [B] on the last step of the mask [B, T], 0 elsewhere: [B, T]."""
+    place = mask.cumsum(1)
+    return torch.where(mask & (place == place[:, -1:]), value[:, None], 0)
 
 
 def return_to_go(rewards: Tensor, mask: Tensor, *, gamma: float = 1.0) -> Tensor:

@@ -20,7 +20,8 @@ def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
     named += [("read_with", number) for number in facts.get("read_with", ())]
     named += [("read_with", number) for number, _ in facts.get("read_with", {}).values()]
     named += [("named_rewards", number) for number in facts.get("named_rewards", ())]
-    named += [("set_size", facts["set_size"])] if facts.get("set_size") is not None else []
+    alone = [(fact, facts.get(fact)) for fact in ("set_size", "horizon")]
+    named += [(fact, number) for fact, number in alone if number is not None]
     if not named:
         return
     parameters = inspect.signature(component).parameters

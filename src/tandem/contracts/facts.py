@@ -95,6 +95,8 @@ class Facts:
     support: Literal["student", "teacher"] = "student"
     # Of weights of steps.
     adds_to_one: bool = False  # over the update
+    # Of weights and of what shapes scores: the number that is the most steps of a sample.
+    horizon: str | None = None
     # Of old policies: where the log-probabilities come from.
     old_policy: Literal["recompute", "rollout", "interpolate", "current"] | None = None
     # Of likelihoods of masked texts: it replays the steps of the sampler, one by one.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.contracts import facts_of
+from tandem.contracts import facts_of, numbers_of
 from tandem.legality.case import Case
+
+INSTEAD = {"truncation_handling": "train", "weights": "token_mean"}
 
 
 def moves_are_judged_where_they_are_made(case: Case) -> Iterator[str]:
@@ -32,4 +34,24 @@ def episodes_are_played_by_the_newest_weights(case: Case) -> Iterator[str]:
     )
 
 
-RULES = (moves_are_judged_where_they_are_made, episodes_are_played_by_the_newest_weights)
+def episodes_have_a_horizon_of_their_own(case: Case) -> Iterator[str]:
+    """dynamics.horizon is that of one move."""
+    if case.environment is None or case.environment.max_turns == 1:
+        return
+    for group in ("truncation_handling", "weights"):
+        part = getattr(case.algorithm, group)
+        name = facts_of(part).horizon
+        if name is not None and numbers_of(part)[name] == case.plan.dynamics.horizon:
+            yield (
+                f"algorithm.{group}.{name}={case.plan.dynamics.horizon} is for one move "
+                f"(rollout.max_new_tokens), and an episode has several; set algorithm.{group}."
+                f"{name} to the most tokens that the policy writes in an episode, or "
+                f"algorithm/{group}={INSTEAD[group]}"
+            )
+
+
+RULES = (
+    moves_are_judged_where_they_are_made,
+    episodes_are_played_by_the_newest_weights,
+    episodes_have_a_horizon_of_their_own,
+)

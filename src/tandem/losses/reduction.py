@@ -56,7 +56,7 @@ def sequence_sum(mask: Tensor) -> Tensor:
     return mask / _samples(mask)
 
 
-@register_weights
+@register_weights(horizon="length")
 def constant_length(mask: Tensor, *, length: Annotated[int, positive]) -> Tensor:
     """1 / (S L), L constant over the run: no length bias (Dr. GRPO, arXiv:2503.20783): [B, T]."""
     return mask / (_samples(mask) * length)

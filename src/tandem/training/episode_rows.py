@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem import distributed
+from tandem.advantages.temporal import on_last_step
 from tandem.contracts import facts_of
 from tandem.metrics import Max, Metric, Sum
 from tandem.rewards import Rewards
@@ -33,9 +34,7 @@ def spread_over_moves(scores: Scores, rollout: Rollout, rewards: Rewards) -> Sco
     left = scores.total - given.sum(1)
     # Rounding is no reward of the last move: what is left is, where anything else was given.
     left = torch.where(left.abs() > 1e-6 * (1 + scores.total.abs()), left, 0)
-    place = rollout.mask.cumsum(1)
-    last = rollout.mask & (place == place[:, -1:])
-    return replace(scores, per_step=given + torch.where(last, left[:, None], 0))
+    return replace(scores, per_step=given + on_last_step(left, rollout.mask))
 
 
 def episode_metrics(rollout: Rollout) -> dict[str, Metric]:
