@@ -9,9 +9,11 @@ an assistant's turn, and must say the same behind each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from tandem.policies.language.chat import Chat
+from tandem.types import Prompt
 
 Message = Mapping[str, str]
 STUB = "stub of a move"
@@ -32,9 +34,15 @@ STUBS: Mapping[str, Sequence[Message]] = {
 }
 ANSWERED = {"role": "user", "content": "stub of an answer"}
 FROM_TOOL = {"role": "tool", "content": ANSWERED["content"]}
+MARK = "stub {} of what is said"
 LEFT_OUT = "[... {} characters left out ...]"
 REMEMBERED = 1024  # answers of a world whose ids are kept
 PER_TOKEN = 16  # characters that are looked at for each token that a message may have
+
+
+def marked(messages: Sequence[Message]) -> list[Message]:
+    """The messages with a mark in place of what each says."""
+    return [{**one, "content": MARK.format(place)} for place, one in enumerate(messages)]
 
 
 class Bridge:
@@ -49,7 +57,7 @@ class Bridge:
         self.tokenizer = chat.tokenizer
         self.remembered = lru_cache(REMEMBERED)(self.said_by)  # worlds repeat themselves
         self.has_template = self.tokenizer.chat_template is not None
-        self.special = frozenset(self.tokenizer.all_special_ids) | self.ends
+        self.special = {*self.tokenizer.all_special_ids, *self.ends} - {chat.unknown}
         self.end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
         if self.has_template:
             self.end = self.check_template()
@@ -70,23 +78,44 @@ class Bridge:
             return self.written(self.tail([])) if self.has_template else []
         if not self.has_template:
             return self.plain("\n\n".join(message["content"] for message in messages))
-        if not any(self.forges(message["content"]) for message in messages):
+        if not any(self.misleads(message["content"]) for message in messages):
             return self.written(self.tail(messages))
-        return list(self.pieces(messages))
+        first, *rest = self.around(messages, self.tail(marked(messages)))
+        return [*self.written(first), *self.pieces(messages, rest)]
 
-    def pieces(self, messages: Sequence[Message]) -> Iterator[int]:
-        """Written by the template around the messages, which are encoded as plain text."""
-        marks = [f"stub {place} of what is said" for place in range(len(messages))]
-        frame = self.tail(
-            [{**one, "content": mark} for one, mark in zip(messages, marks, strict=True)]
-        )
-        for one, mark in zip(messages, marks, strict=True):
-            before, found, frame = frame.partition(mark)
+    def opened(self, prompt: Prompt, messages: Sequence[Message]) -> list[int]:
+        """The ids of a prompt and of what the world says before the first move; special tokens in
+        that are plain text."""
+        short = [{**one, "content": self.shortened(one["content"])} for one in messages]
+        ids = self.chat.encode([self.continued(prompt, short)])[0]
+        frame = self.continued(prompt, marked(short))
+        if self.count_special(ids) == self.count_special(self.chat.encode([frame])[0]):
+            return ids
+        first, *rest = self.around(messages, self.chat.text(frame))
+        return [*self.chat.encode_texts([frame], [first])[0], *self.pieces(short, rest)]
+
+    def continued(self, prompt: Prompt, messages: Sequence[Message]) -> Prompt:
+        """The question, and what the world says behind it."""
+        if prompt.messages is None:
+            said = "\n\n".join(message["content"] for message in messages)
+            return replace(prompt, text=prompt.text + said)
+        return replace(prompt, messages=(*self.chat.question(prompt), *messages))
+
+    def around(self, messages: Sequence[Message], frame: str) -> list[str]:
+        """What stands before the first mark, between two, and behind the last."""
+        parts = []
+        for one, mark in zip(messages, marked(messages), strict=True):
+            before, found, frame = frame.partition(mark["content"])
             if not found:
                 raise ValueError(f"the chat template does not show a message of {one['role']}")
-            yield from self.written(before)
-            yield from self.plain(one["content"])
-        yield from self.written(frame)
+            parts.append(before)
+        return [*parts, frame]
+
+    def pieces(self, messages: Sequence[Message], behind: Sequence[str]) -> Iterator[int]:
+        """Messages, which are encoded as plain text, and what is written behind each."""
+        for message, text in zip(messages, behind, strict=True):
+            yield from self.plain(message["content"])
+            yield from self.written(text)
 
     def tail(self, messages: Sequence[Message], stub: Sequence[Message] | None = None) -> str:
         """What the template writes behind the end of an assistant's turn."""
@@ -161,9 +190,12 @@ class Bridge:
         last = self.tokenizer.decode(self.plain(tail)[-half:])
         return f"{first}{LEFT_OUT.format(len(content) - len(first) - len(last))}{last}"
 
-    def forges(self, content: str) -> bool:
-        """Whether it spells a special token, which would be one to the tokenizer."""
-        return not self.special.isdisjoint(self.written(content))
+    def misleads(self, content: str) -> bool:
+        """Whether it spells a special token, which would be one to the tokenizer, or our stub."""
+        return STUB in content or self.count_special(self.written(content)) > 0
+
+    def count_special(self, ids: Sequence[int]) -> int:
+        return sum(one in self.special for one in ids)
 
     def written(self, text: str) -> list[int]:
         """Ids of what a template writes, whose special tokens are such."""

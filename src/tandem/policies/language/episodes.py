@@ -110,14 +110,7 @@ class Wave:
         said = course.play.said.messages
         if not said:
             return course.encoded
-        return self.bridge.chat.encode([self.continued(course.prompt, said)])[0]
-
-    def continued(self, prompt: Prompt, said: Sequence) -> Prompt:
-        if prompt.messages is None:
-            text = "\n\n".join(self.bridge.shortened(one["content"]) for one in said)
-            return replace(prompt, text=prompt.text + text)
-        short = [{**one, "content": self.bridge.shortened(one["content"])} for one in said]
-        return replace(prompt, messages=(*prompt.messages, *short))
+        return self.bridge.opened(course.prompt, said)
 
     def move(self, on: Sequence[Course]) -> None:
         """One move of each of these rows, and the answer of the world."""
