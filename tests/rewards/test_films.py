@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tandem.config import ConfigError, check, compose
 from tandem.contracts import declare
 from tandem.evaluation.image_collapse import dark
 from tandem.rewards import Reward
@@ -69,3 +70,36 @@ def test_frames_are_the_first_the_last_and_evenly_spread_ones():
 def test_films_differ_as_their_pixels_do():
     assert spread([film(0, 0), film(0, 255)]) == pytest.approx(2**0.5 / 2)
     assert dark(torch.stack([film(0, 255)])).tolist() == [[1.0, 0.0]]
+
+
+WAN = "model=wan2_1_1_3b data.path=prompts.txt"
+PICKED = "reward=jpeg_compressibility reward.jpeg_compressibility.frames=4"
+WHOLE = "reward=motion_smoothness reward.motion_smoothness.frames=4"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        (
+            "model=tiny_flow reward=motion_smoothness",
+            "reward=motion_smoothness judges films, and model=tiny_flow makes none; choose",
+        ),
+        (
+            f"model=tiny_flow {PICKED}",
+            "reward.jpeg_compressibility.frames=4: model=tiny_flow makes no films; leave it null",
+        ),
+        (
+            f"{WAN} {WHOLE}",
+            "reward.motion_smoothness.frames=4: it sees films as a whole; leave it null",
+        ),
+    ],
+)
+def test_what_is_asked_of_films_alone_is_refused_elsewhere(line, wanted):
+    with pytest.raises(ConfigError) as refused:
+        check(compose(line.split()))
+    assert wanted in str(refused.value)
+
+
+@pytest.mark.parametrize("line", [f"{WAN} {PICKED}", f"{WAN} reward=motion_smoothness"])
+def test_films_are_judged_as_a_whole_or_by_chosen_frames(line):
+    check(compose(line.split()))

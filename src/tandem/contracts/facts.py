@@ -125,8 +125,10 @@ class Facts:
     # Of kernels and KLs: steps of an SDE have a duration. Of log-probabilities: of no density.
     of_sde: bool = False
     unscaled: bool = False
-    # Of flow families: the dimensions of one latent picture; None: they are to be set.
+    # Of flow families: the dimensions of one latent picture; None: they are to be set. Whether what
+    # they paint are films.
     latent_size: int | None = None
+    makes_films: bool = False
     # Of kernels: they add no noise. Of targets of distillation: they are what a step comes to only
     # where it has none. Of likelihoods of masked texts: they draw no states of their own.
     noiseless: bool = False

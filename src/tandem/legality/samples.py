@@ -111,6 +111,24 @@ def pictures_can_have_that_size(case: Case) -> Iterator[str]:
         )
 
 
+def rewards_of_films_see_films(case: Case) -> Iterator[str]:
+    """A reward that sees films as a whole is asked about films, and frames are chosen for those
+    that see pictures."""
+    adapter = None if case.is_of_texts else case.painter[1].arguments.get("adapter")
+    films = adapter is not None and facts_of(adapter.target).makes_films
+    model, functions = case.plan.choices["model"], _functions(case)
+    for name, part in case.rewards.items():
+        frames, whole = part.arguments.get("frames"), facts_of(functions.get(name)).of_films
+        if whole and not films:
+            yield (
+                f"reward={name} judges films, and model={model} makes none; choose another reward, "
+                "or a model of films, such as wan2_1_1_3b"
+            )
+        elif frames is not None and (whole or not films):
+            why = "it sees films as a whole" if whole else f"model={model} makes no films"
+            yield f"reward.{name}.frames={frames}: {why}; leave it null"
+
+
 def ranges_rise(case: Case) -> Iterator[str]:
     for name, reward in case.rewards.items():
         bounds = reward.arguments.get("range")
@@ -159,6 +177,7 @@ RULES = (
     metrics_name_a_reward,
     an_average_is_kept,
     pictures_can_have_that_size,
+    rewards_of_films_see_films,
     ranges_rise,
     datasets_have_their_numbers,
     datasets_name_their_rewards,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tandem.contracts import declare
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.families.pipelines import Pipeline
 
 
+@declare(makes_films=True)
 class Films(Pipeline):
     """Films of `frames` frames; of a latent the first is one frame, and each other several."""
 
