@@ -137,6 +137,9 @@ def test_a_pair_that_is_typed_and_nothing_else_can_learn(model, algorithm):
     sampled and trained without guidance, and its average is what is looked at."""
     cfg = compose([f"model={model}", f"algorithm={algorithm}", "data.path=prompts.txt"])
     assert (cfg.optimizer.lr, cfg.iterations) == (3e-4, 1000)
+    own = cfg.model.adapter
+    film = own.get("frames", 1) * own.resolution * (own.width or own.resolution) * 3
+    assert cfg.prompts_per_step * cfg.group_size * film < 12e9  # bytes of what an iteration paints
     if algorithm == "nft":
         assert cfg.rollout.guidance_scale == cfg.evaluation.guidance_scale == 1.0
         few = cfg.rollout.steps <= 8  # of a distilled model, at its own noise levels

@@ -21,9 +21,7 @@ COMPARING = (
     "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
 )
 OF_FLOWS = "dance_grpo flow_dppo flow_grpo gardo grpo_guard mix_grpo tempflow_grpo"
-OF_PICTURES = (
-    "colour_share jpeg_compressibility jpeg_incompressibility motion_smoothness nearest_rendering"
-)
+OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
 BY_CLIP = "pickscore clip_score"
 JUDGES = "judge judge_pairs judge_groups"
 PIPELINES = (
@@ -133,6 +131,7 @@ BESIDE = {
         )
     },
     **{f"reward={name}": FLOW for name in f"{OF_PICTURES} {BY_CLIP}".split()},
+    "reward=motion_smoothness": ["model=wan2_1_1_3b", "data.path=prompts.txt"],
     **{
         f"reward={name}": [
             f"reward.{name}.function.chat.url=http://127.0.0.1:8000/v1",

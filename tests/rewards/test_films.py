@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem.config import ConfigError, check, compose
 from tandem.contracts import declare
 from tandem.evaluation.image_collapse import dark
 from tandem.rewards import Reward
-from tandem.rewards.films import motion_smoothness, select_frames
+from tandem.rewards.films import MEASURED, motion_smoothness, select_frames
 from tandem.rewards.images import spread
 from tandem.rewards.signature import batched, groupwise
 from tandem.types import Prompt
@@ -103,3 +104,32 @@ def test_what_is_asked_of_films_alone_is_refused_elsewhere(line, wanted):
 @pytest.mark.parametrize("line", [f"{WAN} {PICKED}", f"{WAN} reward=motion_smoothness"])
 def test_films_are_judged_as_a_whole_or_by_chosen_frames(line):
     check(compose(line.split()))
+
+
+@pytest.mark.parametrize("frames", [None, 3, 16])
+def test_the_spread_is_the_std_of_each_pixel(frames):
+    shape = (5, *(() if frames is None else (frames,)), 6, 4, 3)
+    outputs = torch.randint(256, shape, dtype=torch.uint8)
+    wanted = outputs.double().div(127.5).std(0).mean()
+    torch.testing.assert_close(spread([*outputs]), wanted, atol=1e-14, rtol=1e-12)
+
+
+def test_the_spread_of_long_films_is_that_of_chosen_frames_and_holds_few_of_them():
+    films = [torch.randint(256, (64, 32, 32, 3), dtype=torch.uint8) for _ in range(24)]
+    chosen = torch.stack([select_frames(film, MEASURED) for film in films])
+    wanted = chosen.double().div(127.5).std(0).mean()
+    with Largest() as largest:
+        torch.testing.assert_close(spread(films), wanted, atol=1e-14, rtol=1e-12)
+    assert largest.numbers <= MEASURED * 32 * 32 * 3
+
+
+class Largest(TorchDispatchMode):
+    """The numbers of the largest tensor that is made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.dtype != torch.uint8:
+            self.numbers = max(self.numbers, made.numel())
+        return made

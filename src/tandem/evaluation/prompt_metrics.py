@@ -72,8 +72,9 @@ def _measure_looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
     asked = [name for name in MEASURES if name in one.measures]
     looks = dict.fromkeys(MEASURES, torch.zeros(len(rollout.outputs), dtype=torch.float64))
     if asked:
-        shown = torch.stack([*map(shown_pixels, rollout.outputs)])
-        looks |= {name: MEASURES[name](shown).view(len(shown), -1).mean(1) for name in asked}
+        shown = map(shown_pixels, rollout.outputs)  # one by one: films are large
+        found = [[MEASURES[name](picture).mean() for name in asked] for picture in shown]
+        looks |= dict(zip(asked, torch.tensor(found, dtype=torch.float64).unbind(1), strict=True))
     return looks
 
 

@@ -15,6 +15,7 @@ from tandem.rewards.result import Verdict
 from tandem.types import Prompt, is_film
 
 SHOWN = 8  # frames of a film in a table of samples
+MEASURED = 16  # and those that measures of evaluation look at
 
 
 def select_frames(film: Tensor, most: int | None) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tandem.contracts import register_reward
 from tandem.metrics import Sum
+from tandem.rewards.films import MEASURED, select_frames
 from tandem.rewards.signature import batched
 from tandem.types import Prompt, is_film
 
@@ -77,14 +78,22 @@ def diversity(outputs: Sequence[Tensor], group: Tensor) -> Sum:
 
 
 def spread(pictures: Sequence[Tensor]) -> Tensor:
-    """The unbiased std of each pixel over pictures or films, on the scale from -1 to 1, as a mean:
-    []."""
-    return torch.stack([*map(shown_pixels, pictures)]).double().div(127.5).std(0).mean()
+    """The unbiased std of each pixel over pictures, or over films at the same frames, on the scale
+    from -1 to 1, as a mean: []. One picture or film is looked at after the other."""
+    count, total, squares = len(pictures), 0, 0
+    for levels in (shown_pixels(picture).long() for picture in pictures):
+        total, squares = total + levels, squares + levels.square()
+    # Sums of whole numbers are exact.
+    variance = (count * squares - total.square()).double() / (count * (count - 1))
+    return variance.sqrt().div(127.5).mean()
 
 
 def shown_pixels(output: Tensor) -> Tensor:
-    """A picture [H, W, 3] or a film [F, H, W, 3] on the CPU; a ValueError for anything else."""
-    return torch.stack([*map(pixels, output)]) if is_film(output) else pixels(output)
+    """A picture [H, W, 3], or the frames of a film that measures look at, [F, H, W, 3], on the CPU;
+    a ValueError for anything else."""
+    if not is_film(output):
+        return pixels(output)
+    return torch.stack([*map(pixels, select_frames(output, MEASURED))])
 
 
 def pixels(picture: Tensor) -> Tensor:

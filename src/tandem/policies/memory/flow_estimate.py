@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from tandem.policies.flow.families.autoencoders import DECODED_AT_ONCE
@@ -78,14 +79,17 @@ def of_snapshots(outline: FlowOutline) -> list[Part]:
 
 
 def of_pictures(outline: FlowOutline, work: Workload) -> Part:
-    """What an iteration keeps of its samples until they are trained."""
+    """What an iteration keeps of its samples until they are trained; their pixels are no part of
+    a device's memory."""
     sampling, steps = outline.sampling, outline.policy.kept_steps(outline.request)
     states = 0 if not steps else min(2 * len(steps), sampling.steps + 1)
+    pixels = work.samples * math.prod(outline.adapter.image_shape)
     each = outline.latent * (FLOAT32 + states * sampling.dtype.itemsize)
     return Part(
         name="pictures",
         size=work.samples * each,
-        says=f"{work.samples} latents of {outline.latent:,} numbers, and {states} states of each",
+        says=f"{work.samples} latents of {outline.latent:,} numbers, and {states} states of each; "
+        f"their pixels take {pixels / 2**30:.3f} GiB of host memory",
         lower="set rollout.storage=bfloat16, or lower prompts_per_step",
     )
 
