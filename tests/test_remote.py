@@ -1,6 +1,8 @@
 """A remote endpoint that fails in every way costs bounded time and memory, and says what it was."""
 
 import logging
+import socket
+import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,7 @@ from tandem.remote import (
     Unreachable,
     Unwell,
 )
+from tandem.remote.deadline import Deadline
 
 TOKEN = "canary-token-4f1d"
 ONCE = Retries(count=0)
@@ -426,3 +429,15 @@ def test_numbers_that_no_call_can_have_are_refused():
 def test_a_proxy_of_the_environment_is_no_way_to_this_machine(server, monkeypatch, free_port):
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port}")
     assert endpoint(server.url).get("/") == {"ok": True}
+
+
+def test_a_deadline_ends_a_connection_with_tls():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        context = ssl.create_default_context()
+        own = context.wrap_socket(ours, server_hostname="x", do_handshake_on_connect=False)
+        with own, Deadline(0.05) as deadline:
+            deadline.watch(own)
+            theirs.settimeout(20)
+            assert theirs.recv(1) == b""  # shut down: nothing will come
+        assert deadline.passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Mapping
@@ -44,8 +45,9 @@ class Deadline:
 
     def watch(self, connection: socket.socket) -> None:
         with self._lock:
-            # A second handle: TLS takes the first one away, and closing is not ours.
-            self._socket = connection.dup()
+            # A second handle, since closing is not ours. TLS takes the first one away, and its own
+            # sockets have no dup().
+            self._socket = socket.socket(fileno=os.dup(connection.fileno()))
             self._shut_if_passed()
 
     def _pass(self) -> None:
