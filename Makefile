@@ -36,6 +36,9 @@ legality: $(VENV)/ready ## write docs/legality.md: which functions make sense of
 matrix: $(VENV)/ready ## write docs/matrix.md: which algorithm trains which model, under which dynamics
 	PYTHONPATH=tests $(RUN) -m matrix
 
+families: $(VENV)/ready ## write docs/families.md: families of flow models beside their own pipelines
+	PYTHONPATH=tests $(RUN) -m families
+
 forwards: $(VENV)/ready ## write docs/forwards.md: how often an update asks the transformer
 	PYTHONPATH=tests $(RUN) -m forwards
 
@@ -102,4 +105,4 @@ $(VENV)/docs: $(VENV)/ready
 	  --constraint constraints.txt --editable ".[dev,docs]"
 	touch $@
 
-.PHONY: engines docs serve_docs picture constraints stale train test rounding exhaustive status laws legality matrix forwards waits faults kills
+.PHONY: engines docs serve_docs picture constraints stale train test rounding exhaustive status laws legality matrix families forwards waits faults kills

@@ -34,8 +34,11 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("presets"))
+
+
+def written(world):
     """A folder of prompts, a judge, and checkpoints as they are asked for."""
-    world = tmp_path_factory.mktemp("presets")
     write_clip(world / "pickscore")
     (world / "prompts").mkdir()
     lines = [f"a {colour} {thing}" for colour in ("red", "green", "blue") for thing in "abcdefgh"]

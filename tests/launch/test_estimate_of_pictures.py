@@ -53,8 +53,8 @@ def estimated(cfg):
     return policy, request, parts
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_an_update_holds_what_was_estimated(model, folders):
+def held_in_an_update(model, folders):
+    """Bytes of activations as estimated, with what is said of them, and as measured."""
     cfg = compose([*words_of(model, folders), "max_tokens_per_microbatch=1000000"])
     policy, request, parts = estimated(cfg)
     # The longest text: some families read no more of a text than there is.
@@ -70,9 +70,14 @@ def test_an_update_holds_what_was_estimated(model, folders):
         policy.model.field(x, sigma, conditioning, scale=scale).sum().backward()
 
     step()  # leaves gradients behind, as all micro-batches but the first find
-    measured = most_allocated(step)
-    assert parts["activations"].size == pytest.approx(measured, rel=SHARE)
-    assert parts["activations"].says.startswith(f"{ROWS} points")
+    return parts["activations"], most_allocated(step)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_update_holds_what_was_estimated(model, folders):
+    activations, measured = held_in_an_update(model, folders)
+    assert activations.size == pytest.approx(measured, rel=SHARE)
+    assert activations.says.startswith(f"{ROWS} points")
 
 
 @pytest.mark.parametrize("algorithm", ["flow_grpo", "nft"])
