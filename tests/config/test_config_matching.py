@@ -9,6 +9,7 @@ from tandem.config import ConfigError, check, compose
 DMD2, TDM, TDM_R1, NFT = (
     f"model=tiny_flow ~recipe algorithm={name}" for name in ("dmd2", "tdm", "tdm_r1", "nft")
 )
+GUIDED = "algorithm.timestep_sampling.ref_guidance_scale=3"
 SEE = "see algorithm=dmd2, tdm or tdm_r1"
 WRONG = {
     f"{NFT} algorithm/loss=tdm": (
@@ -51,6 +52,30 @@ WRONG = {
         "algorithm.timestep_sampling.count=4: algorithm.query says where pictures are noised "
         "again; leave it out"
     ),
+    f"{TDM_R1} algorithm.every_state=false": (
+        "algorithm.every_state=false: surrogate compares the samples of a prompt, which must be at "
+        "the same states; set it to true"
+    ),
+    f"{TDM_R1} algorithm.timestep_sampling.shared=false": (
+        "algorithm.timestep_sampling.shared=false: surrogate compares the samples of a prompt, "
+        "which must get the same noise; set it to true"
+    ),
+    f"{TDM_R1} algorithm.loss.prompt_coef=0.5": (
+        "algorithm.loss.prompt_coef=0.5: a prompt adds nothing to a reference without guidance; "
+        "set algorithm.timestep_sampling.ref_guidance_scale above 1"
+    ),
+    f"{TDM} rollout.guidance_scale=4 algorithm.timestep_sampling.guidance_scale=1": (
+        "algorithm.timestep_sampling.guidance_scale=1: the states were come to at "
+        "rollout.guidance_scale=4; leave it out"
+    ),
+    f"{DMD2} algorithm/advantage=group_relative group_size=4": (
+        "algorithm/advantage=group_relative: dmd2 reads no advantages; set "
+        "algorithm/advantage=given"
+    ),
+    f"{TDM} algorithm.normalize_advantages=true": (
+        "algorithm.normalize_advantages=true: tdm reads no advantages; set it to false"
+    ),
+    f"{DMD2} algorithm.fake.lr=0": "algorithm.fake.lr=0.0: must be positive",
     f"{DMD2} algorithm.query.low=0.9 algorithm.query.high=0.1": (
         "algorithm.query.low=0.9 algorithm.query.high=0.1: must rise"
     ),
@@ -81,9 +106,30 @@ def test_a_contradiction_is_one_line_that_names_the_flag(words, line):
         f"{TDM} algorithm/query=reverse algorithm.query.shift=3",
         f"{TDM} algorithm/loss=dmd2 algorithm.every_state=false",
         f"{TDM_R1} algorithm.policy_every=2 epochs=2 num_minibatches=2",
+        f"{TDM_R1} algorithm.loss.prompt_coef=0.5 {GUIDED}",
+        f"{TDM_R1} algorithm.normalize_advantages=true",
         f"{DMD2} rollout.steps=1 model.lora={{r:4,alpha:8}}",
         f"{TDM} algorithm/teachers=velocities algorithm.teachers.folders={{others:runs/x}}",
     ],
 )
 def test_what_makes_sense_is_admitted(words):
     check(compose(shlex.split(words)))
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "beside"), [("dmd2", 1e-5, 1e-5), ("tdm_r1", 7.5e-5, 3e-4)]
+)
+def test_published_rates_guidance_and_steps_are_those_of_the_recipe(name, rate, beside):
+    cfg = compose(["model=sd3_5_medium", f"algorithm={name}", "rollout.steps=3"])
+    networks = [cfg.algorithm[key] for key in ("fake", "surrogate") if key in cfg.algorithm]
+    assert cfg.optimizer.lr == rate
+    assert [network.lr for network in networks] == pytest.approx([beside] * len(networks))
+    asked = cfg.algorithm.timestep_sampling
+    assert (asked.guidance_scale, asked.ref_guidance_scale) == (1.0, 4.5)
+    assert cfg.evaluation.steps == 3
+
+
+def test_elsewhere_the_fake_score_is_no_slower_and_the_reference_guided_as_the_model_is_used():
+    cfg = compose(["model=sd3_5_medium", "algorithm=tdm", "~recipe"])
+    assert cfg.algorithm.fake.lr == cfg.optimizer.lr
+    assert cfg.algorithm.timestep_sampling.ref_guidance_scale == 4.5

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh, counted, found
-from tandem.contracts import at_least
+from tandem.contracts import positive
 from tandem.dynamics.regression import energy
 from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean
@@ -23,7 +23,7 @@ class Network:
     """What a network learns that begins as a copy of the policy and stays beside it."""
 
     loss: Callable[..., Tensor]
-    lr: Annotated[float, at_least(0)]  # the schedule of the optimizer applies to it too
+    lr: Annotated[float, positive]  # the schedule of the optimizer applies to it too
 
     def term(self, weights: Weigh) -> Term:
         return Term(loss=self.loss, coef=1.0, weights=weights)

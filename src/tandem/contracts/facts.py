@@ -148,6 +148,11 @@ class Facts:
         if self.matches:
             object.__setattr__(self, "refused", {**MATCHED_ALONE, **self.refused})
 
+    @property
+    def compares_groups(self) -> bool:
+        """Whether it looks at other rows of a group."""
+        return self.whole_groups or self.batch_statistics is not None
+
     def joined(self, declared: Mapping[str, Any]) -> Facts:
         """With what is declared above: it wins, and what is read and refused adds up."""
         more = Facts(**declared)

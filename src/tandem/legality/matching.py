@@ -9,6 +9,7 @@ from tandem.legality.case import Case
 
 MATCHING = "matching"
 SEE = "see algorithm=dmd2, tdm or tdm_r1"
+OF_PROMPT = ("algorithm.loss.prompt_coef", "algorithm.loss.prompt_scale")
 NETWORKS = {"fake": {"fake_x0", "fake_error"}, "surrogate": {"surrogate_x0", "surrogate_error"}}
 
 
@@ -57,6 +58,53 @@ def networks_judge_by_errors(case: Case) -> Iterator[str]:
                 f"algorithm.{name}.loss={name_of(network.loss)} reads no velocity errors, and "
                 f"they are all that the {name} network makes; {SEE}"
             )
+
+
+def groups_are_at_one_state(case: Case) -> Iterator[str]:
+    """A state that each row draws for itself is no sample of a group's."""
+    losses = [case.loss, *(network.loss for network in case.algorithm.networks.values())]
+    comparing = [name_of(loss) for loss in losses if facts_of(loss).compares_groups]
+    if _matches(case) and comparing and not case.algorithm.every_state:
+        yield (
+            f"algorithm.every_state=false: {comparing[0]} compares the samples of a prompt, which "
+            "must be at the same states; set it to true"
+        )
+
+
+def scores_are_read(case: Case) -> Iterator[str]:
+    """An advantage that is chosen, where no loss reads any."""
+    algorithm, losses = case.algorithm, [case.loss]
+    losses += [network.loss for network in algorithm.networks.values()]
+    if not _matches(case) or not all(facts_of(loss).taught for loss in losses):
+        return
+    name = name_of(case.loss)
+    if algorithm.normalize_advantages:
+        yield (f"algorithm.normalize_advantages=true: {name} reads no advantages; set it to false")
+    for key, estimator in case.estimators.items():
+        if facts_of(estimator).compares is not None:
+            yield (
+                f"{key.replace('.', '/')}={name_of(estimator)}: {name} reads no advantages; set "
+                "algorithm/advantage=given"
+            )
+
+
+def guidance_is_that_of_the_states(case: Case) -> Iterator[str]:
+    """A generator is asked as it sampled, and what a prompt adds is of a guided reference."""
+    regression = case.algorithm.timestep_sampling
+    if not _matches(case) or case.is_of_texts or regression is None:
+        return
+    own, asked = case.painter[0].arguments.get("guidance_scale"), regression.guidance_scale
+    if own != asked:
+        yield (
+            f"algorithm.timestep_sampling.guidance_scale={asked:g}: the states were come to at "
+            f"rollout.guidance_scale={own:g}; leave it out"
+        )
+    given = [x for x in case.plan.overrides if x.lstrip("+~").startswith(OF_PROMPT)]
+    if given and regression.ref_guidance_scale == 1:
+        yield (
+            f"{given[0]}: a prompt adds nothing to a reference without guidance; set "
+            "algorithm.timestep_sampling.ref_guidance_scale above 1"
+        )
 
 
 def the_policy_learns_at_times(case: Case) -> Iterator[str]:
@@ -115,5 +163,8 @@ RULES = (
     networks_are_there_and_read,
     networks_judge_by_errors,
     nothing_else_holds_the_generator,
+    groups_are_at_one_state,
+    scores_are_read,
+    guidance_is_that_of_the_states,
     the_policy_learns_at_times,
 )

@@ -125,14 +125,17 @@ def snapshots_have_names_of_their_own(case: Case) -> Iterator[str]:
 
 def groups_share_their_noise(case: Case) -> Iterator[str]:
     """Errors differ more between noise levels than between samples."""
-    facts, regression = case.loss_facts, case.algorithm.timestep_sampling
-    compares = facts.whole_groups or facts.batch_statistics is not None
-    if compares and case.domain == PICTURES and regression is not None and not regression.shared:
-        yield (
-            f"algorithm.timestep_sampling.shared=false: {name_of(case.loss)} compares the samples "
-            "of a "
-            "prompt, which must get the same noise; set it to true"
-        )
+    regression = case.algorithm.timestep_sampling
+    if case.domain != PICTURES or regression is None or regression.shared:
+        return
+    beside = [network.loss for network in case.algorithm.networks.values()]
+    for loss in [case.loss, *beside]:
+        if facts_of(loss).compares_groups:
+            yield (
+                f"algorithm.timestep_sampling.shared=false: {name_of(loss)} compares the samples "
+                "of a "
+                "prompt, which must get the same noise; set it to true"
+            )
 
 
 def noise_levels_can_be_drawn(case: Case) -> Iterator[str]:

@@ -116,7 +116,7 @@ def drawn(x0: Tensor, direction: Tensor, other: Tensor) -> Tensor:
 # Of the networks beside the generator, which see their own errors alone.
 
 
-@declare(on_errors=True)
+@declare(on_errors=True, taught=True)
 def fake_velocity(batch: DecoupledBatch) -> Tensor:
     """<(v_fake - v)^2>, v the velocity of the generator's pictures: flow matching (DMD2).
 
@@ -125,7 +125,7 @@ def fake_velocity(batch: DecoupledBatch) -> Tensor:
     return energy(batch.error)
 
 
-@declare(on_errors=True, units={"snr_max": "none"})
+@declare(on_errors=True, taught=True, units={"snr_max": "none"})
 def fake_x0(batch: DecoupledBatch, *, snr_max: Annotated[float, positive] = 5.0) -> Tensor:
     """w min(SNR, `snr_max`) <(x0_fake - x0)^2>, w the importance of the query's noise (TDM).
 
