@@ -13,11 +13,15 @@ from tandem.policies.weights import FULL, Precision
 from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tandem.environments import Environment
     from tandem.policies.chain.records import ChainSampling
     from tandem.policies.flow.records import FlowSampling
     from tandem.policies.language.records import Sampling
     from tandem.policies.teachers import Teachers
+
+    Cost = int | Tensor
 
 BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 
@@ -62,6 +66,13 @@ class Request:
         if self.query is not None:
             return range(steps)
         return () if self.teachers is None else self.teachers.kept(steps)
+
+    def cost_of_points(self, tokens: int, guided: Cost, points: Cost) -> Cost:
+        """Tokens that training reads of so many points, of the policy and of what learns beside it.
+
+        tokens: of a point, unguided; guided: 1 where guidance asks twice; it and points: [B].
+        """
+        return tokens * (1 + guided) * (1 + len(self.networks)) * points
 
     def followed(self) -> dict[str, EmaSchedule]:
         """The snapshots that a loss reads, or that samples are drawn from."""

@@ -342,8 +342,7 @@ class FlowPolicy(PictureEngineMixin):
         if fresh or self.request.judged(self.sampling.steps):
             guided = int(self.request.timesteps.guidance_scale > 1)
         points = rollout.mask.sum(1) if self.request.networks else rollout.length
-        networks = 1 + len(self.request.networks)
-        return sum(self.adapter.tokens) * (1 + guided) * levels * networks * points
+        return self.request.cost_of_points(sum(self.adapter.tokens), guided, levels * points)
 
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
         """The prompts that can be painted by the policy's own sampling and by these, encoded by

@@ -131,12 +131,12 @@ def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
     """The guidance of a training pass, and how many points of which pictures it reads."""
     policy, request = outline.policy, outline.request
     of_path = len(policy.kept_steps(request))
+    if request.query is not None and not request.every_state:
+        of_path = 1
     of_row = of_path or request.timesteps.count
-    taught = request.teachers is not None
-    scale = request.sampling.guidance_scale
-    if not of_path or taught:
-        scale = request.timesteps.guidance_scale
-    cost = sum(outline.adapter.tokens) * (1 + (scale > 1)) * of_row
+    judged = not of_path or request.judged(request.sampling.steps)
+    scale = (request.timesteps if judged else request.sampling).guidance_scale
+    cost = request.cost_of_points(sum(outline.adapter.tokens), int(scale > 1), of_row)
     most = work.per_update if work.rows is None else min(work.rows, work.per_update)
     fit = most if work.max_tokens is None else max(work.max_tokens // cost, 1)
     return scale, min(policy.row_budget, min(most, fit) * of_row)
