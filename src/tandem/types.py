@@ -317,6 +317,7 @@ class MatchingBatch:
     advantages: Tensor  # [B, T]
     mask: Tensor  # [B, T] bool
     group: Tensor  # [B] int64
+    scored: Tensor  # [B] bool, False where advantages say nothing
     # Of the query, what is expected by:
     real_x0: Tensor | None = None  # [B, T, D] the frozen reference
     fake_x0: Tensor | None = None  # [B, T, D] the fake score

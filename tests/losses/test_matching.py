@@ -36,7 +36,7 @@ def batch_of(flow, x, sigma_of_state, query, sigma, importance=None):
         x0=x0[:, None], real_x0=real[:, None], fake_x0=fake[:, None],
         fake_error=(flow("fixture/v_old") - true)[:, None], sigma=sigma * ones,
         importance=ones if importance is None else importance[:, None], advantages=0 * ones,
-        mask=ones.bool(), group=torch.arange(4) // 2,
+        mask=ones.bool(), group=torch.arange(4) // 2, scored=ones[:, 0].bool(),
     )  # fmt: skip
     return velocity, batch
 

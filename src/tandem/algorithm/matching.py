@@ -39,7 +39,8 @@ class Matching(Objective):
     """The loss of the policy over what several networks expect of its pictures, and a loss of each
     network that learns beside it, over its own velocity errors there.
 
-    Without a term of the policy, that rests, and the others learn alone.
+    Without a term of the policy, that rests, and the others learn alone. A picture without a score
+    is one of the generator's all the same: only losses that scores decide go without it.
     """
 
     def __init__(self, terms: Mapping[str, Term]) -> None:
@@ -55,11 +56,16 @@ class Matching(Objective):
             name: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0)
             for name, x in ({**said, "advantages": rows.advantages}).items()
         }
-        return MatchingBatch(mask=rollout.mask, group=rollout.group, **inside)
+        scored = rows.scores.scored
+        return MatchingBatch(mask=rollout.mask, group=rollout.group, scored=scored, **inside)
 
     def seen(self, record: MatchingBatch) -> dict[str, MatchingBatch | DecoupledBatch]:
         own = {"fake": record.fake_error, "surrogate": record.surrogate_error}
-        beside = {name: errors_of(record, own[name]) for name in self.learning}
+        judged = replace(record, mask=record.mask & record.scored[:, None])
+        beside = {
+            name: errors_of(record if self.facts[name].taught else judged, own[name])
+            for name in self.learning
+        }
         return beside | ({POLICY: record} if POLICY in self.terms else {})
 
     def measure(self, record: MatchingBatch, rows: Experience) -> dict[str, Metric]:

@@ -4,6 +4,7 @@ each, in one loop."""
 import copy
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,8 +17,11 @@ from two_ranks import on_both
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.teachers import VelocityTeachers
+from tandem.policies.memory.estimate import Workload
+from tandem.policies.memory.flow_estimate import points_of
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan, Budget
+from tandem.types import Scores
 
 PLAN = BatchPlan(
     seed=0,
@@ -30,6 +34,9 @@ PLAN = BatchPlan(
     max_grad_norm=1.0,
 )
 STEPS = 3
+WORK = Workload(
+    samples=32, per_update=32, max_tokens=None, rows=None, narrow=False, state=lambda dtype: 8.0
+)  # fmt: skip
 ADAM = partial(torch.optim.Adam, lr=3e-3)
 EACH = pytest.mark.parametrize("name", ["dmd2", "tdm", "tdm_r1"])
 
@@ -224,6 +231,39 @@ def test_the_samples_of_a_prompt_are_asked_by_one_noise():
     sigma = said["sigma"].view(4, 3, STEPS)
     assert torch.equal(sigma, sigma[:, :1].expand_as(sigma))
     assert not torch.equal(sigma[0], sigma[1])
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@EACH
+def test_the_estimate_has_as_many_points_of_a_micro_batch_as_training_cuts(name, scale):
+    algorithm = often(name)
+    regression = replace(algorithm.timestep_sampling, guidance_scale=scale)
+    policy = policy_of(replace(algorithm, timestep_sampling=regression))
+    rollout = sampled(policy, 8)
+    budget = Budget(max_tokens=8 * int(policy.row_cost(rollout)[0]))
+    points = [int(rollout.mask[part].sum()) for part in budget.cut(policy.row_cost(rollout))]
+    work = replace(WORK, max_tokens=budget.max_tokens)
+    outline = SimpleNamespace(policy=policy, request=policy.request, adapter=policy.adapter)
+    assert points_of(outline, work) == (scale, max(points))
+
+
+def test_a_picture_without_a_score_is_the_fake_scores_and_none_of_its_group():
+    algorithm = often("tdm_r1")
+    policy = policy_of(algorithm)
+    with torch.no_grad():
+        for weight in policy.groups()["surrogate"]:
+            weight *= 1.05
+    rollout, total = sampled(policy, 3), torch.arange(12).double()
+    scores = Scores(total=total, parts={"a": total}, scored=total > 0)
+    objective, rows = algorithm.training_objective, algorithm.experience(scores, rollout)
+    record = objective.record(policy, rows)
+    seen = objective.seen(record)
+    assert seen["fake"].mask.all() and seen["policy"].mask.all()
+    assert seen["surrogate"].mask.all(1).tolist() == scores.scored.tolist()
+    worse = (record.surrogate_error.square() - record.ref_error.square()).mean(-1)
+    (whole,) = objective.add_statistics(policy, rows, Budget()).statistics.values()
+    want = 10.0 * (rows.advantages * worse)[1:3].mean(0)  # of each step
+    assert_close(whole[1:3], want.expand(2, STEPS).to(whole), rtol=1e-4, atol=1e-6)
 
 
 def test_another_epoch_asks_at_other_noise():
