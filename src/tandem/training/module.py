@@ -159,8 +159,8 @@ class PostTraining(LightningHooks):
         if self.algorithm.rests(self.iteration):
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         apart = [group["params"] for group in optimizer.param_groups]
-        parameters = [p for part in apart for p in part]
         parts = apart if self.algorithm.clips_apart else [parameters]
         norm = clip_gradients(parts, self.plan.max_grad_norm)
         # One verdict for all ranks: losses are each rank's own until they are logged.
