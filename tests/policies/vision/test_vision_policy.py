@@ -140,6 +140,26 @@ def test_a_frozen_tower_looks_at_a_picture_once_in_an_iteration():
     assert len(looked) == 2
 
 
+def test_a_reference_forgets_what_it_saw_as_the_policy_does():
+    policy = small_vision(frozenset({"ref_logp"}))
+    policy.complete(answered(policy), frozenset({"ref_logp"}))
+    sides = policy.inputs, policy.reference.inputs
+    assert all(len(side.kept) >= 3 for side in sides)
+    policy.notify("iteration")
+    assert [len(side.kept) + len(side.places) for side in sides] == [0, 0]
+
+
+def test_what_a_frozen_tower_said_is_kept_up_to_a_size(monkeypatch):
+    policy = small_vision()
+    rollout = answered(policy)
+    want = policy.logp(rollout)
+    most = max(one.nbytes for one in policy.inputs.kept.values())
+    policy.notify("iteration")
+    monkeypatch.setattr("tandem.policies.vision.tower.KEPT", most)
+    assert_close(policy.logp(rollout), want, atol=1e-5, rtol=0)
+    assert 0 < sum(one.nbytes for one in policy.inputs.kept.values()) <= most
+
+
 def test_many_pictures_are_looked_at_in_parts(monkeypatch):
     policy = small_vision()
     want = policy.logp(rollout := answered(policy))

@@ -69,6 +69,7 @@ class Inputs:
     """Of a network that reads texts alone."""
 
     banned: Sequence[int] = ()  # tokens that are never sampled: they have no probability
+    tied: Sequence[nn.Parameter] = ()  # weights that a pass asks only where its rows need them
     shares_prompts = True  # whether a prompt may be read once for the rows that answer it
 
     def layers(self, model: nn.Module) -> nn.Module:

@@ -208,7 +208,12 @@ class TokenLogProbComputer:
     def forward(self, layout: Layout) -> Tensor:
         """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""
         out = self.trunk(layout)
-        return out.last_hidden_state if self.splits else out.logits
+        states = out.last_hidden_state if self.splits else out.logits
+        if self.inputs.tied:  # each has a gradient, if of 0: DDP waits for that of every weight
+            states = states + sum(
+                p.flatten()[:0].sum() for p in self.inputs.tied if p.requires_grad
+            )
+        return states
 
     def values(self, places: TokenIndex, layout: Layout, states: Tensor) -> Tensor:
         """What the critic expects of each step, from what stands before its token: [N]."""

@@ -225,6 +225,8 @@ class LanguagePolicy(EngineMixin):
             self.teachers.follow()
         if event == "iteration":
             self.inputs.forget()
+            if self.reference is not None:
+                self.reference.inputs.forget()
         if event == "iteration" and self.lagged.staleness:
             self.lagged.forget(self.iteration + 1)
 

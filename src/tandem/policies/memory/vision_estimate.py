@@ -8,6 +8,7 @@ from tandem.policies.language.pretrained import positions
 from tandem.policies.memory.estimate import Part, Workload
 from tandem.policies.memory.language_estimate import of_outline, pass_of
 from tandem.policies.memory.language_outline import LanguageOutline
+from tandem.policies.vision.tower import KEPT
 
 if TYPE_CHECKING:
     from tandem.policies.request import Request
@@ -41,7 +42,7 @@ def of_frozen_tower(outline: LanguageOutline, prompts: int, tokens: int) -> Part
     width = config.get_text_config().hidden_size * levels * outline.model.dtype.itemsize
     return Part(
         name="pictures",
-        size=prompts * tokens * width,
+        size=min(prompts * tokens * width, KEPT),
         says=f"what the frozen tower says of {prompts} x {tokens} image tokens at most",
         lower="lower rollout.max_prompt_tokens",
     )

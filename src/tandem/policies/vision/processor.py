@@ -9,7 +9,7 @@ from torch import Tensor
 from tandem.types import Picture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from transformers import ProcessorMixin
 
@@ -60,3 +60,25 @@ class Processed:
             grid = {name: x for name, x in found.items() if name.endswith("_grid_thw")}
             self.sizes[size] = text, grid
         return self.sizes[size]
+
+
+def parts_of(inputs: Sequence[Mapping[str, Tensor]], room: int | None) -> Iterator[list[int]]:
+    """The places of pictures that one pass looks at, of up to `room` numbers; None: no limit."""
+    for places in alike(inputs):
+        part, taken = [], 0
+        for place in places:
+            size = sum(x.numel() for x in inputs[place].values())
+            if part and room is not None and taken + size > room:
+                yield part
+                part, taken = [], 0
+            part, taken = [*part, place], taken + size
+        yield part
+
+
+def alike(inputs: Sequence[Mapping[str, Tensor]]) -> list[list[int]]:
+    """The places of pictures whose tensors differ in their first axis alone."""
+    shapes: dict[tuple, list[int]] = {}
+    for place, tensors in enumerate(inputs):
+        key = tuple((name, tuple(x.shape[1:])) for name, x in tensors.items())
+        shapes.setdefault(key, []).append(place)
+    return [*shapes.values()]

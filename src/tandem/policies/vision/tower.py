@@ -6,7 +6,7 @@ frozen tower is asked once for a picture, and not for every row, epoch and surve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,12 +19,14 @@ from tandem.policies.language.inputs import FirstPass, Inputs, Probe, PromptIds
 from tandem.policies.language.pretrained import arguments, called_with
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import Layout, right_padded
-from tandem.policies.vision.processor import Processed
+from tandem.policies.vision.components import components_of
+from tandem.policies.vision.processor import Processed, parts_of
 from tandem.types import Picture
 
 ROWS = 4  # of position ids: the place in the row, then time, height and width
 ROOM = 2**24  # numbers of the pixels in one pass of a frozen tower: memory, nothing else
 SIDE = 32  # pixels of the pictures that a network is tried with
+KEPT = 2**30  # bytes of what a frozen tower said: above it the oldest go, and are looked at again
 WHERE = ("token_type_ids", "mm_token_type_ids")  # 1 for an image token, where a family asks
 
 
@@ -35,6 +37,10 @@ class Seen:
     tokens: Tensor  # [n, H], in place of the embeddings of its image tokens
     deeper: tuple[Tensor, ...]  # [n, H] each, added behind the first layers; of most families none
 
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in (self.tokens, *self.deeper))
+
 
 class PictureInputs(Inputs):
     """Of a network with a vision tower."""
@@ -44,6 +50,8 @@ class PictureInputs(Inputs):
     def __init__(self, model: nn.Module, processed: Processed, *, frozen: bool) -> None:
         """frozen: nothing between a picture and its tokens is trained, so what is said stays."""
         self.base, self.processed, self.frozen = model.base_model, processed, frozen
+        found = components_of(model)
+        self.tied = () if frozen else (*found["projector"], *found["vision"])
         self.takes = called_with(self.base.get_image_features)
         self.image_token: int = model.config.image_token_id
         self.banned = (self.image_token,)
@@ -76,14 +84,23 @@ class PictureInputs(Inputs):
         named = {picture.name: picture for picture in pictures}
         fresh = {name: picture for name, picture in named.items() if name not in self.kept}
         found = dict(zip(fresh, self.look([*fresh.values()]), strict=True))
+        known = self.kept | found
+        said = [known[picture.name] for picture in pictures]
         if self.frozen:
-            self.kept |= found
-        said = [(self.kept | found)[picture.name] for picture in pictures]
+            self.keep(known)
         tokens = [one.tokens for one in said]
         return SimpleNamespace(
             pooler_output=torch.cat(tokens) if self.stacks else tokens,
             deepstack_features=[[*x] for x in zip(*(one.deeper for one in said), strict=True)],
         )
+
+    def keep(self, known: dict[str, Seen]) -> None:
+        """The last of these, oldest first, that take up to KEPT bytes."""
+        excess = sum(one.nbytes for one in known.values()) - KEPT
+        oldest = iter([*known])
+        while excess > 0:
+            excess -= known.pop(next(oldest)).nbytes
+        self.kept = known
 
     def look(self, pictures: Sequence[Picture]) -> list[Seen]:
         """One pass of the tower over pictures whose tensors can lie behind one another."""
@@ -223,25 +240,3 @@ def pattern(side: int, shift: int) -> Picture:
 def ahead_of(prompt: Tensor) -> int:
     """Place in space of what follows a prompt, less its place in the row. `prompt`: [4, n]."""
     return int(prompt[1:].max()) + 1 - prompt.shape[1]
-
-
-def parts_of(inputs: Sequence[Mapping[str, Tensor]], room: int | None) -> Iterator[list[int]]:
-    """The places of pictures that one pass looks at, of up to `room` numbers; None: no limit."""
-    for places in alike(inputs):
-        part, taken = [], 0
-        for place in places:
-            size = sum(x.numel() for x in inputs[place].values())
-            if part and room is not None and taken + size > room:
-                yield part
-                part, taken = [], 0
-            part, taken = [*part, place], taken + size
-        yield part
-
-
-def alike(inputs: Sequence[Mapping[str, Tensor]]) -> list[list[int]]:
-    """The places of pictures whose tensors differ in their first axis alone."""
-    shapes: dict[tuple, list[int]] = {}
-    for place, tensors in enumerate(inputs):
-        key = tuple((name, tuple(x.shape[1:])) for name, x in tensors.items())
-        shapes.setdefault(key, []).append(place)
-    return [*shapes.values()]
