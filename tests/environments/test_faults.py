@@ -1,10 +1,14 @@
 """Whatever a world does costs its own episodes, with a reason that can be counted."""
 
+import threading
+
 import pytest
 from worlds import (
+    NO_ANSWERS,
     Counting,
     Faulty,
     asked,
+    hangs,
     lies_about_the_end,
     pays_nan,
     raises,
@@ -43,6 +47,58 @@ def test_a_fault_of_the_world_loses_its_own_episode_with_the_reason(fault, reaso
     broken, sound = after_one_move(Faulty({0: fault}))
     assert broken.lost.startswith(reason)
     assert (sound.lost, sound.said.state) == (None, "1")
+
+
+@pytest.mark.parametrize(("give", "reason"), NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_what_is_no_answer_loses_its_own_episode_too(give, reason):
+    broken, sound = after_one_move(Faulty({0: lambda move: give()}))
+    assert broken.lost.startswith(f"act {reason}")
+    assert sound.lost is None
+
+
+def test_a_world_that_raises_a_timeout_where_there_is_none_of_ours_is_told_as_it_is():
+    def late(move):
+        raise TimeoutError
+
+    broken, _ = after_one_move(Faulty({0: late}))
+    assert broken.lost.startswith("act raised TimeoutError")
+
+
+@pytest.mark.parametrize("given", [{"over": True}, {"reward": 0.5}])
+def test_an_end_or_a_reward_before_the_first_move_is_a_fault(given):
+    some = plays(1)
+    asked(lambda prompt, moves: Said(**given), attempts=1).begin(some)
+    assert some[0].lost == "begin gave an end or a reward, and no move was made"
+
+
+def test_openings_are_asked_side_by_side_and_given_up_as_any_call():
+    """Two that wait for each other both speak; one that hangs is given up."""
+    both = threading.Barrier(2, timeout=5)
+
+    def meets(prompt, moves):
+        return Said(counts={"place": float(both.wait() >= 0)})
+
+    some = plays(2)
+    asked(meets, timeout=5).begin(some)
+    assert [one.lost for one in some] == [None, None]
+    asked(lambda prompt, moves: hangs(None), timeout=0.05, attempts=1).begin(some)
+    assert {one.lost for one in some} == {"begin took over 0.05 s (environment.timeout)"}
+
+
+def test_an_episode_whose_opening_raises_is_closed():
+    closed = []
+
+    def close(self):
+        closed.append(self)
+        raise OSError("and this is not said")
+
+    class Broken(Counting):
+        def begin(self, prompt, key):
+            return type("E", (), {"opening": property(raises), "close": close})()
+
+    some = plays(1)
+    asked(Broken(), attempts=1).begin(some)
+    assert some[0].lost.startswith("begin raised ConnectionResetError") and len(closed) == 1
 
 
 def test_an_episode_that_cannot_begin_is_tried_as_often_as_is_said():

@@ -88,6 +88,23 @@ def speaks_for_the_policy(move):
     return Said(messages=({"role": "assistant", "content": "I give up"},))
 
 
+def uses_up_a_message():
+    yield {"role": "user", "content": "hello"}
+
+
+# What a world may give in place of an answer, and what is said of it.
+NO_ANSWERS = {
+    "messages=None": (lambda: Said(messages=None), "gave messages of NoneType, no list"),
+    "generator": (lambda: Said(messages=uses_up_a_message()), "gave messages of generator, no"),
+    "counts=None": (lambda: Said(counts=None), "gave counts of NoneType, no mapping"),
+    "counts=[1]": (lambda: Said(counts=[1]), "gave counts of list, no mapping"),
+    "10**400": (lambda: Said(reward=10**400), "gave reward=1000"),
+    "10**5000": (lambda: Said(reward=10**5000), "raised ValueError: 'Exceeds the limit"),
+    "surrogate": (lambda: Said.text("\ud800"), "gave a message that is no mapping of role and"),
+    "state": (lambda: Said(state="\ud800"), "gave a state of str, not of text"),
+}
+
+
 def asked(world, **limits):
     """An environment in the thread of the test, unless it has a timeout."""
     return Environment(world, **{"timeout": None, "max_tokens": None} | limits)

@@ -6,17 +6,17 @@ has its episode begun once more with the same keys, and is lost after `attempts`
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from tandem.contracts import at_least, positive
 from tandem.environments.function import OfMoves
 from tandem.environments.protocol import ROLES, Episode, Move, Said, World
 from tandem.rewards.concurrency import at_once
-from tandem.rewards.result import Missing, attempt, copy_of, told
+from tandem.rewards.result import LARGEST, Missing, attempt, copy_of, told
 from tandem.types import Prompt
 
 
@@ -82,7 +82,7 @@ class Environment:
                 self.close([play])
                 play.attempts += 1
                 play.counts.clear()
-            calls = [(self.world.begin, copy_of(play.prompt), play.key) for play in waiting]
+            calls = [(_begin, self.world, copy_of(play.prompt), play.key) for play in waiting]
             answers = self._ask(calls)
             # One that is given to two rows would answer for another's session.
             taken = [id(play.episode) for play in plays if play.episode is not None]
@@ -119,18 +119,20 @@ class Environment:
         return answers
 
     def _opened(self, play: Play, answer: object, taken: list[int]) -> None:
-        if not isinstance(answer, BaseException) and id(answer) in taken:
-            answer = Missing("begin gave an episode that is under way already")
         if isinstance(answer, BaseException):
             play.lost = reason_of("begin", answer, self.timeout)
             return
-        taken.append(id(answer))
-        play.episode, play.lost = answer, None
-        self._heard(play, attempt(lambda: answer.opening, ()), "begin")
+        episode, opening = answer
+        if id(episode) in taken:
+            play.lost = "begin gave an episode that is under way already"
+            return
+        taken.append(id(episode))
+        play.episode, play.lost = episode, None
+        self._heard(play, opening, "begin")
 
     def _heard(self, play: Play, answer: object, call: str = "act") -> None:
-        if not isinstance(answer, BaseException) and (wrong := complaint(answer)) is not None:
-            answer = Missing(f"{call} {wrong}")
+        if not isinstance(answer, BaseException):  # its parts may be code of theirs
+            answer = attempt(checked, (answer, call))
         if isinstance(answer, BaseException):
             play.lost = reason_of(call, answer, self.timeout)
             if isinstance(answer, TimeoutError):  # it may hang in `close` as well
@@ -148,31 +150,72 @@ def _call(function: Callable, *arguments: object) -> object:
     return function(*arguments)
 
 
+def _begin(world: World, prompt: Prompt, key: int) -> tuple[Episode, Said]:
+    """A new episode and its opening, in one call: an opening may be code as well."""
+    episode = world.begin(prompt, key)
+    try:
+        return episode, episode.opening
+    except BaseException:
+        with suppress(Exception):  # why there is no opening is said
+            episode.close()
+        raise
+
+
+def checked(said: Said, call: str) -> Said:
+    """An answer of a world, in records of ours. Raises Missing for what is none."""
+    if (wrong := complaint(said)) is not None:
+        raise Missing(f"{call} {wrong}")
+    if call == "begin" and (said.over or said.reward):
+        raise Missing("begin gave an end or a reward, and no move was made")
+    return replace(said, messages=tuple(map(dict, said.messages)), counts=dict(said.counts))
+
+
 def complaint(said: object) -> str | None:
     """What is wrong with an answer of a world; None: nothing."""
     if not isinstance(said, Said):
         return f"gave {type(said).__name__}, not Said"
     if not isinstance(said.over, bool):
         return f"gave over={said.over!r:.40}, neither True nor False"
-    if said.state is not None and not isinstance(said.state, str):
+    if said.state is not None and not _is_text(said.state):
         return f"gave a state of {type(said.state).__name__}, not of text"
     reward = said.reward
-    if reward is not None and (
-        not isinstance(reward, int | float) or isinstance(reward, bool) or not math.isfinite(reward)
-    ):
-        return f"gave reward={reward!r:.40}, no finite number"
-    if not all(_is_number(number) for number in said.counts.values()):
-        return "gave counts that are no finite numbers"
-    return next((wrong for message in said.messages if (wrong := _unfit(message))), None)
+    if reward is not None and (isinstance(reward, bool) or not _is_number(reward)):
+        return f"gave reward={reward!r:.40}, no finite number up to 1e18"
+    return _wrong_with_counts(said.counts) or _wrong_with_messages(said.messages)
+
+
+def _wrong_with_counts(counts: object) -> str | None:
+    if not isinstance(counts, Mapping):
+        return f"gave counts of {type(counts).__name__}, no mapping"
+    if not all(isinstance(name, str) and _is_number(x) for name, x in counts.items()):
+        return "gave counts that are no finite numbers by name"
+    return None
+
+
+def _wrong_with_messages(messages: object) -> str | None:
+    if not isinstance(messages, list | tuple):
+        return f"gave messages of {type(messages).__name__}, no list"
+    return next((wrong for message in messages if (wrong := _unfit(message))), None)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, int | float) and abs(value) <= LARGEST  # NaN is not
+
+
+def _is_text(value: object) -> bool:
+    """Whether it can be written: half of a surrogate pair cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unfit(message: object) -> str | None:
-    if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-        return "gave a message that is no mapping of role and content"
+    if not isinstance(message, Mapping) or not _is_text(message.get("content")):
+        return "gave a message that is no mapping of role and content, both texts"
     if message.get("role") not in ROLES:
         return f"spoke as {message.get('role')!r:.40}; a world is a user or a tool"
     return None
@@ -180,6 +223,6 @@ def _unfit(message: object) -> str | None:
 
 def reason_of(call: str, error: BaseException, seconds: float | None) -> str:
     """Why an episode is lost, in words."""
-    if isinstance(error, TimeoutError) and not str(error):
+    if isinstance(error, TimeoutError) and not str(error) and seconds is not None:
         return f"{call} took over {seconds:g} s (environment.timeout)"
     return str(error) if isinstance(error, Missing) else f"{call} raised {told(error)}"

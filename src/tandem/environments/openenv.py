@@ -6,7 +6,7 @@ import itertools
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import NoReturn
 
@@ -108,7 +108,7 @@ class RemoteEpisode:
         self.name = state.get("episode_id")
         if data.get("done"):
             self._fail("reset gave an episode that is over")
-        self.opening = self._said(data, state)
+        self.opening = replace(self._said(data, state), reward=None)  # of no move
 
     def act(self, move: Move) -> Said:
         action = self._action(move.text)

@@ -210,6 +210,19 @@ def test_an_episode_that_broke_once_is_begun_again_with_the_same_draws(learned):
     assert (told["lost"], told["attempts"]) == (None, 2)
 
 
+def test_episodes_are_closed_where_sampling_fails(learned):
+    world = Counting(turns=3)
+    policy = playing(asked(world), weights=learned)
+
+    def broken(prompts, keys, **how):
+        raise RuntimeError("out of memory")
+
+    policy.engine.answer = broken
+    with pytest.raises(RuntimeError, match="out of memory"):
+        sampled(policy, questions()[:2], group_size=1)
+    assert world.closed == 2
+
+
 def test_a_world_that_hangs_is_given_up(learned):
     environment = asked(Faulty({0: hangs}), attempts=1, timeout=0.05)
     rows = sampled(playing(environment, weights=learned), questions()[:2], group_size=1)

@@ -40,10 +40,12 @@ class Episodes:
         number of the turn.
         """
         wave = Wave(self, asked, engine, key)
-        wave.begin(wave.courses)
-        while on := [one for one in wave.courses if one.end is None]:
-            wave.move(on)
-        self.environment.close([one.play for one in wave.courses])
+        try:
+            wave.begin(wave.courses)
+            while on := [one for one in wave.courses if one.end is None]:
+                wave.move(on)
+        finally:
+            self.environment.close([one.play for one in wave.courses])
         return as_rollout(wave.courses, asked, states=self.environment.about.gives_states)
 
     def encode(self, examples: Sequence[Prompt], *, group: Tensor) -> Rollout:
