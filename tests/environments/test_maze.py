@@ -33,6 +33,19 @@ def test_every_cell_can_be_reached_by_one_way_alone(side):
 BACK = {"+": "-", "-": "+", "(": ")", ")": "("}
 
 
+@pytest.mark.parametrize("side", [2, 3])
+def test_no_maze_that_is_held_out_is_trained_on(side):
+    data = maze(seed=0, side=side, mazes=500, held_out=20, demonstrations=1)
+    same = lambda prompt: [prompt.fields[name] for name in ("doors", "start", "goal")]  # noqa: E731
+    held = [same(prompt) for prompt in (*data.eval, *data.test)]
+    assert data.train and all(same(prompt) not in held for prompt in data.train)
+
+
+def test_a_side_that_leaves_no_maze_to_train_on_is_refused():
+    with pytest.raises(ValueError, match=r"data\.side=2 leaves none of data\.mazes=20 .* set data"):
+        maze(seed=0, side=2, mazes=20, held_out=500, demonstrations=1)
+
+
 def walked(prompt, moves):
     episode = Maze().begin(prompt, 0)
     said = [episode.act(Move(text=m, number=i, key=0)) for i, m in enumerate(moves, 1)]

@@ -5,6 +5,7 @@ Cells are letters, row by row. A maze is a tree of doors, so there is one way fr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from tandem import rng
@@ -15,6 +16,7 @@ from tandem.types import Prompt
 
 CELLS = "abcdefghijklmnop"
 MOVES = {"+": (-1, 0), "-": (1, 0), "(": (0, -1), ")": (0, 1)}  # up, down, left, right
+SAME = ("doors", "start", "goal")  # fields by which two mazes are one
 Doors = Mapping[str, Mapping[str, str]]  # cell -> move -> the cell behind it
 
 
@@ -29,16 +31,23 @@ def maze(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """`mazes` to find a way in and `held_out` others for evaluation, and as many for the test; the
-    demonstrations walk through open doors at random."""
+    """`held_out` mazes for evaluation, as many for the test, and those of `mazes` more that are
+    none of them; the demonstrations walk through open doors at random."""
     if not 2 <= side <= 4 or moves < 1:
         raise ValueError(f"data.side={side} must be 2, 3 or 4, and data.moves={moves} at least 1")
     made = [
         make_prompt(number, side=side, moves=moves, seed=seed)
         for number in range(2 * held_out + mazes)
     ]
+    held = {as_text(prompt) for prompt in made[: 2 * held_out]}
+    train = tuple(prompt for prompt in made[2 * held_out :] if as_text(prompt) not in held)
+    if not train:
+        raise ValueError(
+            f"data.side={side} leaves none of data.mazes={mazes} that is not held out; set "
+            "data.side=3 or more, or a lower data.held_out"
+        )
     return Data(
-        train=tuple(made[2 * held_out :]),
+        train=train,
         eval=tuple(made[:held_out]),
         test=tuple(made[held_out : 2 * held_out]),
         demonstrations=tuple(
@@ -60,6 +69,11 @@ def make_prompt(number: int, *, side: int, moves: int, seed: int, kind: str = "m
         text=f"{goal}>",
         fields={"doors": grow(side, key), "start": start, "goal": goal, "moves": moves},
     )
+
+
+def as_text(prompt: Prompt) -> str:
+    """The doors, the start and the goal: equal for equal mazes."""
+    return json.dumps([prompt.fields[name] for name in SAME], sort_keys=True)
 
 
 def grow(side: int, key: int) -> Doors:
