@@ -26,6 +26,7 @@ def test_hilo_chooses_its_environment_its_reward_and_its_recipe():
             "or algorithm/truncation_handling=train",
         ),
         (("data=hilo", "algorithm=dr_grpo"), "algorithm.weights.length=11 is for one move"),
+        (("data=hilo", "reward.episode.range=[0,1]"), r"range=.* would map the sum"),
         (("data=hilo", "model=tiny_masked"), "model=tiny_masked makes one; set environment=none"),
     ],
 )

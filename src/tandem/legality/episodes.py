@@ -23,6 +23,17 @@ def moves_are_judged_where_they_are_made(case: Case) -> Iterator[str]:
             )
 
 
+def rewards_of_moves_are_sums(case: Case) -> Iterator[str]:
+    """What each move was worth adds up to the number, and not to one that a range maps."""
+    for name, part in case.rewards.items():
+        function, bounds = part.arguments.get("function"), part.arguments.get("range")
+        if function is not None and bounds is not None and facts_of(function.target).of_moves:
+            yield (
+                f"reward.{name}.range={list(bounds)} would map the sum of what moves were worth, "
+                f"and each stands on its own move; set it to null, and reward.{name}.weight"
+            )
+
+
 def episodes_are_played_by_the_newest_weights(case: Case) -> Iterator[str]:
     """An engine that samples ahead of training is asked for answers, not for episodes."""
     if case.environment is None or case.engine is None or not case.sampling.staleness:
@@ -52,6 +63,7 @@ def episodes_have_a_horizon_of_their_own(case: Case) -> Iterator[str]:
 
 RULES = (
     moves_are_judged_where_they_are_made,
+    rewards_of_moves_are_sums,
     episodes_are_played_by_the_newest_weights,
     episodes_have_a_horizon_of_their_own,
 )

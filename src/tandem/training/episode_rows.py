@@ -23,14 +23,17 @@ BY_TURN = 8  # turns whose reward is reported one by one
 def spread_over_moves(scores: Scores, rollout: Rollout, rewards: Rewards) -> Scores:
     """What the environment gave stands on the moves that it was given for, and all other rewards on
     the last trained step; nothing changes where no reward is of moves."""
-    weight = sum(
-        component.weight
-        for component in rewards.components.values()
-        if facts_of(component.function).of_moves
-    )
-    if rollout.feedback is None or not weight or not scores.parts:
+    weights = {
+        name: component.weight
+        for name, component in rewards.components.items()
+        if facts_of(component.function).of_moves and component.weight
+    }
+    if rollout.feedback is None or not weights or not scores.parts:
         return scores
-    given = weight * torch.where(rollout.mask & scores.scored[:, None], rollout.feedback, 0)
+    # Of each row the weight of those that judged it: a prompt names its rewards.
+    weight = sum(own * ~scores.parts[name].isnan() for name, own in weights.items())
+    weight = weight * scores.scored
+    given = weight[:, None] * torch.where(rollout.mask, rollout.feedback, 0)
     left = scores.total - given.sum(1)
     # Rounding is no reward of the last move: what is left is, where anything else was given.
     left = torch.where(left.abs() > 1e-6 * (1 + scores.total.abs()), left, 0)
