@@ -69,3 +69,11 @@ def test_another_picture_has_another_score_and_the_batch_none_of_it():
     assert together[0] != together[1]
     alone = [judge([picture], prompts(["red circle"]))[0] for picture in pictures]
     assert alone == pytest.approx(together, rel=1e-5)
+
+
+def test_the_head_is_asked_where_the_answer_stands_and_nowhere_else():
+    judge, seen = Asked(eye()), []
+    head = judge.model.get_output_embeddings()
+    head.register_forward_hook(lambda module, given, out: seen.append(out.shape[1]))
+    judge([renderings()["red circle"][0]] * 2, prompts(["red circle", "blue"]))
+    assert seen == [3]  # of two words and an end, whatever the other row's answer
