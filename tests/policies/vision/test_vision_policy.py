@@ -265,6 +265,16 @@ def test_a_prompt_with_another_number_of_marks_is_left_out(text):
     assert "shows 1 pictures" in left_out[0][1]
 
 
+def test_a_picture_that_the_processor_refuses_is_left_out_with_its_reason():
+    policy = small_vision()
+    thin, fine = (
+        asked(0, f"{IMAGE} what ?", picture(1, width=300)),
+        asked(1, f"{IMAGE} what ?", picture()),
+    )
+    kept, ((left_out, reason),) = policy.admit([thin, fine])
+    assert kept == [fine] and left_out == thin and "aspect ratio" in reason
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_settings_of_films_are_saved_as_they_came(tmp_path, nested):
     small_vision().save(tmp_path / "a")

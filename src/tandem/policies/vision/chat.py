@@ -57,13 +57,17 @@ class VisionChat(Chat):
         return "".join(a + b for a, b in zip(pieces, shown, strict=True))
 
     def refusal(self, prompt: Prompt) -> str | None:
-        """What the template or the marks say against a prompt; None: nothing."""
+        """What the template, the marks or the processor say against a prompt; None: nothing."""
         said = super().refusal(prompt)
         if said is not None:
             return said
         found = self.text(prompt).count(self.mark)
         if found != len(prompt.images):
             return f"shows {len(prompt.images)} pictures and has {found} marks {self.mark}"
+        try:
+            self.sent(prompt)
+        except ValueError as error:
+            return f"shows what the processor of pictures refuses: {error}"
         return None
 
     def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...]:
