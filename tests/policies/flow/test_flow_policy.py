@@ -1,6 +1,8 @@
 """A flow policy as training sees it: what it takes in, learns, remembers and writes."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +12,11 @@ from torch.testing import assert_close
 from tandem import rng
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.families.tiny_flow import TinyFlow, read
-from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.request import BY_ITSELF
 from tandem.types import Prompt
 
+SRC = Path(__file__).parents[3] / "src" / "tandem"
+OF_ENGINES = {"ask", "read"}
 REFERENCE = frozenset({"ref_logp"})
 
 
@@ -49,15 +52,12 @@ def test_words_mean_the_same_at_every_place_but_for_the_place():
     assert torch.equal(read("red")["pooled"], read("red")["states"].flatten())
 
 
-def test_it_can_do_what_a_language_policy_can():
-    here = {name for name in vars(LanguagePolicy) if not name.startswith("_")}
-    asked_ahead = {"ask", "read"}
-    of_texts = {"samples_by", "read_config", "choose_class", "read_weights", "scorer_of"}
-    asked_ahead |= of_texts | {"passes_of"}  # the estimate asks for it
-    assert not small().samples_ahead
-    assert here - {"train"} - asked_ahead <= {
-        name for name in dir(small()) if not name.startswith("_")
-    }
+def test_it_has_what_the_trainer_asks_of_any_policy():
+    rooms = [file for room in ("training", "evaluation") for file in (SRC / room).rglob("*.py")]
+    asked = {n for file in rooms for n in re.findall(r"\bpolicy\.([a-z]\w+)", file.read_text())}
+    assert {"complete", "sample", "row_cost"} < asked
+    assert not small().samples_ahead  # which an engine of texts alone is asked for
+    assert asked - {*dir(small())} == OF_ENGINES
 
 
 def test_what_it_provides_depends_on_its_dynamics_and_needs_no_weights():
