@@ -121,10 +121,21 @@ def test_thinking_that_is_switched_off_stands_in_every_turn():
 
 
 def test_a_long_message_loses_its_middle_and_says_so():
-    own = bridge(limit=20)
+    own = bridge(limit=80)
     short = own.shortened("a" * 9 + "b" * 10_000_000 + "c" * 9)
-    assert short == "aaaaaaaaab[... 9999998 characters left out ...]bccccccccc"
-    assert own.shortened("x" * 20) == "x" * 20
+    kept = "b" * 12
+    assert short == f"{'a' * 9}{kept}[... 9999976 characters left out ...]{kept}{'c' * 9}"
+    assert own.shortened("x" * 80) == "x" * 80
+
+
+@pytest.mark.parametrize("limit", [8, 9, 50, 71])
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\U0001f600"])
+def test_a_message_that_was_shortened_keeps_its_limit(limit, letter):
+    """One of half a character in the middle too, and what says so counts."""
+    own = bridge(limit=limit)
+    short = own.shortened(letter * (limit + 1))
+    assert len(own.plain(short)) <= limit and "..." in short
+    assert own.shortened(short) == short
 
 
 def test_without_a_template_the_text_stands_behind_the_end_of_the_move():

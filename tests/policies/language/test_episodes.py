@@ -223,6 +223,14 @@ def test_episodes_are_closed_where_sampling_fails(learned):
     assert world.closed == 2
 
 
+def test_the_record_of_an_episode_has_a_message_as_it_was_read(learned):
+    """And not the megabytes that a world said, over and over."""
+    policy = playing(asked(Counting(says="+" * 100_000), max_observation_tokens=8), weights=learned)
+    rows = sampled(policy, questions()[:2], group_size=1)
+    said = [t["content"] for row in rows.prompts for t in row.episode["turns"] if "turn" not in t]
+    assert said and max(map(len, said)) < 100
+
+
 def test_a_world_that_hangs_is_given_up(learned):
     environment = asked(Faulty({0: hangs}), attempts=1, timeout=0.05)
     rows = sampled(playing(environment, weights=learned), questions()[:2], group_size=1)

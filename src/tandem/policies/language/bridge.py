@@ -36,6 +36,7 @@ ANSWERED = {"role": "user", "content": "stub of an answer"}
 FROM_TOOL = {"role": "tool", "content": ANSWERED["content"]}
 MARK = "stub {} of what is said"
 LEFT_OUT = "[... {} characters left out ...]"
+BRIEFLY = "..."  # where a limit has no room for more
 REMEMBERED = 1024  # answers of a world whose ids are kept
 PER_TOKEN = 16  # characters that are looked at for each token that a message may have
 
@@ -177,18 +178,32 @@ class Bridge:
 
     def shortened(self, content: str) -> str:
         """The message without its middle, where it has more than `limit` tokens; it says so."""
-        most = self.limit * PER_TOKEN
         if len(content.encode()) <= self.limit:  # a token is a byte or more
             return content
-        head, tail = content[: most // 2], content[-(most // 2) :]
-        if len(content) <= most:
-            ids = self.plain(content)
-            if len(ids) <= self.limit:
-                return content
-        half = self.limit // 2
-        first = self.tokenizer.decode(self.plain(head)[:half])
-        last = self.tokenizer.decode(self.plain(tail)[-half:])
-        return f"{first}{LEFT_OUT.format(len(content) - len(first) - len(last))}{last}"
+        if len(content) <= self.most and len(self.plain(content)) <= self.limit:
+            return content
+        return self.without_middle(content)
+
+    def without_middle(self, content: str) -> str:
+        """The beginning and the end of a text, up to `limit` tokens with what stands between."""
+        head, tail = content[: self.most // 2], content[-(self.most // 2) :]
+        first, last = self.plain(head), self.plain(tail)
+        needed = len(self.plain(LEFT_OUT.format(len(content))))
+        said = LEFT_OUT if 2 * needed <= self.limit else BRIEFLY
+        half = (self.limit - len(self.plain(said.format(len(content))))) // 2
+        text = content
+        # What is put together may have other tokens, and half a character more of them.
+        while half >= 0 and (text is content or len(self.plain(text)) > self.limit):
+            before = self.tokenizer.decode(first[:half])
+            behind = self.tokenizer.decode(last[len(last) - half :])
+            left_out = len(content) - len(before) - len(behind)
+            text, half = f"{before}{said.format(left_out)}{behind}", half - 1
+        return text
+
+    @property
+    def most(self) -> int:
+        """Characters that are looked at."""
+        return self.limit * PER_TOKEN
 
     def misleads(self, content: str) -> bool:
         """Whether it spells a special token, which would be one to the tokenizer, or our stub."""

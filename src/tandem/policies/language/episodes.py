@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.environments import Environment, Move, Play
+from tandem.environments import Environment, Move, Play, Said
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.language import shown_episodes
 from tandem.policies.language.bridge import Bridge
@@ -99,6 +99,7 @@ class Wave:
         for one in courses:
             fresh = self.course(one.row, one.play)
             if fresh.play.lost is None:
+                fresh.play.said = self.shortened(fresh.play.said)
                 fresh.open()
                 fresh.encoded = self.opened(fresh)
                 fresh.room = self.episodes.room(fresh.encoded)
@@ -135,13 +136,18 @@ class Wave:
 
     def answer(self, course: Course) -> None:
         """What the world said, and whether the episode goes on."""
-        said = course.play.said
+        said = course.play.said = self.shortened(course.play.said)
         course.answered(said)
         if said.over:
             course.end = "over"
         else:
             ids = self.bridge.between(said.messages, course.tokens)
             course.go_on(ids, self.environment.max_turns)
+
+    def shortened(self, said: Said) -> Said:
+        """As it is read and recorded: no message has more than its limit of tokens."""
+        short = [{**one, "content": self.bridge.shortened(one["content"])} for one in said.messages]
+        return replace(said, messages=short)
 
     def keys_of(self, courses: Sequence[Course]) -> list[int]:
         """Of what the world draws in the turn of each."""
