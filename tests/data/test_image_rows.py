@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tandem.data.folder import folder
 from tandem.data.images import show
 from tandem.data.rows import jsonl
 from tandem.types import IMAGE
@@ -40,6 +41,12 @@ def test_a_row_shows_the_pictures_that_it_names(place):
     assert (first.height, first.width) == (4, 6)
     assert first.load().shape == (4, 6, 3) and first.load().dtype == torch.uint8
     assert first.load()[0, 0].tolist() == [9, 0, 0] and second.load()[0, 0].tolist() == [0, 8, 0]
+
+
+def test_rows_of_a_folder_show_the_pictures_that_they_name(place):
+    (place / "train.jsonl").write_text(json.dumps({"prompt": "?", "images": ["a.png"]}))
+    (prompt,) = folder(path=str(place), held_out=0, seed=0).train
+    assert prompt.images[0].load()[0, 0].tolist() == [9, 0, 0] and prompt.fields == {}
 
 
 def test_a_grey_picture_is_read_as_red_green_and_blue(place):

@@ -8,9 +8,8 @@ from pathlib import Path
 from tandem.contracts import register_dataset
 from tandem.data.checks import parse
 from tandem.data.lines import as_row
-from tandem.data.pictures import make_finisher
 from tandem.data.records import Data, StreamMaker
-from tandem.data.rows import Rows, assemble, looked_at, read_rows, with_negative
+from tandem.data.rows import Rows, assemble, finisher, looked_at, read_rows, with_negative
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
@@ -33,7 +32,8 @@ def folder(
 
     Without a file `eval` a part `held_out` of `train` is kept for evaluation; `test` is never
     trained on, nor looked at before evaluation.split=test. `negative_prompt` is of prompts that
-    bring none; `pictures` and `resize` are those of `jsonl`, and a name starts in the folder.
+    bring none; `images`, `pictures` and `resize` are those of `jsonl`, and a name starts in the
+    folder.
     Raises ValueError for a folder that is not there or has no file `train`.
     """
     place = Path(path).expanduser()
@@ -45,7 +45,7 @@ def folder(
             f"data.path={path} is a file, and data=folder reads the train.jsonl or train.txt of a "
             f"folder; {f'set data={kind}' if kind else 'name a folder'}"
         )
-    finish = make_finisher(place, pictures=pictures, resize=resize)
+    finish = finisher(place, pictures=pictures, resize=resize)
     splits = [
         _rows(place, name, finish=finish, negative=negative_prompt)
         for name in ("train", "eval", "test")

@@ -106,7 +106,8 @@ def load_rows(
         finish=lambda prompt: with_images(prompt, Path()),
     )
     if not rows.prompts:
-        raise ValueError(f"data.name={name}: no usable row among {len(rows.bad)} of {split}")
+        first = f"; row {rows.bad[0].line}: {rows.bad[0].reason}" if rows.bad else ""
+        raise ValueError(f"data.name={name}: no usable row among {len(rows.bad)} of {split}{first}")
     prompts = tuple(wording.put(prompt) for prompt in rows.prompts)
     return replace(rows, prompts=prompts, bad=(*rows.bad, *_repeats(kept, len(table), file)))
 

@@ -62,6 +62,16 @@ def with_images(prompt: Prompt, folder: Path) -> Prompt:
     return marked(replace(prompt, images=images, fields=fields))
 
 
+def find_unseen(prompt: Prompt) -> list[str]:
+    """The fields of a prompt that hold pictures, which no model looks at there."""
+    return [name for name, value in prompt.fields.items() if name == KEY or _is_shown(value)]
+
+
+def _is_shown(value: object) -> bool:
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, Picture) or type(first).__module__.startswith("PIL.")
+
+
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config import ConfigError, build
 from tandem.contracts import facts_of
 from tandem.data import Data, InvalidRow, split_overlap
+from tandem.data.images import find_unseen
 from tandem.evaluation.settings import Evaluation
 from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
@@ -80,13 +81,22 @@ def assemble(
 
 
 def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
-    """Raise ConfigError for prompts that show pictures, and a policy that does not see."""
+    """Raise ConfigError for prompts that show pictures to a policy that does not see, and for
+    pictures that no reader put into the prompts of one that does."""
     splits = (data.train, data.eval, data.test, data.demonstrations, data.pairs)
-    if not policy.sees and any(prompt.images for prompts in splits for prompt in prompts):
+    prompts = [prompt for split in splits for prompt in split]
+    chosen = settings.choices
+    if not policy.sees and any(prompt.images for prompt in prompts):
         raise ConfigError(
-            f"data={settings.choices['data']} shows pictures with its prompts, and "
-            f"model={settings.choices['model']} reads texts alone; set model=vlm with model.path, "
+            f"data={chosen['data']} shows pictures with its prompts, and "
+            f"model={chosen['model']} reads texts alone; set model=vlm with model.path, "
             "or model=tiny_vlm"
+        )
+    if policy.sees and (unseen := {name for prompt in prompts for name in find_unseen(prompt)}):
+        raise ConfigError(
+            f"data={chosen['data']} leaves pictures in the fields {', '.join(sorted(unseen))} of "
+            f"its prompts, where model={chosen['model']} does not see them; name the column by "
+            "data.columns.images, or put them into Prompt.images in the function that reads them"
         )
 
 

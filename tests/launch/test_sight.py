@@ -1,0 +1,44 @@
+"""Prompts with pictures and a policy that is to see them: no run trains a question blind."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from PIL import Image
+
+from tandem.config import ConfigError
+from tandem.data import Data
+from tandem.data.images import show
+from tandem.launch.assembly import check_sight
+from tandem.types import Prompt
+
+SETTINGS = SimpleNamespace(choices={"data": "own", "model": "vlm"})
+PICTURE = show(torch.zeros(4, 4, 3).byte())
+
+
+def data(**options):
+    prompt = Prompt(id=0, source="s", text="which ?", **options)
+    return Data(train=(prompt,), eval=())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("images", ["a.png"]),
+        ("image", Image.new("RGB", (4, 4))),
+        ("pages", [Image.new("L", (4, 4))]),
+        ("kept", [PICTURE]),
+    ],
+)
+def test_pictures_that_stay_in_fields_are_refused_where_the_model_sees(name, value):
+    own = data(fields={name: value, "level": 3})
+    with pytest.raises(ConfigError, match=f"data=own leaves pictures in the fields {name} of"):
+        check_sight(SimpleNamespace(sees=True), own, SETTINGS)
+    check_sight(SimpleNamespace(sees=False), own, SETTINGS)
+
+
+def test_pictures_that_are_shown_need_a_model_that_sees():
+    own = data(images=(PICTURE,), fields={"level": [3], "named": []})
+    check_sight(SimpleNamespace(sees=True), own, SETTINGS)
+    with pytest.raises(ConfigError, match="reads texts alone"):
+        check_sight(SimpleNamespace(sees=False), own, SETTINGS)
