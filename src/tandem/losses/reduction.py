@@ -35,7 +35,8 @@ def sequence_mean(mask: Tensor) -> Tensor:
 @register_weights(adds_to_one=True)
 def turn_mean(mask: Tensor) -> Tensor:
     """1 / (M n_m), M the moves of the update: a move is a run of n_m trained steps, and what an
-    environment says lies between two; of a sample without one it is sequence_mean: [B, T].
+    environment says lies between two; of a sample without one it is sequence_mean: [B, T]. Moves
+    between which nothing stands, of a world that is silent and no template, count as one.
 
     Source: Tandem's own.
     """

@@ -231,6 +231,27 @@ def test_the_record_of_an_episode_has_a_message_as_it_was_read(learned):
     assert said and max(map(len, said)) < 100
 
 
+def test_rows_near_their_limit_are_asked_in_one_call_and_cut(learned):
+    """A call for each wave; what is cut is what a call of its own would have written."""
+    policy = playing(asked(Counting(turns=9), max_tokens=9), weights=learned)
+    calls, answer = [], policy.engine.answer
+
+    def counted(prompts, keys, **how):
+        calls.append(keys.numel())
+        return answer(prompts, keys, **how)
+
+    policy.engine.answer = counted
+    rows = sampled(policy)
+    assert len(calls) == rows.turn.max()
+    policy.episodes.can_read = lambda course, count: count <= course.left
+    alone = sampled(policy)
+    assert len(calls) > 2 * rows.turn.max()  # by the room of each
+    assert alone.outputs == rows.outputs
+    for name in ("turn", "mask", "length", "truncated"):
+        assert torch.equal(getattr(alone, name), getattr(rows, name)), name
+    assert_close(alone.behaviour_logp, rows.behaviour_logp, atol=1e-5, rtol=0)
+
+
 def test_a_world_that_hangs_is_given_up(learned):
     environment = asked(Faulty({0: hangs}), attempts=1, timeout=0.05)
     rows = sampled(playing(environment, weights=learned), questions()[:2], group_size=1)

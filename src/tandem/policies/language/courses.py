@@ -31,6 +31,15 @@ class Written:
     entropy: Sequence[float] | None  # nats; None: the engine did not say
     truncated: bool
 
+    def cut(self, room: int) -> Written:
+        """As it would be, had there been room for so many tokens."""
+        if len(self.tokens) <= room:
+            return self
+        entropy = None if self.entropy is None else self.entropy[:room]
+        return Written(
+            tokens=self.tokens[:room], logp=self.logp[:room], entropy=entropy, truncated=True
+        )
+
 
 @dataclass(slots=True)
 class Course:

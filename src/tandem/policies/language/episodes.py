@@ -69,6 +69,11 @@ class Episodes:
             limits.append(self.positions - len(encoded))
         return min(limit for limit in limits if limit is not None)
 
+    def can_read(self, course: Course, count: int) -> bool:
+        """Whether the model has positions for so many tokens behind a history."""
+        history = len(course.encoded) + len(course.tokens)
+        return self.positions is None or history + count <= self.positions
+
 
 class Wave:
     """The rows of one call, and what is asked for them turn by turn."""
@@ -158,14 +163,16 @@ class Wave:
         return rng.key(begun, "turn", samples, turns).tolist()
 
     def write(self, on: Sequence[Course]) -> list[Written]:
-        """The moves of these rows. One whose room is short is asked with those of equal room."""
+        """The moves of these rows. One whose room is short is asked with the others and cut, where
+        the model can read as much behind its history."""
         most = self.asked.sampling.max_new_tokens
-        rooms = [min(most, one.left) for one in on]
+        rooms = {one.row: min(most, one.left) for one in on}
         found: dict[int, Written] = {}
-        for room in sorted({*rooms}, reverse=True):
-            some = [one for one, own in zip(on, rooms, strict=True) if own == room]
-            answers = self.ask(some, room)
-            found |= {one.row: each for one, each in zip(some, read(answers), strict=True)}
+        while waiting := [one for one in on if one.row not in found]:
+            room = max(rooms[one.row] for one in waiting)
+            some = [one for one in waiting if self.episodes.can_read(one, room)]
+            for one, written in zip(some, read(self.ask(some, room)), strict=True):
+                found[one.row] = written.cut(rooms[one.row])
         return [found[one.row] for one in on]
 
     def ask(self, some: Sequence[Course], room: int) -> Answers:
