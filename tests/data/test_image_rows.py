@@ -1,6 +1,7 @@
 """Rows whose questions show pictures: found beside the file, one for each mark, or left out."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,3 +109,16 @@ def test_pictures_are_read_when_they_are_looked_at(place):
     (prompt,) = load(place, [{"prompt": "?", "images": ["a.png"]}]).train
     Image.new("RGB", (6, 4), (1, 2, 3)).save(place / "a.png")
     assert prompt.images[0].load()[0, 0].tolist() == [1, 2, 3]
+
+
+def test_a_file_is_read_once_when_its_row_is_and_a_broken_one_is_left_out(place, monkeypatch):
+    picture = torch.rand((64, 64, 3), generator=torch.Generator().manual_seed(0)).mul(255).byte()
+    Image.fromarray(picture.numpy()).save(place / "a.jpg")
+    (place / "half.jpg").write_bytes((place / "a.jpg").read_bytes()[:2000])
+    opened, read = [], Image.open
+    monkeypatch.setattr(Image, "open", lambda file: opened.append(file) or read(file))
+    rows = [{"prompt": "?", "images": [name]} for name in ("a.jpg", "half.jpg")]
+    data = load(place, rows)
+    assert [row.line for row in data.quarantine] == [2]
+    assert "truncated" in data.quarantine[0].reason
+    assert len(opened) == 2 and not any(isinstance(file, Path) for file in opened)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
-from tandem.data.pictures import load_shown
+from tandem.data.pictures import load_shown, measure, read_file
 from tandem.types import IMAGE, Picture, Prompt
 
 KEY = "images"  # of a row that shows some
@@ -26,24 +26,22 @@ def show(pixels: Tensor) -> Picture:
 
 
 def show_file(path: Path) -> Picture:
-    """A picture that lies in a file: looked at once, and read again when it is shown.
+    """A picture that lies in a file, which is read again when somebody looks at it.
 
-    Raises ValueError for what is none.
+    Raises ValueError for what is none, or breaks off.
     """
-    height, width, _ = load_shown(path).shape
-    name = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Picture(name=name, height=height, width=width, load=partial(load_shown, path))
+    return _show_encoded(read_file(path), partial(load_shown, path))
 
 
 def show_bytes(content: bytes) -> Picture:
     """A picture of which a data set holds the file. Raises ValueError for what is none."""
-    height, width, _ = load_shown(io.BytesIO(content)).shape
-    return Picture(
-        name=hashlib.sha256(content).hexdigest(),
-        height=height,
-        width=width,
-        load=lambda: load_shown(io.BytesIO(content)),
-    )
+    return _show_encoded(content, lambda: load_shown(io.BytesIO(content)))
+
+
+def _show_encoded(content: bytes, load: Callable[[], Tensor]) -> Picture:
+    height, width = measure(content)
+    name = hashlib.sha256(content).hexdigest()
+    return Picture(name=name, height=height, width=width, load=load)
 
 
 def with_images(prompt: Prompt, folder: Path) -> Prompt:

@@ -107,6 +107,25 @@ def load_shown(path: Path | BinaryIO) -> Tensor:
     return as_pixels(_open(path).convert("RGB"))
 
 
+def read_file(path: Path) -> bytes:
+    """Raises ValueError for a file that is not there or cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError("is not there") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error}") from None
+
+
+def measure(content: bytes) -> tuple[int, int]:
+    """Height and width of a picture, which is decoded to its end: a header alone may lie.
+
+    Raises ValueError for what is no picture, or breaks off.
+    """
+    width, height = _open(io.BytesIO(content)).size
+    return height, width
+
+
 def as_pixels(picture: Image.Image) -> Tensor:
     """uint8 [H, W, 3]"""
     import numpy as np
