@@ -55,9 +55,9 @@ def with_images(prompt: Prompt, folder: Path) -> Prompt:
     names = prompt.fields[KEY]
     if not isinstance(names, list) or not all(isinstance(n, Picture) or _is_name(n) for n in names):
         raise ValueError(f"`{KEY}` must be a list of names of files, not {names!r}")
-    images = tuple(n if isinstance(n, Picture) else _named(n, folder) for n in names)
+    images = tuple(n if isinstance(n, Picture) else _find(n, folder) for n in names)
     fields = {name: value for name, value in prompt.fields.items() if name != KEY}
-    return marked(replace(prompt, images=images, fields=fields))
+    return add_marks(replace(prompt, images=images, fields=fields))
 
 
 def find_unseen(prompt: Prompt) -> list[str]:
@@ -74,15 +74,15 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _named(name: str, folder: Path) -> Picture:
+def _find(name: str, folder: Path) -> Picture:
     try:
         return show_file(folder / name)
     except ValueError as problem:
         raise ValueError(f"`{KEY}`: {name} {problem}") from None
 
 
-def marked(prompt: Prompt) -> Prompt:
-    """With a mark for each of its pictures. Raises ValueError where their numbers differ."""
+def add_marks(prompt: Prompt) -> Prompt:
+    """The prompt with a mark for each of its pictures. Raises ValueError where their numbers differ."""
     marks, images = count_marks(prompt), len(prompt.images)
     if marks == images:
         return prompt

@@ -60,7 +60,7 @@ class Asked:
         answers = [self.wanted(text) for _, text in rows]
         lengths = [one["input_ids"].shape[1] for one in asked]
         width = max(n + len(a) for n, a in zip(lengths, answers, strict=True))
-        given = {name: self.joined(name, asked, width) for name in asked[0]}
+        given = {name: self.join(name, asked, width) for name in asked[0]}
         for row, (start, answer) in enumerate(zip(lengths, answers, strict=True)):
             given["input_ids"][row, start : start + len(answer)] = torch.tensor(answer)
             given["attention_mask"][row, start : start + len(answer)] = 1
@@ -109,7 +109,7 @@ class Asked:
         return [*ids, self.tokenizer.eos_token_id] if self.end else ids
 
     @staticmethod
-    def joined(name: str, asked: Sequence[dict[str, Tensor]], width: int) -> Tensor:
+    def join(name: str, asked: Sequence[dict[str, Tensor]], width: int) -> Tensor:
         """What all rows have under a name: of texts padded on the right, [B, width]."""
         texts = asked[0][name].shape == asked[0]["input_ids"].shape
         own = [one[name] for one in asked]

@@ -38,14 +38,14 @@ class VisionChat(Chat):
 
     def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Token ids, in which every picture has its image tokens."""
-        encoded = self.encode_texts(prompts, [self.sent(prompt) for prompt in prompts])
+        encoded = self.encode_texts(prompts, [self.expand(prompt) for prompt in prompts])
         marked = self.encode_texts(prompts, [self.text(prompt) for prompt in prompts])
         return [
             PromptIds(ids, prompt.images, marked=own, banned=self.banned)
             for ids, own, prompt in zip(encoded, marked, prompts, strict=True)
         ]
 
-    def sent(self, prompt: Prompt) -> str:
+    def expand(self, prompt: Prompt) -> str:
         """The text with what stands for each picture. Raises ValueError for other marks."""
         pieces = self.text(prompt).split(self.mark)
         if len(pieces) != len(prompt.images) + 1:
@@ -65,7 +65,7 @@ class VisionChat(Chat):
         if found != len(prompt.images):
             return f"shows {len(prompt.images)} pictures and has {found} marks {self.mark}"
         try:
-            self.sent(prompt)
+            self.expand(prompt)
         except ValueError as error:
             return f"shows what the processor of pictures refuses: {error}"
         return None

@@ -76,10 +76,10 @@ class PictureInputs(Inputs):
             assert not shown.any(), "image tokens stand in a prompt that shows no picture"
             return {}
         takes = arguments(type(self.base))
-        said = self.joined(pictures)
+        said = self.join(pictures)
         return {"mm_encoder_outputs": {"image": said}, **{n: shown for n in WHERE if n in takes}}
 
-    def joined(self, pictures: Sequence[Picture]) -> SimpleNamespace:
+    def join(self, pictures: Sequence[Picture]) -> SimpleNamespace:
         """What the tower says of them, in the form that the network itself makes."""
         named = {picture.name: picture for picture in pictures}
         fresh = {name: picture for name, picture in named.items() if name not in self.kept}
@@ -172,10 +172,10 @@ class PictureInputs(Inputs):
         found = replace(layout, tokens=tokens, more=self.more(tokens, pictures))
         if not self.in_space:
             return found
-        position = self.laid(layout, self.table(sample)[:, row, column], place)
+        position = self.lay_positions(layout, self.table(sample)[:, row, column], place)
         return replace(found, position=position)
 
-    def laid(self, layout: Layout, table: Tensor, place: Tensor) -> Tensor:
+    def lay_positions(self, layout: Layout, table: Tensor, place: Tensor) -> Tensor:
         """Position ids of the places of a layout, [4, R, S]. `table`: [4, N] of those in use."""
         rows, width = layout.tokens.shape
         apart = layout.position is None
