@@ -82,7 +82,10 @@ def _find(name: str, folder: Path) -> Picture:
 
 
 def add_marks(prompt: Prompt) -> Prompt:
-    """The prompt with a mark for each of its pictures. Raises ValueError where their numbers differ."""
+    """The prompt with a mark for each of its pictures.
+
+    Raises ValueError where their numbers differ.
+    """
     marks, images = count_marks(prompt), len(prompt.images)
     if marks == images:
         return prompt
