@@ -211,7 +211,7 @@ class PostTraining(LightningHooks):
         measured, outputs = self.metrics | self.source.metrics, self.rollout.outputs
         if self.rollout.key is not None and outputs and isinstance(outputs[0], Tensor):
             measured["response/diversity"] = diversity(outputs, self.rollout.group)
-        if rollout.turn is not None:
+        if rollout.feedback is not None:  # of demonstrations no world said anything
             measured |= episode_metrics(self.rollout)
         self.report = reduce_metrics(measured) | response_metrics(rollout)
         self.report |= staleness_metrics(rollout) | self.algorithm.report(experience)
