@@ -92,6 +92,7 @@ class FlowPolicy(PictureEngineMixin):
         """
         super().__init__()
         self.adapter, self.path, self.seed = adapter, path, seed
+        self.sees = adapter.images > 0  # and edits them
         self.latent_size, self.ema, self.row_budget = latent_size, ema, row_budget
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
@@ -177,11 +178,6 @@ class FlowPolicy(PictureEngineMixin):
     def schedule(self) -> Tensor:
         """The noise levels of the sampler, from noise to 0: [steps + 1]."""
         return self.sampling.levels(self.adapter.tokens[0])
-
-    @property
-    def sees(self) -> bool:
-        """Whether it edits the pictures of its prompts."""
-        return self.adapter.images > 0
 
     @property
     def device(self) -> torch.device:
