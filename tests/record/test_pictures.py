@@ -89,7 +89,7 @@ def test_titles_stand_outside_a_grid_that_is_enlarged_pixel_by_pixel(tmp_path):
     )
     assert titled.shape[0] > plain.shape[0] and titled.shape[1] > plain.shape[1]
     for picture in (plain, titled):
-        # Two pictures of 16 x 16 in each colour, each pixel three times as large.
+        # Two pictures of 16 x 16 in each colour, each pixel six times as large.
         for colour in ((200, 0, 0), (0, 0, 200)):
             area = (picture == torch.tensor(colour)).all(-1).sum().item()
-            assert area == pytest.approx(2 * 48 * 48, rel=0.05)
+            assert area == pytest.approx(2 * 96 * 96, rel=0.05)

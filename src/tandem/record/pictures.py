@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GAP = 1  # pixels of paper around each picture, before small ones are enlarged
 PAPER = 255
-VISIBLE = 48  # screen pixels that a picture has at least along its shorter side
+VISIBLE = 96  # screen pixels that a picture has at least along its shorter side
 ENOUGH = 192  # and at most, where many are seen side by side
 INK = "#1f2933"
 
