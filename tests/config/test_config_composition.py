@@ -21,7 +21,9 @@ COMPARING = (
     "apo_zero dpo dpo_hinge dpo_norm dpo_reference_free dpo_robust exo ipo nca orpo simpo sppo_hard"
 )
 OF_FLOWS = "dance_grpo flow_dppo flow_grpo gardo grpo_guard mix_grpo tempflow_grpo"
-OF_PICTURES = "colour_share jpeg_compressibility jpeg_incompressibility nearest_rendering"
+OF_PICTURES = (
+    "colour_share crisp_rendering jpeg_compressibility jpeg_incompressibility nearest_rendering"
+)
 BY_CLIP = "pickscore clip_score"
 JUDGES = "judge judge_pairs judge_groups"
 PIPELINES = (

@@ -1,6 +1,7 @@
 """Rewards of pictures: what is worth how much, and how much samples differ."""
 
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tandem.metrics import reduce_metrics
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.images import (
     colour_share,
+    crisp_rendering,
     diversity,
     jpeg_compressibility,
     jpeg_incompressibility,
@@ -132,6 +134,44 @@ def test_what_is_no_picture_of_that_size_is_missing_with_its_reason():
         values, faults = reward([wrong], [prompt("red circle")])
         assert values == [None]
         assert said in next(iter(faults))
+
+
+def crisp(pictures, texts):
+    return crisp_rendering(list(pictures), [prompt(text) for text in texts], renderings=DRAWN)
+
+
+def ragged(picture, pixels):
+    """With so many of the pixels beside the shape painted as the shape is: [16, 16, 3]."""
+    inside = picture.amax(-1) > 127
+    around = torch.nn.functional.max_pool2d(inside[None].float(), 3, 1, 1)[0].bool() & ~inside
+    chosen = around.nonzero()[:: max(1, int(around.sum()) // pixels)][:pixels]
+    painted = picture.clone()
+    painted[chosen[:, 0], chosen[:, 1]] = picture[8, 8]
+    return painted
+
+
+def test_a_crisp_rendering_is_worth_one_and_one_of_another_prompt_nothing():
+    assert crisp(PICTURES, TEXTS) == [1.0] * 216
+    swapped = [text.replace("circle", "square") for text in TEXTS if "circle" in text]
+    circles = [p for p, text in zip(PICTURES, TEXTS, strict=True) if "circle" in text]
+    assert max(crisp(circles, swapped)) < 0.01
+
+
+def test_what_is_between_a_circle_and_a_square_earns_more_the_nearer_it_is():
+    square, circle = (DRAWN[f"blue {shape}"][4].double() for shape in ("square", "circle"))
+    way = [torch.lerp(square, circle, i / 8).round().to(torch.uint8) for i in range(9)]
+    paid = crisp(way, ["blue circle"] * 9)
+    assert paid == sorted(paid) and paid[0] < 0.01 < 0.05 < paid[2] and paid[8] == 1.0
+    assert max(later - sooner for sooner, later in pairwise(paid)) > 0.5  # it becomes right
+    old = judged(way, ["blue circle"] * 9)
+    assert old[0] > 0.4  # which the square earns there
+
+
+def test_a_ragged_circle_is_right_by_the_nearest_rendering_and_not_by_the_crisp_one():
+    picture = ragged(DRAWN["red circle"][4], 8)
+    assert judged([picture], ["red circle"])[0] > 0.8  # the reward of before
+    assert crisp([picture], ["red circle"])[0] < 0.5
+    assert crisp([ragged(DRAWN["red circle"][4], 2)], ["red circle"])[0] == 1.0
 
 
 def jpeg(picture):

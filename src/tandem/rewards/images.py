@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -129,6 +130,47 @@ def nearest_rendering(
     At the default numbers `right` is where the reward is at least 0.5; smooth=0 gives `right`.
     Every pixel counts, so that speckle in the ground costs as much as a wrong shape.
     """
+    score = partial(match, smooth=smooth, width=width, limit=limit)
+    return score_by_errors(outputs, prompts, renderings, score)
+
+
+@batched
+@register_reward(judges="pictures")
+def crisp_rendering(
+    outputs: Sequence[Tensor],
+    prompts: Sequence[Prompt],
+    *,
+    renderings: Mapping[str, Tensor],
+    margin: float = 0.08,
+    close: float = 0.06,
+    limit: float = 0.12,
+) -> list[float | None]:
+    """(a shape that is told apart and clean + right) / 2: 1 for a picture as good as a rendering.
+
+    renderings: as of `nearest_rendering`. The error is what a rendering leaves unexplained: the
+    mean squared difference over the variance of the rendering's pixels, so that a large shape and
+    one of two channels may miss as much of themselves as others. `right` is 1 where no other
+    prompt's is smaller than the prompt's own and that is below `limit`. Told apart grows from 0,
+    where another is smaller by `margin`, to 1, where all are larger by as much; clean is
+    exp(-(error - close) / limit), and 1 below `close`: which of its renderings it is earns nothing.
+    """
+    every = torch.cat(list(renderings.values())).double() / 127.5  # [K, H, W, 3]
+    variance = every.flatten(1, 2).var(1, unbiased=False).mean(1)  # [K]
+
+    def score(error: Tensor, own: Tensor) -> Tensor:
+        return tell_crisp(error / variance, own, margin=margin, close=close, limit=limit)
+
+    return score_by_errors(outputs, prompts, renderings, score)
+
+
+def score_by_errors(
+    outputs: Sequence[Tensor],
+    prompts: Sequence[Prompt],
+    renderings: Mapping[str, Tensor],
+    score: Callable[[Tensor, Tensor], Tensor],
+) -> list[float | None]:
+    """What `score` makes of the errors of each picture, and of which renderings are the prompt's:
+    [N, K] both -> [N]. None for a prompt without renderings."""
     asked = [prompt.text if prompt.answer is None else prompt.answer for prompt in prompts]
     known = [i for i, text in enumerate(asked) if text in renderings]
     scores: list[float | None] = [None] * len(outputs)
@@ -139,10 +181,17 @@ def nearest_rendering(
         every = torch.cat(list(renderings.values()))
         given = flat([outputs[i] for i in known], every[0])
         error = squared_errors(given, every.flatten(1).double())
-        found = match(error, owner == wanted[:, None], smooth=smooth, width=width, limit=limit)
-        for i, score in zip(known, found.tolist(), strict=True):
-            scores[i] = score
+        for i, found in zip(known, score(error, owner == wanted[:, None]).tolist(), strict=True):
+            scores[i] = found
     return scores
+
+
+def tell_crisp(error: Tensor, own: Tensor, *, margin: float, close: float, limit: float) -> Tensor:
+    """What `crisp_rendering` gives of errors, as `match` takes them: [N]."""
+    least, other = (error.masked_fill(hidden, torch.inf).amin(1) for hidden in (~own, own))
+    apart = ((other - least) / (2 * margin) + 0.5).clamp(0, 1)
+    clean = (-(least - close).clamp(min=0) / limit).exp()
+    return (apart * clean + ((least <= other) & (least < limit))) / 2
 
 
 def match(error: Tensor, own: Tensor, *, smooth: float, width: float, limit: float) -> Tensor:
