@@ -83,7 +83,9 @@ class ChainPolicy(Policy):
 
     def request_of(self, name: str, request: Request) -> Request:
         needs = request.needs - request.unread.get(name, frozenset())
-        return replace(request, sampling=getattr(request.sampling, name), needs=needs)
+        sampling = getattr(request.sampling, name)
+        # What is painted follows the writer's one move: there is nobody to answer it.
+        return replace(request, sampling=sampling, needs=needs, environment=None)
 
     def needs_of(self, name: str, needs: frozenset[str]) -> frozenset[str]:
         """What is read of the steps of that segment."""
