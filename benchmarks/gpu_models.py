@@ -110,11 +110,13 @@ class RandomSD3(SD3):
         shape: str,
         device: str,
         resolution: int,
+        width: int | None = None,
         max_sequence_length: int,
         encoder_dtype: Literal["float32", "bfloat16"],
     ) -> None:
         super().__init__(
             resolution=resolution,
+            width=width,
             max_sequence_length=max_sequence_length,
             encoder_dtype=encoder_dtype,
         )

@@ -182,8 +182,8 @@ def is_fresh(rollout: Rollout) -> bool:
 
 def few(rollout: Rollout, count: int = FEW) -> Rollout:
     """Some rows that have a step; the first row where none has, since all episodes were lost."""
-    rows = rollout.mask.any(1)
-    return take(rollout, (rows if rows.any() else ~rows).nonzero()[: count if rows.any() else 1, 0])
+    rows = rollout.mask.any(1).nonzero()[:count, 0]
+    return take(rollout, rows if len(rows) else torch.zeros_like(rollout.group[:1]))
 
 
 def logp_gap(rows: Rollout, logp: Tensor) -> Tensor:

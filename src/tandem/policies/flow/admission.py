@@ -115,7 +115,7 @@ def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> Non
 def warn_of_schedule(adapter: Adapter, sampling: FlowSampling, *, path: str | None) -> None:
     """A warning where a folder's own scheduler goes through other noise levels: a distilled model
     is of little use at those."""
-    if not isinstance(adapter, Scheduled):
+    if path is None or not isinstance(adapter, Scheduled):
         return
     steps, tokens = sampling.steps, adapter.canvas(None).tokens
     own = adapter.own_levels(steps, tokens)

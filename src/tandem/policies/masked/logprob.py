@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tandem.contracts import numbers_of
 from tandem.experience import Budget
+from tandem.policies.language.inputs import TEXTS
 from tandem.policies.language.logprob import ChunkLimits, TokenIndex, Trunk, token_logp
 from tandem.policies.language.pretrained import Numerics, logits_are_head_of_trunk
 from tandem.policies.language.rows import Layout
@@ -59,6 +60,7 @@ class MaskedLogProbComputer(MaskedModel):
     """Values of the tokens of answers, at the states that an evidence names."""
 
     packs = False
+    inputs = TEXTS
 
     def __init__(
         self,
