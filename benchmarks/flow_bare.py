@@ -12,6 +12,7 @@ from flow_workloads import Work, adamw
 from torch import Tensor, nn
 
 from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.records import PromptInput
 from tandem.training.collect import Clock
 
 
@@ -42,7 +43,7 @@ class Bare:
         self.optimizer = adamw(self.network.parameters())
         self.clock = CpuClock()
         generator = torch.Generator().manual_seed(0)
-        text = next(iter(adapter.encode(["red circle"], torch.device("cpu"))))
+        text = next(iter(adapter.encode([PromptInput(text="red circle")], torch.device("cpu"))))
         self.inputs = {}
         for rows in {work.pictures, work.rows} - {0}:
             x = torch.randn(rows, *adapter.latent_shape, generator=generator)

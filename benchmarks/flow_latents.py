@@ -11,7 +11,7 @@ from tandem import rng
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
 from tandem.policies.flow.lora import ATTENTION
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 from tandem.types import Prompt
 
 SIDE, CHANNELS = 64, 16  # of one latent picture
@@ -26,11 +26,12 @@ class Latents:
 
     lora_targets = ATTENTION
     only_resolution = SIDE
+    images = 0
     latent_shape = (CHANNELS, SIDE, SIDE)
     image_shape = (SIDE, SIDE, 3)
     tokens = (image_tokens(SIDE, 2), TEXT_TOKENS)
 
-    def canvas(self, resolution: int | None) -> Canvas:
+    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
         return Canvas(latent_shape=self.latent_shape, tokens=self.tokens[0])
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
@@ -58,10 +59,10 @@ class Latents:
     def refuse(self, text: str) -> None:
         return None
 
-    def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
+    def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
         shapes = {"states": (TEXT_TOKENS, TEXT_WIDTH), "pooled": (POOLED_WIDTH,)}
-        for text in texts:
-            yield {name: rng.normal(rng.key(text, name), shapes[name]) for name in shapes}
+        for one in inputs:
+            yield {name: rng.normal(rng.key(one.text, name), shapes[name]) for name in shapes}
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition

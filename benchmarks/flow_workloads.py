@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,12 @@ from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
+from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Guards
 from tandem.training import collect
 from tandem.training.batches import BatchPlan, Budget
 from tandem.training.module import PostTraining
-from tandem.types import Prompt, Scores
+from tandem.types import Prompt
 
 GRPO = Algorithm(
     objective="policy_gradient",
@@ -123,7 +124,7 @@ def module_of(
     return PostTraining(
         policy=policy,
         algorithm=algorithm,
-        rewards=Brightness(),
+        rewards=Rewards({"brightness": Reward(brightness)}),
         stream=PromptStream(workload.prompts(), seed=0),
         optimizer=adamw,
         schedule=lambda iteration, iterations: 1.0,
@@ -145,16 +146,9 @@ def module_of(
 adamw = partial(torch.optim.AdamW, lr=1e-5, weight_decay=0.0, fused=True)
 
 
-class Brightness:
-    """How bright a picture is, from 0 to 1: it takes no time."""
-
-    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> Scores:
-        total = torch.stack(list(outputs)).double().mean((1, 2, 3)) / 255
-        known = torch.ones(len(total), dtype=torch.bool)
-        return Scores(total=total, parts={"brightness": total}, scored=known)
-
-    def pop_faults(self) -> dict[str, int]:
-        return {}
+def brightness(output: Tensor, prompt: Prompt) -> float:
+    """How bright a picture [H, W, 3] is, from 0 to 1."""
+    return float(output.double().mean()) / 255
 
 
 def coloured() -> tuple[Prompt, ...]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.policies.flow.families.sd3 import SD3
-from tandem.policies.flow.records import Condition
+from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -154,14 +154,14 @@ class RandomSD3(SD3):
     def fingerprint(self) -> None:
         return None
 
-    def encode(self, texts: Sequence[str], device: torch.device) -> Iterator[Condition]:
+    def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
         own = SD3_TRANSFORMER[self.shape]
         shapes = {
             "states": (self.text_tokens, own["joint_attention_dim"]),
             "pooled": (own["pooled_projection_dim"],),
         }
-        for text in texts:
-            yield {name: rng.normal(rng.key(text, name), shapes[name]) for name in shapes}
+        for one in inputs:
+            yield {name: rng.normal(rng.key(one.text, name), shapes[name]) for name in shapes}
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
