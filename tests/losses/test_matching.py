@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from tandem.algorithm.matching import errors_of
 from tandem.dynamics.matching import anywhere, continue_noise, noise_again, reverse, trajectory
+from tandem.dynamics.regression import energy
 from tandem.losses.decoupled import beyond_reference, group_score
 from tandem.losses.matching import (
     distance_between,
@@ -118,6 +119,12 @@ def score_of(batch, beta=10.0):
 
 def test_the_surrogate_is_the_reference_one(flow):
     velocity, batch = judged(flow)
+    errors = batch.error.detach(), batch.ref_error, batch.fast_error
+    own, ref, slow = (energy(error)[:, 0] for error in errors)
+    close(ref, flow("tdm_r1.surrogate/ref"))
+    close(slow, flow("tdm_r1.surrogate/slow"))
+    close((slow - own).exp(), flow("tdm_r1.surrogate/ratio"))
+    close(beyond_reference(batch).detach().square().mean(), flow("tdm_r1.surrogate/penalty"))
     score = score_of(batch)
     close(score[::2, 0], flow("tdm_r1.surrogate/group_logit"))
     assert (
