@@ -1,7 +1,8 @@
 """The protocol of an environment: a world that begins episodes, and an episode that is acted in.
 
-It knows prompts and texts, and nothing of tokens. Three calls are all: `describe`, `begin`, `act`.
-Each may block or sleep, since `Environment` asks them in threads where a timeout is set.
+It knows prompts and texts, and nothing of tokens. Four calls are all: `describe`, `begin`, `act`
+and `close`. Each may block or sleep, since `Environment` asks them in threads where a timeout is
+set.
 `@register_environment` above a class makes it `environment=NAME`, as it does a plain function
 `(prompt, moves) -> Said`, which is enough where all state is the moves so far.
 """

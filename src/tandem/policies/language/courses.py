@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
-from torch import Tensor
 
 from tandem import rng
 from tandem.environments import Play, Said
 from tandem.policies.language.records import Questions
-from tandem.policies.language.rows import pack
+from tandem.policies.language.rows import pack, right_padded
 from tandem.types import Prompt, Rollout
 
 WORLD = 0  # the number of the turn that tokens of the world have
@@ -133,10 +132,11 @@ def as_rollout(courses: Sequence[Course], asked: Questions, *, states: bool) -> 
     """One row of each course, in their order."""
     device = asked.group.device
     length = torch.tensor([len(one.tokens) for one in courses], device=device)
-    turn = padded([one.turn for one in courses], torch.int64, device)
+    padded = partial(right_padded, device=device, least=1)
+    turn = padded([one.turn for one in courses])
     of_world = turn == WORLD
     known = all(one.entropy is not None for one in courses)
-    tokens = padded([one.tokens for one in courses], torch.int64, device)
+    tokens = padded([one.tokens for one in courses])
     encoded = [one.encoded for one in courses]
     return Rollout(
         sample=pack(encoded, tokens, length, asked.sampling.temperature or 1.0),
@@ -149,16 +149,9 @@ def as_rollout(courses: Sequence[Course], asked: Questions, *, states: bool) -> 
             [one.end in ("turn_limit", "token_limit") or one.cut for one in courses], device=device
         ),
         key=asked.keys.flatten(),
-        behaviour_logp=padded([one.logp for one in courses], torch.float32, device),
-        entropy=padded([one.entropy for one in courses], torch.float32, device) if known else None,
+        behaviour_logp=padded([one.logp for one in courses], dtype=torch.float32),
+        entropy=padded([one.entropy for one in courses], dtype=torch.float32) if known else None,
         turn=turn,
-        feedback=padded([one.feedback for one in courses], torch.float32, device),
-        state=padded([one.state for one in courses], torch.int64, device) if states else None,
+        feedback=padded([one.feedback for one in courses], dtype=torch.float32),
+        state=padded([one.state for one in courses]) if states else None,
     )
-
-
-def padded(rows: Sequence[Sequence], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[B, T], zeros on the right; T is at least 1."""
-    width = max(1, max(len(row) for row in rows))
-    filled = [[*row, *[0] * (width - len(row))] for row in rows]
-    return torch.tensor(filled, dtype=dtype, device=device)

@@ -132,10 +132,13 @@ def left_padded(prompts: Sequence[list[int]], device: torch.device) -> tuple[Ten
     return torch.tensor(tokens, device=device), torch.tensor(mask, device=device)
 
 
-def right_padded(rows: Sequence[list[int]], device: torch.device) -> Tensor:
-    """[B, longest] int64, zeros on the right."""
-    longest = max(len(row) for row in rows)
-    return torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=device)
+def right_padded(
+    rows: Sequence[list], device: torch.device, dtype: torch.dtype = torch.int64, *, least: int = 0
+) -> Tensor:
+    """[B, T], T the longest or `least`; zeros on the right."""
+    width = max(least, *(len(row) for row in rows))
+    filled = [[*row, *[0] * (width - len(row))] for row in rows]
+    return torch.tensor(filled, dtype=dtype, device=device)
 
 
 def before(length: Tensor, width: int) -> Tensor:

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from tandem.policies.language.bridge import Bridge
+from tandem.policies.language.courses import WORLD
 from tandem.policies.language.rows import before, check_length, pack, right_padded
 from tandem.types import Prompt, Rollout
-
-WORLD = 0  # the number of the turn that tokens of the world have
 
 
 @dataclass(slots=True)
