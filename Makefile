@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 NEWEST := build/newest
-RUN := OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python
+# What Python compiles it keeps, whatever the environment says: hundreds of processes start here.
+RUN := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python
 
 train: $(VENV)/trains ## train the embedded default; ARGS="algorithm=dapo seed=1" for another
 	$(RUN) train.py $(ARGS)
