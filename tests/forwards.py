@@ -39,10 +39,8 @@ OF = {
     "kl_to_ref": "ref",
     "std": "teacher",
     "real_x0": "ref",
-    "fake_x0": "fake",
-    "surrogate_x0": "surrogate",
 }
-NAMES = ("live", "old", "fast", "ref", "teacher", "fake", "surrogate")
+NAMES = ("live", "old", "fast", "ref", "teacher")
 
 INTRODUCTION = """# Forward passes of an update
 
@@ -189,13 +187,11 @@ class Counting(Alone):
         """Whose velocities the loss reads, and whose weights are not the live ones."""
         read = {OF[name] for name in self.algorithm.training_objective.needs if name in OF}
         model = self.policy.model
-        snapshots = model.averages.get("surrogate", model.snapshots)
-        others = [
-            n
-            for n in NAMES[1:]
-            if n in read and not (n in ("old", "fast") and snapshots.is_live(n))
-        ]
-        return ("live", *others)
+        averages = [own for own in model.averages.values() if own.following]
+        live = {
+            n for own in averages or [model.snapshots] for n in ("old", "fast") if own.is_live(n)
+        }
+        return ("live", *(n for n in NAMES[1:] if n in read - live), *self.algorithm.networks)
 
 
 @cache

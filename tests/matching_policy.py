@@ -3,7 +3,7 @@ along the path of an ODE."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from tandem import rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.dynamics.kernels import ode
-from tandem.dynamics.matching import noise_again
+from tandem.dynamics.matching import QueryPoints, noise_again
 from tandem.policies.flow.matching import one_of_each
 from tandem.policies.flow.snapshots import Snapshots
-from tandem.types import OF_SNAPSHOTS, Rollout
+from tandem.types import OF_SNAPSHOTS, NetworkAnswer, Rollout, map_fields
 
 
 class MatchingPolicy(GaussianPolicy):
-    """What the table is to a generator, `beside` are to the fake score and the surrogate."""
+    """What the table is to a generator, `beside` are to the networks that learn beside it."""
 
     def __init__(self, algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dtype=dtype, kernel=ode)
@@ -31,8 +31,11 @@ class MatchingPolicy(GaussianPolicy):
             for place, name in enumerate(algorithm.networks)
         }
         self.beside = nn.ParameterDict(tables)
-        following = algorithm.ema if "surrogate" in tables else {}
-        self.snapshots = Snapshots({"table": tables[[*tables][-1]]}, following)
+        asked = algorithm.request(None).networks
+        self.averages = {
+            name: Snapshots({"table": table}, asked[name].snapshots)
+            for name, table in tables.items()
+        }
 
     def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
         """At a shared key all samples of a group are asked by the same noise at each level."""
@@ -50,7 +53,7 @@ class MatchingPolicy(GaussianPolicy):
 
     def matching(
         self, rollout: Rollout, needs: frozenset[str], *, rests: bool
-    ) -> Mapping[str, Tensor]:
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, NetworkAnswer]]:
         """Outside the mask a record may hold anything, and gets NaN."""
         self.rows_seen.append(len(rollout.mask))
         sample = kept(rollout.sample, rollout.mask)
@@ -63,18 +66,23 @@ class MatchingPolicy(GaussianPolicy):
         keys = sample.taken[:, : rollout.mask.shape[1]].flatten()
         at = noise_again(self.algorithm.query, x, x0.detach(), (before, after), keys)
         velocity = partial(self.velocity, x=at.x, sigma=at.sigma, question=question)
-        own = {name: velocity(table) for name, table in self.beside.items()}
-        own["real"] = velocity(self.reference)
-        said = {f"{name}_x0": (at.x - at.sigma[:, None] * v).detach() for name, v in own.items()}
-        said |= {f"{name}_error": v - at.target for name, v in own.items() if name != "real"}
-        said["ref_error"] = own["real"] - at.target
-        for name, snapshot in OF_SNAPSHOTS.items():
-            if snapshot in self.snapshots.weights:
-                older = self.snapshots.weights[snapshot]["table"].to(self.dtype)
-                said[name] = velocity(older) - at.target
+        real, spread = velocity(self.reference), partial(self.spread, mask=rollout.mask)
+        said = {"real_x0": at.x - at.sigma[:, None] * real, "ref_error": real - at.target}
         said |= {"x0": x0, "of_prompt": 0.1 * at.x, "sigma": at.sigma, "importance": at.importance}
         names = needs | {"x0", "sigma", "importance"}
-        return {name: self.spread(x, rollout.mask) for name, x in said.items() if name in names}
+        networks = {name: self.answer(name, velocity, at) for name in self.beside}
+        asked = {name: x for name, x in said.items() if name in names}
+        return map_fields(asked, spread), map_fields(networks, spread)
+
+    def answer(self, name: str, velocity: Callable, at: QueryPoints) -> NetworkAnswer:
+        own, kept = velocity(self.beside[name]), self.averages[name].weights
+        older = {
+            field: velocity(kept[snapshot]["table"].to(self.dtype)) - at.target
+            for field, snapshot in OF_SNAPSHOTS.items()
+            if snapshot in kept
+        }
+        x0 = (at.x - at.sigma[:, None] * own).detach()
+        return NetworkAnswer(error=own - at.target, x0=x0, **older)
 
     def spread(self, values: Tensor, mask: Tensor) -> Tensor:
         """[B T, ...] -> [B, T, ...], NaN outside the mask."""
@@ -83,7 +91,8 @@ class MatchingPolicy(GaussianPolicy):
         return torch.where(inside, shaped, torch.nan)
 
     def notify(self, event: str) -> None:
-        self.snapshots.follow(event)
+        for averages in self.averages.values():
+            averages.follow(event)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return super().trainable() | dict(self.beside)

@@ -305,6 +305,16 @@ class DecoupledBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkAnswer:
+    """What a network that learns beside the policy says of T queries of a row, [B, T, D]."""
+
+    error: Tensor  # of its velocity; carries its gradient
+    x0: Tensor  # the picture that it expects, without a gradient
+    old_error: Tensor | None = None  # of older weights of its own, where its loss reads them
+    fast_error: Tensor | None = None  # of an average that it leaves behind itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingBatch:
     """All that losses of distribution matching may see: pictures expected at T queries of a row.
 
@@ -320,14 +330,10 @@ class MatchingBatch:
     scored: Tensor  # [B] bool, False where advantages say nothing
     # Of the query, what is expected by:
     real_x0: Tensor | None = None  # [B, T, D] the frozen reference
-    fake_x0: Tensor | None = None  # [B, T, D] the fake score
-    surrogate_x0: Tensor | None = None  # [B, T, D] the surrogate of the reward
     of_prompt: Tensor | None = None  # [B, T, D] what a prompt adds to the reference's
-    # Velocity errors there; those of the two networks carry their gradients.
-    fake_error: Tensor | None = None  # [B, T, D]
-    surrogate_error: Tensor | None = None  # [B, T, D]
-    ref_error: Tensor | None = None  # [B, T, D] of the frozen reference
-    fast_error: Tensor | None = None  # [B, T, D] of an average that the surrogate leaves behind
+    ref_error: Tensor | None = None  # [B, T, D] the reference's velocity error there
+    # By name, those of algorithm.networks.
+    networks: Mapping[str, NetworkAnswer] = field(default_factory=dict)
 
     @property
     def evidence(self) -> Tensor:

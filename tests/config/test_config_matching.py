@@ -1,10 +1,14 @@
 """What a generator asks of its networks, its dynamics and its settings, one line each."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from tandem.config import ConfigError, check, compose
+from tandem.config.checks import make_case
+from tandem.contracts import declare
+from tandem.legality import check as complaints
 
 DMD2, TDM, TDM_R1, NFT = (
     f"model=tiny_flow ~recipe algorithm={name}" for name in ("dmd2", "tdm", "tdm_r1", "nft")
@@ -25,11 +29,16 @@ WRONG = {
         "dynamics/solver=euler"
     ),
     f"{TDM} algorithm/loss=tdm_r1": (
-        f"algorithm.surrogate=null: tdm_r1 reads what it expects; {SEE}"
+        f"algorithm.networks.surrogate=null: tdm_r1 reads what it expects; {SEE}"
     ),
-    f"{DMD2} algorithm.fake=null": f"algorithm.fake=null: dmd2 reads what it expects; {SEE}",
+    f"{DMD2} algorithm.networks.fake=null": (
+        f"algorithm.networks.fake=null: dmd2 reads what it expects; {SEE}"
+    ),
+    f"{DMD2} algorithm.fake.lr=1": (
+        "algorithm.fake.lr=1 was renamed to algorithm.networks.fake.lr=1"
+    ),
     f"{TDM_R1} algorithm/loss=tdm": (
-        "algorithm.surrogate: tdm does not read it; set it to null"
+        "algorithm.networks.surrogate: tdm does not read it; set it to null"
     ),
     f"{DMD2} algorithm/kl=regressed algorithm.kl.coef=1": (
         "algorithm.kl.coef: under algorithm.objective=matching the score of the reference holds "
@@ -75,7 +84,7 @@ WRONG = {
     f"{TDM} algorithm.normalize_advantages=true": (
         "algorithm.normalize_advantages=true: tdm reads no advantages; set it to false"
     ),
-    f"{DMD2} algorithm.fake.lr=0": "algorithm.fake.lr=0.0: must be positive",
+    f"{DMD2} algorithm.networks.fake.lr=0": "algorithm.networks.fake.lr=0.0: must be positive",
     f"{DMD2} algorithm.query.low=0.9 algorithm.query.high=0.1": (
         "algorithm.query.low=0.9 algorithm.query.high=0.1: must rise"
     ),
@@ -116,12 +125,27 @@ def test_what_makes_sense_is_admitted(words):
     check(compose(shlex.split(words)))
 
 
+def test_a_loss_of_ones_own_is_told_of_its_networks_as_a_built_in_one_is():
+    led = declare(reads={"real_x0"}, networks={"fake", "taste"}, matches=True, taught=True)(
+        lambda batch: batch.x0.mean(-1)
+    )
+    case = make_case(compose(shlex.split(f"{TDM} algorithm.policy_every=2")))
+    own = replace(case.algorithm, loss=led)
+    line = "algorithm.networks.taste=null: <lambda> reads what it expects; "
+    assert [*complaints(replace(case, algorithm=own))] == [line + SEE]
+    networks = own.networks | {"taste": own.networks["fake"]}
+    assert not [*complaints(replace(case, algorithm=replace(own, networks=networks)))]
+    line = "algorithm.networks.taste: tdm does not read it; set it to null"
+    unread = replace(case.algorithm, networks=networks)
+    assert [*complaints(replace(case, algorithm=unread))] == [line]
+
+
 @pytest.mark.parametrize(
     ("name", "rate", "beside"), [("dmd2", 1e-5, 1e-5), ("tdm_r1", 7.5e-5, 3e-4)]
 )
 def test_published_rates_guidance_and_steps_are_those_of_the_recipe(name, rate, beside):
     cfg = compose(["model=sd3_5_medium", f"algorithm={name}", "rollout.steps=3"])
-    networks = [cfg.algorithm[key] for key in ("fake", "surrogate") if key in cfg.algorithm]
+    networks = [*cfg.algorithm.networks.values()]
     assert cfg.optimizer.lr == rate
     assert [network.lr for network in networks] == pytest.approx([beside] * len(networks))
     asked = cfg.algorithm.timestep_sampling
@@ -131,5 +155,5 @@ def test_published_rates_guidance_and_steps_are_those_of_the_recipe(name, rate, 
 
 def test_elsewhere_the_fake_score_is_no_slower_and_the_reference_guided_as_the_model_is_used():
     cfg = compose(["model=sd3_5_medium", "algorithm=tdm", "~recipe"])
-    assert cfg.algorithm.fake.lr == cfg.optimizer.lr
+    assert cfg.algorithm.networks.fake.lr == cfg.optimizer.lr
     assert cfg.algorithm.timestep_sampling.ref_guidance_scale == 4.5

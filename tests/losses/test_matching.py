@@ -21,7 +21,7 @@ from tandem.losses.matching import (
     tdm,
     tdm_r1,
 )
-from tandem.types import DecoupledBatch, MatchingBatch, Summary
+from tandem.types import DecoupledBatch, MatchingBatch, NetworkAnswer, Summary
 
 close = partial(assert_close, atol=1e-6, rtol=0)
 
@@ -33,13 +33,20 @@ def batch_of(flow, x, sigma_of_state, query, sigma, importance=None):
     true = (query - x0.detach()) / sigma  # noise - x0, from the query itself
     real, fake = (query - sigma * flow(f"fixture/{name}") for name in ("v_ref", "v_old"))
     ones = torch.ones(4, 1, dtype=torch.float64)
+    answer = NetworkAnswer(error=(flow("fixture/v_old") - true)[:, None], x0=fake[:, None])
     batch = MatchingBatch(
-        x0=x0[:, None], real_x0=real[:, None], fake_x0=fake[:, None],
-        fake_error=(flow("fixture/v_old") - true)[:, None], sigma=sigma * ones,
+        x0=x0[:, None], real_x0=real[:, None], networks={"fake": answer}, sigma=sigma * ones,
         importance=ones if importance is None else importance[:, None], advantages=0 * ones,
         mask=ones.bool(), group=torch.arange(4) // 2, scored=ones[:, 0].bool(),
     )  # fmt: skip
     return velocity, batch
+
+
+def expecting(batch, **x0):
+    """The same, but for the pictures that these networks expect."""
+    known = batch.networks["fake"]
+    networks = {name: replace(known, x0=x) for name, x in x0.items()}
+    return replace(batch, networks=batch.networks | networks)
 
 
 def case_dmd2(flow):
@@ -62,7 +69,7 @@ def test_dmd2_is_the_reference_one(flow):
     loss = dmd2(batch).mean()
     close(loss.detach(), flow("dmd2/generator_loss"))
     close(torch.autograd.grad(loss, velocity)[0], flow("dmd2/dloss_dv"))
-    close(fake_velocity(errors_of(batch, batch.fake_error)).mean(), flow("dmd2/fake_loss"))
+    close(fake_velocity(errors_of(batch, "fake")).mean(), flow("dmd2/fake_loss"))
 
 
 def test_tdm_is_the_reference_one(flow):
@@ -73,7 +80,7 @@ def test_tdm_is_the_reference_one(flow):
     close(gradient, flow("tdm/dhuber_dv"))
     close(tdm(batch, huber=0.0).mean().detach(), flow("tdm/generator_half_sq"))
     assert flow("tdm/snr").item() == pytest.approx((0.4 / 0.6) ** 2, abs=1e-9)
-    close(fake_x0(errors_of(batch, batch.fake_error)).mean(), flow("tdm/fake_loss"))
+    close(fake_x0(errors_of(batch, "fake")).mean(), flow("tdm/fake_loss"))
 
 
 def test_the_noise_goes_on_from_the_one_that_is_left(flow):
@@ -88,7 +95,7 @@ def test_the_noise_goes_on_from_the_one_that_is_left(flow):
 
 def test_a_generator_whose_pictures_both_scores_agree_on_stands_still(flow):
     velocity, batch = case_dmd2(flow)
-    agreed = replace(batch, fake_x0=batch.real_x0)
+    agreed = expecting(batch, fake=batch.real_x0)
     assert not torch.autograd.grad(dmd2(agreed).sum(), velocity)[0].any()
 
 
@@ -157,12 +164,13 @@ def test_what_has_run_away_keeps_no_gradient():
 
 def test_the_generator_of_tdm_r1_is_drawn_by_three_directions(flow):
     velocity, batch = case_tdm(flow)
-    own = replace(batch, surrogate_x0=batch.real_x0 + 0.5, of_prompt=batch.x0.detach() * 0 + 0.1)
+    own = expecting(batch, surrogate=batch.real_x0 + 0.5)
+    own = replace(own, of_prompt=batch.x0.detach() * 0 + 0.1)
     (base,) = torch.autograd.grad(tdm(own).sum(), velocity, retain_graph=True)
     (whole,) = torch.autograd.grad(tdm_r1(own).sum(), velocity, retain_graph=True)
     sigma = flow("tdm/sigma_upper").item()
     by_prompt = 0.3 * 3.5 * 0.1 / distance_between(own.x0, own.real_x0)
-    by_reward = 0.7 * 0.5 / distance_between(own.x0, own.surrogate_x0)
+    by_reward = 0.7 * 0.5 / distance_between(own.x0, own.networks["surrogate"].x0)
     # d loss / d x0 is minus the direction, over the two latent dimensions; d x0 / d v is -sigma.
     close(whole - base, (sigma * (by_prompt + by_reward) / 2).expand(4, 2))
 

@@ -116,14 +116,12 @@ class Algorithm:
     # policy, and how many iterations there are to one in which it learns itself.
     query: Query | None = None
     every_state: bool = False  # of a path, in place of one that the row's key draws
-    fake: Network | None = None  # the score of the policy's own pictures
-    surrogate: Network | None = None  # of the reward
+    networks: Mapping[str, Network | None] = field(default_factory=dict)  # by name; None: it is off
     policy_every: Annotated[int, at_least(1)] = 1
 
     shapes_scores: bool = field(init=False)  # whether truncation is treated as anything
     # Whether scores decide what is learnt; else a teacher does, and they are logged.
     learns_from_scores: bool = field(init=False)
-    networks: Mapping[str, Network] = field(init=False)  # those that learn beside the policy
     # Whether the gradient of each part is clipped by itself: those of two networks of one sample
     # differ by orders of magnitude.
     clips_apart: bool = field(init=False)
@@ -134,8 +132,7 @@ class Algorithm:
         estimators = [part for _, part in iterate_innermost(self.advantage, "")]
         taught = facts_of(self.loss).taught or all(facts_of(part).taught for part in estimators)
         object.__setattr__(self, "learns_from_scores", not taught)
-        named = {"fake": self.fake, "surrogate": self.surrogate}
-        networks = {name: network for name, network in named.items() if network is not None}
+        networks = {name: network for name, network in self.networks.items() if network is not None}
         object.__setattr__(self, "networks", networks)
         object.__setattr__(self, "clips_apart", bool(self.segments or networks))
 
@@ -211,7 +208,7 @@ class Algorithm:
             teachers=self.teachers,
             query=self.query,
             every_state=self.every_state,
-            networks=tuple(self.networks),
+            networks={name: own.request(self.ema) for name, own in self.networks.items()},
             unread=self.unread,
             frozen=[name for name, own in self.segments.items() if own.frozen],
         )

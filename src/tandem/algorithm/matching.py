@@ -11,11 +11,20 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh, counted, found
-from tandem.contracts import positive
+from tandem.contracts import facts_of, positive
+from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import energy
 from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean
-from tandem.types import DecoupledBatch, MatchingBatch, Rollout
+from tandem.policies.request import LearnedCopy
+from tandem.types import (
+    OF_SNAPSHOTS,
+    DecoupledBatch,
+    MatchingBatch,
+    NetworkAnswer,
+    Rollout,
+    map_fields,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +33,15 @@ class Network:
 
     loss: Callable[..., Tensor]
     lr: Annotated[float, positive]  # the schedule of the optimizer applies to it too
+    # Whether the picture that it expects is asked with the guidance of the reference; its own
+    # errors are always without.
+    guided: bool = False
+
+    def request(self, kept: Mapping[str, EmaSchedule]) -> LearnedCopy:
+        """What it asks of the policy; `kept`: algorithm.ema, of which it gets what it reads."""
+        read = {OF_SNAPSHOTS[x] for x in facts_of(self.loss).reads & OF_SNAPSHOTS.keys()}
+        snapshots = {name: schedule for name, schedule in kept.items() if name in read}
+        return LearnedCopy(guided=self.guided, snapshots=snapshots)
 
     def term(self, weights: Weigh) -> Term:
         return Term(loss=self.loss, coef=1.0, weights=weights)
@@ -32,7 +50,7 @@ class Network:
 class MatchedPolicy(Protocol):
     def matching(
         self, rollout: Rollout, needs: frozenset[str], *, rests: bool
-    ) -> Mapping[str, Tensor]: ...
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, NetworkAnswer]]: ...
 
 
 class Matching(Objective):
@@ -46,24 +64,22 @@ class Matching(Objective):
     def __init__(self, terms: Mapping[str, Term]) -> None:
         super().__init__(terms)
         self.learning = [name for name in self.terms if name != POLICY]
-        read = frozenset().union(*(term.needs for term in self.terms.values()))
-        self.needs = read | {f"{name}_error" for name in self.learning}
+        self.needs = frozenset().union(*(term.needs for term in self.terms.values()))
 
     def record(self, policy: MatchedPolicy, rows: Experience) -> MatchingBatch:
         rollout = rows.rollout
-        said = policy.matching(rollout, self.needs, rests=POLICY not in self.terms)
-        inside = {
-            name: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0)
-            for name, x in ({**said, "advantages": rows.advantages}).items()
-        }
+        said, networks = policy.matching(rollout, self.needs, rests=POLICY not in self.terms)
+        inside = map_fields(
+            {**said, "advantages": rows.advantages, "networks": networks},
+            lambda x: torch.where(rollout.mask[..., None] if x.ndim == 3 else rollout.mask, x, 0),
+        )
         scored = rows.scores.scored
         return MatchingBatch(mask=rollout.mask, group=rollout.group, scored=scored, **inside)
 
     def seen(self, record: MatchingBatch) -> dict[str, MatchingBatch | DecoupledBatch]:
-        own = {"fake": record.fake_error, "surrogate": record.surrogate_error}
         judged = replace(record, mask=record.mask & record.scored[:, None])
         beside = {
-            name: errors_of(record if self.facts[name].taught else judged, own[name])
+            name: errors_of(record if self.facts[name].taught else judged, name)
             for name in self.learning
         }
         return beside | ({POLICY: record} if POLICY in self.terms else {})
@@ -72,22 +88,25 @@ class Matching(Objective):
         """Over the steps that count: an idle micro-batch adds nothing."""
         record, metrics = replace(record, mask=record.mask & counted(rows)), {}
         for name, batch in self.seen(record).items():
+            own = {} if (of := self.metrics[name]) is None else of(batch, *found(rows, name))
             if name != POLICY:
-                metrics[f"{name}/velocity_error"] = masked_mean(energy(batch.error), record.mask)
-            if self.metrics[name] is not None:
-                metrics |= self.metrics[name](batch, *found(rows, name))
+                own = {f"{name}/{said.partition('/')[2]}": x for said, x in own.items()}
+                own[f"{name}/velocity_error"] = masked_mean(energy(batch.error), record.mask)
+            metrics |= own
         return metrics
 
 
-def errors_of(record: MatchingBatch, error: Tensor) -> DecoupledBatch:
-    """What the loss of a network beside the policy sees; error: its own, [B, T, D]."""
+def errors_of(record: MatchingBatch, name: str) -> DecoupledBatch:
+    """What the loss of a network beside the policy sees: its own errors."""
+    answer = record.networks[name]
     return DecoupledBatch(
-        error=error,
+        error=answer.error,
         sigma=record.sigma,
         importance=record.importance,
         advantages=record.advantages,
         mask=record.mask,
         group=record.group,
         ref_error=record.ref_error,
-        fast_error=record.fast_error,
+        old_error=answer.old_error,
+        fast_error=answer.fast_error,
     )

@@ -63,6 +63,7 @@ class Facts:
     whole_groups: bool = False  # it compares the rows of a group, so no cut may part them
     on_errors: bool = False  # it takes a `DecoupledBatch`: velocity errors, no log-probabilities
     matches: bool = False  # it takes a `MatchingBatch`: pictures that several networks expect
+    networks: Iterable[str] = frozenset()  # those of algorithm.networks whose pictures it reads
     of_bounds: bool = False  # of bounds on log p of whole answers, whatever is said of tokens
     averages: bool = False  # over the update itself, so no cut may part it
     # Of a sample of several segments, such as a text and a picture: the names of those for which
@@ -135,7 +136,7 @@ class Facts:
 
     def __post_init__(self) -> None:
         refuse_unlisted(self)
-        for name in ("reads", "gives"):
+        for name in ("reads", "gives", "networks"):
             if isinstance(given := getattr(self, name), str):
                 raise ValueError(f"{name}={given!r}: give a set of names, {{{given!r}}}")
             object.__setattr__(self, name, frozenset(given))
@@ -158,6 +159,7 @@ class Facts:
         more = Facts(**declared)
         both = {
             "reads": self.reads | more.reads,
+            "networks": self.networks | more.networks,
             "refused": {**self.refused, **more.refused},
             "units": {**self.units, **more.units},
         }

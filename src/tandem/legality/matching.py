@@ -10,7 +10,6 @@ from tandem.legality.case import Case
 MATCHING = "matching"
 SEE = "see algorithm=dmd2, tdm or tdm_r1"
 OF_PROMPT = ("algorithm.loss.prompt_coef", "algorithm.loss.prompt_scale")
-NETWORKS = {"fake": {"fake_x0", "fake_error"}, "surrogate": {"surrogate_x0", "surrogate_error"}}
 
 
 def _matches(case: Case) -> bool:
@@ -34,18 +33,19 @@ def losses_of_matching_have_its_objective(case: Case) -> Iterator[str]:
 
 def networks_are_there_and_read(case: Case) -> Iterator[str]:
     """Each is there for a loss, and none for nobody."""
-    algorithm, reads = case.algorithm, case.loss_facts.reads
-    for name, fields in NETWORKS.items():
-        there = name in algorithm.networks
-        if there and not _matches(case):
+    algorithm, read = case.algorithm, case.loss_facts.networks
+    for name in algorithm.networks:
+        if not _matches(case):
             yield (
-                f"algorithm.{name} learns beside the policy under algorithm.objective=matching "
-                f"alone; set it to null, or {SEE}"
+                f"algorithm.networks.{name} learns beside the policy under "
+                f"algorithm.objective=matching alone; set it to null, or {SEE}"
             )
-        elif there and not reads & fields:
-            yield f"algorithm.{name}: {name_of(case.loss)} does not read it; set it to null"
-        elif not there and reads & fields and _matches(case):
-            yield f"algorithm.{name}=null: {name_of(case.loss)} reads what it expects; {SEE}"
+        elif name not in read:
+            yield (
+                f"algorithm.networks.{name}: {name_of(case.loss)} does not read it; set it to null"
+            )
+    for name in sorted(read - algorithm.networks.keys()) if _matches(case) else ():
+        yield f"algorithm.networks.{name}=null: {name_of(case.loss)} reads what it expects; {SEE}"
     if _matches(case) and algorithm.query is None:
         yield f"algorithm.query=null: nobody is asked anything; {SEE}"
 
@@ -55,8 +55,8 @@ def networks_judge_by_errors(case: Case) -> Iterator[str]:
     for name, network in case.algorithm.networks.items():
         if not facts_of(network.loss).on_errors:
             yield (
-                f"algorithm.{name}.loss={name_of(network.loss)} reads no velocity errors, and "
-                f"they are all that the {name} network makes; {SEE}"
+                f"algorithm.networks.{name}.loss={name_of(network.loss)} reads no velocity errors, "
+                f"and they are all that the {name} network makes; {SEE}"
             )
 
 

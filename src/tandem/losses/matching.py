@@ -28,9 +28,10 @@ def distance_between(x0: Tensor, other: Tensor) -> Tensor:
 
 def matching_metrics(batch: MatchingBatch) -> dict[str, Metric]:
     """How far pictures are from those of the reference, and the two scores from one another."""
+    fake = batch.networks["fake"].x0
     values = {
         "distance_to_real": distance_between(batch.x0, batch.real_x0),
-        "score_gap": energy(batch.fake_x0 - batch.real_x0),
+        "score_gap": energy(fake - batch.real_x0),
         "x0_std": batch.x0.detach().std(-1),
     }
     return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
@@ -38,7 +39,7 @@ def matching_metrics(batch: MatchingBatch) -> dict[str, Metric]:
 
 # From the generator's own score to the reference's, by the size of the difference (DMD2)
 @register_policy_loss(
-    reads={"real_x0", "fake_x0"}, matches=True, taught=True, metrics=matching_metrics
+    reads={"real_x0"}, networks={"fake"}, matches=True, taught=True, metrics=matching_metrics
 )
 def dmd2(batch: MatchingBatch) -> Tensor:
     """1/2 <(x0 - target)^2>, target = x0 - (fake - real) / n, detached, n = <|x0 - real|>: its
@@ -47,13 +48,14 @@ def dmd2(batch: MatchingBatch) -> Tensor:
     Shape: [B, T]. Source: DMD2, arXiv:2405.14867, in the space of x0.
     """
     scale = distance_between(batch.x0, batch.real_x0)
-    direction = (batch.fake_x0 - batch.real_x0) / scale[..., None]
+    direction = (batch.networks["fake"].x0 - batch.real_x0) / scale[..., None]
     return 0.5 * energy(batch.x0 - (batch.x0 - direction).detach())
 
 
 # The same over all states of the path, as a distance (TDM)
 @register_policy_loss(
-    reads={"real_x0", "fake_x0"},
+    reads={"real_x0"},
+    networks={"fake"},
     matches=True,
     taught=True,
     units={"huber": "none"},
@@ -69,14 +71,15 @@ def tdm(
 
     Shape: [B, T]. Source: TDM, arXiv:2503.06674.
     """
-    away = batch.x0 - (batch.x0 + batch.real_x0 - batch.fake_x0).detach()
+    away = batch.x0 - (batch.x0 + batch.real_x0 - batch.networks["fake"].x0).detach()
     size = 0.5 * away.square() if huber == 0 else (away.square() + huber**2).sqrt() - huber
     return size.mean(-1) / distance_between(batch.x0, batch.real_x0)
 
 
 # TDM, drawn to what the surrogate of the reward expects as well (TDM-R1)
 @register_policy_loss(
-    reads={"real_x0", "fake_x0", "surrogate_x0", "of_prompt"},
+    reads={"real_x0", "of_prompt"},
+    networks={"fake", "surrogate"},
     matches=True,
     units={
         "huber": "none",
@@ -100,8 +103,9 @@ def tdm_r1(
 
     Shape: [B, T]. Source: TDM-R1, arXiv:2603.07700, by Flow-Factory's code.
     """
+    preferred = batch.networks["surrogate"].x0
     prompt = drawn(batch.x0, prompt_scale * batch.of_prompt, batch.real_x0)
-    reward = drawn(batch.x0, batch.surrogate_x0 - batch.real_x0, batch.surrogate_x0)
+    reward = drawn(batch.x0, preferred - batch.real_x0, preferred)
     return tdm(batch, huber=huber) + prompt_coef * prompt + reward_coef * reward
 
 
@@ -143,21 +147,13 @@ def has_run_away(batch: DecoupledBatch, *, farthest: float) -> Tensor:
     return improved & (beyond.square() > farthest)
 
 
-def surrogate_metrics(
-    batch: DecoupledBatch, statistics: Tensor, *, clip_low: float, clip_high: float
-) -> dict[str, Metric]:
-    """What groups say to the surrogate. `statistics`: [B, T], S of each row's group."""
-    said = dgpo_metrics(batch, statistics, clip_low=clip_low, clip_high=clip_high)
-    return {f"surrogate/{name.partition('/')[2]}": metric for name, metric in said.items()}
-
-
 @declare(
     reads={"ref_error", "fast_error"},
     on_errors=True,
     units=dict.fromkeys(("beta", "clip_low", "clip_high", "pull", "farthest"), "none"),
     batch_statistics=group_score,
     summary=beyond_reference,
-    metrics=surrogate_metrics,
+    metrics=dgpo_metrics,
 )
 def surrogate(
     batch: DecoupledBatch,

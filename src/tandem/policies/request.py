@@ -27,6 +27,14 @@ BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedCopy:
+    """A copy of the policy that learns beside it."""
+
+    guided: bool = False  # the picture that it expects is asked as the reference is
+    snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The one argument of `load`. A policy of tokens reads `sampling` and `needs` alone."""
 
@@ -44,7 +52,7 @@ class Request:
     teachers: Teachers | None = None
     query: Query | None = None  # algorithm.query: where expected pictures are noised again
     every_state: bool = False  # of a path, in place of one that the row's key draws
-    networks: Sequence[str] = ()  # copies of the policy that learn beside it, by name
+    networks: Mapping[str, LearnedCopy] = field(default_factory=dict)  # by name
     precision: Precision = FULL  # of forward passes
     environment: Environment | None = None  # that answers between moves; None: there is one move
     # Of samples of several segments: what is read of other segments alone, by name, and those that

@@ -32,6 +32,8 @@ RENAMED: Mapping[str, str] = {
     "algorithm.sampled_by": "algorithm.rollout_weights",
     "algorithm.sampled_by_from": "algorithm.rollout_weights_start",
     "algorithm.anchor": "algorithm.ema_kl",
+    "algorithm.fake": "algorithm.networks.fake",
+    "algorithm.surrogate": "algorithm.networks.surrogate",
     "dynamics.clip_unit": "dynamics.clip_scale",
     "dynamics.sequence_unit": "dynamics.sequence_scale",
     "dynamics.preference_unit": "dynamics.preference_scale",

@@ -2,7 +2,7 @@
 each, in one loop."""
 
 import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -14,7 +14,11 @@ from policies.flow.small_flow import Brightness, Stream, asked, sampled, small
 from torch.testing import assert_close
 from two_ranks import on_both
 
+from tandem.algorithm.matching import Network
+from tandem.contracts import declare
 from tandem.dynamics.kernels import ode
+from tandem.dynamics.regression import energy
+from tandem.losses.matching import tdm
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.teachers import VelocityTeachers
 from tandem.policies.memory.estimate import Workload
@@ -139,13 +143,24 @@ def test_one_state_of_a_path_is_drawn_or_all_are_taken():
     assert one.any(0).all(), "each state is somebody's"
 
 
+def flat(said, networks):
+    """What is said, and what each network says as NAME.FIELD."""
+    own = {
+        f"{name}.{one.name}": getattr(answer, one.name)
+        for name, answer in networks.items()
+        for one in fields(answer)
+    }
+    return {name: x for name, x in {**said, **own}.items() if x is not None}
+
+
 def test_what_a_network_says_has_its_own_gradient_and_no_others():
     algorithm = often("tdm_r1")
     policy = policy_of(algorithm)
     rollout = sampled(policy, 3)
-    said = policy.matching(rollout, algorithm.needs, rests=False)
-    owners = {"x0": "policy", "fake_error": "fake", "surrogate_error": "surrogate"}
-    for field, value in said.items():
+    said, networks = policy.matching(rollout, algorithm.needs, rests=False)
+    owners = {"x0": "policy"} | {f"{name}.error": name for name in networks}
+    assert [*networks] == ["fake", "surrogate"]
+    for field, value in flat(said, networks).items():
         assert value.requires_grad == (field in owners), field
         if field not in owners:
             continue
@@ -159,9 +174,10 @@ def test_what_a_network_says_has_its_own_gradient_and_no_others():
 def test_where_it_rests_nobody_else_is_asked():
     algorithm = often("dmd2", every=5)
     policy = policy_of(algorithm)
-    said = policy.matching(sampled(policy, 2), algorithm.resting_objective.needs, rests=True)
+    needs = algorithm.resting_objective.needs
+    said, networks = policy.matching(sampled(policy, 2), needs, rests=True)
     assert not said["x0"].requires_grad
-    assert said["fake_error"].requires_grad
+    assert networks["fake"].error.requires_grad
     assert "real_x0" not in said
 
 
@@ -170,12 +186,13 @@ def test_what_all_expect_is_of_one_query_on_the_pictures_of_the_generator():
     policy = policy_of(algorithm)
     rollout = sampled(policy, 2)
     with torch.no_grad():
-        said = policy.matching(rollout, algorithm.needs, rests=False)
+        said, networks = policy.matching(rollout, algorithm.needs, rests=False)
+    fake = networks["fake"]
     # All are the same weights, and x = x0 + sigma target: so an error of the fake score is its
     # distance from the generator's picture, over minus sigma.
-    assert_close(said["fake_x0"], said["real_x0"])
-    back = said["x0"] - said["sigma"][..., None] * said["fake_error"]
-    assert_close(said["fake_x0"], back, atol=1e-4, rtol=1e-4)
+    assert_close(fake.x0, said["real_x0"])
+    back = said["x0"] - said["sigma"][..., None] * fake.error
+    assert_close(fake.x0, back, atol=1e-4, rtol=1e-4)
     last = said["x0"][:, -1].view_as(rollout.sample.x0)
     assert_close(last, rollout.sample.x0, atol=1e-5, rtol=1e-5)
     trajectory = rollout.sample.trajectory
@@ -195,13 +212,13 @@ def test_guidance_of_the_reference_is_what_a_prompt_adds_and_none_of_the_others_
         policy.admit(asked())
         rollout = sampled(policy, 2)
         with torch.no_grad():
-            said |= policy.matching(rollout, algorithm.needs, rests=False)
+            said |= flat(*policy.matching(rollout, algorithm.needs, rests=False))
     assert not plain["of_prompt"].any() and guided["of_prompt"].any()
     added = 2.0 * guided["of_prompt"]
     assert_close(guided["real_x0"] - plain["real_x0"], added, atol=1e-5, rtol=1e-4)
     # The surrogate still is the reference, and is guided where it draws the generator.
-    assert_close(guided["surrogate_x0"], guided["real_x0"])
-    for name in ("x0", "fake_x0", "fake_error", "surrogate_error"):
+    assert_close(guided["surrogate.x0"], guided["real_x0"])
+    for name in ("x0", "fake.x0", "fake.error", "surrogate.error"):
         assert_close(guided[name], plain[name])
 
 
@@ -216,18 +233,19 @@ def test_a_teacher_may_stand_for_the_reference(tmp_path):
     teacher = adapter.load(str(tmp_path), None).state_dict()
     other.model.frozen.network.load_state_dict(teacher)
     said, own, wanted = (
-        one.matching(sampled(one, 2), algorithm.needs, rests=True) for one in (policy, alone, other)
+        flat(*one.matching(sampled(one, 2), algorithm.needs, rests=True))
+        for one in (policy, alone, other)
     )
     assert said["x0"].shape[1] == STEPS
     assert_close(said["real_x0"], wanted["real_x0"])
     assert (said["real_x0"] - own["real_x0"]).abs().max() > 1e-2
-    assert_close(said["fake_x0"], own["fake_x0"])
+    assert_close(said["fake.x0"], own["fake.x0"])
 
 
 def test_the_samples_of_a_prompt_are_asked_by_one_noise():
     algorithm = often("tdm_r1")
     policy = policy_of(algorithm)
-    said = policy.matching(sampled(policy, 3), algorithm.needs, rests=True)
+    said, _ = policy.matching(sampled(policy, 3), algorithm.needs, rests=True)
     sigma = said["sigma"].view(4, 3, STEPS)
     assert torch.equal(sigma, sigma[:, :1].expand_as(sigma))
     assert not torch.equal(sigma[0], sigma[1])
@@ -260,7 +278,8 @@ def test_a_picture_without_a_score_is_the_fake_scores_and_none_of_its_group():
     seen = objective.seen(record)
     assert seen["fake"].mask.all() and seen["policy"].mask.all()
     assert seen["surrogate"].mask.all(1).tolist() == scores.scored.tolist()
-    worse = (record.surrogate_error.square() - record.ref_error.square()).mean(-1)
+    error = record.networks["surrogate"].error
+    worse = (error.square() - record.ref_error.square()).mean(-1)
     (whole,) = objective.add_statistics(policy, rows, Budget()).statistics.values()
     want = 10.0 * (rows.advantages * worse)[1:3].mean(0)  # of each step
     assert_close(whole[1:3], want.expand(2, STEPS).to(whole), rtol=1e-4, atol=1e-6)
@@ -272,7 +291,7 @@ def test_another_epoch_asks_at_other_noise():
     rollout = sampled(policy, 2)
     again = policy.resample_noise(rollout, 1)
     sigmas = [
-        policy.matching(rows, algorithm.needs, rests=True)["sigma"] for rows in (rollout, again)
+        policy.matching(rows, algorithm.needs, rests=True)[0]["sigma"] for rows in (rollout, again)
     ]
     assert torch.equal(rollout.mask, again.mask)
     assert not torch.equal(*sigmas)
@@ -306,6 +325,33 @@ def test_the_surrogate_is_compared_with_an_average_of_itself_alone(tmp_path):
     name = max(live, key=lambda key: live[key].numel())
     gap = (average.weights["fast"][name] - live[name]).abs().max()
     assert 0 < gap < 0.01
+
+
+@declare(reads={"real_x0"}, networks={"fake", "taste"}, matches=True, taught=True)
+def led_by_taste(batch):
+    """A loss of one's own: TDM's, and a pull to what a third network expects."""
+    return tdm(batch) + energy(batch.x0 - batch.networks["taste"].x0)
+
+
+@declare(reads={"fast_error"}, on_errors=True, taught=True)
+def steady(batch):
+    """What that network learns: the pictures of the policy, near an average of itself."""
+    return energy(batch.error) + energy(batch.error - batch.fast_error)
+
+
+def test_a_third_network_of_ones_own_learns_and_leads_the_policy_without_a_line_of_tandem(tmp_path):
+    algorithm = often("tdm")
+    networks = algorithm.networks | {"taste": Network(loss=steady, lr=2e-3, guided=True)}
+    loop = Loop(replace(algorithm, loss=led_by_taste, networks=networks), tmp_path)
+    before = loop.networks()
+    assert [*before] == ["policy", "fake", "taste"]
+    assert loop.only.param_groups[-1]["lr"] == 2e-3
+    loop.go()
+    assert moved(before, loop.networks()) == {"policy", "fake", "taste"}
+    assert "taste/velocity_error" in loop.report
+    averages = loop.policy.model.averages
+    assert [*averages["taste"].following] == ["fast"]
+    assert not averages["fake"].following  # whose loss reads none
 
 
 def test_what_is_saved_is_the_generator(tmp_path):

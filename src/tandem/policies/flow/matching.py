@@ -12,15 +12,13 @@ from torch import Tensor
 from tandem import distributed, rng
 from tandem.dynamics.matching import Query, QueryPoints, noise_again
 from tandem.dynamics.path import align_level, x0_from_velocity
-from tandem.dynamics.regression import Regression
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import pick, scatter
 from tandem.policies.flow.velocity_model import ChunkedForward, VelocityModel
-from tandem.types import OF_SNAPSHOTS, Prompt, Rollout
+from tandem.policies.request import Request
+from tandem.types import OF_SNAPSHOTS, NetworkAnswer, Prompt, Rollout, map_fields
 
 OF_REFERENCE = frozenset({"real_x0", "ref_error", "of_prompt"})
-OF_NETWORKS = frozenset({"fake_x0", "fake_error", "surrogate_x0", "surrogate_error", "fast_error"})
-
 PLAIN = 1.0  # guidance, of networks that learn beside the generator
 
 
@@ -59,24 +57,28 @@ class States:
 class MatchingQueries:
     """Asks the generator about its states, and the other networks about what it expects there."""
 
-    def __init__(self, regression: Regression, query: Query, forward: ChunkedForward) -> None:
-        self.query, self.forward = query, forward
-        self.scale, self.ref_scale = regression.guidance_scale, regression.ref_guidance_scale
+    def __init__(self, request: Request, query: Query, forward: ChunkedForward) -> None:
+        self.networks, self.query, self.forward = request.networks, query, forward
+        asked = request.timesteps
+        self.scale, self.ref_scale = asked.guidance_scale, asked.ref_guidance_scale
 
     def answers(
         self, model: FlowModel, rollout: Rollout, needs: frozenset[str], *, rests: bool
-    ) -> dict[str, Tensor]:
-        """The fields of a `MatchingBatch`, [B, T] and [B, T, D]; those of `needs`, and others that
-        cost nothing. `rests`: the generator has no gradient."""
+    ) -> tuple[dict[str, Tensor], dict[str, NetworkAnswer]]:
+        """The fields of a `MatchingBatch`, [B, T] and [B, T, D]: those of `needs`, others that
+        cost nothing, and what each network says. `rests`: the generator has no gradient, and
+        nobody reads whose pictures it is led by."""
         states = States.of(rollout)
         x0 = self._expected(model, states, rests=rests)
         with torch.no_grad():
             at = noise_again(self.query, states.x, x0.detach(), states.ends, states.key)
         found = self._of_reference(model, states, at, needs) if needs & OF_REFERENCE else {}
-        for name in model.beside:
-            found |= self._of_network(model, name, states, at, needs)
+        networks = {
+            name: self._of_network(model, name, states, at, plain=rests or not asked.guided)
+            for name, asked in self.networks.items()
+        }
         found |= {"x0": x0, "sigma": at.sigma, "importance": at.importance}
-        return {name: states.spread(x) for name, x in found.items()}
+        return map_fields(found, states.spread), map_fields(networks, states.spread)
 
     def _expected(self, model: FlowModel, states: States, *, rests: bool) -> Tensor:
         """x0 by the generator: [N, ...]"""
@@ -109,9 +111,12 @@ class MatchingQueries:
         return found
 
     def _of_network(
-        self, model: FlowModel, name: str, states: States, at: QueryPoints, needs: frozenset[str]
-    ) -> dict[str, Tensor]:
-        """The error of a network that learns, with its gradient, and what it expects without."""
+        self, model: FlowModel, name: str, states: States, at: QueryPoints, *, plain: bool
+    ) -> NetworkAnswer:
+        """The error of a network that learns, with its gradient, and what it expects without.
+
+        `plain`: that is asked without guidance.
+        """
         field, averages = model.beside[name], model.averages[name]
         where, found = (states, at.x, at.sigma), {}
         followed = {key: x for key, x in OF_SNAPSHOTS.items() if x in averages.following}
@@ -121,12 +126,12 @@ class MatchingQueries:
                     found[key] = self._velocity(field, *where, PLAIN) - at.target
         velocity = self._velocity(field, *where, PLAIN)
         error, expected = velocity - at.target, velocity.detach()
-        if f"{name}_x0" in needs and name == "surrogate" and self.ref_scale > PLAIN:
+        if not plain and self.ref_scale > PLAIN:
             with torch.no_grad():
                 expected = self._velocity(field, *where, self.ref_scale)
         live = {key: error.detach() for key in followed if key not in found}
         expected = x0_from_velocity(at.x, expected, at.sigma)
-        return found | live | {f"{name}_error": error, f"{name}_x0": expected}
+        return NetworkAnswer(error=error, x0=expected, **found, **live)
 
     def _velocity(
         self, field: VelocityModel, states: States, x: Tensor, sigma: Tensor, scale: float

@@ -21,8 +21,8 @@ from tandem.policies.flow.denoising_loss import DenoisingErrors
 from tandem.policies.flow.embeddings import PromptEmbeddingCache, text_of
 from tandem.policies.flow.engine import PictureEngineMixin
 from tandem.policies.flow.logprob import LogProbComputer
-from tandem.policies.flow.matching import OF_NETWORKS, MatchingQueries, one_of_each
 from tandem.policies.flow.matching import OF_REFERENCE as OF_REAL
+from tandem.policies.flow.matching import MatchingQueries, one_of_each
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import (
     EMA,
@@ -39,7 +39,7 @@ from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import Description
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
-from tandem.types import OF_SNAPSHOTS, Evidence, Prompt, Rollout
+from tandem.types import OF_SNAPSHOTS, Evidence, NetworkAnswer, Prompt, Rollout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -49,7 +49,6 @@ OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", NEW_REFEREN
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
 OF_REFERENCE = OF_KL | OF_REAL | {"ref_logp", "ref_error"}
-OF_MATCHING = OF_REAL | OF_NETWORKS
 FILLED = ("old_values", "old_logp", "ref_logp", "old_kl_to_ref")  # by `complete`
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
@@ -104,7 +103,7 @@ class FlowPolicy(PictureEngineMixin):
     def describe(self, request: Request) -> Description:
         provides = OF_PICTURES if request.sampling.deterministic else OF_PICTURES | OF_STEPS
         taught = frozenset() if request.teachers is None else OF_TEACHERS
-        matched = frozenset() if request.query is None else OF_MATCHING
+        matched = frozenset() if request.query is None else OF_REAL
         return Description(kind="flow", provides=provides | taught | matched)
 
     def load(self, request: Request) -> None:
@@ -116,7 +115,7 @@ class FlowPolicy(PictureEngineMixin):
         self.forward_pass = ChunkedForward(self.library, max_rows=self.row_budget)
         self.denoising = DenoisingErrors(request.timesteps, self.schedule, self.forward_pass)
         if request.query is not None:
-            self.queries = MatchingQueries(request.timesteps, request.query, self.forward_pass)
+            self.queries = MatchingQueries(request, request.query, self.forward_pass)
         self.logprobs = LogProbComputer(self.sampling, self.denoising, self.forward_pass)
         self.model.load(
             self.path,
@@ -125,7 +124,7 @@ class FlowPolicy(PictureEngineMixin):
             with_critic="values" in request.needs,
             following=self.followed(request),
             delays=self.delays(request),
-            beside=self.beside(request),
+            beside={name: own.snapshots for name, own in request.networks.items()},
             teachers=request.teachers,
             precision=request.precision,
         )
@@ -149,12 +148,6 @@ class FlowPolicy(PictureEngineMixin):
         if NEW_REFERENCE in request.needs:
             kept[REFERENCE] = EmaSchedule(decay=partial(constant, decay=1.0), every="never")
         return kept if self.ema is None else kept | {EMA: EmaSchedule(decay=self.ema)}
-
-    def beside(self, request: Request) -> dict[str, dict[str, EmaSchedule]]:
-        """The networks that learn beside the transformer, and the snapshots of each: of the
-        surrogate those that losses read."""
-        read = {name: x for name, x in request.followed().items() if name != LIVE}
-        return {name: read if name == "surrogate" else {} for name in request.networks}
 
     def renew_reference(self) -> None:
         self.model.snapshots.renew(REFERENCE)
@@ -285,9 +278,9 @@ class FlowPolicy(PictureEngineMixin):
 
     def matching(
         self, rollout: Rollout, needs: frozenset[str], *, rests: bool
-    ) -> dict[str, Tensor]:
-        """Fields of a `MatchingBatch`: "x0" [B, T, D] with gradient unless it `rests`, and what is
-        named of others, those of networks that learn with theirs."""
+    ) -> tuple[dict[str, Tensor], dict[str, NetworkAnswer]]:
+        """Fields of a `MatchingBatch`: "x0" [B, T, D] with gradient unless it `rests`, what is
+        named of others, and apart the answers of networks that learn, with their gradients."""
         return self.queries.answers(self.model, rollout, needs, rests=rests)
 
     @torch.no_grad()
