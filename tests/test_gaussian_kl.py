@@ -165,7 +165,7 @@ def test_the_kl_of_every_preset_is_the_closed_form(presets, size):
             continue
         policy, penalty = Velocities(kernel, size), algorithm.kl
         rows = policy.rows()
-        rows = replace(rows, weights=algorithm.training_objective.weigh(MASK))
+        rows = replace(rows, weights=algorithm.training_objective.weigh(rows))
         algorithm.training_objective(policy, rows).loss.backward()
         loss = unwrap_partial(penalty.loss)[0]
         want = gradient_by_hand(policy, loss, penalty.coef, algorithm.weights(MASK))

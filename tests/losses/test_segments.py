@@ -52,7 +52,7 @@ def experience_of(mask, segment, advantages, **known):
 
 
 def weighed(own, rows):
-    return replace(rows, weights=own.weigh(rows.rollout.trained, rows.rollout.segment))
+    return replace(rows, weights=own.weigh(rows))
 
 
 def case(rows=6, seed=0):
@@ -72,7 +72,8 @@ def case(rows=6, seed=0):
 def test_weights_are_means_within_each_segment(axis):
     mask, segment = axis("chain_weights/mask").bool(), axis("chain_weights/segment").to(torch.int8)
     lam = axis("chain_weights/lam").item()
-    weight = objective(ppo, picture=Segment(weight=lam)).weigh(mask, segment)["policy"]
+    rows = experience_of(mask, segment, torch.zeros(len(mask)))
+    weight = objective(ppo, picture=Segment(weight=lam)).weigh(rows)["policy"]
     close(weight.double(), axis("chain_weights/per_segment_sequence_mean"))
     shares = torch.stack([weight[segment == place].sum() for place in (0, 1)]).double()
     close(shares, axis("chain_weights/share_of_segments"))
@@ -180,7 +181,7 @@ def test_a_segment_alone_says_what_it_says_beside_the_other(loss):
         part = rows.rollout
         part = rollout(part.mask[:, columns], part.group, old_logp=part.old_logp[:, columns])
         cut = replace(rows, rollout=part, advantages=rows.advantages[:, columns])
-        cut = replace(cut, weights=alone.weigh(part.mask))
+        cut = replace(cut, weights=alone.weigh(cut))
         said = alone(Known(logp[:, columns]), cut)
         want = want + own.segments[name].weight * said.loss
         got = both.metrics[f"actor/{name}/nll"]
@@ -208,7 +209,8 @@ def test_the_share_of_a_picture_does_not_fall_as_texts_grow():
     for tokens in (1, 40):
         mask = torch.ones(3, 2 + tokens, dtype=torch.bool)
         segment = (torch.arange(2 + tokens) < 2).to(torch.int8).expand(3, -1)
-        shares.append(own.weigh(mask, segment)["policy"][:, :2].sum())
+        rows = experience_of(mask, segment, torch.zeros(3))
+        shares.append(own.weigh(rows)["policy"][:, :2].sum())
     assert_close(shares[0], shares[1])
 
 

@@ -40,8 +40,8 @@ def test_peak_memory_falls_with_the_micro_batch():
         rollout=rollout,
         scores=Scores(total=one, parts={}, scored=one.bool()),
         advantages=rollout.mask.float(),
-        weights=objective.weigh(rollout.mask),
     )
+    update = replace(update, weights=objective.weigh(update))
     peak = partial(_peak, objective, policy, update)
     whole, halves, eighths = (peak(Budget(rows=rows)) for rows in (32, 16, 4))
     assert halves < 0.7 * whole

@@ -64,7 +64,13 @@ class Matching(Objective):
     def __init__(self, terms: Mapping[str, Term]) -> None:
         super().__init__(terms)
         self.learning = [name for name in self.terms if name != POLICY]
+        self.judged = {name for name in self.learning if not self.facts[name].taught}
         self.needs = frozenset().union(*(term.needs for term in self.terms.values()))
+
+    def learns_from(self, name: str, rows: Experience) -> Tensor:
+        """All steps, but for a network that scores teach those of scored pictures: [B, T] bool."""
+        mask = super().learns_from(name, rows)
+        return mask & rows.scores.scored[:, None] if name in self.judged else mask
 
     def record(self, policy: MatchedPolicy, rows: Experience) -> MatchingBatch:
         rollout = rows.rollout
@@ -77,9 +83,9 @@ class Matching(Objective):
         return MatchingBatch(mask=rollout.mask, group=rollout.group, scored=scored, **inside)
 
     def seen(self, record: MatchingBatch) -> dict[str, MatchingBatch | DecoupledBatch]:
-        judged = replace(record, mask=record.mask & record.scored[:, None])
+        scored = replace(record, mask=record.mask & record.scored[:, None])
         beside = {
-            name: errors_of(record if self.facts[name].taught else judged, name)
+            name: errors_of(scored if name in self.judged else record, name)
             for name in self.learning
         }
         return beside | ({POLICY: record} if POLICY in self.terms else {})

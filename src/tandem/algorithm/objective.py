@@ -97,11 +97,17 @@ class Objective(ABC):
     def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
         """What is logged of the steps that count, without gradient."""
 
-    def weigh(self, mask: Tensor, segment: Tensor | None = None) -> dict[str, Tensor]:
-        """The weights of every term over one update, [B, T]; `mask` has this rank's rows of it, and
-        `segment` what each step belongs to, which one of several segments reads."""
+    def learns_from(self, name: str, rows: Experience) -> Tensor:
+        """The steps that a term learns from: [B, T] bool."""
+        return rows.rollout.trained
+
+    def weigh(self, rows: Experience) -> dict[str, Tensor]:
+        """The weights of every term over one update, [B, T]; `rows` are this rank's of it."""
         weighed = {n: partial(WEIGHTS.ask, term.weights) for n, term in self.terms.items()}
-        return {name: distributed.with_all_rows(call)(mask) for name, call in weighed.items()}
+        return {
+            name: distributed.with_all_rows(call)(self.learns_from(name, rows))
+            for name, call in weighed.items()
+        }
 
     def add_statistics(self, policy, rows: Experience, budget: Budget) -> Experience:
         """Let losses look at all rows of an update, before any cut; most have no wish to.

@@ -42,12 +42,14 @@ class Segmented(Coupled):
         }
         self.needs = frozenset().union(*(part.needs for part in self.of.values()))
 
-    def weigh(self, mask: Tensor, segment: Tensor | None = None) -> dict[str, Tensor]:
+    def weigh(self, rows: Experience) -> dict[str, Tensor]:
         """[B, T]: those of each segment, times what the segment counts."""
-        found = {name: torch.zeros_like(mask, dtype=torch.float32) for name in self.terms}
+        rollout = rows.rollout
+        found = {name: torch.zeros_like(rollout.mask, dtype=torch.float32) for name in self.terms}
         for name, part in self.of.items():
-            own = segment == SEGMENTS.index(name)
-            for term, weight in part.weigh(mask & own).items():
+            mask = rollout.mask & (rollout.segment == SEGMENTS.index(name))
+            own = replace(rows, rollout=replace(rollout, mask=mask))
+            for term, weight in part.weigh(own).items():
                 found[term] = found[term] + self.segments[name].weight * weight
         return found
 

@@ -106,8 +106,7 @@ class PostTraining(LightningHooks):
             key = rng.key(plan.seed, "minibatches", self.iteration, epoch)
             for groups in split_groups(rows.rollout, plan.num_minibatches, key):
                 minibatch = select_groups(rows, groups)
-                own = minibatch.rollout
-                yield with_weights(minibatch, self.objective.weigh(own.trained, own.segment))
+                yield with_weights(minibatch, self.objective.weigh(minibatch))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""

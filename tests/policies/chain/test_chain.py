@@ -34,8 +34,7 @@ def experience_of(algorithm, rollout):
 
 def outcome_of(algorithm, policy, rows):
     own = algorithm.training_objective
-    weights = own.weigh(rows.rollout.trained, rows.rollout.segment)
-    return own(policy, replace(rows, weights=weights))
+    return own(policy, replace(rows, weights=own.weigh(rows)))
 
 
 def with_kl(algorithm):
@@ -162,8 +161,7 @@ def test_padding_and_the_rows_beside_a_row_do_not_matter():
     algorithm = grpo()
     policy = small(algorithm)
     rows = experience_of(algorithm, policy.complete(sampled(policy), OLD))
-    rows = replace(rows, weights=algorithm.training_objective.weigh(
-        rows.rollout.trained, rows.rollout.segment))  # fmt: skip
+    rows = replace(rows, weights=algorithm.training_objective.weigh(rows))
     whole = outcome_of(algorithm, policy, rows).loss
     own = algorithm.training_objective
     cut = [

@@ -278,6 +278,10 @@ def test_a_picture_without_a_score_is_the_fake_scores_and_none_of_its_group():
     seen = objective.seen(record)
     assert seen["fake"].mask.all() and seen["policy"].mask.all()
     assert seen["surrogate"].mask.all(1).tolist() == scores.scored.tolist()
+    weights = objective.weigh(rows)
+    assert_close(weights["fake"], torch.full((12, STEPS), 1 / 12 / STEPS))
+    assert_close(weights["surrogate"][1:], torch.full((11, STEPS), 1 / 11 / STEPS))
+    assert not weights["surrogate"][0].any()
     error = record.networks["surrogate"].error
     worse = (error.square() - record.ref_error.square()).mean(-1)
     (whole,) = objective.add_statistics(policy, rows, Budget()).statistics.values()
