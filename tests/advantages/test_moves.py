@@ -2,10 +2,15 @@
 
 import pytest
 import torch
+from records import rollout as rows_of
 from torch.testing import assert_close
 
 from tandem.advantages.group import group_relative, unbiased_std
 from tandem.advantages.moves import group_in_group, turn_to_go
+from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.objective import Term
+from tandem.experience import Experience
+from tandem.losses.policy import reinforce
 from tandem.losses.reduction import sequence_mean, turn_mean
 from tandem.types import Rollout, Scores
 
@@ -117,7 +122,27 @@ def test_a_state_of_another_group_is_another_state():
 
 
 def test_every_move_counts_alike_however_long_it_is():
-    mask = torch.tensor([[1, 1, 0, 1, 1, 1], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]).bool()
+    turn = torch.tensor([[1, 1, 0, 2, 2, 2], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
     want = torch.tensor([[3, 3, 0, 2, 2, 2], [6, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]]) / 18
-    assert_close(turn_mean(mask), want)
-    assert_close(turn_mean(mask[1:]), sequence_mean(mask[1:]))
+    assert_close(turn_mean(turn > 0, turn), want)
+    one = turn[1:] > 0
+    assert_close(turn_mean(one, turn[1:]), sequence_mean(one))
+
+
+def weighed(mask, turn):
+    """As an objective weighs the rows of an episode; turn None: of no environment."""
+    zero = torch.zeros(len(mask))
+    rollout = rows_of(mask, torch.zeros(len(mask), dtype=torch.int64), turn=turn)
+    scores = Scores(total=zero, parts={}, scored=zero == 0)
+    rows = Experience(rollout=rollout, scores=scores, advantages=zero[:, None] * mask)
+    objective = Coupled({"policy": Term(loss=reinforce, coef=1.0, weights=turn_mean)})
+    return objective.weigh(rows)["policy"]
+
+
+def test_moves_of_a_silent_world_without_a_template_are_told_apart():
+    """Nothing stands between them; and a token in a move that is not trained parts it in none."""
+    turn = torch.tensor([[1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 0, 0, 1, 0, 0]]).bool()
+    want = torch.tensor([[1 / 2, 1 / 2, *4 * [1 / 4]], [1 / 2, 0, 0, 1 / 2, 0, 0]]) / 3
+    assert_close(weighed(mask, turn), want)
+    assert_close(weighed(mask, None), sequence_mean(mask))

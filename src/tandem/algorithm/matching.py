@@ -67,11 +67,6 @@ class Matching(Objective):
         self.judged = {name for name in self.learning if not self.facts[name].taught}
         self.needs = frozenset().union(*(term.needs for term in self.terms.values()))
 
-    def learns_from(self, name: str, rows: Experience) -> Tensor:
-        """All steps, but for a network that scores teach those of scored pictures: [B, T] bool."""
-        mask = super().learns_from(name, rows)
-        return mask & rows.scores.scored[:, None] if name in self.judged else mask
-
     def record(self, policy: MatchedPolicy, rows: Experience) -> MatchingBatch:
         rollout = rows.rollout
         said, networks = policy.matching(rollout, self.needs, rests=POLICY not in self.terms)

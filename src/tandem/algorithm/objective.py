@@ -30,7 +30,8 @@ from tandem.types import (
     take,
 )
 
-Weigh = Callable[[Tensor], Tensor]  # mask [B, T] of an update -> weight [B, T]
+# Mask [B, T] of an update, and the turn of each step where it is read -> weight [B, T].
+Weigh = Callable[..., Tensor]
 Record = CoupledBatch | DecoupledBatch | MatchingBatch
 POLICY = "policy"  # the term that a correction multiplies
 CLOSE = 1e-4  # of the largest value of a loss, below which two of them are rounded alike
@@ -77,6 +78,10 @@ class Objective(ABC):
         self.whole_groups = any(own.whole_groups for own in self.facts.values())
         # Terms in which rows that other weights sampled are weighed.
         self.corrected = {n for n, t in self.terms.items() if not facts_of(t.correction).neutral}
+        self.judged: set[str] = set()  # terms that learn from scored rows alone
+        self.weighed_by_turn = {
+            name for name, term in self.terms.items() if "turn" in facts_of(term.weights).reads
+        }
         self.metrics = {name: metrics_of(term.loss) for name, term in self.terms.items()}
         self.metrics_of_corrections = {n: metrics_of(t.correction) for n, t in self.terms.items()}
         declared = {name: batch_statistics_of(term.loss) for name, term in self.terms.items()}
@@ -97,17 +102,17 @@ class Objective(ABC):
     def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
         """What is logged of the steps that count, without gradient."""
 
-    def learns_from(self, name: str, rows: Experience) -> Tensor:
-        """The steps that a term learns from: [B, T] bool."""
-        return rows.rollout.trained
-
     def weigh(self, rows: Experience) -> dict[str, Tensor]:
         """The weights of every term over one update, [B, T]; `rows` are this rank's of it."""
-        weighed = {n: partial(WEIGHTS.ask, term.weights) for n, term in self.terms.items()}
-        return {
-            name: distributed.with_all_rows(call)(self.learns_from(name, rows))
-            for name, call in weighed.items()
-        }
+        rollout, scored, found = rows.rollout, rows.scores.scored[:, None], {}
+        trained, turn = rollout.trained, rollout.turn
+        for name, term in self.terms.items():
+            mask = trained & scored if name in self.judged else trained
+            moves = mask.long() if turn is None else turn  # a row that nobody answers is one move
+            read = (moves,) if name in self.weighed_by_turn else ()
+            weigh = partial(WEIGHTS.ask, term.weights)
+            found[name] = distributed.with_all_rows(weigh)(mask, *read)
+        return found
 
     def add_statistics(self, policy, rows: Experience, budget: Budget) -> Experience:
         """Let losses look at all rows of an update, before any cut; most have no wish to.

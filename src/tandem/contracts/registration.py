@@ -85,7 +85,8 @@ register_adv_estimator = Registrar("algorithm/advantage", ADVANTAGES)
 # `(output, prompt, *, numbers) -> number or None`, or as verl and TRL have it: `(data_source,
 # solution_str, ground_truth, extra_info) -> number`, `(completions, **columns) -> [number]`.
 register_reward = Registrar("reward", foreign=REWARDS)
-register_weights = Registrar("algorithm/weights")  # mask [B, T] of an update -> weight [B, T]
+# mask [B, T] of an update -> weight [B, T]; with reads={"turn"}: (mask, turn [B, T] of each move)
+register_weights = Registrar("algorithm/weights")
 register_correction = Registrar("algorithm/importance_sampling")  # batch -> weight [B, T]
 # (rows, *, numbers) -> States, of masked texts
 register_answer_likelihood = Registrar("algorithm/likelihood")

@@ -32,19 +32,18 @@ def sequence_mean(mask: Tensor) -> Tensor:
 
 
 # Every move of an episode counts the same, however long
-@register_weights(adds_to_one=True)
-def turn_mean(mask: Tensor) -> Tensor:
-    """1 / (M n_m), M the moves of the update: a move is a run of n_m trained steps, and what an
-    environment says lies between two; of a sample without one it is sequence_mean: [B, T]. Moves
-    between which nothing stands, of a world that is silent and no template, count as one.
+@register_weights(adds_to_one=True, reads={"turn"})
+def turn_mean(mask: Tensor, turn: Tensor) -> Tensor:
+    """1 / (M n_m), M the moves of the update and n_m the trained steps of a move: [B, T].
 
-    Source: Tandem's own.
+    turn: [B, T] int64 of the move that a step is of; where no environment answers a sample is one
+    move, and this is sequence_mean. Source: Tandem's own.
     """
-    begins = mask & ~torch.nn.functional.pad(mask, (1, 0))[:, :-1]
-    move = torch.where(mask, begins.cumsum(1), 0)  # 0: of none
-    blank = torch.zeros(len(mask), int(move.max()) + 1, device=mask.device)
-    length = blank.scatter_add(1, move, mask.to(blank)).gather(1, move)
-    return mask / (begins.sum().clamp(min=1) * length.clamp(min=1))
+    turn = torch.where(mask, turn, 0)  # 0: of none
+    blank = torch.zeros(len(mask), int(turn.max()) + 1, device=mask.device)
+    length = blank.scatter_add(1, turn, mask.to(blank))
+    moves = (length[:, 1:] > 0).sum().clamp(min=1)
+    return mask / (moves * length.gather(1, turn).clamp(min=1))
 
 
 # Mean over samples of the sum over their steps
