@@ -13,6 +13,7 @@ class Counting:
     turns: int = 3
     says: str = "+"
     about: About = field(default_factory=lambda: About(gives_states=True))
+    opening: Said = field(default_factory=lambda: Said(state="0"))
     begun: list = field(default_factory=list)  # (prompt, key)
     closed: int = 0
 
@@ -30,7 +31,7 @@ class CountingEpisode:
 
     @property
     def opening(self):
-        return Said(state="0")
+        return self.world.opening
 
     def act(self, move):
         self.moves.append(move)

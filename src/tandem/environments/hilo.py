@@ -21,9 +21,6 @@ class HiLo:
     A guess is two digits; anything else ends the game. A state is the interval that is left.
     """
 
-    def __init__(self) -> None:
-        pass
-
     def describe(self) -> About:
         return About(gives_states=True)
 

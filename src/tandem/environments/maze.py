@@ -22,9 +22,6 @@ class Maze:
     state is the cell.
     """
 
-    def __init__(self) -> None:
-        pass
-
     def describe(self) -> About:
         return About(gives_states=True)
 

@@ -24,7 +24,8 @@ class About:
     """What a world is, before it begins an episode."""
 
     gives_states: bool = False  # whether `Said.state` names the states that moves begin in
-    repeats: bool = True  # whether equal keys and equal moves are answered alike
+    # Whether equal keys and equal moves are answered alike; a run that cannot repeat says so.
+    repeats: bool = True
     runs_code: bool = False  # of the policy: refused without a sandbox
     tools: Sequence[Mapping] = ()  # JSON schemas of what can be called, for the chat template
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from small_language import TEMPLATE, byte_tokenizer
 
+from tandem.environments import About, Environment
 from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.chat import Chat, ChatOptions
+from tandem.policies.language.episodes import Episodes
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.types import Prompt
 
@@ -55,6 +57,32 @@ def test_a_history_is_what_the_template_writes_and_the_move_as_it_was_sampled(te
 def test_a_template_that_cannot_be_continued_exactly_is_refused_with_the_fix(template, why):
     with pytest.raises(ValueError, match=f"{why}.*set model.chat_template=FILE"):
         bridge(template)
+
+
+class World:
+    def __init__(self, about):
+        self.about = about
+
+    def describe(self):
+        return self.about
+
+    def begin(self, prompt, key):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("repeats", "template", "told"),
+    [
+        (True, TEMPLATE, []),
+        (True, None, []),
+        (False, TEMPLATE, ["the same seed is another one"]),
+        (True, STRIPS, ["leaves out the thinking of earlier turns"]),
+    ],
+)
+def test_what_nobody_would_expect_of_episodes_is_told_at_load(repeats, template, told, caplog):
+    Episodes(Environment(World(About(repeats=repeats))), bridge(template), None)
+    for said, words in zip(caplog.messages, told, strict=True):
+        assert words in said
 
 
 def test_a_move_that_was_cut_gets_the_end_of_the_template_and_one_that_ended_does_not():

@@ -160,6 +160,16 @@ def test_company_and_cuts_move_no_token(learned):
     assert_close(small_passes.behaviour_logp, many.behaviour_logp, atol=1e-5, rtol=0)
 
 
+def test_an_opening_is_encoded_once_for_the_rows_of_a_group(learned, monkeypatch):
+    world = Counting(turns=2, opening=Said.text("+", state="0"))
+    policy = playing(asked(world), weights=learned)
+    bridge, opened = policy.episodes.bridge, []
+    encode = bridge.opened
+    monkeypatch.setattr(bridge, "opened", lambda *said: opened.append(said) or encode(*said))
+    rows = sampled(policy, group_size=4)
+    assert len(rows.mask) == 4 * len(opened) == 4 * len(questions())
+
+
 def test_limits_of_turns_and_tokens_truncate_and_an_end_does_not(learned):
     three = partial(playing, weights=learned)
     over = sampled(three(asked(Counting(turns=3))), max_new_tokens=12)

@@ -9,7 +9,8 @@ Whoever drives episodes at another pace fills the same `Course`s: `Course.moved`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,6 +25,8 @@ from tandem.policies.language.courses import Course, Written, as_rollout
 from tandem.policies.language.records import Answers, Questions
 from tandem.types import Prompt, Rollout
 
+log = logging.getLogger(__name__)
+
 
 class Episodes:
     """What a policy needs to act in an environment: the world, and the bridge of its chat."""
@@ -31,6 +34,8 @@ class Episodes:
     def __init__(self, environment: Environment, bridge: Bridge, positions: int | None) -> None:
         """positions: tokens that the model can read; None: there is no limit."""
         self.environment, self.bridge, self.positions = environment, bridge, positions
+        for said in surprises(environment, bridge):
+            log.warning(said)
 
     def play(self, asked: Questions, engine: Engine, *, key: int) -> Rollout:
         """A row of each episode, `asked.keys.shape[1]` of them to every prompt.
@@ -84,6 +89,7 @@ class Wave:
         self.samples = asked.keys.shape[1]
         self.keys = asked.keys.flatten()
         self.noise = rng.key(key, "environment", asked.group).tolist()  # of each row
+        self.openings: dict[tuple, list[int]] = {}  # ids, by prompt and what the world says
         self.courses = [self.course(row) for row in range(len(self.keys))]
 
     def course(self, row: int, play: Play | None = None) -> Course:
@@ -114,11 +120,16 @@ class Wave:
             self.courses[one.row] = fresh
 
     def opened(self, course: Course) -> list[int]:
-        """The ids of the prompt, and of what the world says before the first move."""
+        """The ids of the prompt, and of what the world says before the first move: encoded once,
+        since the rows of a group mostly begin alike."""
         said = course.play.said.messages
         if not said:
             return course.encoded
-        return self.bridge.opened(course.prompt, said)
+        place = course.row // self.samples
+        name = (place, *((one["role"], one["content"]) for one in said))
+        if name not in self.openings:
+            self.openings[name] = self.bridge.opened(course.prompt, said)
+        return self.openings[name]
 
     def move(self, on: Sequence[Course]) -> None:
         """One move of each of these rows, and the answer of the world."""
@@ -195,6 +206,20 @@ class Wave:
         later = rng.key(self.keys[rows], "turn", turns)
         keys = torch.where(turns == 1, self.keys[rows], later)
         return [[*one.encoded, *one.tokens] for one in some], keys[:, None]
+
+
+def surprises(environment: Environment, bridge: Bridge) -> Iterator[str]:
+    """What a user would not expect of episodes in this world, by this template."""
+    if not environment.about.repeats:
+        yield (
+            "environment: this world does not answer equal moves alike (About.repeats), so a run "
+            "of the same seed is another one"
+        )
+    if bridge.rewrites:
+        yield (
+            "environment: the chat template leaves out the thinking of earlier turns, and a "
+            "history keeps it as it was sampled; a chat client would show the model less"
+        )
 
 
 def read(answers: Answers) -> list[Written]:
