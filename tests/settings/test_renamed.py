@@ -53,7 +53,8 @@ def test_a_word_is_renamed_as_a_whole(former, present):
 
 
 def test_every_present_key_is_one_of_today():
-    keys = {key for key, _ in iterate_leaves(compose(CRD))} | {"algorithm.objective."}
+    composed = [compose(words) for words in (CRD, ["model=tiny_flow", "algorithm=tdm_r1"])]
+    keys = {key for cfg in composed for key, _ in iterate_leaves(cfg)} | {"algorithm.objective."}
     for present in KEYS.values():
         assert any(f"{key}.".startswith(f"{present}.") for key in keys), present
 
