@@ -147,6 +147,7 @@ BESIDE = {
     "rollout=sglang_server": ["rollout.engine.url=http://127.0.0.1:30000"],
     "reward=target_length": ["reward.target_length.function.target=100"],
     "environment=openenv": ["environment.world.url=http://127.0.0.1:8000"],
+    "environment=agent": ["environment.world.command=[python,agent.py]"],
 }
 PACKAGES = {"environment=openenv": "websockets"}  # that extras bring
 FITTING = {  # of all options of a group

@@ -34,6 +34,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.setattr(trust, "SAID_VARIABLES", set())
     monkeypatch.setattr(trust, "SAID_HOSTS", set())
     monkeypatch.setattr(trust, "SAID_STARTS", set())
+    monkeypatch.setattr(trust, "SAID_COMMANDS", set())
     yield
     for name in ("loud", "loud.inner"):
         sys.modules.pop(name, None)
@@ -320,6 +321,7 @@ def test_what_is_swept_is_still_refused_in_one_line(word):
 def test_a_job_of_a_sweep_that_goes_on_says_what_its_command_line_said():
     words = ["plugins=[mine]", "seed=3", "reward=judge", f"{URL}=http://x", f"{KEY}=NAME"]
     words += ["environment.world.url=http://y", "environment.world.token_env=NAME"]
+    words += ["environment.world.command=[python,agent.py]"]
     assert list_confirmed(words) == [words[0], *words[3:]]
 
 
@@ -380,3 +382,39 @@ def test_a_variable_for_servers_that_are_still_to_be_found_is_named_each_time(
     with pytest.raises(ConfigError, match=r"VLLM_KEY: the variable would be sent to a server"):
         check(configuration([f"resume={run}"]))
     check(configuration([f"resume={run}", key]))
+
+
+PROGRAM = "environment.world.command=[python,agent.py]"
+
+
+def test_a_foreign_run_starts_no_program_that_is_not_confirmed(tmp_path):
+    cfg = compose(["environment=agent", "reward=episode", PROGRAM, "~recipe"])
+    trust.SAID_COMMANDS.clear()
+    run = run_of(tmp_path / "run", OmegaConf.to_yaml(cfg, resolve=True))
+    said = r"environment\.world\.command: the run would start a program, python agent\.py, which no"
+    for words in ([], ["evaluate=true"]):
+        with pytest.raises(ConfigError, match=said):
+            check(configuration([f"resume={run}", *words]))
+    check(configuration([f"resume={run}", PROGRAM]))
+
+
+def test_a_program_that_a_run_of_ones_own_started_is_started_again_and_no_other(tmp_path):
+    cfg = compose(["environment=agent", "reward=episode", PROGRAM, "~recipe"])
+    remember(cfg)
+    trust.SAID_COMMANDS.clear()
+    text = OmegaConf.to_yaml(cfg, resolve=True)
+    check(configuration([f"resume={run_of(tmp_path / 'run', text)}"]))
+    evil = {"environment": {"world": {"command": ["sh", "-c", "rm it"]}}}
+    other = run_of(tmp_path / "other", text, **evil)
+    with pytest.raises(ConfigError, match="start a program, sh -c 'rm it', which no run of yours"):
+        check(configuration([f"resume={other}"]))
+
+
+def test_a_file_starts_no_program_that_the_command_line_does_not_name(tmp_path, monkeypatch):
+    (tmp_path / "conf" / "environment").mkdir(parents=True)
+    text = "defaults: [agent]\nworld: {command: [sh, -c, rm it]}\n"
+    (tmp_path / "conf" / "environment" / "mine.yaml").write_text(text)
+    (tmp_path / "mine.py").write_text("")
+    words = ["plugins=[mine]", "environment=mine", "reward=episode", "~recipe"]
+    with pytest.raises(ConfigError, match="start a program, sh -c 'rm it', which no run of yours"):
+        check(compose(words))

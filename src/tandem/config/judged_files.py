@@ -20,7 +20,7 @@ PROGRAM = ("config", "hydra/sweeper/search")  # files of conf/ that are part of 
 SWEPT, MODE = "hydra.sweeper.params", "hydra.mode"  # what a file may tell Hydra
 MODES = ("RUN", "MULTIRUN")
 # What only a command line may say, under whatever key: it would become one of the command line.
-TYPED = re.compile(r"(?<![\w.])(hydra\b|plugins\b)|(\w*_env|\burl)\s*(?=[:=]|$)")
+TYPED = re.compile(r"(?<![\w.])(hydra\b|plugins\b)|(\w*_env|\burl|\bcommand)\s*(?=[:=]|$)")
 ADVICE = "a file may come from somebody else; give it on the command line"
 
 

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,17 +27,19 @@ from tandem.remote.transport import LOOPBACK
 SAID_VARIABLES: set[str] = set()  # on command lines of this process, as are the next ones
 SAID_HOSTS: set[str] = set()  # as scheme://host:port
 SAID_STARTS: set[str] = set()  # true, where a command line lets a run start its engines
+SAID_COMMANDS: set[str] = set()  # of programs
 PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """The hosts, variables, plugins and engines of runs that this user started."""
+    """The hosts, variables, plugins, engines and programs of runs that this user started."""
 
     plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
     # scheme://host:port -> variables that were sent there
     hosts: dict[str, list[str]] = field(default_factory=dict)
     engines: list[str] = field(default_factory=list)  # that were started: the option and the model
+    programs: list[str] = field(default_factory=list)  # that were started: their commands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,9 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
             if one.variable is not None and one.variable not in names:
                 names.append(one.variable)
         engines = sorted({*before.engines, *_list_started(config)})
-        now = Trusted(plugins={**before.plugins, **plugins}, hosts=hosts, engines=engines)
+        programs = sorted({*before.programs, *dict(_list_commands(config, "")).values()})
+        plugins = {**before.plugins, **plugins}
+        now = Trusted(plugins=plugins, hosts=hosts, engines=engines, programs=programs)
         if now != before:
             durable.replace(path, json.dumps(asdict(now), indent=1).encode())
 
@@ -105,14 +110,18 @@ def _believe(name: str, value: object) -> None:
         SAID_HOSTS.update(_hosts(value))
     elif name == "starts" and value is True:
         SAID_STARTS.add("true")
+    elif name == "command" and isinstance(value, list):
+        SAID_COMMANDS.add(_spell(value))
 
 
 def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
-    """Raise where a variable would be sent to a host, and the user has named neither.
+    """Raise where a variable would be sent to a host, and the user has named neither, and where a
+    program would be started that he has not named.
 
     `recorded`: the configuration is that of a run; then it may ask no host that he has not named,
     and start no engine that he has not confirmed.
     """
+    _refuse_programs(config)
     if recorded:
         _refuse_engines(config)
     known = read_trusted().hosts
@@ -147,6 +156,32 @@ def _refuse_engines(config: Mapping[str, object]) -> None:
             "of yours has started; give rollout.engine.starts=true on the command line if that is "
             "right"
         )
+
+
+def _refuse_programs(config: Mapping[str, object]) -> None:
+    known = {*read_trusted().programs, *SAID_COMMANDS}
+    for key, command in _list_commands(config, ""):
+        if command not in known:
+            raise ConfigError(
+                f"{key}: the run would start a program, {command}, which no run of yours has "
+                f"started; give {key}=[...] on the command line if that is right"
+            )
+
+
+def _list_commands(node: object, where: str) -> Iterator[tuple[str, str]]:
+    """Programs that parts of a configuration start: the key, and the command."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if not isinstance(node, Mapping):
+        return
+    if isinstance(node.get("command"), list):
+        yield f"{where}command", _spell(node["command"])
+    for key, item in node.items():
+        yield from _list_commands(item, f"{where}{key}.")
+
+
+def _spell(command: Sequence[object]) -> str:
+    return shlex.join(map(str, command))
 
 
 def _list_started(config: Mapping[str, object]) -> Iterator[str]:

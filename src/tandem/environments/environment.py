@@ -14,7 +14,7 @@ from typing import Annotated
 
 from tandem.contracts import at_least, positive
 from tandem.environments.function import OfMoves
-from tandem.environments.protocol import ROLES, Episode, Move, Said, World
+from tandem.environments.protocol import PROMPT_ROLES, ROLES, Episode, Move, Said, World
 from tandem.rewards.concurrency import at_once
 from tandem.rewards.result import LARGEST, Missing, attempt, copy_of, told
 from tandem.types import Prompt
@@ -67,6 +67,12 @@ class Environment:
             raise ValueError(
                 "environment: this world runs code of the policy, and there is no sandbox for it; "
                 "choose one that asks a server, or whose tools are functions of yours"
+            )
+        slowest = self.about.slowest
+        if None not in (timeout, slowest) and timeout < slowest:
+            raise ValueError(
+                f"environment.timeout={timeout:g}: a call of this world ends by limits of its own "
+                f"after {slowest:g} s; set environment.timeout to at least that, or lower those"
             )
 
     @property
@@ -132,7 +138,7 @@ class Environment:
 
     def _heard(self, play: Play, answer: object, call: str = "act") -> None:
         if not isinstance(answer, BaseException):  # its parts may be code of theirs
-            answer = attempt(checked, (answer, call))
+            answer = attempt(checked, (answer, call, self._roles(call)))
         if isinstance(answer, BaseException):
             play.lost = reason_of(call, answer, self.timeout)
             if isinstance(answer, TimeoutError):  # it may hang in `close` as well
@@ -141,6 +147,10 @@ class Environment:
         play.said = answer
         for name, number in answer.counts.items():
             play.counts[name] = play.counts.get(name, 0.0) + float(number)
+
+    def _roles(self, call: str) -> Sequence[str]:
+        is_prompt = call == "begin" and self.about.writes_prompt
+        return PROMPT_ROLES if is_prompt else ROLES
 
     def _may_try_again(self, play: Play) -> bool:
         return play.lost is not None and play.attempts < self.attempts
@@ -161,16 +171,16 @@ def _begin(world: World, prompt: Prompt, key: int) -> tuple[Episode, Said]:
         raise
 
 
-def checked(said: Said, call: str) -> Said:
+def checked(said: Said, call: str, roles: Sequence[str]) -> Said:
     """An answer of a world, in records of ours. Raises Missing for what is none."""
-    if (wrong := complaint(said)) is not None:
+    if (wrong := complaint(said, roles)) is not None:
         raise Missing(f"{call} {wrong}")
     if call == "begin" and (said.over or said.reward):
         raise Missing("begin gave an end or a reward, and no move was made")
     return replace(said, messages=tuple(map(dict, said.messages)), counts=dict(said.counts))
 
 
-def complaint(said: object) -> str | None:
+def complaint(said: object, roles: Sequence[str]) -> str | None:
     """What is wrong with an answer of a world; None: nothing."""
     if not isinstance(said, Said):
         return f"gave {type(said).__name__}, not Said"
@@ -181,7 +191,9 @@ def complaint(said: object) -> str | None:
     reward = said.reward
     if reward is not None and (isinstance(reward, bool) or not _is_number(reward)):
         return f"gave reward={reward!r:.40}, no finite number up to 1e18"
-    return _wrong_with_counts(said.counts) or _wrong_with_messages(said.messages)
+    if not all(isinstance(tool, Mapping) for tool in said.tools):
+        return "gave tools that are no schemas"
+    return _wrong_with_counts(said.counts) or _wrong_with_messages(said.messages, roles)
 
 
 def _wrong_with_counts(counts: object) -> str | None:
@@ -192,10 +204,10 @@ def _wrong_with_counts(counts: object) -> str | None:
     return None
 
 
-def _wrong_with_messages(messages: object) -> str | None:
+def _wrong_with_messages(messages: object, roles: Sequence[str]) -> str | None:
     if not isinstance(messages, list | tuple):
         return f"gave messages of {type(messages).__name__}, no list"
-    return next((wrong for message in messages if (wrong := _unfit(message))), None)
+    return next((wrong for message in messages if (wrong := _unfit(message, roles))), None)
 
 
 def _is_number(value: object) -> bool:
@@ -213,10 +225,10 @@ def _is_text(value: object) -> bool:
     return True
 
 
-def _unfit(message: object) -> str | None:
+def _unfit(message: object, roles: Sequence[str]) -> str | None:
     if not isinstance(message, Mapping) or not _is_text(message.get("content")):
         return "gave a message that is no mapping of role and content, both texts"
-    if message.get("role") not in ROLES:
+    if message.get("role") not in roles:
         return f"spoke as {message.get('role')!r:.40}; a world is a user or a tool"
     return None
 

@@ -17,6 +17,7 @@ from tandem.types import Prompt
 
 Message = Mapping[str, str]  # role and content
 ROLES = ("user", "tool")  # of what a world says; "assistant" is the policy's own
+PROMPT_ROLES = ("system", "user", "assistant", "tool")  # of an opening in place of the prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,10 @@ class About:
     repeats: bool = True
     runs_code: bool = False  # of the policy: refused without a sandbox
     tools: Sequence[Mapping] = ()  # JSON schemas of what can be called, for the chat template
+    writes_prompt: bool = False  # an opening stands in place of the prompt, and not behind it
+    # Seconds that a call may take by limits of the world's own, which end it well: a timeout must
+    # leave it so many. None: there are none.
+    slowest: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,7 @@ class Said:
     over: bool = False  # nobody moves any more
     state: str | None = None  # in which the next move is begun; equal names are equal states
     counts: Mapping[str, float] = field(default_factory=dict)  # for metrics, added up by name
+    tools: Sequence[Mapping] = ()  # schemas that an opening in place of the prompt comes with
 
     @classmethod
     def text(
@@ -62,6 +68,8 @@ class Move:
     number: int  # of the turn, from 1
     key: int  # of all that the world draws in answer to it
     truncated: bool = False  # the limit of tokens ended it, not the policy
+    read: int = 0  # tokens that stood before it
+    written: int = 0  # its own tokens
 
 
 class Episode(Protocol):

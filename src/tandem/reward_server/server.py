@@ -2,111 +2,31 @@
 
 from __future__ import annotations
 
-import hmac
-import json
-import select
 import socket
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
+from collections.abc import Sequence
 
-from tandem.remote.deadline import Deadline
+from tandem.remote.serving import Capacity, Handler, Refusal, Server, has_hung_up
 from tandem.reward_server.scoring import Scorer
 from tandem.rewards.serialization import PICTURES, TEXTS, Number, Row, decode, encode_numbers
 
-PART = 1 << 16  # bytes
-LINGER = 2.0  # seconds in which a client that was refused may read why
+PATHS = "there are GET /health and POST /score"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
-    """The limits of a server."""
-
-    max_request_bytes: int = 256 << 20  # of a body
-    max_requests: int = 32  # that are read or scored at a time; more are sent away with a 503
-    max_connections: int = 64  # at a time; more are closed
-    request_timeout: float = 60.0  # seconds from the connection to the last byte of the request
-
-    def __post_init__(self) -> None:
-        sizes = (self.max_request_bytes, self.max_requests, self.max_connections)
-        if not min(*sizes, self.request_timeout) > 0:
-            raise ValueError(
-                "max_request_bytes, max_requests, max_connections and request_timeout must be "
-                "positive"
-            )
-
-
-class Refusal(Exception):
-    """A request that is answered with a status and one line."""
-
-    def __init__(self, status: int, line: str, header: tuple[str, str] | None = None) -> None:
-        super().__init__(line)
-        self.status = status
-        self.headers = [] if header is None else [header]
-
-
-class ScoreServer(ThreadingHTTPServer):
+class ScoreServer(Server):
     """Many clients, one reward: it is asked in one thread at a time, for which most are made.
 
     `token` is what `Authorization: Bearer` must hold; None: everybody may ask.
     """
 
-    daemon_threads = True  # a reward that hangs must not keep the server from ending
-    block_on_close = False
-    request_queue_size = 64
-
     def __init__(
         self, address: tuple[str, int], score: Scorer, *, token: str | None, capacity: Capacity
     ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.score = score
         self.token = token
-        self.capacity = capacity
-        self.connections = threading.BoundedSemaphore(capacity.max_connections)
-        self.requests = threading.BoundedSemaphore(capacity.max_requests)
         self.turn = threading.Lock()
-        super().__init__(address, Handler)
-
-    @property
-    def url(self) -> str:
-        """The address that a client is given."""
-        host, port = self.server_address[:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # the one of HTTP would ask for the name of the host
-        self.server_name, self.server_port = self.server_address[:2]
-
-    def process_request(self, request: socket.socket, client_address: tuple) -> None:
-        if self.connections.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: socket.socket, client_address: tuple) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.connections.release()
-
-    def handle_error(self, request: socket.socket, client_address: tuple) -> None:
-        """A connection that breaks is the client's affair."""
-
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
-        """One of the places for requests, for as long as it is held. Raises Refusal where all are
-        taken."""
-        if not self.requests.acquire(blocking=False):
-            raise Refusal(503, f"{self.capacity.max_requests} requests are being answered", BUSY)
-        try:
-            yield
-        finally:
-            self.requests.release()
+        super().__init__(address, ScoreHandler, capacity=capacity)
 
     def scored(self, rows: Sequence[Row], client: socket.socket) -> list[Number]:
         """The scores of rows, given up where the client hangs up."""
@@ -121,97 +41,25 @@ class ScoreServer(ThreadingHTTPServer):
         print(f"{len(rows)} samples in {took}, {missing} without a score", flush=True)
         return numbers
 
-    def drained(self, seconds: float) -> bool:
-        """Whether nothing is being answered any more, after so many seconds at most."""
-        end = time.monotonic() + seconds
-        held = 0
-        while held < self.capacity.max_requests:
-            if not self.requests.acquire(timeout=max(end - time.monotonic(), 0)):
-                return False
-            held += 1
-        return True
 
+class ScoreHandler(Handler):
+    """A connection of a client that wants scores."""
 
-BUSY = ("Retry-After", "1")
-
-
-class Handler(BaseHTTPRequestHandler):
-    """A connection: it reads requests, asks for their scores and answers."""
-
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "tandem", ""
     server: ScoreServer
 
-    def setup(self) -> None:
-        """Set the limits of the socket before anything is read."""
-        self.timeout = self.server.capacity.request_timeout  # of a single read or write
-        super().setup()
-
-    def handle(self) -> None:
-        with Deadline(self.server.capacity.request_timeout) as self.reading:
-            self.reading.watch(self.connection)
-            super().handle()
-
-    def do_GET(self) -> None:
-        self._answer(self._health)
-
-    def do_POST(self) -> None:
-        self._answer(self._scores)
-
-    def log_message(self, *arguments: object) -> None:
-        """Requests are counted in samples, where they are scored."""
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what the base class finds wrong with a request, as one line too."""
-        self._send(code, _fault("this is no request that is answered here"), [])
-
-    def _answer(self, make: Callable[[], bytes]) -> None:
-        try:
-            self._send(200, make(), [])
-        except Refusal as refusal:
-            self._send(refusal.status, _fault(str(refusal)), refusal.headers)
-            self._linger()
-        except OSError:  # the client is gone, or too slow
-            self.close_connection = True
-        except Exception:
-            traceback.print_exc()
-            self._send(500, _fault("the server failed; its own log says why"), [])
-
-    def _send(self, status: int, body: bytes, headers: Sequence[tuple[str, str]]) -> None:
-        self.close_connection = True
-        self.send_response(status)
-        fixed = [("Content-Type", TEXTS), ("Content-Length", str(len(body)))]
-        for name, value in (*fixed, ("Connection", "close"), *headers):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _linger(self) -> None:
-        """A socket closed with unread bytes takes its last answer with it."""
-        self.connection.settimeout(LINGER)
-        end = time.monotonic() + LINGER
-        try:
-            self.connection.shutdown(socket.SHUT_WR)
-            while time.monotonic() < end and self.connection.recv(PART):
-                pass
-        except OSError:
-            return  # it is gone already, and nobody is left to answer
-
-    def _health(self) -> bytes:
+    def get(self) -> bytes:
         if self.path != "/health":
-            raise Refusal(404, "there are GET /health and POST /score")
+            raise Refusal(404, PATHS)
         return b'{"status": "ok"}'
 
-    def _scores(self) -> bytes:
+    def post(self) -> bytes:
         if self.path != "/score":
-            raise Refusal(404, "there are GET /health and POST /score")
-        self._check_token()
-        kind, length = self._kind(), self._length()
+            raise Refusal(404, PATHS)
+        if self.server.token is not None:
+            self.check_token(self.server.token)
+        kind, length = self._kind(), self.length()
         with self.server.admitted():
-            body = self.rfile.read(length)
-            self.reading.lift()
-            if len(body) < length:
-                raise Refusal(400, f"the body ended after {len(body)} of {length} bytes")
+            body = self.body(length)
             try:
                 rows = decode(kind, body)
             except ValueError as error:
@@ -219,34 +67,8 @@ class Handler(BaseHTTPRequestHandler):
             ids = [row.id for row in rows]
             return encode_numbers(ids, self.server.scored(rows, self.connection))
 
-    def _check_token(self) -> None:
-        if self.server.token is None:
-            return
-        given = self.headers.get("Authorization", "").encode(errors="replace")
-        if not hmac.compare_digest(given, f"Bearer {self.server.token}".encode()):
-            raise Refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
-
     def _kind(self) -> str:
-        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        kind = self.content_type()
         if kind not in (TEXTS, PICTURES):
             raise Refusal(415, f"the content type must be {TEXTS} or {PICTURES}")
         return kind
-
-    def _length(self) -> int:
-        said = self.headers.get("Content-Length", "")
-        if not (said.isascii() and said.isdigit() and len(said) < 19):
-            raise Refusal(411, "a Content-Length is needed")
-        if int(said) > self.server.capacity.max_request_bytes:
-            most = self.server.capacity.max_request_bytes
-            raise Refusal(413, f"a body has {most} bytes at most (max_request_bytes)")
-        return int(said)
-
-
-def has_hung_up(client: socket.socket) -> bool:
-    """Whether nothing more comes. Raises OSError where the connection broke."""
-    ready, _, _ = select.select([client], [], [], 0)
-    return bool(ready) and client.recv(1, socket.MSG_PEEK) == b""
-
-
-def _fault(line: str) -> bytes:
-    return json.dumps({"error": " ".join(line.split())}).encode()

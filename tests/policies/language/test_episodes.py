@@ -1,13 +1,13 @@
 """Episodes as rows: laws that hold of any world."""
 
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from small_language import TEMPLATE, WORDS, chat_model, questions, talk
+from small_episodes import WITH_TOOLS, chatting, playing, sampled, scripted
+from small_language import WORDS, questions, talk
 from torch.testing import assert_close
 
 from tandem import rng
@@ -15,10 +15,8 @@ from tandem.data.hilo import hilo
 from tandem.environments import Said
 from tandem.environments.hilo import HiLo
 from tandem.environments.tools import Tools, calculator
-from tandem.policies.language.policy import LanguagePolicy, Sampling
-from tandem.policies.language.records import Answers
+from tandem.policies.language.policy import Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
-from tandem.policies.request import Request
 from tandem.types import take
 
 sys.path.append(str(Path(__file__).parents[2] / "environments"))
@@ -27,26 +25,6 @@ import itertools
 from worlds import Counting, Faulty, asked, dies_in_the_middle, hangs, raises
 
 NOTHING = frozenset()
-WITH_TOOLS = (
-    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
-    + TEMPLATE.replace("raise_exception('tools are not supported')", "''")
-)
-
-
-def playing(environment, *, weights=None, sampling=None, build=None, **options):
-    build = build or partial(tiny_lm, seed=0, hidden_size=32, num_layers=2, head_dim=8)
-    policy = LanguagePolicy(build=build, **options)
-    sampling = sampling or Sampling(max_new_tokens=4)
-    policy.load(Request(sampling=sampling, environment=environment))
-    if weights is not None:
-        policy.load_weights(weights)
-    return policy
-
-
-def sampled(policy, prompts=None, group_size=3, **changes):
-    prompts = questions() if prompts is None else prompts
-    sampling = replace(policy.sampling, **changes)
-    return policy.sample(prompts, group_size, key=7, slots=range(len(prompts)), sampling=sampling)
 
 
 def test_a_world_that_ends_after_one_move_gives_the_rows_of_today_bit_for_bit(learned):
@@ -305,22 +283,6 @@ def test_anything_but_two_digits_ends_the_game(text):
     assert (said.over, said.reward, said.counts) == (True, 0.0, {"unparsed": 1})
 
 
-def scripted(policy, *texts):
-    """An engine that writes these moves, turn by turn, for any number of rows."""
-    left = iter(texts)
-
-    def answer(prompts, keys, *, sampling, endings):
-        move = policy.chat.encode_answers([next(left)])[0][: sampling.max_new_tokens]
-        rows = keys.numel()
-        tokens = torch.tensor([move] * rows)
-        truncated = torch.tensor([move[-1] not in endings.tokens] * rows)
-        length = torch.full((rows,), len(move))
-        zeros = torch.zeros(tokens.shape)
-        return Answers(tokens=tokens, logp=zeros, entropy=zeros, length=length, truncated=truncated)
-
-    policy.engine.answer = answer
-
-
 @pytest.mark.parametrize(
     ("limit", "heard", "ends"),
     [(99, ["1702"], "over"), (20, ["error: the call is no JSON"], "over")],
@@ -329,7 +291,7 @@ def scripted(policy, *texts):
 def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
     """A call that the limit of tokens cut is the policy's own mistake, and the episode goes on."""
     policy = playing(
-        asked(Tools({"calculator": calculator})), build=with_tools,
+        asked(Tools({"calculator": calculator})), build=partial(chatting, WITH_TOOLS),
         sampling=Sampling(max_new_tokens=limit),
     )  # fmt: skip
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "37*46"}}</tool_call>'
@@ -345,13 +307,6 @@ def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
     )
     shown = policy.chat.tokenizer.decode(rows.sample.tokens[0, : int(rows.sample.prompt_length[0])])
     assert "calculator" in shown
-
-
-def with_tools():
-    model, tokenizer = chat_model()
-    model.config.max_position_embeddings = 2048
-    tokenizer.chat_template = WITH_TOOLS
-    return model, tokenizer
 
 
 def move_of(text):

@@ -8,7 +8,10 @@ an assistant's turn, and must say the same behind each.
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 
@@ -41,6 +44,10 @@ REMEMBERED = 1024  # answers of a world whose ids are kept
 PER_TOKEN = 16  # characters that are looked at for each token that a message may have
 
 
+class Unreadable(ValueError):
+    """Why a policy cannot read what a world says."""
+
+
 def marked(messages: Sequence[Message]) -> list[Message]:
     """The messages with a mark in place of what each says."""
     return [{**one, "content": MARK.format(place)} for place, one in enumerate(messages)]
@@ -67,7 +74,8 @@ class Bridge:
         """The ids behind a move: its end, if it has none yet, and what the world says to it."""
         ended = bool(move) and move[-1] in self.ends
         short = tuple((one["role"], self.shortened(one["content"])) for one in messages)
-        return [*([] if ended else self.end), *self.remembered(short)]
+        with self.readable():
+            return [*([] if ended else self.end), *self.remembered(short)]
 
     def said_by(self, messages: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
         """The ids of pairs of role and content."""
@@ -88,12 +96,48 @@ class Bridge:
         """The ids of a prompt and of what the world says before the first move; special tokens in
         that are plain text."""
         short = [{**one, "content": self.shortened(one["content"])} for one in messages]
-        ids = self.chat.encode([self.continued(prompt, short)])[0]
-        frame = self.continued(prompt, marked(short))
-        if self.count_special(ids) == self.count_special(self.chat.encode([frame])[0]):
+        asked, frame = self.continued(prompt, short), self.continued(prompt, marked(short))
+        return self.framed(short, asked, frame, self.chat)
+
+    def prompt_of(self, messages: Sequence[Message], tools: Sequence[Mapping]) -> list[int]:
+        """The ids of what a world says in place of a prompt, whole; special tokens in it are plain
+        text. `tools`: schemas that the template shows. Raises Unreadable."""
+        chat = self.chat
+        if tools:
+            chat = copy.copy(chat)
+            chat.tools = tools
+            if self.misleads(json.dumps(list(tools))):
+                raise Unreadable("the tools of the first call spell a special token")
+        asked, frame = (
+            Prompt(id=0, source="", messages=tuple(said)) for said in (messages, marked(messages))
+        )
+        with self.readable():
+            if tools and tools[0]["function"]["name"] not in chat.text(frame):
+                raise Unreadable("the chat template shows no tools; set model.chat_template=FILE")
+            return self.framed(messages, asked, frame, chat)
+
+    def framed(
+        self, messages: Sequence[Message], asked: Prompt, frame: Prompt, chat: Chat
+    ) -> list[int]:
+        """The ids of a prompt that ends with messages; `frame` has marks in their places."""
+        ids = chat.encode([asked])[0]
+        if self.count_special(ids) == self.count_special(chat.encode([frame])[0]):
             return ids
-        first, *rest = self.around(messages, self.chat.text(frame))
-        return [*self.chat.encode_texts([frame], [first])[0], *self.pieces(short, rest)]
+        first, *rest = self.around(messages, chat.text(frame))
+        return [*chat.encode_texts([frame], [first])[0], *self.pieces(messages, rest)]
+
+    @contextmanager
+    def readable(self) -> Iterator[None]:
+        """A block that raises Unreadable for what the template has against messages."""
+        if not self.has_template:
+            yield
+            return
+        from jinja2 import TemplateError
+
+        try:
+            yield
+        except TemplateError as error:  # templates raise it: wrong roles, two users in a row
+            raise Unreadable(f"the chat template refuses what was said: {error}") from None
 
     def continued(self, prompt: Prompt, messages: Sequence[Message]) -> Prompt:
         """The question, and what the world says behind it."""
@@ -108,7 +152,7 @@ class Bridge:
         for one, mark in zip(messages, marked(messages), strict=True):
             before, found, frame = frame.partition(mark["content"])
             if not found:
-                raise ValueError(f"the chat template does not show a message of {one['role']}")
+                raise Unreadable(f"the chat template does not show a message of {one['role']}")
             parts.append(before)
         return [*parts, frame]
 

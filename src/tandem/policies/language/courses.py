@@ -61,6 +61,10 @@ class Course:
     cut: bool = False  # the last move was ended by a limit of tokens
     end: str | None = None  # "over", "turn_limit", "token_limit" or "lost"; None: it goes on
 
+    def lose(self, why: str) -> None:
+        """There is no episode any more."""
+        self.play.lost, self.end = why, "lost"
+
     def open(self) -> None:
         """Write down what the world said before the first move."""
         self._hear(self.play.said)

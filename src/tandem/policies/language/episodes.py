@@ -20,9 +20,10 @@ from tandem import rng
 from tandem.environments import Environment, Move, Play, Said
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.language import shown_episodes
-from tandem.policies.language.bridge import Bridge
+from tandem.policies.language.bridge import Bridge, Unreadable
+from tandem.policies.language.chat import fault
 from tandem.policies.language.courses import Course, Written, as_rollout
-from tandem.policies.language.records import Answers, Questions
+from tandem.policies.language.records import Answers, Questions, Sampling
 from tandem.types import Prompt, Rollout
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,13 @@ class Episodes:
             limits.append(self.positions - len(encoded))
         return min(limit for limit in limits if limit is not None)
 
+    def most(self, sampling: Sampling) -> int | None:
+        """Tokens that a prompt may have, and a move of one behind it; None: there is no limit."""
+        limits = [sampling.max_prompt_tokens]
+        if self.positions is not None:
+            limits.append(self.positions - 1)
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def can_read(self, course: Course, count: int) -> bool:
         """Whether the model has positions for so many tokens behind a history."""
         history = len(course.encoded) + len(course.tokens)
@@ -110,26 +118,46 @@ class Wave:
         for one in courses:
             fresh = self.course(one.row, one.play)
             if fresh.play.lost is None:
-                fresh.play.said = self.shortened(fresh.play.said)
-                fresh.open()
-                fresh.encoded = self.opened(fresh)
-                fresh.room = self.episodes.room(fresh.encoded)
-                fresh.end = None if fresh.room > 0 else "token_limit"
+                self.open(fresh)
             else:
                 fresh.end = "lost"
             self.courses[one.row] = fresh
 
+    def open(self, course: Course) -> None:
+        """What the world said before the first move, and the room that it leaves."""
+        if not self.environment.about.writes_prompt:
+            course.play.said = self.shortened(course.play.said)
+        try:
+            course.encoded = self.opened(course)
+        except Unreadable as error:
+            course.lose(str(error))
+            return
+        course.open()
+        course.room = self.episodes.room(course.encoded)
+        course.end = None if course.room > 0 else "token_limit"
+
     def opened(self, course: Course) -> list[int]:
-        """The ids of the prompt, and of what the world says before the first move: encoded once,
-        since the rows of a group mostly begin alike."""
-        said = course.play.said.messages
-        if not said:
+        """The ids of the prompt, and of what the world says before the first move or in place of
+        the prompt: encoded once, since the rows of a group mostly begin alike. Raises Unreadable.
+        """
+        said = course.play.said
+        if not said.messages:
             return course.encoded
         place = course.row // self.samples
-        name = (place, *((one["role"], one["content"]) for one in said))
+        pairs = ((one["role"], one["content"]) for one in said.messages)
+        name = (place, str(said.tools), *pairs)
         if name not in self.openings:
-            self.openings[name] = self.bridge.opened(course.prompt, said)
+            self.openings[name] = self.encoded(course.prompt, said)
         return self.openings[name]
+
+    def encoded(self, prompt: Prompt, said: Said) -> list[int]:
+        """The ids of an opening. Raises Unreadable."""
+        if not self.environment.about.writes_prompt:
+            return self.bridge.opened(prompt, said.messages)
+        ids = self.bridge.prompt_of(said.messages, said.tools)
+        if (wrong := fault(ids, self.episodes.most(self.asked.sampling))) is not None:
+            raise Unreadable(f"what begins the episode {wrong}")
+        return ids
 
     def move(self, on: Sequence[Course]) -> None:
         """One move of each of these rows, and the answer of the world."""
@@ -138,8 +166,15 @@ class Wave:
         for one, written, text in zip(on, every, texts, strict=True):
             one.moved(written, text)
         moves = [
-            Move(text=one.text, number=one.number, key=key, truncated=one.cut)
-            for one, key in zip(on, self.keys_of(on), strict=True)
+            Move(
+                text=one.text,
+                number=one.number,
+                key=key,
+                truncated=one.cut,
+                read=len(one.encoded) + len(one.tokens) - len(written.tokens),
+                written=len(written.tokens),
+            )
+            for one, written, key in zip(on, every, self.keys_of(on), strict=True)
         ]
         again = self.environment.act([one.play for one in on], moves)
         for one in on:
@@ -156,8 +191,12 @@ class Wave:
         course.answered(said)
         if said.over:
             course.end = "over"
-        else:
+            return
+        try:
             ids = self.bridge.between(said.messages, course.tokens)
+        except Unreadable as error:
+            course.lose(str(error))
+        else:
             course.go_on(ids, self.environment.max_turns)
 
     def shortened(self, said: Said) -> Said:

@@ -1,0 +1,213 @@
+"""The world of a foreign agent: a program that owns its loop and asks the policy for its turns.
+
+The program is started for every episode. It calls an OpenAI-compatible endpoint of this machine,
+and each call is a turn: what it says beyond the turn before is what the world says. The tokens that
+were sampled are those that are trained; nothing that the program sends back is encoded in place of
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from tandem.contracts import declare, positive, register_environment
+from tandem.environments.agent_endpoint import MODEL, Endpoint, Session
+from tandem.environments.chat_api import (
+    Request,
+    Rewritten,
+    Turn,
+    behind_last_move,
+    completion,
+    continuation,
+    move_of,
+)
+from tandem.environments.program import GRACE, Ended, Janitor, Program
+from tandem.environments.protocol import About, Move, Said
+from tandem.environments.tools import CALL
+from tandem.rewards.result import LARGEST, Missing
+from tandem.types import Prompt
+
+HERE = "environment.world"
+# Of the trainer's variables those that any program needs; the others may be secrets.
+PLAIN = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER")
+SEEDS = 2**31  # what every generator takes
+SHOWN = 200  # characters of what a program says of its fault
+OVER = "the episode is over"
+
+
+@register_environment("agent")
+@declare(judges_itself=True)
+class Agent:
+    """A program that is started for every episode, without a shell.
+
+    It reads the prompt by stdin, as JSON, and finds OPENAI_BASE_URL, OPENAI_API_KEY and
+    OPENAI_MODEL in its environment, with the variables that `keep` names and nothing else of the
+    trainer's but its paths. `patience` is how long it may take to its next call, or to its end.
+    With `pays` it is told the answer, and the last line that it prints is JSON with its "reward".
+    An agent that changes earlier messages is refused, or its changes are left out (`rewrites`); one
+    that does the same for the same seed and answers may say so (`repeats`).
+    `calls` is the pattern of a call of a tool, as `environment=tools` has it.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str],
+        keep: Sequence[str] = (),
+        patience: Annotated[float, positive] = 60.0,
+        pays: bool = False,
+        rewrites: Literal["refused", "left_out"] = "refused",
+        repeats: bool = False,
+        calls: str = CALL,
+        max_request_bytes: Annotated[int, positive] = 8 << 20,
+    ) -> None:
+        if not command:
+            raise ValueError("command=[]: give the words of a command: [python, agent.py]")
+        self.command, self.keep = list(command), tuple(keep)
+        self.patience, self.pays = patience, pays
+        self.may_rewrite, self.repeats = rewrites == "left_out", repeats
+        self.calls = re.compile(calls, re.DOTALL)
+        self.endpoint = Endpoint(max_request_bytes=max_request_bytes)
+        self.janitor = Janitor()
+
+    def describe(self) -> About:
+        slowest = self.patience + 2 * GRACE
+        return About(writes_prompt=True, repeats=self.repeats, slowest=slowest)
+
+    def begin(self, prompt: Prompt, key: int) -> AgentEpisode:
+        """A program that has made its first call. Raises Missing where it does not."""
+        given = self.given(prompt, key % SEEDS)
+        session = self.endpoint.open()
+        try:
+            program = Program(
+                self.command,
+                given=given,
+                environment=self.variables(session, key % SEEDS),
+                janitor=self.janitor,
+                ended=session.events.put,
+            )
+        except OSError as error:
+            self.endpoint.close(session, OVER)
+            raise Missing(f"{HERE}.command: {error}") from None
+        episode = AgentEpisode(self, session, program)
+        episode.begin()
+        return episode
+
+    def given(self, prompt: Prompt, seed: int) -> bytes:
+        """What the program reads: the prompt, and the answer only where it judges. Raises Missing
+        for fields that JSON cannot hold."""
+        told = {
+            "prompt": prompt.text,
+            "messages": prompt.messages and [dict(one) for one in prompt.messages],
+            "fields": dict(prompt.fields),
+            "seed": seed,
+        }
+        if self.pays:
+            told["answer"] = prompt.answer
+        try:
+            return json.dumps(told).encode()
+        except (TypeError, ValueError) as error:
+            raise Missing(f"the fields of the prompt are no JSON: {error}") from None
+
+    def variables(self, session: Session, seed: int) -> dict[str, str]:
+        """The environment of the program."""
+        own = {name: os.environ[name] for name in (*PLAIN, *self.keep) if name in os.environ}
+        return own | {
+            "OPENAI_BASE_URL": session.url,
+            "OPENAI_API_KEY": session.token,
+            "OPENAI_MODEL": MODEL,
+            "PYTHONHASHSEED": str(seed),
+        }
+
+    def reward_of(self, printed: str) -> float | None:
+        """What a program that judges says of its episode. Raises Missing."""
+        if not self.pays:
+            return None
+        line = printed.rpartition("\n")[2]
+        try:
+            reward = json.loads(line)["reward"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            reward = None
+        if isinstance(reward, bool) or not isinstance(reward, int | float):
+            said = '{"reward": number}'
+            raise Missing(f"the last line that the agent printed is no {said} ({HERE}.pays)")
+        if not abs(reward) <= LARGEST:
+            raise Missing("the agent gave a reward that is not finite or over 1e18")
+        return float(reward)
+
+
+class AgentEpisode:
+    """One conversation with a program."""
+
+    def __init__(self, world: Agent, session: Session, program: Program) -> None:
+        self.world, self.session, self.program = world, session, program
+        self.known: list[Turn] = []
+        self.request = Request(turns=())
+        self.opening = Said()
+
+    def begin(self) -> None:
+        """Wait for the first call, whose messages are the prompt. Raises Missing."""
+        event = self._next()
+        if isinstance(event, Ended):
+            self._check_end(event)
+            raise self._failed("the agent ended before its first call")
+        self.request, self.known = event, list(event.turns)
+        self.opening = Said(messages=[one.message for one in event.turns], tools=event.tools)
+
+    def act(self, move: Move) -> Said:
+        """Answer the call that waits; what the next one says is the world's."""
+        turn = move_of(move.text, self.world.calls if self.request.tools else None)
+        self.known.append(turn)
+        self.session.answer(completion(turn, move, self.request.model))
+        event = self._next()
+        if isinstance(event, Ended):
+            self._check_end(event)
+            return Said(over=True, reward=self.world.reward_of(event.printed))
+        return self._heard(event)
+
+    def close(self) -> None:
+        self.world.endpoint.close(self.session, OVER)
+        self.program.stop()
+
+    def _heard(self, request: Request) -> Said:
+        try:
+            new, counts = self._new_in(request)
+        except Rewritten as error:
+            raise self._failed(f"the agent {error} ({HERE}.rewrites)") from None
+        self.request, self.known = request, list(request.turns)
+        return Said(messages=[one.message for one in new], counts=counts)
+
+    def _new_in(self, request: Request) -> tuple[Sequence[Turn], dict[str, float]]:
+        """What a call says beyond the one before, and what is counted of it. Raises Rewritten."""
+        try:
+            if request.tools != self.request.tools:
+                raise Rewritten("changed its tools")
+            return continuation(self.known, request.turns), {}
+        except Rewritten:
+            if not self.world.may_rewrite:
+                raise
+            return behind_last_move(self.known, request.turns), {"rewritten": 1.0}
+
+    def _next(self) -> Request | Ended:
+        try:
+            return self.session.events.get(timeout=self.world.patience)
+        except queue.Empty:
+            seconds = self.world.patience
+            raise self._failed(
+                f"the agent made no call within {seconds:g} s ({HERE}.patience)"
+            ) from None
+
+    def _check_end(self, end: Ended) -> None:
+        if end.code != 0:
+            said = end.complained.rpartition("\n")[2][-SHOWN:]
+            raise self._failed(f"the agent ended with code {end.code}: {said}")
+
+    def _failed(self, why: str) -> Missing:
+        """Why the episode is lost; its program is ended now, for nobody may come back to it."""
+        self.close()
+        return Missing(why)

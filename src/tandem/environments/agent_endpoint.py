@@ -1,0 +1,161 @@
+"""The endpoint of agents: `/SESSION/v1/chat/completions` on this machine, a session an episode."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import secrets
+import threading
+import weakref
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from tandem.environments.chat_api import Request, read_request
+from tandem.remote.serving import Capacity, Handler, Refusal, Server
+
+MODEL = "policy"
+HOST = "127.0.0.1"
+POLL = 0.1  # seconds until it hears that it is to end
+REPEATS = 3  # of an equal call: a client that lost the answer asks again
+PATHS = "there are GET /SESSION/v1/models and POST /SESSION/v1/chat/completions"
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Pending:
+    """A call, and the answer that it waits for."""
+
+    request: Request
+    answer: Future = field(default_factory=Future)  # bytes
+    repeats: int = 0
+
+
+class Session:
+    """One conversation of an agent: its calls, one at a time, and what else it does."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url, self.token = url, token
+        self.events: queue.SimpleQueue = queue.SimpleQueue()  # a Request, or how the agent ended
+        self.lock = threading.Lock()
+        self.last: Pending | None = None
+        self.over: str | None = None  # why nothing is answered any more
+
+    def ask(self, request: Request) -> bytes:
+        """The answer to a call, once the policy has moved. Raises Refusal."""
+        with self.lock:
+            pending = self._admitted(request)
+        return pending.answer.result()
+
+    def _admitted(self, request: Request) -> Pending:
+        if self.over is not None:
+            raise Refusal(403, self.over)
+        last = self.last
+        if last is not None and request.turns == last.request.turns:
+            last.repeats += 1
+            if last.repeats > REPEATS:
+                raise Refusal(400, f"this call was answered {REPEATS} times: it has one answer")
+            return last
+        if last is not None and not last.answer.done():
+            raise Refusal(400, "a session is one conversation, and its last call is not answered")
+        self.last = Pending(request)
+        self.events.put(request)
+        return self.last
+
+    def answer(self, body: bytes) -> None:
+        """Answer the last call."""
+        self.last.answer.set_result(body)
+
+    def close(self, why: str) -> None:
+        """Answer nothing any more."""
+        with self.lock:
+            self.over = self.over or why
+            if self.last is not None and not self.last.answer.done():
+                self.last.answer.set_exception(Refusal(403, why))
+
+
+class AgentServer(Server):
+    """The sessions under way, by their names."""
+
+    def __init__(self, *, max_request_bytes: int) -> None:
+        self.sessions: dict[str, Session] = {}
+        self.told: set[str] = set()  # settings that were ignored, named once
+        capacity = Capacity(max_request_bytes=max_request_bytes, max_connections=4096)
+        super().__init__((HOST, 0), AgentHandler, capacity=capacity)
+
+    def tell_ignored(self, names: tuple[str, ...]) -> None:
+        """Say once of each setting that the run decides it."""
+        new = [name for name in names if name not in self.told]
+        self.told.update(new)
+        if new:
+            log.warning(
+                "environment: the agent sets %s, which the run decides: see rollout.temperature, "
+                "rollout.max_new_tokens and rollout.stop",
+                ", ".join(new),
+            )
+
+
+class AgentHandler(Handler):
+    """A connection of an agent."""
+
+    server: AgentServer
+
+    def fault(self, line: str) -> bytes:
+        return json.dumps({"error": {"message": " ".join(line.split()), "type": "tandem"}}).encode()
+
+    def get(self) -> bytes:
+        self._session("/v1/models")
+        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "tandem"}
+        return json.dumps({"object": "list", "data": [model]}).encode()
+
+    def post(self) -> bytes:
+        session = self._session("/v1/chat/completions")
+        try:
+            request = read_request(self.body(self.length()))
+        except ValueError as error:
+            raise Refusal(400, str(error)) from None
+        self.server.tell_ignored(request.ignored)
+        return session.ask(request)
+
+    def _session(self, path: str) -> Session:
+        """That of the address, which is the caller's own by its key."""
+        name = self.path.partition("?")[0].removesuffix(path).removeprefix("/")
+        if not self.path.partition("?")[0].endswith(path):
+            raise Refusal(404, PATHS)
+        session = self.server.sessions.get(name)
+        if session is None:
+            raise Refusal(404, "there is no such session: it is over, or never was")
+        self.check_token(session.token)
+        return session
+
+
+class Endpoint:
+    """The server of a world's sessions, which begins with the first of them."""
+
+    def __init__(self, *, max_request_bytes: int) -> None:
+        self.max_request_bytes = max_request_bytes
+        self.lock = threading.Lock()
+        self.server: AgentServer | None = None
+
+    def open(self) -> Session:
+        """A session with a name and a key of its own."""
+        with self.lock:
+            if self.server is None:
+                self.server = AgentServer(max_request_bytes=self.max_request_bytes)
+                serve = self.server.serve_forever
+                threading.Thread(target=serve, args=(POLL,), daemon=True).start()
+                weakref.finalize(self, _end, self.server)
+        name = secrets.token_hex(8)
+        session = Session(f"{self.server.url}/{name}/v1", secrets.token_urlsafe(24))
+        self.server.sessions[name] = session
+        return session
+
+    def close(self, session: Session, why: str) -> None:
+        """Answer the session nothing any more."""
+        session.close(why)
+        self.server.sessions.pop(session.url.split("/")[-2], None)
+
+
+def _end(server: AgentServer) -> None:
+    server.shutdown()
+    server.server_close()

@@ -1,0 +1,221 @@
+"""Chat completions as agents ask for them: requests, how one continues another, and answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tandem.environments.protocol import Move
+from tandem.environments.tools import Refused, read_call
+
+ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
+DEEPEST = 32  # levels of lists and objects in a request
+THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)  # clients send none back
+# What would change how the policy samples, which the run decides.
+SAMPLING = (
+    "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "stop", "seed",
+    "frequency_penalty", "presence_penalty", "logit_bias", "response_format", "tool_choice",
+)  # fmt: skip
+UNWANTED = {
+    "stream": "an answer comes whole: leave stream out",
+    "logprobs": "no log-probabilities are sent: leave logprobs out",
+    "functions": "give tools in place of functions",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One message of a conversation, with the tools that it calls."""
+
+    role: str
+    content: str
+    calls: tuple[tuple[str, str], ...] = ()  # name and arguments in JSON, with sorted keys
+
+    @property
+    def message(self) -> dict[str, str]:
+        return {"role": self.role, "content": self.content}
+
+    def is_echo_of(self, own: Turn) -> bool:
+        """Whether it is a move as a client sends it back: thoughts and outer blanks are nothing."""
+        alike = self.role == own.role and self.calls == own.calls
+        return alike and spoken(self.content) == spoken(own.content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an agent asks for: the next turn of a conversation."""
+
+    turns: tuple[Turn, ...]
+    tools: tuple[Mapping, ...] = ()  # schemas
+    model: str = ""
+    ignored: tuple[str, ...] = ()  # settings of sampling that the run decides
+
+
+class Rewritten(ValueError):
+    """Why a request does not continue a conversation."""
+
+
+def spoken(content: str) -> str:
+    return THOUGHT.sub("", content).strip()
+
+
+def read_request(body: bytes) -> Request:
+    """What the body of a request asks for. Raises ValueError, with a reason for the client."""
+    try:
+        asked = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the body is no JSON") from error
+    if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
+        raise ValueError("the body is an object with messages, a list")
+    if is_deeper(asked, DEEPEST):
+        raise ValueError(f"the body has over {DEEPEST} levels of lists and objects")
+    if (
+        wrong := next((said for key, said in UNWANTED.items() if asked.get(key)), None)
+    ) is not None:
+        raise ValueError(wrong)
+    if asked.get("n") not in (None, 1):
+        raise ValueError("a call has one answer: leave n out")
+    turns = tuple(read_turn(one) for one in asked["messages"])
+    if not turns or turns[-1].role == "assistant":
+        raise ValueError("messages end with one of a user, a tool or the system")
+    return Request(
+        turns=turns,
+        tools=read_tools(asked.get("tools")),
+        model=str(asked.get("model") or ""),
+        ignored=tuple(name for name in SAMPLING if asked.get(name) is not None),
+    )
+
+
+def is_deeper(value: object, most: int) -> bool:
+    """Whether lists and objects in it go through more levels."""
+    level = [value]
+    for _ in range(most):
+        level = [inner for one in level for inner in items_of(one)]
+    return any(isinstance(one, dict | list) for one in level)
+
+
+def items_of(value: object) -> Sequence[object]:
+    """What stands in a list or an object, one level below it."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else ()
+
+
+def read_turn(message: object) -> Turn:
+    """A message. Raises ValueError for what is none."""
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        raise ValueError(f"a message has a role, one of {', '.join(ROLES)}")
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise ValueError("tool_calls is a list")
+    return Turn(
+        role=ROLES[message["role"]],
+        content=read_content(message.get("content")),
+        calls=tuple(read_tool_call(one) for one in calls),
+    )
+
+
+def read_content(content: object) -> str:
+    """A text, or the texts of its parts. Raises ValueError for anything else."""
+    if content is None:
+        return ""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [one.get("text") if isinstance(one, dict) else None for one in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("content is a text, or a list of parts that are texts")
+    text = "".join(texts)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("content holds half of a surrogate pair") from error
+    return text
+
+
+def read_tool_call(call: object) -> tuple[str, str]:
+    """Name and arguments. Raises ValueError for what is no call."""
+    function = call.get("function") if isinstance(call, dict) else None
+    try:
+        return function["name"], written(json.loads(function["arguments"]))
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError("a tool call is a function with name and arguments in JSON") from error
+
+
+def read_tools(tools: object) -> tuple[Mapping, ...]:
+    """Schemas of functions. Raises ValueError for anything else."""
+    if not isinstance(tools, list | None):
+        raise ValueError("tools is a list")
+    for tool in tools or ():
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ValueError("a tool is a function with a name")
+    return tuple(tools or ())
+
+
+def written(arguments: object) -> str:
+    return json.dumps(arguments, sort_keys=True)
+
+
+def continuation(known: Sequence[Turn], asked: Sequence[Turn]) -> Sequence[Turn]:
+    """What a request says beyond a conversation. Raises Rewritten where it says it otherwise."""
+    for place, own in enumerate(known):
+        other = asked[place] if place < len(asked) else None
+        echoed = other == own or (own.role == "assistant" and other and other.is_echo_of(own))
+        if not echoed:
+            raise Rewritten(f"changed message {place} ({own.role}) of the conversation")
+    new = asked[len(known) :]
+    if not new or any(one.role == "assistant" for one in new):
+        raise Rewritten("continued the conversation with a turn of the policy")
+    return new
+
+
+def behind_last_move(known: Sequence[Turn], asked: Sequence[Turn]) -> Sequence[Turn]:
+    """What a request says behind the last turn of the policy, however earlier ones were changed.
+    Raises Rewritten where it has not as many of them."""
+    moves = [place for place, one in enumerate(asked) if one.role == "assistant"]
+    wanted = sum(one.role == "assistant" for one in known)
+    if len(moves) != wanted:
+        raise Rewritten(f"sent {len(moves)} turns of the policy and not {wanted}")
+    return asked[moves[-1] + 1 :]
+
+
+def move_of(text: str, calls: re.Pattern | None) -> Turn:
+    """A move as its agent is told of it. One with a call that is none is a text."""
+    try:
+        found = tuple(calls_in(text, calls)) if calls is not None else ()
+    except Refused:
+        found = ()
+    content = calls.sub("", text).strip() if found else text
+    return Turn(role="assistant", content=content, calls=found)
+
+
+def calls_in(text: str, calls: re.Pattern) -> Iterator[tuple[str, str]]:
+    for one in calls.finditer(text):
+        name, arguments = read_call(one["call"])
+        yield name, written(arguments)
+
+
+def completion(turn: Turn, move: Move, model: str) -> bytes:
+    """The answer to a request. It names no time: equal runs are answered alike."""
+    message: dict[str, object] = {"role": "assistant", "content": turn.content}
+    why = "length" if move.truncated else "stop"
+    if turn.calls:
+        why = "tool_calls"
+        message["content"] = turn.content or None
+        message["tool_calls"] = [
+            {
+                "id": f"call_{move.number}_{place}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            for place, (name, arguments) in enumerate(turn.calls)
+        ]
+    choice = {"index": 0, "message": message, "finish_reason": why, "logprobs": None}
+    usage = {
+        "prompt_tokens": move.read,
+        "completion_tokens": move.written,
+        "total_tokens": move.read + move.written,
+    }
+    answer = {"id": f"chatcmpl-{move.number}", "object": "chat.completion", "created": 0}
+    return json.dumps(answer | {"model": model, "choices": [choice], "usage": usage}).encode()

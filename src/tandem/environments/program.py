@@ -1,0 +1,119 @@
+"""Programs of agents: processes in groups of their own, which end with their episodes, or with the
+trainer whatever it dies of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+JANITOR = Path(__file__).with_name("janitor.py")
+GRACE = 2.0  # seconds that a program has to end before it is killed
+LAST_WORDS = 1.0  # seconds in which what it said comes, though a child of it holds the pipe
+PART = 1 << 16  # bytes
+KEPT = 1 << 14  # bytes of the end of what it says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a program ended, and the last lines that it said."""
+
+    code: int
+    printed: str  # by stdout
+    complained: str  # by stderr
+
+
+class Janitor:
+    """A process that kills the groups in its list once this one is gone."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen | None = None
+
+    def tell(self, line: str) -> None:
+        with self.lock, contextlib.suppress(BrokenPipeError):  # one that was killed helps nobody
+            if self.process is None:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(JANITOR)],
+                    stdin=subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C is for the trainer
+                )
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
+
+
+class Program:
+    """One process, with all that it starts."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        given: bytes,
+        environment: Mapping[str, str],
+        janitor: Janitor,
+        ended: Callable[[Ended], None],
+    ) -> None:
+        """given: what it reads by stdin. `ended` is called in a thread, once. Raises OSError."""
+        self.janitor = janitor
+        with tempfile.TemporaryFile() as file:
+            file.write(given)
+            file.seek(0)
+            self.process = subprocess.Popen(
+                command,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        janitor.tell(f"+{self.process.pid}")
+        threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
+
+    def stop(self) -> None:
+        """End it, and whatever it started."""
+        if self.process.poll() is None:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(GRACE)
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+
+    def _watch(self, ended: Callable[[Ended], None]) -> None:
+        said = [Tail(self.process.stdout), Tail(self.process.stderr)]
+        code = self.process.wait()
+        printed, complained = (tail.text() for tail in said)
+        self._signal(signal.SIGKILL)  # what it left behind
+        self.janitor.tell(f"-{self.process.pid}")
+        ended(Ended(code=code, printed=printed, complained=complained))
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class Tail:
+    """The end of what comes by a pipe, which is read so that nobody waits to write."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self.pipe, self.end = pipe, b""
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        with self.pipe:
+            while part := os.read(self.pipe.fileno(), PART):
+                self.end = (self.end + part)[-KEPT:]
+
+    def text(self) -> str:
+        """Once all has come, or nothing more is waited for."""
+        self.thread.join(LAST_WORDS)
+        return self.end.decode(errors="replace").rstrip()

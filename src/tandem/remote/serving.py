@@ -1,0 +1,223 @@
+"""A server of ours: limits of connections and requests, tokens, and refusals in one line."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import select
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+
+from tandem.remote.deadline import Deadline
+
+JSON = "application/json"
+PART = 1 << 16  # bytes
+LINGER = 2.0  # seconds in which a client that was refused may read why
+BUSY = ("Retry-After", "1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The limits of a server."""
+
+    max_request_bytes: int = 256 << 20  # of a body
+    max_requests: int = 32  # that are read or scored at a time; more are sent away with a 503
+    max_connections: int = 64  # at a time; more are closed
+    request_timeout: float = 60.0  # seconds from the connection to the last byte of the request
+
+    def __post_init__(self) -> None:
+        sizes = (self.max_request_bytes, self.max_requests, self.max_connections)
+        if not min(*sizes, self.request_timeout) > 0:
+            raise ValueError(
+                "max_request_bytes, max_requests, max_connections and request_timeout must be "
+                "positive"
+            )
+
+
+class Refusal(Exception):
+    """A request that is answered with a status and one line."""
+
+    def __init__(self, status: int, line: str, header: tuple[str, str] | None = None) -> None:
+        super().__init__(line)
+        self.status = status
+        self.headers = [] if header is None else [header]
+
+
+class Server(ThreadingHTTPServer):
+    """A thread for each connection, as many of them as are allowed."""
+
+    daemon_threads = True  # an answer that hangs must not keep the server from ending
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[Handler], *, capacity: Capacity
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.capacity = capacity
+        self.connections = threading.BoundedSemaphore(capacity.max_connections)
+        self.requests = threading.BoundedSemaphore(capacity.max_requests)
+        super().__init__(address, handler)
+
+    @property
+    def url(self) -> str:
+        """The address that a client is given."""
+        host, port = self.server_address[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # the one of HTTP would ask for the name of the host
+        self.server_name, self.server_port = self.server_address[:2]
+
+    def process_request(self, request: socket.socket, client_address: tuple) -> None:
+        if self.connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: socket.socket, client_address: tuple) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.release()
+
+    def handle_error(self, request: socket.socket, client_address: tuple) -> None:
+        """A connection that breaks is the client's affair."""
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """One of the places for requests, for as long as it is held. Raises Refusal where all are
+        taken."""
+        if not self.requests.acquire(blocking=False):
+            raise Refusal(503, f"{self.capacity.max_requests} requests are being answered", BUSY)
+        try:
+            yield
+        finally:
+            self.requests.release()
+
+    def drained(self, seconds: float) -> bool:
+        """Whether nothing is being answered any more, after so many seconds at most."""
+        end = time.monotonic() + seconds
+        held = 0
+        while held < self.capacity.max_requests:
+            if not self.requests.acquire(timeout=max(end - time.monotonic(), 0)):
+                return False
+            held += 1
+        return True
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A connection: it reads a request and answers it. Subclasses write `get` and `post`."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "tandem", ""
+    server: Server
+
+    def get(self) -> bytes:
+        """The answer to a GET. Raises Refusal."""
+        raise NotImplementedError
+
+    def post(self) -> bytes:
+        """The answer to a POST. Raises Refusal."""
+        raise NotImplementedError
+
+    def fault(self, line: str) -> bytes:
+        """A refusal, in JSON."""
+        return json.dumps({"error": " ".join(line.split())}).encode()
+
+    def setup(self) -> None:
+        """Set the limits of the socket before anything is read."""
+        self.timeout = self.server.capacity.request_timeout  # of a single read or write
+        super().setup()
+
+    def handle(self) -> None:
+        with Deadline(self.server.capacity.request_timeout) as self.reading:
+            self.reading.watch(self.connection)
+            super().handle()
+
+    def do_GET(self) -> None:
+        self._answer(self.get)
+
+    def do_POST(self) -> None:
+        self._answer(self.post)
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing: a server says what it did where it does it."""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what the base class finds wrong with a request, as one line too."""
+        self._send(code, self.fault("this is no request that is answered here"), [])
+
+    def check_token(self, token: str) -> None:
+        """Refuse a request without this bearer token."""
+        given = self.headers.get("Authorization", "").encode(errors="replace")
+        if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+            raise Refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
+
+    def content_type(self) -> str:
+        """That of the body, without its options."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    def length(self) -> int:
+        """Bytes of the body. Raises Refusal where they are too many, or not said."""
+        said = self.headers.get("Content-Length", "")
+        if not (said.isascii() and said.isdigit() and len(said) < 19):
+            raise Refusal(411, "a Content-Length is needed")
+        if int(said) > self.server.capacity.max_request_bytes:
+            most = self.server.capacity.max_request_bytes
+            raise Refusal(413, f"a body has {most} bytes at most (max_request_bytes)")
+        return int(said)
+
+    def body(self, length: int) -> bytes:
+        """All of it; from here on the answer may take as long as it likes. Raises Refusal where it
+        ends too soon."""
+        body = self.rfile.read(length)
+        self.reading.lift()
+        if len(body) < length:
+            raise Refusal(400, f"the body ended after {len(body)} of {length} bytes")
+        return body
+
+    def _answer(self, make: Callable[[], bytes]) -> None:
+        try:
+            self._send(200, make(), [])
+        except Refusal as refusal:
+            self._send(refusal.status, self.fault(str(refusal)), refusal.headers)
+            self._linger()
+        except OSError:  # the client is gone, or too slow
+            self.close_connection = True
+        except Exception:
+            traceback.print_exc()
+            self._send(500, self.fault("the server failed; its own log says why"), [])
+
+    def _send(self, status: int, body: bytes, headers: Sequence[tuple[str, str]]) -> None:
+        self.close_connection = True
+        self.send_response(status)
+        fixed = [("Content-Type", JSON), ("Content-Length", str(len(body)))]
+        for name, value in (*fixed, ("Connection", "close"), *headers):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _linger(self) -> None:
+        """A socket closed with unread bytes takes its last answer with it."""
+        self.connection.settimeout(LINGER)
+        end = time.monotonic() + LINGER
+        try:
+            self.connection.shutdown(socket.SHUT_WR)
+            while time.monotonic() < end and self.connection.recv(PART):
+                pass
+        except OSError:
+            return  # it is gone already, and nobody is left to answer
+
+
+def has_hung_up(client: socket.socket) -> bool:
+    """Whether nothing more comes. Raises OSError where the connection broke."""
+    ready, _, _ = select.select([client], [], [], 0)
+    return bool(ready) and client.recv(1, socket.MSG_PEEK) == b""

@@ -1,0 +1,175 @@
+"""A foreign program that owns its loop is trained by the tokens that were sampled for it."""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from small_episodes import WITH_TOOLS, chatting, playing, sampled, scripted
+from small_language import TEMPLATE, questions, talk
+from worlds import Counting, asked
+
+from tandem.config import ConfigError, check, compose
+from tandem.environments import Environment, Move, Play
+from tandem.environments.agent import Agent
+from tandem.environments.program import JANITOR
+from tandem.policies.language.records import Sampling
+from tandem.types import Prompt
+
+AGENTS = Path(__file__).with_name("agents.py")
+
+
+def agent(name, **options):
+    command = [sys.executable, "-I", "-S", AGENTS, name]
+    return Agent(**{"command": command, "pays": True, "patience": 20.0} | options)
+
+
+def environment(name, *, attempts=1, max_turns=8, **options):
+    return Environment(
+        agent(name, **options), attempts=attempts, max_turns=max_turns, max_tokens=None
+    )
+
+
+def lost(name, **options):
+    """Why the episode of a prompt is lost, after two moves at most."""
+    world = environment(name, **options)
+    play = Play(Prompt(id=0, source="x", text=">"), key=5)
+    world.begin([play])
+    for number in (1, 2):
+        if play.lost is None and not play.said.over:
+            world.act([play], [Move(text="7", number=number, key=3)])
+    world.close([play])
+    return play.lost
+
+
+def test_a_program_gives_the_rows_of_an_embedded_world_that_says_the_same(learned):
+    """Bit for bit: a client's messages go back and forth, and no token of a move is made anew."""
+    prompts = questions()[:2]
+    want = sampled(playing(asked(Counting(turns=3)), weights=learned), prompts, 2)
+    got = sampled(playing(environment("counting"), weights=learned), prompts, 2)
+    assert got.outputs == want.outputs
+    for field in ("mask", "turn", "feedback", "length", "behaviour_logp", "group"):
+        assert torch.equal(getattr(got, field), getattr(want, field)), field
+    assert torch.equal(got.sample.tokens, want.sample.tokens)
+    assert [row.episode["end"] for row in got.prompts] == ["over"] * 4
+
+
+def test_a_program_that_asks_for_ever_is_cut_by_the_limit_of_turns_and_ended(learned):
+    rows = sampled(
+        playing(environment("endless", max_turns=2), weights=learned), questions()[:1], 1
+    )
+    assert (rows.prompts[0].episode["end"], int(rows.turn.max())) == ("turn_limit", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("crashes", {}, "the agent ended with code 1: no such file"),
+        ("crashes_at_once", {}, "the agent ended with code 1: no such file"),
+        ("says_nothing", {}, "the agent ended before its first call"),
+        ("is_refused", {}, "the agent ended with code 1: urllib.error.HTTPError: HTTP Error 400"),
+        ("hangs", {"patience": 0.3}, "the agent made no call within 0.3 s (environment.world.pa"),
+        ("rewrites", {}, "the agent changed message 1 (assistant) of the conversation (env"),
+        ("forgets_its_reward", {}, 'the last line that the agent printed is no {"reward": numb'),
+        ("counting", {"command": ["no-such-program"]}, "environment.world.command: [Errno 2] No"),
+    ],
+)
+def test_a_program_that_fails_loses_its_episode_with_the_reason(name, options, reason):
+    assert lost(name, **options).startswith(reason)
+
+
+def test_a_program_is_begun_once_more_with_the_same_seed_and_then_its_row_is_lost(learned):
+    rows = sampled(playing(environment("crashes", attempts=2), weights=learned), questions()[:1], 1)
+    told = rows.prompts[0].episode
+    assert (told["attempts"], told["end"], told["turns"][-1]["turn"]) == (2, "lost", 1)
+
+
+def test_what_a_program_rewrites_is_left_out_where_that_is_wanted(learned):
+    """What the policy reads is what it wrote; the change is counted."""
+    want = sampled(playing(environment("counting"), weights=learned), questions()[:1], 1)
+    changing = environment("rewrites", rewrites="left_out")
+    got = sampled(playing(changing, weights=learned), questions()[:1], 1)
+    whole = min(want.sample.tokens.shape[1], got.sample.tokens.shape[1])
+    assert torch.equal(got.sample.tokens[:, :whole], want.sample.tokens[:, :whole])
+    assert got.prompts[0].episode["counts"] == {"rewritten": 1.0}
+
+
+CALL = '<tool_call>{"name": "add", "arguments": {"b": 46, "a": 37}}</tool_call>'
+
+
+def test_tools_of_a_program_stand_in_the_prompt_and_calls_come_to_it_as_such():
+    build = partial(chatting, WITH_TOOLS)
+    policy = playing(environment("uses_a_tool"), build=build, sampling=Sampling(max_new_tokens=99))
+    scripted(policy, CALL, "83")
+    rows = sampled(policy, [talk("37+46?")], group_size=1)
+    told = rows.prompts[0].episode
+    assert [one["role"] for one in told["turns"]] == ["user", "assistant", "tool", "assistant"]
+    assert rows.feedback.sum() == 37
+    text = policy.chat.tokenizer.decode(rows.sample.tokens[0])
+    head, _, behind = text.partition(CALL)
+    assert '"name": "add"' in head and head.endswith("<|im_start|>assistant\n")
+    assert behind.startswith("<|im_end|>\n<|im_start|>tool\n83<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_conversation_that_the_template_refuses_is_lost_and_the_run_goes_on():
+    policy = playing(environment("uses_a_tool"), build=partial(chatting, TEMPLATE))
+    rows = sampled(policy, [talk("37+46?")], group_size=1)
+    assert rows.prompts[0].episode["lost"].startswith("the chat template shows no tools")
+
+
+def test_a_prompt_of_a_program_that_is_too_long_is_lost_with_its_length():
+    policy = playing(
+        environment("counting"), build=chatting,
+        sampling=Sampling(max_new_tokens=2, max_prompt_tokens=30),
+    )  # fmt: skip
+    rows = sampled(policy, [talk("1" * 40)], group_size=1)
+    assert "tokens, more than 30 (rollout.max_prompt_tokens)" in rows.prompts[0].episode["lost"]
+
+
+def test_a_program_gets_no_variable_of_the_trainer_but_those_that_are_named(monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "canary")
+    monkeypatch.setenv("MY_FLAG", "1")
+    world = agent("counting", keep=["MY_FLAG"])
+    given = world.variables(world.endpoint.open(), 7)
+    assert (given.get("MY_TOKEN"), given["MY_FLAG"], given["PYTHONHASHSEED"]) == (None, "1", "7")
+    assert given["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
+
+
+def test_only_a_program_that_judges_is_told_the_answer():
+    prompt = Prompt(id=0, source="x", text=">", answer="42")
+    assert b"42" in agent("counting").given(prompt, 1)
+    assert b"42" not in agent("counting", pays=False).given(prompt, 1)
+
+
+def test_programs_of_a_trainer_that_is_gone_are_killed():
+    janitor = subprocess.Popen([sys.executable, "-I", "-S", JANITOR], stdin=subprocess.PIPE)
+    left, ended = (subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2))
+    janitor.communicate(f"+{left.pid}\n+{ended.pid}\n-{ended.pid}\n".encode())
+    try:
+        assert left.wait(timeout=20) == -signal.SIGKILL
+        assert ended.poll() is None
+    finally:
+        os.killpg(ended.pid, signal.SIGKILL)
+        ended.wait()
+
+
+AGENT = ["environment=agent", "reward=episode", "~recipe"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["environment.world.command=[]"], r"environment.world.command=\[\]: give the words"),
+        (
+            ["environment.world.command=[python]", "environment.timeout=60"],
+            "environment.timeout=60: a call of this world ends by limits of its own after 64 s",
+        ),
+    ],
+)
+def test_what_cannot_be_started_is_refused_with_its_key(words, said):
+    with pytest.raises(ConfigError, match=said):
+        check(compose([*AGENT, *words]))

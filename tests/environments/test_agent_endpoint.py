@@ -1,0 +1,234 @@
+"""The endpoint of agents refuses what is no call, and answers each call once."""
+
+import json
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tandem.environments import Move
+from tandem.environments.agent_endpoint import Endpoint
+from tandem.environments.chat_api import (
+    Request,
+    Rewritten,
+    Turn,
+    behind_last_move,
+    completion,
+    continuation,
+    read_request,
+)
+
+USER = {"role": "user", "content": "7?"}
+BODY = json.dumps({"model": "m", "messages": [USER]})
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    return Endpoint(max_request_bytes=4096)
+
+
+@pytest.fixture
+def session(endpoint):
+    own = endpoint.open()
+    yield own
+    endpoint.close(own, "the episode is over")
+
+
+def call(session, body=BODY, *, path="/chat/completions", token=None, url=None):
+    """Status and answer of a call."""
+    headers = {"Authorization": f"Bearer {session.token if token is None else token}"}
+    data = body.encode() if isinstance(body, str) else body
+    request = urllib.request.Request((url or session.url) + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]["message"]
+
+
+def calling(session, body=BODY):
+    """A call under way, and the list that its answer comes into."""
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(call(session, body)))
+    thread.start()
+    return thread, answers
+
+
+def answered(session, text="8", number=1):
+    session.answer(completion(Turn(role="assistant", content=text), move(text, number), "m"))
+
+
+def move(text="8", number=1, **options):
+    return Move(text=text, number=number, key=3, read=5, written=2, **options)
+
+
+def test_a_call_waits_for_the_move_and_gets_it(session):
+    thread, answers = calling(session)
+    request = session.events.get(timeout=20)
+    assert request.turns == (Turn(role="user", content="7?"),)
+    answered(session)
+    thread.join()
+    ((status, answer),) = answers
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, "8")
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+
+
+def test_a_call_that_is_repeated_gets_the_same_answer_and_is_no_turn(session):
+    first, _ = calling(session)
+    session.events.get(timeout=20)
+    second, answers = calling(session)
+    answered(session)
+    first.join()
+    second.join()
+    assert answers[0] == call(session)
+    assert session.events.empty()
+
+
+def test_a_call_that_is_repeated_for_ever_is_refused(session):
+    thread, _ = calling(session)
+    session.events.get(timeout=20)
+    answered(session)
+    thread.join()
+    assert [call(session)[0] for _ in range(4)] == [200, 200, 200, 400]
+
+
+def test_a_second_conversation_of_a_session_is_refused(session):
+    thread, answers = calling(session)
+    session.events.get(timeout=20)
+    other = json.dumps({"messages": [{"role": "user", "content": "another"}]})
+    status, said = call(session, other)
+    assert (status, said) == (
+        400,
+        "a session is one conversation, and its last call is not answered",
+    )
+    answered(session)
+    thread.join()
+    assert answers[0][0] == 200
+
+
+def test_what_waits_when_a_session_ends_is_refused_and_so_is_what_comes_later(endpoint, session):
+    thread, answers = calling(session)
+    session.events.get(timeout=20)
+    endpoint.close(session, "the episode is over")
+    thread.join()
+    assert answers == [(403, "the episode is over")]
+    assert call(session)[0] == 404
+
+
+def test_nobody_answers_for_another_session(endpoint, session):
+    other = endpoint.open()
+    assert call(session, url=other.url) == (401, "a bearer token is needed")
+    assert call(session, token="") == (401, "a bearer token is needed")
+    assert call(session, url=session.url.replace("/v1", "x/v1"))[0] == 404
+    assert call(session, path="/completions")[0] == 404
+    assert session.events.empty() and other.events.empty()
+
+
+def test_the_one_model_is_named(session):
+    request = urllib.request.Request(
+        f"{session.url}/models", headers={"Authorization": f"Bearer {session.token}"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        (model,) = json.load(reply)["data"]
+    assert model["id"] == "policy"
+
+
+def chat(**options):
+    return json.dumps({"messages": [USER], **options})
+
+
+def saying(**message):
+    return json.dumps({"messages": [message]})
+
+
+NO_CALLS = {
+    "no JSON": ("{", "the body is no JSON"),
+    "no text": (b"\xff\xfe", "the body is no JSON"),
+    "deep, beyond the parser": ("[" * 4000, "the body is no JSON"),
+    "deep": (chat(more=json.loads("[" * 40 + "]" * 40)), "the body has over 32 levels of lists"),
+    "a number without end": ('{"messages": [], "n": ' + "9" * 3500 + "}", "a call has one answer"),
+    "too large": (chat(more="x" * 4096), "a body has 4096 bytes at most"),
+    "no messages": ("{}", "the body is an object with messages, a list"),
+    "messages that are none": ('{"messages": []}', "messages end with one of a user"),
+    "a turn of the policy": (saying(role="assistant", content="7"), "messages end with one of a"),
+    "a role that is none": (saying(role="root", content="7"), "a message has a role, one of"),
+    "no message": ('{"messages": [7]}', "a message has a role, one of"),
+    "a picture": (saying(role="user", content=[{"type": "image_url"}]), "content is a text, or a"),
+    "half a pair": (saying(role="user", content="\ud800"), "content holds half of a surrogate"),
+    "a stream": (chat(stream=True), "an answer comes whole: leave stream out"),
+    "several answers": (chat(n=2), "a call has one answer: leave n out"),
+    "log-probabilities": (chat(logprobs=True), "no log-probabilities are sent"),
+    "tools": (chat(tools=[{"type": "function"}]), "a tool is a function with a name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "said"), NO_CALLS.values(), ids=NO_CALLS)
+def test_what_is_no_call_is_refused_in_one_line_and_is_no_turn(session, body, said):
+    status, line = call(session, body)
+    assert status in (400, 413) and line.startswith(said)
+    assert session.events.empty()
+
+
+def test_texts_in_parts_and_developers_are_read_as_any(session):
+    parts = [{"type": "text", "text": "7"}, {"type": "text", "text": "?"}]
+    developer = {"role": "developer", "content": "be brief"}
+    body = json.dumps({"messages": [developer, {"role": "user", "content": parts}]})
+    got = read_request(body.encode())
+    assert got.turns == (Turn(role="system", content="be brief"), Turn(role="user", content="7?"))
+
+
+def turns(*pairs):
+    roles = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
+    return [Turn(role=roles[pair[0]], content=pair[1:]) for pair in pairs]
+
+
+KNOWN = turns("ss", "uq", "a<think>\nhm\n</think>\n\n7 ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "new"),
+    [
+        (turns("ss", "uq", "a<think>\nhm\n</think>\n\n7 ", "uhigher"), turns("uhigher")),
+        (turns("ss", "uq", "a7", "tx", "uy"), turns("tx", "uy")),
+    ],
+    ids=["as it was", "without the thought"],
+)
+def test_what_is_new_in_a_call_stands_behind_the_conversation(asked, new):
+    assert continuation(KNOWN, asked) == new
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (turns("ss", "uq", "a8", "ux"), r"changed message 2 \(assistant\)"),
+        (turns("ss", "uq!", "a7", "ux"), r"changed message 1 \(user\)"),
+        (turns("uq", "a7", "ux"), r"changed message 0 \(system\)"),
+        (turns("ss", "uq"), r"changed message 2 \(assistant\)"),
+        (turns("ss", "uq", "a7", "ux", "a9", "uy"), "with a turn of the policy"),
+    ],
+)
+def test_a_call_that_says_the_conversation_otherwise_is_told_where(asked, why):
+    with pytest.raises(Rewritten, match=why):
+        continuation(KNOWN, asked)
+
+
+def test_behind_the_last_move_is_read_what_is_new_if_every_move_is_there():
+    assert behind_last_move(KNOWN, turns("uq and s", "aseven", "ux")) == turns("ux")
+    with pytest.raises(Rewritten, match="sent 0 turns of the policy and not 1"):
+        behind_last_move(KNOWN, turns("usum it up"))
+
+
+def test_settings_of_sampling_are_named_as_ignored():
+    assert read_request(chat(temperature=0.2, stop=["."]).encode()).ignored == (
+        "temperature",
+        "stop",
+    )
+    assert read_request(BODY.encode()) == Request(
+        turns=(Turn(role="user", content="7?"),), model="m"
+    )
+
+
+def test_a_move_that_was_cut_says_so():
+    body = completion(Turn(role="assistant", content="8"), move(truncated=True), "m")
+    assert json.loads(body)["choices"][0]["finish_reason"] == "length"

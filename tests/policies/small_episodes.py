@@ -1,0 +1,57 @@
+"""Small policies that act in environments."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from small_language import TEMPLATE, chat_model, questions
+
+from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.records import Answers
+from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.policies.request import Request
+
+WITH_TOOLS = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    + TEMPLATE.replace("raise_exception('tools are not supported')", "''")
+)
+
+
+def playing(environment, *, weights=None, sampling=None, build=None, **options):
+    build = build or partial(tiny_lm, seed=0, hidden_size=32, num_layers=2, head_dim=8)
+    policy = LanguagePolicy(build=build, **options)
+    sampling = sampling or Sampling(max_new_tokens=4)
+    policy.load(Request(sampling=sampling, environment=environment))
+    if weights is not None:
+        policy.load_weights(weights)
+    return policy
+
+
+def sampled(policy, prompts=None, group_size=3, **changes):
+    prompts = questions() if prompts is None else prompts
+    sampling = replace(policy.sampling, **changes)
+    return policy.sample(prompts, group_size, key=7, slots=range(len(prompts)), sampling=sampling)
+
+
+def scripted(policy, *texts):
+    """An engine that writes these moves, turn by turn, for any number of rows."""
+    left = iter(texts)
+
+    def answer(prompts, keys, *, sampling, endings):
+        move = policy.chat.encode_answers([next(left)])[0][: sampling.max_new_tokens]
+        rows = keys.numel()
+        tokens = torch.tensor([move] * rows)
+        truncated = torch.tensor([move[-1] not in endings.tokens] * rows)
+        length = torch.full((rows,), len(move))
+        zeros = torch.zeros(tokens.shape)
+        return Answers(tokens=tokens, logp=zeros, entropy=zeros, length=length, truncated=truncated)
+
+    policy.engine.answer = answer
+
+
+def chatting(template=TEMPLATE):
+    """A chat model with room for a conversation."""
+    model, tokenizer = chat_model()
+    model.config.max_position_embeddings = 2048
+    tokenizer.chat_template = template
+    return model, tokenizer
