@@ -27,7 +27,12 @@ HEAD = """\
 """
 LOOSE = {"torch": "2.13.*"}  # each machine has a build of its own, for its GPU or for none
 EXTRA = "dev"
-INSTALLED = (EXTRA, "docs", "openenv")  # the extras that `make` installs from constraints.txt
+INSTALLED = (
+    EXTRA,
+    "docs",
+    "openenv",
+    "ocr",
+)  # the extras that `make` installs from constraints.txt
 
 
 def project() -> dict:

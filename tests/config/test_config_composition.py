@@ -24,7 +24,7 @@ OF_FLOWS = "dance_grpo flow_dppo flow_grpo gardo grpo_guard mix_grpo tempflow_gr
 OF_PICTURES = (
     "colour_share crisp_rendering jpeg_compressibility jpeg_incompressibility nearest_rendering"
 )
-BY_CLIP = "pickscore clip_score"
+OF_NETWORKS = "pickscore clip_score ocr geneval geneval_zero_shot"
 JUDGES = "judge judge_pairs judge_groups"
 PIPELINES = (
     "sd3_5_medium sd3_5_large flux1_dev qwen_image qwen_image_2512 sana_1_6b "
@@ -132,7 +132,7 @@ BESIDE = {
             "reward=written_match",
         )
     },
-    **{f"reward={name}": FLOW for name in f"{OF_PICTURES} {BY_CLIP}".split()},
+    **{f"reward={name}": FLOW for name in f"{OF_PICTURES} {OF_NETWORKS}".split()},
     "reward=motion_smoothness": ["model=wan2_1_1_3b", "data.path=prompts.txt"],
     **{
         f"reward={name}": [

@@ -8,6 +8,7 @@ import torch
 from omegaconf import OmegaConf
 from test_asked import write_eye
 from tiny_clip import write_clip
+from tiny_detectors import write_mask2former, write_owl
 from tiny_judge import write_judge
 
 from tandem.config import ConfigError, build, check, compose
@@ -16,7 +17,11 @@ from tandem.types import Prompt
 
 FOLDER = Path(__file__).parents[2] / "conf" / "reward"
 OPTIONS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-PACKAGES = {"math_verify": "math_verify", "reasoning_gym": "reasoning_gym"}
+PACKAGES = {
+    "math_verify": "math_verify",
+    "reasoning_gym": "reasoning_gym",
+    "ocr": "rapidocr_onnxruntime",
+}
 CHAT = {"url": "http://127.0.0.1:8000/v1", "model": "m"}
 CHOSEN = {
     "target_length": {"function": {"target": 3}},
@@ -30,6 +35,7 @@ NETWORKS = {
     "reward_model": write_judge,
     "asked": write_eye,
 }
+DETECTORS = {"geneval": write_mask2former, "geneval_zero_shot": write_owl}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -43,6 +49,10 @@ def test_an_option_says_what_it_is_and_adds_one_reward_of_its_name(name, tmp_pat
     chosen = CHOSEN.get(name, {})
     if name in NETWORKS:
         chosen = {"function": {"path": str(NETWORKS[name](tmp_path))}}
+    if name in DETECTORS:
+        parts = {"detector": DETECTORS[name], "colours": write_clip}
+        paths = {part: {"path": str(write(tmp_path / part))} for part, write in parts.items()}
+        chosen = {"function": paths}
     rewards = build(OmegaConf.merge(node, {name: chosen}), "reward")
     assert isinstance(rewards[name], Reward)
 

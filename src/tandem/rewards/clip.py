@@ -1,4 +1,4 @@
-"""CLIP similarity of a picture and a text, shared by PickScore and the CLIP score."""
+"""CLIP, which puts pictures and texts side by side: shared by the rewards that ask one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ LONGEST = 77  # tokens of a text that a CLIP model reads; the end of a longer on
 class Clip:
     """A transformers CLIPModel, and how pictures and texts are made ready for it."""
 
-    def __init__(self, path: str, processor: str | None, hosting: Hosting, *, reward: str) -> None:
-        """Its weights are loaded here. `processor`: where the files of a processor lie if `path` is
-        no folder that holds them itself; None: in `path` anyway."""
+    def __init__(self, path: str, processor: str | None, hosting: Hosting, *, key: str) -> None:
+        """Its weights are loaded here, by settings under `key`. `processor`: where the files of a
+        processor lie if `path` is no folder that holds them itself; None: in `path` anyway."""
         from transformers import CLIPImageProcessorPil, CLIPModel
 
-        key = f"reward.{reward}.function"
         self.hosting = hosting
         self.model = network(CLIPModel, path, f"{key}.path", hosting)
         own = processor is None or (Path(path).expanduser() / PROCESSOR).is_file()
@@ -46,9 +45,13 @@ class Clip:
         """Of each picture with its own text. pictures: uint8 [H, W, 3]."""
         if not pictures:
             return []
-        of_pictures = torch.cat([self._seen(part) for part in self.hosting.parts(pictures)])
-        of_texts = each_once(texts, self._all_read)
+        of_pictures, of_texts = self.embed_pictures(pictures), each_once(texts, self.embed_texts)
         return (of_pictures * of_texts).sum(1).tolist()
+
+    @torch.no_grad()
+    def embed_pictures(self, pictures: Sequence[Tensor]) -> Tensor:
+        """[N, D] of length 1, of pictures uint8 [H, W, 3]"""
+        return torch.cat([self._seen(part) for part in self.hosting.parts(pictures)])
 
     def _seen(self, pictures: Sequence[Tensor]) -> Tensor:
         """[N, D] of length 1"""
@@ -63,7 +66,9 @@ class Clip:
         shown = Image.fromarray(pixels(picture).numpy())
         return self.images(shown, return_tensors="pt")["pixel_values"]
 
-    def _all_read(self, texts: Sequence[str]) -> Tensor:
+    @torch.no_grad()
+    def embed_texts(self, texts: Sequence[str]) -> Tensor:
+        """[N, D] of length 1"""
         return torch.cat([self._read(part) for part in self.hosting.parts(texts)])
 
     def _read(self, texts: Sequence[str]) -> Tensor:

@@ -34,7 +34,7 @@ class ClipScore:
         device: str = "auto",
     ) -> None:
         hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
-        self.clip = Clip(path, processor, hosting, reward="clip_score")
+        self.clip = Clip(path, processor, hosting, key="reward.clip_score.function")
         self.factor = factor
 
     def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:

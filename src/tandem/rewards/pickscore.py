@@ -35,7 +35,7 @@ class PickScore:
         device: str = "auto",
     ) -> None:
         hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
-        self.clip = Clip(path, processor, hosting, reward="pickscore")
+        self.clip = Clip(path, processor, hosting, key="reward.pickscore.function")
         self.factor = self.clip.scale / divisor
 
     def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:

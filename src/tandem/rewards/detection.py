@@ -1,0 +1,160 @@
+"""Detectors of transformers: what of the names asked for is in a picture, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tandem.hub import locate, read_processor
+from tandem.rewards.images import pixels
+from tandem.rewards.networks import Hosting, network, read
+from tandem.rewards.objects import Found
+
+KEY = "function.detector.path"  # under reward.NAME
+
+
+class ZeroShotDetector:
+    """A detector that is told in words what to look for: Grounding DINO, OWL-ViT, OWLv2.
+
+    It is asked for one name at a time, so that no name takes the boxes of another.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        least: float = 0.05,
+        article: str = "a {name}",
+        batch_size: int = 8,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        device: str = "auto",
+    ) -> None:
+        """`least`: score below which a box is not looked at; `article`: how a name is put."""
+        from transformers import AutoConfig, AutoModelForZeroShotObjectDetection
+
+        self.least, self.article = least, article
+        self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
+        config = read(AutoConfig, path, KEY)
+        self.model = network(AutoModelForZeroShotObjectDetection, path, KEY, self.hosting)
+        self.processor = read_processor(locate(path, key=KEY), config)
+
+    def __call__(
+        self, pictures: Sequence[Tensor], names: Sequence[Sequence[str]]
+    ) -> list[dict[str, list[Found]]]:
+        """pictures: uint8 [H, W, 3], and the names to look for in each."""
+        found: list[dict[str, list[Found]]] = [{} for _ in pictures]
+        for name in dict.fromkeys(name for own in names for name in own):
+            places = [place for place, own in enumerate(names) if name in own]
+            for part in self.hosting.parts(places):
+                boxes = self.look([pixels(pictures[place]) for place in part], name)
+                for place, of_it in zip(part, boxes, strict=True):
+                    found[place][name] = of_it
+        return found
+
+    @torch.no_grad()
+    def look(self, pictures: Sequence[Tensor], name: str) -> list[list[Found]]:
+        """What of one name is in each picture, uint8 [H, W, 3]."""
+        from PIL import Image
+
+        images = [Image.fromarray(picture.numpy()) for picture in pictures]
+        texts = [[self.article.format(name=name)]] * len(images)
+        given = self.processor(images=images, text=texts, return_tensors="pt")
+        out = self.model(**given.to(self.hosting.place, self.model.dtype))
+        said = self.processor.post_process_grounded_object_detection(
+            out, threshold=self.least, target_sizes=[tuple(x.shape[:2]) for x in pictures]
+        )
+        return [list_found(one["scores"], one["boxes"]) for one in said]
+
+
+class SegmentingDetector:
+    """A Mask2Former of objects with names, GenEval's own kind: Swin-S trained on COCO's instances.
+
+    The score is the probability of the name times the mean of the mask, of the 100 best pairs of a
+    mask and a name; the box is that of the mask. GenEval runs it in MMDetection, whose pictures are
+    larger.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        names: Mapping[str, str] = MappingProxyType({}),
+        batch_size: int = 8,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        device: str = "auto",
+    ) -> None:
+        """`names`: the model's own for those of prompts, where they differ."""
+        from transformers import (
+            AutoModelForUniversalSegmentation,
+            Mask2FormerImageProcessorPil,
+        )
+
+        self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
+        self.model = network(AutoModelForUniversalSegmentation, path, KEY, self.hosting)
+        self.images = read(Mask2FormerImageProcessorPil, path, KEY)
+        own = {name: number for number, name in self.model.config.id2label.items()}
+        self.numbers = own | {asked: own[name] for asked, name in names.items() if name in own}
+
+    def __call__(
+        self, pictures: Sequence[Tensor], names: Sequence[Sequence[str]]
+    ) -> list[dict[str, list[Found]]]:
+        """pictures: uint8 [H, W, 3], and the names to look for in each.
+
+        Raises ValueError for a name that the model does not know."""
+        if unknown := {name for own in names for name in own} - set(self.numbers):
+            raise ValueError(f"{KEY} was trained on no {sorted(unknown)[0]}; set detector.names")
+        shown = [pixels(picture) for picture in pictures]
+        every = [found for part in self.hosting.parts(shown) for found in self.look(part)]
+        return [
+            {name: found.get(self.numbers[name], []) for name in own}
+            for found, own in zip(every, names, strict=True)
+        ]
+
+    @torch.no_grad()
+    def look(self, pictures: Sequence[Tensor]) -> list[dict[int, list[Found]]]:
+        """Everything in pictures, uint8 [H, W, 3], by the number of its name."""
+        from PIL import Image
+
+        images = [Image.fromarray(picture.numpy()) for picture in pictures]
+        given = self.images(images, return_tensors="pt").to(self.hosting.place)
+        out = self.model(**given.to(self.model.dtype))
+        masks = torch.nn.functional.interpolate(
+            out.masks_queries_logits.float(), given["pixel_values"].shape[-2:], mode="bilinear"
+        )
+        names = out.class_queries_logits.float().softmax(-1)[..., :-1]
+        filled = [(m.any(0).sum().item(), m.any(1).sum().item()) for m in given["pixel_mask"] > 0]
+        cut = [mask[:, :high, :wide] for mask, (wide, high) in zip(masks, filled, strict=True)]
+        return [*map(list_masked, names, cut, pictures)]
+
+
+def list_masked(names: Tensor, masks: Tensor, picture: Tensor) -> dict[int, list[Found]]:
+    """names: [Q, N] probabilities; masks: [Q, h, w] logits; picture: [H, W, 3]."""
+    sized = torch.nn.functional.interpolate(masks[None], picture.shape[:2], mode="bilinear")[0]
+    best, places = names.flatten().topk(min(100, names.numel()))
+    found: dict[int, list[Found]] = {}
+    for chance, place in zip(best.tolist(), places.tolist(), strict=True):
+        query, number = divmod(place, names.shape[1])
+        inside = sized[query] > 0
+        if inside.any():
+            score = chance * sized[query].sigmoid()[inside].mean().item()
+            one = Found(score=score, box=box_of(inside), mask=inside.cpu())
+            found.setdefault(number, []).append(one)
+    return found
+
+
+def box_of(mask: Tensor) -> tuple[float, float, float, float]:
+    """Left, top, right, bottom of what a mask [H, W] covers."""
+    (rows,), (columns,) = mask.any(1).nonzero(as_tuple=True), mask.any(0).nonzero(as_tuple=True)
+    ends = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
+    left, top, right, bottom = (float(end) for end in ends)
+    return left, top, right, bottom
+
+
+def list_found(scores: Tensor, boxes: Tensor) -> list[Found]:
+    """scores: [N]; boxes: [N, 4] in pixels."""
+    rows = zip(scores.float().tolist(), boxes.float().tolist(), strict=True)
+    return [Found(score=score, box=tuple(box)) for score, box in rows]

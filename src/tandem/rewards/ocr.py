@@ -1,0 +1,74 @@
+"""The text that a picture was asked to show, against what an OCR model reads in it: the reward of
+Flow-GRPO's text rendering, arXiv:2505.05470."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from tandem.contracts import register_reward
+from tandem.rewards.signature import batched
+from tandem.types import Prompt
+
+Reader = Callable[[Sequence[Tensor]], list[str]]  # pictures, uint8 [H, W, 3] -> what stands there
+
+
+@batched
+@register_reward("ocr", judges="pictures")
+class Ocr:
+    """1 - min(edits, n) / n of the text read to the n letters asked for, without spaces and case.
+
+    A text that holds what was asked for counts as equal, whatever else stands there. What is asked
+    for is the answer of a prompt, else what its text has between the first two quotation marks (");
+    None where there is neither. As in Flow-GRPO (flow_grpo/ocr.py), which reads with PaddleOCR.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        """`reader`: what reads, such as `tandem.rewards.reading.RapidReader`."""
+        self.reader = reader
+
+    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float | None]:
+        asked = [asked_text(prompt) for prompt in prompts]
+        known = [place for place, text in enumerate(asked) if text]
+        read = self.reader([outputs[place] for place in known])
+        scores: list[float | None] = [None] * len(outputs)
+        for place, text in zip(known, read, strict=True):
+            scores[place] = similarity(text, asked[place])
+        return scores
+
+
+def asked_text(prompt: Prompt) -> str | None:
+    """The letters that a picture should show, without spaces and case; None: the prompt names none.
+
+    Raises ValueError for one quotation mark alone.
+    """
+    if prompt.answer is not None:
+        return plain(prompt.answer)
+    parts = (prompt.text or "").split('"')
+    if len(parts) == 2:
+        raise ValueError(f"prompt {prompt.id} of {prompt.source} has one quotation mark")
+    return plain(parts[1]) if len(parts) > 2 else None
+
+
+def plain(text: str) -> str:
+    """Without spaces, in small letters."""
+    return text.replace(" ", "").lower()
+
+
+def similarity(read: str, asked: str) -> float:
+    """1 - min(edits, n) / n, or 1 where the n letters `asked`, plain ones, stand in `read`."""
+    found = plain(read)
+    edits = 0 if asked in found else edit_distance(found, asked)
+    return 1 - min(edits, len(asked)) / len(asked)
+
+
+def edit_distance(first: str, second: str) -> int:
+    """Levenshtein's: the least number of letters inserted, deleted or replaced."""
+    row = [*range(len(second) + 1)]
+    for i, letter in enumerate(first, 1):
+        before, row[0] = row[0], i
+        for j, other in enumerate(second, 1):
+            kept = before + (letter != other)
+            before, row[j] = row[j], min(kept, row[j] + 1, row[j - 1] + 1)
+    return row[-1]

@@ -1,0 +1,116 @@
+"""Detectors of transformers on random weights, held to plain calls on one picture and name."""
+
+import pytest
+import torch
+from PIL import Image
+from tiny_clip import write_clip
+from tiny_detectors import write_grounding_dino, write_mask2former, write_owl
+
+from tandem.config import build, compose
+from tandem.rewards.detection import SegmentingDetector, ZeroShotDetector
+from tandem.types import Prompt
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    generator = torch.Generator().manual_seed(0)
+    coarse = [torch.rand(1, 3, 3, 3, generator=generator) for _ in range(3)]
+    sizes = [(64, 64), (48, 64), (80, 40)]
+    return [
+        (torch.nn.functional.interpolate(x, size, mode="bilinear")[0].permute(1, 2, 0) * 255).byte()
+        for x, size in zip(coarse, sizes, strict=True)
+    ]
+
+
+def boxes_of(found):
+    return sorted((round(one.score, 4), *(round(side, 2) for side in one.box)) for one in found)
+
+
+def corners(box, height, width):
+    """Of a box by its centre and its sizes, as shares of the picture."""
+    x, y, w, h = box
+    sides = ((x - w / 2, width), (y - h / 2, height), (x + w / 2, width), (y + h / 2, height))
+    return tuple(share * whole for share, whole in sides)
+
+
+@pytest.mark.parametrize("write", [write_owl, write_grounding_dino])
+def test_a_detector_of_words_finds_what_a_plain_call_for_each_name_finds(write, pictures, tmp_path):
+    from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
+
+    folder = str(write(tmp_path))
+    names = [["cat"], ["dog", "hot dog"], ["cat", "dog"]]
+    got = ZeroShotDetector(folder, least=0.01, batch_size=2)(pictures, names)
+    model = AutoModelForZeroShotObjectDetection.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder, use_fast=False)
+    for picture, own, found in zip(pictures, names, got, strict=True):
+        assert list(found) == own
+        for name in own:
+            image = Image.fromarray(picture.numpy())
+            given = processor(images=image, text=[[f"a {name}"]], return_tensors="pt")
+            with torch.no_grad():
+                out = model(**given)
+            scores = out.logits[0].sigmoid().amax(-1)
+            want = [
+                (round(score, 4), *(round(x, 2) for x in corners(box, *picture.shape[:2])))
+                for score, box in zip(scores.tolist(), out.pred_boxes[0].tolist(), strict=True)
+                if score > 0.01
+            ]
+            flat = [number for row in sorted(want) for number in row]
+            assert want
+            assert [x for row in boxes_of(found[name]) for x in row] == pytest.approx(
+                flat, abs=0.02
+            )
+
+
+def test_a_detector_of_masks_scores_a_name_by_its_probability_and_its_mask(pictures, tmp_path):
+    from transformers import Mask2FormerForUniversalSegmentation, Mask2FormerImageProcessorPil
+
+    folder = str(write_mask2former(tmp_path))
+    detector = SegmentingDetector(folder, names={"computer mouse": "mouse"}, batch_size=2)
+    got = detector(pictures, [["cat", "computer mouse"]] * 3)
+    model = Mask2FormerForUniversalSegmentation.from_pretrained(folder).eval()
+    processor = Mask2FormerImageProcessorPil.from_pretrained(folder)
+    for picture, found in zip(pictures, got, strict=True):
+        given = processor(Image.fromarray(picture.numpy()), return_tensors="pt")
+        with torch.no_grad():
+            out = model(pixel_values=given["pixel_values"])
+        for name, number in (("cat", 0), ("computer mouse", 2)):
+            want = []
+            queries = zip(out.class_queries_logits[0], out.masks_queries_logits[0], strict=True)
+            for logits, mask in queries:
+                for size in ((64, 64), tuple(picture.shape[:2])):
+                    mask = torch.nn.functional.interpolate(
+                        mask.view(1, 1, *mask.shape), size, mode="bilinear"
+                    )[0, 0]
+                if (mask > 0).any():
+                    sure = mask.sigmoid()[mask > 0].mean().item()
+                    want.append(logits.softmax(0)[number].item() * sure)
+            assert want
+            scores = sorted(one.score for one in found[name])
+            assert scores == pytest.approx(sorted(want), abs=1e-5)
+            for one in found[name]:
+                rows, columns = one.mask.nonzero().T
+                box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+                assert one.box == tuple(float(side) for side in box)
+                assert one.mask.shape == picture.shape[:2]
+
+
+def test_a_name_that_the_model_does_not_know_is_told(pictures, tmp_path):
+    detector = SegmentingDetector(str(write_mask2former(tmp_path)))
+    with pytest.raises(ValueError, match=r"trained on no unicorn; set detector\.names"):
+        detector(pictures[:1], [["unicorn"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "write"), [("geneval", write_mask2former), ("geneval_zero_shot", write_owl)]
+)
+def test_a_row_of_the_benchmark_is_judged_by_random_weights(name, write, pictures, tmp_path):
+    paths = {"detector": write(tmp_path / "detector"), "colours": write_clip(tmp_path / "clip")}
+    told = [f"reward.{name}.function.{part}.path={path}" for part, path in paths.items()]
+    limits = [f"reward.{name}.function.limits.{x}=0" for x in ("threshold", "counting_threshold")]
+    cfg = compose(["model=tiny_flow", f"reward={name}", *told, *limits])
+    reward = build(cfg.reward, "reward")[name]
+    row = {"tag": "colors", "include": [{"class": "cat", "count": 1, "color": "red"}]}
+    prompt = Prompt(id=0, source="s", text="a photo of a red cat", fields=row)
+    scores, faults = reward(pictures, [prompt] * 3)
+    assert not faults and all(score is not None and score <= 1 for score in scores)

@@ -1,0 +1,88 @@
+"""The reward of text rendering, Flow-GRPO's formula case by case; test_real_ocr.py reads text."""
+
+import importlib.util
+import random
+from functools import cache
+
+import pytest
+import torch
+
+from tandem.config import build, check, compose
+from tandem.rewards import Reward
+from tandem.rewards.ocr import Ocr, edit_distance, similarity
+from tandem.types import Prompt
+
+PICTURE = torch.zeros(8, 8, 3, dtype=torch.uint8)
+
+
+def judge(read, text="", answer=None):
+    reward = Ocr(lambda pictures: [read] * len(pictures))
+    return reward([PICTURE], [Prompt(id=0, source="s", text=text, answer=answer)])[0]
+
+
+SIGN = 'A sign that says "Hello World" in the rain'
+
+
+@pytest.mark.parametrize(
+    ("read", "score"),
+    [
+        ("Hello World", 1.0),
+        ("hello world", 1.0),  # no case
+        ("HelloWorld", 1.0),  # no spaces
+        ("OPEN Hello World 24h", 1.0),  # whatever else stands there
+        ("Hallo World", 0.9),
+        ("Hello Wrld", 0.9),
+        ("Helo Worldd", 0.8),
+        ("", 0.0),
+        ("a long text about something else", 0.0),  # never below 0
+    ],
+)
+def test_a_score_is_one_minus_the_edits_over_the_letters_asked_for(read, score):
+    assert judge(read, SIGN) == pytest.approx(score)
+
+
+def test_what_is_asked_for_is_the_answer_or_else_the_first_quotation():
+    assert judge("cat", 'write "dog" and "cat"') == 0.0
+    assert judge("cat", 'write "dog"', answer="C a t") == 1.0
+    assert judge("cat", "write nothing") is None
+    assert judge("cat", 'an empty ""') is None
+    values, faults = Reward(Ocr(lambda pictures: []))(
+        [PICTURE], [Prompt(id=3, source="s", text='a"')]
+    )
+    assert values == [None]
+    assert list(faults) == ["raised ValueError: 'prompt 3 of s has one quotation mark'"]
+
+
+def test_nobody_is_asked_about_pictures_without_a_text():
+    asked = []
+
+    def read(pictures):
+        asked.append(len(pictures))
+        return ["cat"] * len(pictures)
+
+    prompts = [Prompt(id=i, source="s", text=t) for i, t in enumerate(("?", '"cat"', "?"))]
+    assert Ocr(read)([PICTURE] * 3, prompts) == [None, 1.0, None]
+    assert asked == [1]
+
+
+def test_the_distance_is_the_recursion_of_its_definition():
+    @cache
+    def recursive(a, b):
+        if not a or not b:
+            return len(a) + len(b)
+        same = recursive(a[1:], b[1:]) + (a[0] != b[0])
+        return min(same, recursive(a[1:], b) + 1, recursive(a, b[1:]) + 1)
+
+    draw = random.Random(0)
+    words = ["".join(draw.choices("ab c", k=draw.randrange(8))) for _ in range(60)]
+    for first, second in zip(words, reversed(words), strict=True):
+        assert edit_distance(first, second) == recursive(first, second)
+    assert similarity("kitten", "sitting") == pytest.approx(1 - 3 / 7)
+
+
+def test_the_option_composes_with_any_reader_and_says_what_is_missing():
+    told = ["model=sd3_5_medium", "data=text", "data.path=x.txt", "reward=ocr"]
+    check(compose(told))
+    if importlib.util.find_spec("rapidocr_onnxruntime") is None:
+        with pytest.raises(ValueError, match=r"pip install 'tandem\[ocr\]'"):
+            build(compose(told).reward, "reward")

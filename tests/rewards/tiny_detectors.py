@@ -1,0 +1,108 @@
+"""Small random detectors in the hub's format, with their processors."""
+
+from pathlib import Path
+
+import torch
+
+
+def widen(model):
+    """Weights wide enough that pictures and words differ."""
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+def write_mask2former(folder: Path) -> Path:
+    """A Mask2Former of Swin blocks that names cat, dog and mouse."""
+    from transformers import (
+        Mask2FormerConfig,
+        Mask2FormerForUniversalSegmentation,
+        Mask2FormerImageProcessorPil,
+        SwinConfig,
+    )
+
+    torch.manual_seed(0)
+    swin = SwinConfig(
+        image_size=64, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 1, 1], window_size=2,
+        out_features=["stage1", "stage2", "stage3", "stage4"],
+    )  # fmt: skip
+    config = Mask2FormerConfig(
+        backbone_config=swin, feature_size=32, mask_feature_size=32, hidden_dim=32,
+        encoder_feedforward_dim=16, encoder_layers=1, decoder_layers=2, num_attention_heads=2,
+        dim_feedforward=16, num_queries=6, id2label={0: "cat", 1: "dog", 2: "mouse"},
+        label2id={"cat": 0, "dog": 1, "mouse": 2},
+    )  # fmt: skip
+    widen(Mask2FormerForUniversalSegmentation(config)).save_pretrained(folder)
+    size = {"height": 64, "width": 64}
+    Mask2FormerImageProcessorPil(size=size, num_labels=3).save_pretrained(folder)
+    return folder
+
+
+def write_owl(folder: Path) -> Path:
+    """An OWL-ViT of pictures of 32 x 32 pixels, told what to look for by letters."""
+    from tiny_clip import clip_tokenizer
+    from transformers import (
+        OwlViTConfig,
+        OwlViTForObjectDetection,
+        OwlViTImageProcessorPil,
+        OwlViTProcessor,
+    )
+
+    torch.manual_seed(0)
+    tokenizer = clip_tokenizer()
+    layers = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    layers["num_attention_heads"] = 2
+    text = {**layers, "vocab_size": len(tokenizer), "max_position_embeddings": 16}
+    text |= {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    vision = {**layers, "image_size": 32, "patch_size": 8}
+    config = OwlViTConfig(text_config=text, vision_config=vision, projection_dim=16)
+    widen(OwlViTForObjectDetection(config)).save_pretrained(folder)
+    tokenizer.model_max_length = 16
+    images = OwlViTImageProcessorPil(size={"height": 32, "width": 32})
+    OwlViTProcessor(image_processor=images, tokenizer=tokenizer).save_pretrained(folder)
+    return folder
+
+
+def write_grounding_dino(folder: Path) -> Path:
+    """A Grounding DINO of Swin blocks and a BERT of letters."""
+    from transformers import (
+        BertConfig,
+        BertTokenizer,
+        GroundingDinoConfig,
+        GroundingDinoForObjectDetection,
+        GroundingDinoImageProcessorPil,
+        GroundingDinoProcessor,
+        SwinConfig,
+    )
+
+    torch.manual_seed(0)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    known = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        ".",
+        *letters,
+        *(f"##{x}" for x in letters),
+    ]
+    tokenizer = BertTokenizer(vocab={word: number for number, word in enumerate(known)})
+    swin = SwinConfig(
+        image_size=64, embed_dim=8, depths=[1, 1, 1, 1], num_heads=[1, 1, 1, 1], window_size=2,
+        out_indices=[2, 3, 4],
+    )  # fmt: skip
+    bert = BertConfig(
+        vocab_size=len(known), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=64,
+    )  # fmt: skip
+    config = GroundingDinoConfig(
+        backbone_config=swin, text_config=bert, num_queries=5, encoder_layers=1, decoder_layers=2,
+        encoder_ffn_dim=16, decoder_ffn_dim=16, encoder_attention_heads=2,
+        decoder_attention_heads=2, d_model=32, num_feature_levels=4, max_text_len=32,
+    )  # fmt: skip
+    widen(GroundingDinoForObjectDetection(config)).save_pretrained(folder)
+    images = GroundingDinoImageProcessorPil(size={"height": 128, "width": 128})
+    GroundingDinoProcessor(image_processor=images, tokenizer=tokenizer).save_pretrained(folder)
+    return folder
