@@ -1,0 +1,167 @@
+"""Batches: all that losses see of samples, and what a policy says of them with gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tandem.types.record import check_shapes, mask_without
+from tandem.types.sample import Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """Gaussian steps x' ~ N(mean, std^2) of the dynamics; only the KLs carry a gradient."""
+
+    std: Tensor  # [B, T] of every latent dimension
+    sigma: Tensor  # [B, T] noise level before the step
+    next_sigma: Tensor  # [B, T] and after it
+    velocity_gain: Tensor  # [B, T] d mean / d velocity, below 0
+    kl_to_old: Tensor | None = None  # [B, T] nats per latent dimension; None: not asked for
+    kl_to_ref: Tensor | None = None  # [B, T] nats per latent dimension; None: not asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Log-probabilities of steps that were taken, and what goes with them, with gradient; 0 outside
+    the mask."""
+
+    logp: Tensor  # [B, T] nats
+    entropy: Tensor | None = None  # [B, T] nats; None: not asked for
+    likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest
+    upper_logp: Tensor | None = None  # [B, T] nats of a bound from above; None: not asked for
+    values: Tensor | None = None  # [B, T] the critic's; None: not asked for
+    # [B, T] nats, from the teacher of the row over all tokens of a state; None: not asked for
+    divergence: Tensor | None = None
+    sum_pi_squared: Tensor | None = None  # [B, T] over the vocabulary; None: not asked for
+    transition: Transition | None = None  # None: not asked for, or the steps are not Gaussian
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoupledBatch:
+    """All that a coupled loss may see. Outside the mask every tensor is 0."""
+
+    logp: Tensor  # [B, T] nats; carries the gradient
+    advantages: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    group: Tensor  # [B] int64
+    old_logp: Tensor | None = None  # [B, T]
+    behaviour_logp: Tensor | None = None  # [B, T]
+    ref_logp: Tensor | None = None  # [B, T]
+    version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
+    entropy: Tensor | None = None  # [B, T] nats; carries the gradient
+    likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest, else 0
+    upper_logp: Tensor | None = None  # [B, T] nats of a bound from above; carries the gradient
+    values: Tensor | None = None  # [B, T]; carries the gradient
+    old_values: Tensor | None = None  # [B, T]
+    returns: Tensor | None = None  # [B, T] what the values should be
+    teacher_logp: Tensor | None = None  # [B, T]
+    divergence: Tensor | None = None  # [B, T] nats, from the teacher; carries the gradient
+    key: Tensor | None = None  # [B] int64 of the draws that made the row
+    baseline: Tensor | None = None  # [B] bool: rows that are only compared with
+    taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all of them
+    transition: Transition | None = None  # of Gaussian steps
+    segment: Tensor | None = None  # [B, T] int8 place in SEGMENTS; None: steps of one kind
+
+    @property
+    def evidence(self) -> Tensor:
+        """The tensor that carries the gradient of the policy: [B, T]."""
+        return self.logp
+
+    @property
+    def trained(self) -> Tensor:
+        """[B, T] bool: the mask, without the rows that others are only compared with."""
+        return mask_without(self.baseline, self.mask)
+
+
+OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast"}  # errors of older weights, by their name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoupledBatch:
+    """All that a decoupled loss may see: velocity errors at T noise levels of every picture.
+
+    An error is predicted - true velocity, flat over the D latent dimensions; the truth is that of
+    the data, noise - x0, or a teacher's. Outside the mask every tensor is 0.
+    """
+
+    error: Tensor  # [B, T, D] of the live policy; carries the gradient
+    sigma: Tensor  # [B, T] in [0, 1], 1 = noise
+    advantages: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    group: Tensor  # [B] int64
+    old_error: Tensor | None = None  # [B, T, D] of the older policy that algorithm.ema keeps
+    ref_error: Tensor | None = None  # [B, T, D] of the frozen reference
+    fast_error: Tensor | None = None  # [B, T, D] of an average that follows in a few updates
+    # Of the step that the sampler took from there, where the states are those of its path:
+    velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
+    std: Tensor | None = None  # [B, T] of its noise; 0: it took none
+    importance: Tensor | None = None  # [B, T] of the noise, where it is not all fresh
+
+    @property
+    def evidence(self) -> Tensor:
+        """The tensor that carries the gradient of the policy: [B, T, D]."""
+        return self.error
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.mask.shape)
+        errors = ("error", "ref_error", *OF_SNAPSHOTS)
+        check_shapes("DecoupledBatch", {n: getattr(self, n) for n in errors}, self.error.shape)
+        steps = ("sigma", "advantages", "velocity_gain", "std", "importance")
+        check_shapes("DecoupledBatch", {n: getattr(self, n) for n in steps}, shape)
+        check_shapes("DecoupledBatch", {"group": self.group}, shape[:1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkAnswer:
+    """What a network that learns beside the policy says of T queries of a row, [B, T, D]."""
+
+    error: Tensor  # of its velocity; carries its gradient
+    x0: Tensor  # the picture that it expects, without a gradient
+    old_error: Tensor | None = None  # of older weights of its own, where its loss reads them
+    fast_error: Tensor | None = None  # of an average that it leaves behind itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchingBatch:
+    """All that losses of distribution matching may see: pictures expected at T queries of a row.
+
+    What is expected is flat over the D latent dimensions. Outside the mask every tensor is 0.
+    """
+
+    x0: Tensor  # [B, T, D] what the generator expects of a state of its path; carries its gradient
+    sigma: Tensor  # [B, T] of the query, x0 with noise on it, in (0, 1]
+    importance: Tensor  # [B, T] of the query's noise; 1 where it is all fresh
+    advantages: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    group: Tensor  # [B] int64
+    scored: Tensor  # [B] bool, False where advantages say nothing
+    # Of the query, what is expected by:
+    real_x0: Tensor | None = None  # [B, T, D] the frozen reference
+    of_prompt: Tensor | None = None  # [B, T, D] what a prompt adds to the reference's
+    ref_error: Tensor | None = None  # [B, T, D] the reference's velocity error there
+    # By name, those of algorithm.networks.
+    networks: Mapping[str, NetworkAnswer] = field(default_factory=dict)
+
+    @property
+    def evidence(self) -> Tensor:
+        """The tensor that carries the gradient of the policy: [B, T, D]."""
+        return self.x0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All that statistics of velocity errors see, of the rows of an update: one number a level."""
+
+    value: Tensor  # [B, T] of the row by itself
+    advantages: Tensor  # [B, T]
+    mask: Tensor  # [B, T] bool
+    group: Tensor  # [B] int64
+
+
+def taught_steps(record: Rollout | CoupledBatch) -> Tensor:
+    """[B, T] bool: the trained steps that a teacher judges."""
+    taught = record.taught
+    return record.trained if taught is None else record.trained & taught[:, None]

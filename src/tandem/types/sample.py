@@ -1,0 +1,197 @@
+"""Samples: the prompts, what a policy did about them, and how well it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tandem.types.record import check_shapes, mask_without
+
+IMAGE = "<image>"  # in the text of a prompt: where one of its images stands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A picture that a prompt shows. Its pixels are read when somebody looks at it."""
+
+    name: str  # a hash of its content: two of one name are the same picture
+    height: int  # in pixels
+    width: int
+    load: Callable[[], Tensor] = field(compare=False, repr=False)  # uint8 [H, W, 3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A question to a policy. `text` is sent as it is; `messages` go through the chat template."""
+
+    id: int  # stable between runs
+    source: str  # the task it belongs to: evaluation and curriculum split by it
+    text: str | None = None
+    messages: tuple[Mapping[str, str], ...] | None = None
+    # What it shows, in the order of the marks `<image>` in its text or messages: one for each.
+    images: tuple[Picture, ...] = ()
+    answer: str | None = None
+    # Of two answers the preferred one, and the other: texts, or pictures; both or neither.
+    chosen: str | None = None
+    rejected: str | None = None
+    # [H, W, 3] uint8, the picture of a demonstration. Tensors have no one truth to compare by.
+    media: Tensor | None = field(default=None, compare=False)
+    chosen_media: Tensor | None = field(default=None, compare=False)
+    rejected_media: Tensor | None = field(default=None, compare=False)
+    fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
+    rewards: tuple[str, ...] | None = None  # the names of those that judge it; None: all
+    # Of the prompt of a row, what came of it in an environment: "turns", each a role and a content,
+    # "end", "attempts", "counts", and "lost", which says why where the world failed.
+    episode: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.messages is None):
+            raise ValueError(f"prompt {self.id} of {self.source}: give either text or messages")
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it brings two answers, texts or pictures."""
+        return self.chosen is not None or self.chosen_media is not None
+
+    def judged_by(self, reward: str) -> bool:
+        """Whether the reward of that name is asked about its samples."""
+        return self.rewards is None or reward in self.rewards
+
+    @property
+    def sides(self) -> tuple[Prompt, Prompt]:
+        """A pair as two demonstrations, of what was chosen and of what was rejected."""
+        return (
+            replace(self, answer=self.chosen, media=self.chosen_media),
+            replace(self, answer=self.rejected, media=self.rejected_media),
+        )
+
+
+# Segments of a sample that is written and then painted; `segment` holds the place in this list.
+TEXT, PICTURE = SEGMENTS = ("text", "picture")
+WRITTEN = "written"  # the field of a prompt that holds the text a picture was painted for
+
+PER_SAMPLE = ("group", "length", "truncated", "key", "baseline", "taught")
+PER_STEP = (
+    "behaviour_logp",
+    "version_gap",
+    "entropy",
+    "segment",
+    "old_logp",
+    "ref_logp",
+    "old_kl_to_ref",
+    "old_values",
+    "teacher_logp",
+    "sum_pi_squared",
+    "turn",
+    "feedback",
+    "state",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """Samples of a policy. Rows compared with one another share a `group`, unique over ranks."""
+
+    sample: Any  # opaque: only the policy that made it opens it
+    # What rewards and people see: texts, or pictures, uint8 [H, W, 3], or films, [F, H, W, 3].
+    outputs: tuple[str, ...] | tuple[Tensor, ...]
+    prompts: tuple[Prompt, ...]  # the prompt of every row
+    mask: Tensor  # [B, T] bool, True where the policy chose the step
+    group: Tensor  # [B] int64
+    # [B] int64 steps in use, trained or not: those that the policy took, and what an environment
+    # said in between; of a sample of two segments its tokens, of a text that was unmasked those up
+    # to its end
+    length: Tensor
+    truncated: Tensor  # [B] bool: a limit of steps or turns ended the sample, and not an end of it
+    key: Tensor | None = None  # [B] int64 of the draws that made the row; None: nobody drew
+    baseline: Tensor | None = None  # [B] bool: compared with, never trained; None: there is none
+    taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all, if there is one
+    # Of each row the prompt that its teacher reads in place of the policy's; None: the very same.
+    reprompts: tuple[Prompt | None, ...] | None = None
+    behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
+    version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
+    entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
+    # [B, T] int8 place in SEGMENTS, denoising steps first: padding is of the text. None: one kind
+    segment: Tensor | None = None
+    # Of episodes; None: there is no environment.
+    turn: Tensor | None = None  # [B, T] int64 of the move that a step is of, from 1; 0: of none
+    feedback: Tensor | None = None  # [B, T] what the environment gave, on the last step of a move
+    # [B, T] int64 of the state that a move was begun in, 0: it has none; None: no state has a name
+    state: Tensor | None = None
+    # Filled by `complete` where somebody reads them.
+    old_logp: Tensor | None = None  # [B, T] training forward, sampling weights
+    ref_logp: Tensor | None = None  # [B, T] under the frozen reference
+    # [B, T] log old - log reference, nats of a token or of a denoising step as a whole
+    old_kl_to_ref: Tensor | None = None
+    old_values: Tensor | None = None  # [B, T] the critic's, before the update
+    teacher_logp: Tensor | None = None  # [B, T] under the teacher of the row's source
+    # [B, T] sum over the vocabulary of p^2, of the training forward under the sampling weights
+    sum_pi_squared: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        batch, steps = self.mask.shape
+        per_sample = {name: getattr(self, name) for name in PER_SAMPLE}
+        per_step = {name: getattr(self, name) for name in PER_STEP}
+        check_shapes("Rollout", per_sample, (batch,))
+        check_shapes("Rollout", per_step, (batch, steps))
+
+    @property
+    def trained(self) -> Tensor:
+        """[B, T] bool: the mask, without the rows that others are only compared with."""
+        return mask_without(self.baseline, self.mask)
+
+    @property
+    def own_length(self) -> Tensor:
+        """[B] int64 steps that the policy took, trained or not: none that an environment said."""
+        return self.length if self.turn is None else (self.turn > 0).sum(1)
+
+
+def is_film(output: str | Tensor) -> bool:
+    """Whether an output is several pictures, one after another: uint8 [F, H, W, 3]."""
+    return isinstance(output, Tensor) and output.ndim == 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """The rewards of samples. A sample without a score leaves its group's statistics."""
+
+    total: Tensor  # [B] float32 weighted sum of the parts; 0 where not scored
+    parts: Mapping[str, Tensor]  # name -> [B] float32, NaN where that reward gave none
+    scored: Tensor  # [B] bool
+    # [B, T] how the total spreads over the trained steps; None: all of it on the last one
+    per_step: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_shapes("Scores", {"scored": self.scored, **self.parts}, tuple(self.total.shape))
+        if self.per_step is not None:
+            rows = (len(self.total), self.per_step.shape[1])
+            check_shapes("Scores", {"per_step": self.per_step}, rows)
+
+    def named(self, name: str) -> Tensor:
+        """One reward of each sample, [B], NaN where it gave none.
+
+        Raises ValueError for a name that is no reward.
+        """
+        if name not in self.parts:
+            raise ValueError(f"no reward is called {name!r}; there are {', '.join(self.parts)}")
+        return self.parts[name]
+
+    def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
+        """How well samples did by one reward, [B]; None: the first one.
+
+        For a prompt that it does not judge, the first of the rewards that do. So the prompts of all
+        rows must be there, and those of other ranks are not. Raises ValueError for a name that is
+        no reward.
+        """
+        if len(prompts) != len(self.total):
+            raise ValueError(f"{len(prompts)} prompts of {len(self.total)} samples; give one each")
+        said = next(iter(self.parts.values())) if name is None else self.named(name)
+        name = next(iter(self.parts)) if name is None else name
+        names = [name if prompt.judged_by(name) else prompt.rewards[0] for prompt in prompts]
+        if {*names} <= {name}:
+            return said
+        return torch.stack([self.parts[own][row] for row, own in enumerate(names)])
