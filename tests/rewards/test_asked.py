@@ -45,8 +45,9 @@ def test_the_score_is_the_probability_of_the_answer_and_its_end():
         for i, (text, picture) in enumerate(zip(TEXTS, pictures, strict=True))
     ]
     rows = policy.encode(shown, key=0, slots=range(len(shown)))
-    image = policy.inputs.image_token
-    policy.inputs.banned = ()  # a judge writes nothing, and leaves every token its probability
+    image = policy.scorer.inputs.image_token
+    # A judge writes nothing, and leaves every token its probability.
+    policy.scorer.inputs.banned = ()
     want = policy.logp(rows).sum(1).exp().tolist()
     got = Asked(eye(), batch_size=5)(pictures, prompts(TEXTS))
     assert image not in rows.sample.tokens[:, -3:]

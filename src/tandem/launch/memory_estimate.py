@@ -14,7 +14,7 @@ from tandem.config import ConfigError, build
 from tandem.policies.base import Policy
 from tandem.policies.chain.policy import ChainPolicy
 from tandem.policies.flow.policy import FlowPolicy
-from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.language.token_policy import TokenPolicy
 from tandem.policies.memory import flow_estimate, language_estimate
 from tandem.policies.memory import vision_estimate as estimate_of_sight
 from tandem.policies.memory.estimate import Part, Workload
@@ -55,7 +55,7 @@ def footprint(policy: Policy, request: Request, work: Workload) -> list[Part]:
 
 
 footprint.register(VisionLanguagePolicy)(estimate_of_sight.footprint)
-footprint.register(LanguagePolicy)(language_estimate.footprint)
+footprint.register(TokenPolicy)(language_estimate.footprint)
 footprint.register(FlowPolicy)(flow_estimate.footprint)
 
 

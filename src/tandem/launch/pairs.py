@@ -14,8 +14,8 @@ from tandem.data.contrast import add_rejected
 from tandem.data.rows import read_rows
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
-from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Sampling
+from tandem.policies.language.token_policy import TokenPolicy
 from tandem.record import durable, jsonl
 from tandem.types import Prompt
 
@@ -23,7 +23,7 @@ SIDES = ("chosen", "rejected")
 Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # who comes in, who does not and why
 
 
-def completed(policy: LanguagePolicy, data: Data, file: Path, seed: int) -> Data:
+def completed(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Data:
     """The data with rejected answers that the policy gives, which `file` keeps for the next time.
 
     Prompts to which it says nothing wrong are no pairs; held-out ones stay as they are.
@@ -56,7 +56,7 @@ def _filled(prompt: Prompt, pair: Prompt | None) -> Prompt:
 
 
 def _make(
-    policy: LanguagePolicy, prompts: Sequence[Prompt], file: Path, tries: int, seed: int
+    policy: TokenPolicy, prompts: Sequence[Prompt], file: Path, tries: int, seed: int
 ) -> None:
     made, _ = add_rejected(policy, prompts, tries=tries, seed=seed)
     if not made:
@@ -116,7 +116,7 @@ def admit_mismatched(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
     answers for the longest prompt: the lengths are cut where most pairs are left.
     """
     kept, dropped = admit_pairs(policy, pairs)
-    if not isinstance(policy, LanguagePolicy) or policy.positions is None or not kept:
+    if not isinstance(policy, TokenPolicy) or policy.positions is None or not kept:
         return kept, dropped
     asked = _lengths(policy.chat.encode(kept))
     said = [policy.chat.encode_answers([getattr(p, x) for p in kept]) for x in SIDES]

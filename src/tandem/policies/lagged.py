@@ -25,6 +25,17 @@ def put(live: Weights, kept: Weights) -> None:
         x.copy_(kept[name])
 
 
+@contextmanager
+def exchanged(live: Weights, other: Weights) -> Iterator[None]:
+    """With what a copy holds in place of the live tensors. Of any shape [...]."""
+    own = copied(live)
+    put(live, other)
+    try:
+        yield
+    finally:
+        put(live, own)
+
+
 class LaggedWeights:
     """Copies of what is sampled from, one of each of the last staleness + 1 iterations.
 

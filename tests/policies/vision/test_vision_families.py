@@ -115,7 +115,7 @@ def test_the_model_alone_says_the_same_of_a_row_by_its_own_pixels(family, root):
         own = {n: x.double() if x.is_floating_point() else x for n, x in own.items()}
         with torch.no_grad():
             logits = policy.network(input_ids=ids, **own).logits[0, start - 1 : -1]
-        logits[:, policy.inputs.image_token] = -torch.inf
+        logits[:, policy.scorer.inputs.image_token] = -torch.inf
         want = logits.log_softmax(-1).gather(-1, ids[0, start:, None])[:, 0]
         assert_close(policy.logp(rollout)[row, :length].double(), want, atol=1e-5, rtol=0)
 

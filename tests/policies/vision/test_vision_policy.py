@@ -63,7 +63,7 @@ def test_three_rows_of_position_ids_let_packed_rows_see_one_another():
     read = places.read(len(rollout.mask))
 
     def states(lay, change):
-        layout = policy.inputs.lay(lay(rollout.sample.tokens, read), rollout.sample, read)
+        layout = policy.scorer.inputs.lay(lay(rollout.sample.tokens, read), rollout.sample, read)
         with torch.no_grad():
             return places.gather(policy.scorer.forward(change(layout)), layout.start)
 
@@ -75,7 +75,7 @@ def test_three_rows_of_position_ids_let_packed_rows_see_one_another():
 def test_the_probe_of_packing_sees_a_leak_through_three_rows():
     policy = small_vision()
     weights = policy.network.get_input_embeddings().weight
-    probe = policy.inputs.probe(len(weights), weights.device)
+    probe = policy.scorer.inputs.probe(len(weights), weights.device)
     forward = policy.scorer.forward
     assert keeps_rows_apart(forward, probe, weights)
 
@@ -106,7 +106,7 @@ def test_a_picture_is_seen_and_so_is_which_one():
 
 def test_image_tokens_have_no_probability_in_sampling_or_training():
     policy = small_vision(sampling=Sampling(max_new_tokens=8))
-    image = policy.inputs.image_token
+    image = policy.scorer.inputs.image_token
     with torch.no_grad():  # it would be the likeliest token everywhere
         policy.network.get_input_embeddings().weight[image] += 5
     rollout = answered(policy, size=8)
@@ -143,7 +143,7 @@ def test_a_frozen_tower_looks_at_a_picture_once_in_an_iteration():
 def test_a_reference_forgets_what_it_saw_as_the_policy_does():
     policy = small_vision(frozenset({"ref_logp"}))
     policy.complete(answered(policy), frozenset({"ref_logp"}))
-    sides = policy.inputs, policy.reference.inputs
+    sides = policy.scorer.inputs, policy.reference.inputs
     assert all(len(side.kept) >= 3 for side in sides)
     policy.notify("iteration")
     assert [len(side.kept) + len(side.places) for side in sides] == [0, 0]
@@ -153,11 +153,11 @@ def test_what_a_frozen_tower_said_is_kept_up_to_a_size(monkeypatch):
     policy = small_vision()
     rollout = answered(policy)
     want = policy.logp(rollout)
-    most = max(one.nbytes for one in policy.inputs.kept.values())
+    most = max(one.nbytes for one in policy.scorer.inputs.kept.values())
     policy.notify("iteration")
     monkeypatch.setattr("tandem.policies.vision.tower.KEPT", most)
     assert_close(policy.logp(rollout), want, atol=1e-5, rtol=0)
-    assert 0 < sum(one.nbytes for one in policy.inputs.kept.values()) <= most
+    assert 0 < sum(one.nbytes for one in policy.scorer.inputs.kept.values()) <= most
 
 
 def test_many_pictures_are_looked_at_in_parts(monkeypatch):
@@ -236,7 +236,7 @@ def test_options_that_do_not_fit_are_refused(options, said):
 
 def test_a_mark_becomes_as_many_tokens_as_its_picture_has():
     policy = small_vision()
-    image = policy.inputs.image_token
+    image = policy.scorer.inputs.image_token
     counts = [ids.count(image) for ids in policy.chat.encode(questions())]
     assert counts == [4, 0, 9 + 4]  # 16 x 16 and 24 x 24 pixels, 8 x 8 of them a token
     rollout = answered(policy, size=1)

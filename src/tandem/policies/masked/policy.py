@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from tandem import distributed, rng
 from tandem.contracts import facts_of, numbers_of
 from tandem.hub import locate
-from tandem.policies.lagged import Weights, copied, put
-from tandem.policies.language.inputs import TEXTS, Inputs
-from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.language.pretrained import Build, Pretrained
+from tandem.policies.lagged import Weights, copied, exchanged
+from tandem.policies.language.chat import ChatOptions
+from tandem.policies.language.logprob import ChunkLimits
+from tandem.policies.language.pretrained import Build, Numerics, Pretrained
 from tandem.policies.language.records import Description, RowPasses
-from tandem.policies.language.rows import before, check_room, pack
+from tandem.policies.language.rows import check_room
+from tandem.policies.language.token_policy import TokenPolicy
 from tandem.policies.lora import Lora
 from tandem.policies.masked.formats import format_of, read_raw, write_back
 from tandem.policies.masked.logprob import MaskedLogProbComputer
@@ -29,22 +30,18 @@ from tandem.policies.masked.pretrained import (
     read_masked,
     read_masked_config,
 )
-from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample, MaskedSampling
+from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSampling
+from tandem.policies.masked.rows import MaskedRows, RowNoise
 from tandem.policies.masked.states import path
-from tandem.policies.masked.unmasking import Unmasked, Unmasker
+from tandem.policies.masked.unmasking import Unmasker
 from tandem.policies.request import Request
 from tandem.types import Evidence, Prompt, Rollout
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-GOLDEN = 0.6180339887498949  # its multiples lie evenly in [0, 1), however many there are
-HIDDEN, ENDED = "░", "·"  # a hidden position, and one at or behind the end of an answer
 VALUES = frozenset({"old_logp", "ref_logp", "old_kl_to_ref", "key"})
 OF_STEPS = frozenset({"behaviour_logp", "entropy", "likeliest"})  # that were taken one by one
 
 
-class MaskedPolicy(LanguagePolicy):
+class MaskedPolicy(TokenPolicy):
     """Fills hidden positions, and says what it thinks of answers. It has no weights before `load`.
 
     The axis of steps is that of positions, whichever was written first.
@@ -75,17 +72,15 @@ class MaskedPolicy(LanguagePolicy):
             path=path,
             build=build,
             seed=seed,
-            dtype=dtype,
-            attn_implementation=attn_implementation,
-            gradient_checkpointing=gradient_checkpointing,
-            torch_compile=torch_compile,
-            packing=False,
-            share_prompts=False,
+            numerics=Numerics(
+                dtype=dtype,
+                attn_implementation=attn_implementation,
+                gradient_checkpointing=gradient_checkpointing,
+                torch_compile=torch_compile,
+            ),
+            talk=ChatOptions(system_prompt=system_prompt, enable_thinking=enable_thinking),
+            memory=ChunkLimits(logits=logit_budget, tokens=token_budget),
             lora=lora,
-            system_prompt=system_prompt,
-            enable_thinking=enable_thinking,
-            logit_budget=logit_budget,
-            token_budget=token_budget,
         )
         self.mask_token_id, self.shift_logits = mask_token_id, shift_logits
         self.sampled: Weights = {}  # the weights that an iteration began with
@@ -102,8 +97,9 @@ class MaskedPolicy(LanguagePolicy):
         facts = facts_of(self.states_of)
         self.replays, self.draws = facts.replays, not (facts.replays or facts.noiseless)
         self.epochs = request.epochs
-        self.trailing = numbers_of(self.states_of).get("trailing", "shown")
         super().load(request)
+        trailing = numbers_of(self.states_of).get("trailing", "shown")
+        self.rows = MaskedRows(chat=self.chat, ends=self.ends, trailing=trailing)
 
     def read_weights(self) -> Pretrained:
         """The model and its tokenizer, and which of its tokens hide others."""
@@ -136,9 +132,7 @@ class MaskedPolicy(LanguagePolicy):
             passes=len(states.row), unread=0, scored=int(states.weight.count_nonzero())
         )
 
-    def scorer_of(
-        self, model: nn.Module, critic: None = None, inputs: Inputs = TEXTS
-    ) -> MaskedLogProbComputer:
+    def scorer_of(self, model: nn.Module, critic: None = None) -> MaskedLogProbComputer:
         """What says what a model thinks of answers."""
         return MaskedLogProbComputer(
             model,
@@ -174,104 +168,36 @@ class MaskedPolicy(LanguagePolicy):
         keys = rng.key(key, group[:, None], sample)
         with self.summon_full_params(sampling):
             answers = self.engine.answer(encoded, keys, sampling)
-        each = [i for i in range(len(prompts)) for _ in range(group_size)]
-        rollout = self.rollout_of(
-            [prompts[i] for i in each],
-            [encoded[i] for i in each],
-            answers,
+        noise = RowNoise(
             group=group.repeat_interleave(group_size),
-            keys=keys.flatten(),
+            key=keys.flatten(),
+            stratum=rng.key(group, "evidence").repeat_interleave(group_size),
             place=(sample.double() / group_size).repeat(len(prompts)),
+        )
+        rollout = self.rows.rollout(
+            [prompt for prompt in prompts for _ in range(group_size)],
+            [ids for ids in encoded for _ in range(group_size)],
+            answers,
+            noise,
             temperature=sampling.temperature or 1.0,
         )
         inside = {"behaviour_logp": answers.logp, "entropy": answers.entropy}
         inside = {name: torch.where(rollout.mask, x, 0) for name, x in inside.items()}
         own = inside if self.replays else {"entropy": inside["entropy"]}
-        return replace(rollout, key=keys.flatten(), **own)
+        return replace(rollout, key=noise.key, **own)
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
-        """Demonstrations, filled up with end tokens, which are trained where they are counted.
-
-        The rows of a slot share levels and masks.
-        """
+        """Demonstrations, filled up with end tokens."""
         group = torch.tensor(slots, device=self.device)
-        texts = [self.chat.answer(example) for example in examples]
-        width = self.sampling.max_new_tokens
-        rows = [
-            ids + [self.ends[0]] * (width - len(ids)) for ids in self.chat.encode_answers(texts)
-        ]
-        tokens = torch.tensor(rows, device=self.device)
-        nothing = torch.zeros_like(tokens, dtype=torch.float32)
-        answers = Unmasked(
-            tokens=tokens, when=torch.zeros_like(tokens), logp=nothing, entropy=nothing
-        )
-        rollout = self.rollout_of(
-            examples,
-            self.chat.encode(examples),
-            answers,
-            group=group,
-            keys=rng.key(key, group),
-            place=(group.double() * GOLDEN).frac(),
-            stratum=rng.key(key, torch.zeros_like(group)),
-        )
-        return replace(rollout, outputs=tuple(texts))
-
-    def rollout_of(
-        self,
-        prompts: Sequence[Prompt],
-        encoded: Sequence[list[int]],
-        answers: Unmasked,
-        *,
-        group: Tensor,
-        keys: Tensor,
-        place: Tensor,
-        stratum: Tensor | None = None,
-        temperature: float = 1.0,
-    ) -> Rollout:
-        """A row for each answer; group, keys, place: [B]."""
-        tokens, width = answers.tokens, answers.tokens.shape[1]
-        ends = torch.isin(tokens, torch.tensor(self.ends, device=tokens.device))
-        ended = ends.any(1)
-        length = torch.where(ended, ends.int().argmax(1) + 1, width)
-        whole = torch.full_like(length, width)
-        packed = pack(encoded, tokens, whole, temperature)
-        taken = whole if self.trailing == "counted" else length
-        texts = zip(tokens.tolist(), length.tolist(), strict=True)
-        return Rollout(
-            sample=MaskedSample(
-                tokens=packed.tokens,
-                prompt_length=packed.prompt_length,
-                temperature=packed.temperature,
-                when=answers.when,
-                answer_length=length,
-                key=rng.key(keys, "evidence"),
-                stratum=rng.key(group, "evidence") if stratum is None else stratum,
-                place=place,
-            ),
-            outputs=self.chat.decode([row[:end] for row, end in texts]),
-            prompts=tuple(prompts),
-            mask=before(taken, width),
-            group=group,
-            length=length,
-            truncated=~ended,
-        )
+        positions = self.sampling.max_new_tokens
+        return self.rows.encode(examples, positions=positions, key=key, group=group)
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""
         return self.scorer(rollout.sample, rollout.mask, needs)
 
     def describe_steps(self, rollout: Rollout, row: int) -> list[str]:
-        """The answer after every step that wrote something, with what is still hidden."""
-        sample = rollout.sample
-        start, width = int(sample.prompt_length[row]), sample.when.shape[1]
-        tokens = sample.tokens[row, start : start + width].tolist()
-        end, when = int(sample.answer_length[row]), sample.when[row].tolist()
-        pieces = self.chat.decode([[token] for token in tokens])
-        shown = [*pieces[: end - 1], pieces[end - 1] or ENDED, *[ENDED] * (width - end)]
-        return [
-            "".join(piece if at <= step else HIDDEN for piece, at in zip(shown, when, strict=True))
-            for step in sorted({*when})
-        ]
+        return self.rows.describe_steps(rollout, row)
 
     # Noise of the evidence.
 
@@ -295,34 +221,16 @@ class MaskedPolicy(LanguagePolicy):
         if not asked:
             return rollout
         renewed = replace(rollout, **dict.fromkeys(asked))
-        with self.as_sampled() if "old_logp" in asked else nullcontext():
+        live = self.sampled_weights()
+        with exchanged(live, self.sampled) if "old_logp" in asked else nullcontext():
             return super().complete(renewed, frozenset(asked))
-
-    @contextmanager
-    def as_sampled(self) -> Iterator[None]:
-        """With the weights that this iteration began with in place of the live ones."""
-        assert self.sampled, "load() was not told of another epoch"
-        live = copied(self.sampled_weights())
-        put(self.sampled_weights(), self.sampled)
-        try:
-            yield
-        finally:
-            put(self.sampled_weights(), live)
 
     def admit_answered(
         self, examples: Sequence[Prompt]
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
         """The demonstrations whose answers fit into the positions, and the others."""
-        room = self.sampling.max_new_tokens
         kept, dropped = self.admit(examples)
-        shown = self.chat.encode_answers([self.chat.answer(example) for example in kept])
-        said = "has an answer of {} tokens, more than rollout.max_new_tokens={}"
-        long = [
-            (e, said.format(len(a), room))
-            for e, a in zip(kept, shown, strict=True)
-            if len(a) > room
-        ]
-        fits = [e for e, a in zip(kept, shown, strict=True) if len(a) <= room]
+        fits, long = self.rows.admit_answered(kept, self.sampling.max_new_tokens)
         return fits, dropped + long
 
     def save(self, folder: str | Path) -> None:

@@ -16,13 +16,13 @@ from tandem.policies.memory.estimate import (
 from tandem.policies.memory.language_outline import LanguageOutline, Pass
 
 if TYPE_CHECKING:
-    from tandem.policies.language.policy import LanguagePolicy
+    from tandem.policies.language.token_policy import TokenPolicy
     from tandem.policies.request import Request
 
 DRAWS = 4  # times the logits: those themselves, log-probabilities, probabilities, noise
 
 
-def footprint(policy: LanguagePolicy, request: Request, work: Workload) -> list[Part]:
+def footprint(policy: TokenPolicy, request: Request, work: Workload) -> list[Part]:
     """Every part that counts. A configuration is read, and no weight."""
     return of_outline(LanguageOutline(policy, request), work)
 

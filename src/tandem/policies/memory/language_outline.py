@@ -18,7 +18,7 @@ from tandem.policies.memory.tracker import Peak, fuse_attention
 from tandem.policies.teachers import weights_of
 
 if TYPE_CHECKING:
-    from tandem.policies.language.policy import LanguagePolicy
+    from tandem.policies.language.token_policy import TokenPolicy
     from tandem.policies.request import Request
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -37,7 +37,7 @@ class Pass:
 class LanguageOutline(Outline):
     """The networks of a language policy that was not loaded."""
 
-    def __init__(self, policy: LanguagePolicy, request: Request) -> None:
+    def __init__(self, policy: TokenPolicy, request: Request) -> None:
         """Reads a configuration, and no weight.
 
         Raises ValueError if there is none to be read.
@@ -142,7 +142,7 @@ class LanguageOutline(Outline):
         return critic.head(states.to(critic.head.weight.dtype)).sum()
 
 
-def teachers_of(policy: LanguagePolicy, request: Request) -> list[nn.Module]:
+def teachers_of(policy: TokenPolicy, request: Request) -> list[nn.Module]:
     """The networks of the teachers, each once, but for one that is the policy itself."""
     if request.teachers is None:
         return []
@@ -162,7 +162,7 @@ def teachers_of(policy: LanguagePolicy, request: Request) -> list[nn.Module]:
 
 
 def configured(
-    policy: LanguagePolicy, path: str, dtype: torch.dtype | None, *, key: str = "model.path"
+    policy: TokenPolicy, path: str, dtype: torch.dtype | None, *, key: str = "model.path"
 ) -> nn.Module:
     """A model as its config.json describes it. Raises ValueError for a folder without one."""
     try:

@@ -1,0 +1,239 @@
+"""The base of policies of tokens: a network with its tokenizer, loaded, asked and saved."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tandem import distributed
+from tandem.policies.engines.rollout_engine import EngineMixin
+from tandem.policies.language.chat import Chat, ChatOptions
+from tandem.policies.language.critic import Critic, Kind, critic_of
+from tandem.policies.language.kernels import check_kernels
+from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
+from tandem.policies.language.pretrained import (
+    Build,
+    Numerics,
+    Pretrained,
+    causal,
+    end_tokens,
+    logits_are_head_of_trunk,
+    positions,
+    pretrained,
+    read_config,
+)
+from tandem.policies.language.records import RowPasses, Sampling
+from tandem.policies.lora import Lora, adapted, save_adapted
+from tandem.policies.request import Request
+from tandem.policies.weights import (
+    Sharded,
+    all_gathered,
+    assembled,
+    move,
+    named_parameters,
+    parameter_groups,
+    warn_of_rounding,
+)
+from tandem.types import Prompt, Rollout
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+OF_REFERENCE = frozenset({"ref_logp", "old_kl_to_ref"})
+BEFORE = frozenset({"old_logp", "old_values", "sum_pi_squared"})  # of weights not yet updated
+FILLED = (*BEFORE, "ref_logp")  # by `complete`, if they are read and not given
+OF_KL = frozenset({"old_logp", "ref_logp"})  # what the KL of a token that was taken is made of
+
+
+class TokenPolicy(EngineMixin):
+    """Says how likely tokens are; a subclass says how they are written. It has no weights before
+    `load`."""
+
+    samples_by = Sampling
+
+    def __init__(
+        self,
+        *,
+        path: str | None,
+        build: Build | None,
+        seed: int,
+        numerics: Numerics,
+        talk: ChatOptions,
+        memory: ChunkLimits,
+        lora: Lora | None = None,
+        critic: Kind = "head",
+    ) -> None:
+        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters."""
+        super().__init__()
+        self.path, self.build, self.seed = path, build, seed
+        self.numerics, self.talk, self.memory = numerics, talk, memory
+        self.lora, self.kind_of_critic = lora, critic
+        self.reference: TokenLogProbComputer | None = None
+        self.critic: Critic | None = None
+
+    def load(self, request: Request) -> None:
+        """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
+        a critic only if "values" are."""
+        self.sampling, self.precision = request.sampling, request.precision
+        self.lagged.staleness = self.sampling.staleness
+        check_kernels(self.numerics.liger, self.numerics.attn_implementation)
+        model, tokenizer = self.read_weights()
+        self.chat = self.chat_of(tokenizer)
+        self.ends, self.positions = self.chat.ends(end_tokens(model)), positions(model)
+        self.network = model
+        if "values" in request.needs:  # before adapters come into its layers
+            splits = logits_are_head_of_trunk(model)
+            self.critic = critic_of(model, self.kind_of_critic, splits=splits)
+        if self.lora is not None:
+            self.network = self.adapt(model, self.lora)
+        self.scorer = self.scorer_of(model, self.critic)
+        self.packs = self.scorer.packs
+        self.engine = self.host()
+        warn_of_rounding(self.trainable())
+        if request.needs & OF_REFERENCE and self.lora is None:
+            self.reference = self.scorer_of(copy.deepcopy(model).requires_grad_(False))
+        self.exact = self.precision.is_exact(self.network)
+
+    # What differs between kinds of models.
+
+    read_config = staticmethod(read_config)
+    choose_class = staticmethod(causal)
+
+    def read_weights(self) -> Pretrained:
+        """The model and its tokenizer."""
+        return pretrained(self.path, self.build, self.numerics)
+
+    def chat_of(self, tokenizer: Any) -> Chat:
+        """The way of prompts to the model."""
+        return Chat(tokenizer, self.talk)
+
+    def choose_trained(self, model: nn.Module) -> None:
+        """Let of a model learn what this policy trains: all of it."""
+
+    def adapt(self, model: nn.Module, lora: Lora) -> nn.Module:
+        """The model with new adapters in its layers."""
+        return adapted(model, lora, seed=self.seed)
+
+    @abstractmethod
+    def scorer_of(self, model: nn.Module, critic: Critic | None = None) -> TokenLogProbComputer:
+        """What says how likely tokens are under a model."""
+
+    @abstractmethod
+    def passes_of(self, request: Request) -> RowPasses:
+        """What a training forward reads of a row."""
+
+    # What the weights say of rows.
+
+    @torch.no_grad()
+    def logp(self, rows: Rollout) -> Tensor:
+        """Log-probabilities of the steps by the training forward, [B, T] nats."""
+        return self.scorer.in_parts(rows.sample, rows.mask).logp
+
+    def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
+        """Fill the log-probabilities and values that are read and were not given."""
+        asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
+        wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
+        sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
+        with self.summon_full_params():
+            # A server computes in ways of its own, and may be another one tomorrow.
+            if sampler_speaks and self.supply is None and self.trusts(rollout):
+                rollout = replace(rollout, old_logp=rollout.behaviour_logp)
+                wanted.remove("old_logp")
+            if wanted & BEFORE:
+                rollout = self._remember(rollout, wanted)
+            if "ref_logp" in wanted:
+                rollout = replace(rollout, ref_logp=self._ref_logp(rollout))
+            if "old_kl_to_ref" in needs:
+                rollout = replace(rollout, old_kl_to_ref=rollout.old_logp - rollout.ref_logp)
+            if self.supply is not None and rollout.behaviour_logp is not None:
+                self.examine(rollout)
+        return rollout
+
+    def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:
+        """What the weights say before they are updated, in one pass."""
+        also = {"values" if name == "old_values" else name for name in wanted & BEFORE}
+        said = self.scorer.in_parts(rollout.sample, rollout.mask, frozenset(also))
+        known = {"old_logp": said.logp, "old_values": said.values}
+        known["sum_pi_squared"] = said.sum_pi_squared
+        return replace(rollout, **{name: x for name, x in known.items() if name in wanted})
+
+    def _ref_logp(self, rollout: Rollout) -> Tensor:
+        if self.lora is not None:
+            with self.network.disable_adapter():
+                return self.scorer.in_parts(rollout.sample, rollout.mask).logp
+        assert self.reference is not None, "load() was not told that ref_logp is needed"
+        move(self.reference.model, self.device)
+        with self.reference.weights.gathered():
+            return self.reference.in_parts(rollout.sample, rollout.mask).logp
+
+    def admit(
+        self, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()
+    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+        """The prompts that can be answered, by the policy's own sampling and by these, and the
+        others with the reason."""
+        every = [self.sampling, *samplings]
+        limits = [x.max_prompt_tokens for x in every if x.max_prompt_tokens is not None]
+        if self.positions is not None:
+            limits.append(self.positions - max(x.max_new_tokens for x in every))
+        return self.chat.admit(prompts, min(limits, default=None))
+
+    def describe_prompt(self, prompt: Prompt) -> str:
+        """The text as the model sees it."""
+        return self.chat.text(prompt)
+
+    # Where the weights are, and which of them learn.
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """The critic with the network it reads; the frozen copy by itself."""
+        own = [self.network] if self.critic is None else [self.network, self.critic]
+        self.scorer.weights = Sharded(own, mesh)
+        if self.reference is not None:
+            self.reference.weights = Sharded([self.reference.model], mesh)
+
+    def summon_full_params(
+        self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()
+    ) -> AbstractContextManager[None]:
+        """An engine with weights of its own samples without those of the ranks, and what
+        `complete` fills is asked part by part: all weights of a large model are nowhere together.
+        """
+        if self.supply is not None and not needs:
+            return nullcontext()
+        compared = self.reference if "ref_logp" in needs else None
+        return all_gathered(*(scorer.weights for scorer in (self.scorer, compared) if scorer))
+
+    def notify(self, event: Literal["update", "iteration"]) -> None:
+        if event == "update" and self.supply is not None:
+            self.supply.outdated()
+        if event == "iteration" and self.lagged.staleness:
+            self.lagged.forget(self.iteration + 1)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """All that learns, by name."""
+        return named_parameters(self.network, self.critic)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """What an optimiser treats alike."""
+        return parameter_groups(self.network, self.critic)
+
+    def save(self, folder: str | Path) -> None:
+        """Plain Hugging Face format; adapters are merged, and lie beside it in `lora`."""
+        with assembled(self.network):
+            if not distributed.is_first():
+                return
+            if self.lora is None:
+                self.network.save_pretrained(folder)
+            else:
+                save_adapted(self.network, Path(folder))
+            self.chat.save(folder)
