@@ -75,6 +75,11 @@ class Request:
             return range(steps)
         return () if self.teachers is None else self.teachers.kept(steps)
 
+    def kept(self, steps: int, random: Sequence[int]) -> Sequence[int]:
+        """Of the denoising steps those of whose path each picture keeps the states; none: it is
+        trained as a whole."""
+        return () if self.whole else self.judged(steps) or random
+
     def cost_of_points(self, tokens: int, guided: Cost, points: Cost) -> Cost:
         """Tokens that training reads of so many points, of the policy and of what learns beside it.
 

@@ -7,20 +7,19 @@ An engine with a copy of the weights subclasses `PictureEngine` and writes `sync
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from tandem.policies.base import Policy
 from tandem.policies.engines.protocol import EngineOption, WeightHolder
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.records import LIVE, FlowSampling, SamplerOutput
+from tandem.policies.flow.records import LIVE, SamplerOutput
 from tandem.policies.flow.sampling import LocalPictures, SamplingPlan
-from tandem.types import Prompt, Rollout
+from tandem.types import Prompt
 
 if TYPE_CHECKING:
     from tandem.policies.flow.adapter import Adapter
@@ -109,50 +108,3 @@ class SyncedPictures:
             return self.own.generate(prompts, keys, starts, plan)
         self.sync.refresh()
         return self.sync.renewing(lambda: self.engine.generate(prompts, keys, starts, plan))
-
-
-class PictureEngineMixin(Policy):
-    """A flow policy that an engine makes pictures for: its own field, or somebody else's."""
-
-    sampling: FlowSampling
-    model: FlowModel
-    library: PromptEmbeddingCache
-    supply: WeightSync | None = None  # of an engine with weights of its own; None: it has none
-
-    def host(self) -> Generator:
-        """The engine of the weights that were loaded. Raises ValueError for what it cannot do."""
-        own, option = LocalPictures(self.model.field, self.library), self.sampling.engine
-        if option is None:
-            return own
-        engine = option.host(self)
-        if option.shares_weights:
-            return engine
-        if self.sampling.weights != LIVE:
-            raise ValueError(
-                f"algorithm.rollout_weights={self.sampling.weights}: an engine of pictures has the "
-                "live weights; set it to live, or rollout=denoise"
-            )
-        if self.sampling.staleness:
-            raise ValueError(
-                f"rollout.staleness={self.sampling.staleness}: an engine of pictures has the "
-                "newest weights alone; set it to 0, or rollout=denoise"
-            )
-        self.supply = WeightSync(engine, FlowFiles(model=self.model), sleeps=option.sleeps)
-        return SyncedPictures(engine, self.supply, own)
-
-    def ready(self) -> None:
-        if self.supply is not None:
-            self.supply.refresh()
-
-    def notify(self, event: Literal["update", "iteration"]) -> None:
-        if event == "update" and self.supply is not None:
-            self.supply.outdated()
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        super().load_weights(weights)
-        if self.supply is not None:
-            self.supply.outdated()
-
-    def trusts(self, rollout: Rollout) -> bool:
-        """Never an engine with a copy: it computes in ways of its own."""
-        return self.supply is None and super().trusts(rollout)

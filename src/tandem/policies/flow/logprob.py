@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from tandem.types import Evidence, Rollout, Transition
 KLS = ("kl_to_old", "kl_to_ref")
 TRANSITION = ("std", "sigma", "next_sigma", "velocity_gain")
 NOTHING = frozenset()
+FILLED = ("old_values", "old_logp", "ref_logp", "old_kl_to_ref")  # by `complete`
 
 
 class LogProbComputer:
@@ -42,6 +45,45 @@ class LogProbComputer:
         facts = {name: numbers[name].detach() for name in TRANSITION}
         kls = {name: numbers[name] for name in KLS if name in needs}
         return Evidence(**plain, transition=Transition(**facts, **kls))
+
+    @torch.no_grad()
+    def complete(
+        self, model: FlowModel, rollout: Rollout, needs: frozenset[str], *, trusted: bool
+    ) -> Rollout:
+        """Fill the log-probabilities, values and old means that are read and were not given.
+
+        Log-probabilities and means of the old policy are of one origin: losses add their ratio to
+        the distance of their means. `trusted`: the sampler's serve as the trainer's.
+        """
+        if "kl_to_old" in needs and rollout.sample.trajectory is not None:
+            rollout = self._keep_means(model.field, rollout, needs, trusted=trusted)
+        field, found = model.field, {}
+        missing = {name for name in FILLED if name in needs and getattr(rollout, name) is None}
+        if "old_values" in missing:
+            found["old_values"] = self.of_steps(field, rollout, {"values"}, model)["values"]
+        if "old_logp" in missing:
+            found["old_logp"] = rollout.behaviour_logp if trusted else self.logp(field, rollout)
+        if "ref_logp" in missing:
+            with model.reference() as frozen:
+                found["ref_logp"] = self.logp(frozen, rollout, of_reference=True)
+        if "old_kl_to_ref" in missing:
+            numbers = self.of_steps(field, rollout, {"kl_to_ref"}, model)
+            found["old_kl_to_ref"] = numbers["log_ratio_to_ref"]
+        return replace(rollout, **found)
+
+    def _keep_means(
+        self, field: VelocityModel, rollout: Rollout, needs: frozenset[str], *, trusted: bool
+    ) -> Rollout:
+        """Where the steps go on average now, and how likely they are by the same pass, unless the
+        sampler has kept the one and is believed in the other."""
+        taken, new = rollout.sample.trajectory, rollout.old_logp is None
+        if taken.mean is not None and (trusted or not new):
+            return rollout
+        numbers = self.of_steps(field, rollout, {"mean"})
+        trajectory = replace(taken, mean=numbers["mean"])
+        old_logp = numbers["logp"] if new and "old_logp" in needs else rollout.old_logp
+        sample = replace(rollout.sample, trajectory=trajectory)
+        return replace(rollout, sample=sample, old_logp=old_logp)
 
     def logp(self, field: VelocityModel, rollout: Rollout, *, of_reference: bool = False) -> Tensor:
         """[B, T] nats, of Gaussian steps per latent dimension."""

@@ -14,11 +14,11 @@ from tandem.dynamics.matching import Query, QueryPoints, noise_again
 from tandem.dynamics.path import align_level, x0_from_velocity
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import pick, scatter
+from tandem.policies.flow.snapshots import OF_REAL
 from tandem.policies.flow.velocity_model import ChunkedForward, VelocityModel
 from tandem.policies.request import Request
 from tandem.types import OF_SNAPSHOTS, NetworkAnswer, Prompt, Rollout, map_fields
 
-OF_REFERENCE = frozenset({"real_x0", "ref_error", "of_prompt"})
 PLAIN = 1.0  # guidance, of networks that learn beside the generator
 
 
@@ -72,7 +72,7 @@ class MatchingQueries:
         x0 = self._expected(model, states, rests=rests)
         with torch.no_grad():
             at = noise_again(self.query, states.x, x0.detach(), states.ends, states.key)
-        found = self._of_reference(model, states, at, needs) if needs & OF_REFERENCE else {}
+        found = self._of_reference(model, states, at, needs) if needs & OF_REAL else {}
         networks = {
             name: self._of_network(model, name, states, at, plain=rests or not asked.guided)
             for name, asked in self.networks.items()

@@ -6,20 +6,18 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.dynamics.decays import EmaSchedule
 from tandem.hub import align
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.records import REFERENCE
-from tandem.policies.flow.snapshots import Snapshots
+from tandem.policies.flow.snapshots import KeptWeights, Snapshots
 from tandem.policies.flow.teachers import LoadedVelocityTeachers, VelocityTeachers
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
@@ -62,17 +60,12 @@ class FlowModel(nn.Module):
         path: str | None,
         *,
         seed: int,
-        with_reference: bool,
+        kept: KeptWeights,
         with_critic: bool,
-        following: Mapping[str, EmaSchedule],
         teachers: VelocityTeachers | None,
         precision: Precision,
-        delays: Mapping[str, int],
-        beside: Mapping[str, Mapping[str, EmaSchedule]] = MappingProxyType({}),
     ) -> None:
-        """`seed`: of new adapters. A frozen copy is made only if there are none. `following`: the
-        snapshots that somebody reads; `delays`: iterations by which some are read late; `beside`:
-        the copies that learn as well, each with its own snapshots."""
+        """`seed`: of new adapters. A frozen copy is made only if there are none."""
         network = self.adapter.load(path, DTYPES[self.numerics.dtype])
         self.network = prepare(network, recompute=self.numerics.gradient_checkpointing)
         if self.lora is not None:
@@ -82,14 +75,15 @@ class FlowModel(nn.Module):
         compiled = self.numerics.torch_compile and not with_critic
         own = {"precision": precision, "compiled": compiled}
         self.field = VelocityModel(self.network, self.adapter, **own)
-        self.learners = nn.ModuleDict({name: copy.deepcopy(self.network) for name in beside})
-        for name, kept in beside.items():
+        self.learners = nn.ModuleDict({name: copy.deepcopy(self.network) for name in kept.beside})
+        for name, following in kept.beside.items():
             self.beside[name] = VelocityModel(self.learners[name], self.adapter, **own)
-            self.averages[name] = Snapshots(named_parameters(self.learners[name], None), kept)
-        self.snapshots = Snapshots(named_parameters(self.network, self.critic), following, delays)
+            self.averages[name] = Snapshots(named_parameters(self.learners[name], None), following)
+        live = named_parameters(self.network, self.critic)
+        self.snapshots = Snapshots(live, kept.following, kept.delays)
         if teachers is not None:
             self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype], precision)
-        if with_reference and self.lora is None:
+        if kept.reference and self.lora is None:
             copied = copy.deepcopy(self.network).requires_grad_(False)
             self.frozen = VelocityModel(copied, self.adapter, **own)
         warn_of_rounding(self.trainable())

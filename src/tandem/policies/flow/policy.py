@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tandem import rng
-from tandem.dynamics.decays import Decay, EmaSchedule, constant
+from tandem.dynamics.decays import Decay
 from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.denoising_loss import DenoisingErrors
 from tandem.policies.flow.embeddings import PromptEmbeddingCache, text_of
-from tandem.policies.flow.engine import PictureEngineMixin
 from tandem.policies.flow.logprob import LogProbComputer
-from tandem.policies.flow.matching import OF_REFERENCE as OF_REAL
 from tandem.policies.flow.matching import MatchingQueries, one_of_each
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.records import (
-    EMA,
-    LIVE,
-    REFERENCE,
-    FlowSample,
-    FlowSampling,
-    as_rollout,
-    renew_noise,
-)
+from tandem.policies.flow.picture_policy import PicturePolicy
+from tandem.policies.flow.records import FlowSample, FlowSampling, as_rollout, renew_noise
 from tandem.policies.flow.sampling import SamplingPlan
+from tandem.policies.flow.snapshots import NEW_REFERENCE, OF_KL, OF_REAL, KeptWeights
 from tandem.policies.flow.velocity_model import ChunkedForward
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import Description
@@ -41,21 +31,14 @@ from tandem.policies.lora import Lora
 from tandem.policies.request import Request
 from tandem.types import OF_SNAPSHOTS, Evidence, NetworkAnswer, Prompt, Rollout
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-NEW_REFERENCE = "new_reference"  # the reference may be renewed
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", NEW_REFERENCE, *OF_SNAPSHOTS})
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
-OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
-OF_REFERENCE = OF_KL | OF_REAL | {"ref_logp", "ref_error"}
-FILLED = ("old_values", "old_logp", "ref_logp", "old_kl_to_ref")  # by `complete`
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
 # Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
 SAME = 1e-6
 
 
-class FlowPolicy(PictureEngineMixin):
+class FlowPolicy(PicturePolicy):
     """Denoises pictures, and says how likely its steps are. It has no weights before `load`."""
 
     unit = "steps"
@@ -120,11 +103,8 @@ class FlowPolicy(PictureEngineMixin):
         self.model.load(
             self.path,
             seed=self.seed,
-            with_reference=self.keeps_reference(request),
+            kept=KeptWeights.of(request, self.ema),
             with_critic="values" in request.needs,
-            following=self.followed(request),
-            delays=self.delays(request),
-            beside={name: own.snapshots for name, own in request.networks.items()},
             teachers=request.teachers,
             precision=request.precision,
         )
@@ -133,58 +113,9 @@ class FlowPolicy(PictureEngineMixin):
         admission.warn_of_schedule(self.adapter, self.sampling, path=self.path)
         self.engine = self.host()
 
-    def reads_reference(self, needs: frozenset[str]) -> bool:
-        """Whether somebody reads what the weights were before training, and it is no snapshot."""
-        return bool(needs & OF_REFERENCE) and NEW_REFERENCE not in needs
-
-    def keeps_reference(self, request: Request) -> bool:
-        """Whether it is a copy of its own: teachers may stand for it where pictures are judged."""
-        taught = request.query is not None and request.teachers is not None
-        return self.reads_reference(request.needs) and not taught
-
-    def followed(self, request: Request) -> dict[str, EmaSchedule]:
-        """The snapshots that are read, sampled from, or evaluated."""
-        kept = {} if request.networks else request.followed()
-        if NEW_REFERENCE in request.needs:
-            kept[REFERENCE] = EmaSchedule(decay=partial(constant, decay=1.0), every="never")
-        return kept if self.ema is None else kept | {EMA: EmaSchedule(decay=self.ema)}
-
-    def renew_reference(self) -> None:
-        self.model.snapshots.renew(REFERENCE)
-
-    def delays(self, request: Request) -> dict[str, int]:
-        """Iterations by which a snapshot that samples is read late, by the loss too: what a loss
-        compares with is the policy that made the pictures."""
-        name, staleness = request.sampling.weights, request.sampling.staleness
-        return {name: staleness} if staleness and name in self.followed(request) else {}
-
-    def kept_steps(self, request: Request) -> Sequence[int]:
-        """The denoising steps of whose path each picture keeps the states; none: it is trained as
-        a whole."""
-        sampling = request.sampling
-        if judged := request.judged(sampling.steps):
-            return judged
-        if request.whole or sampling.deterministic:
-            return ()
-        return tuple(sampling.stochastic(sampling.steps, self.iteration, self.seed))
-
     def schedule(self) -> Tensor:
         """The noise levels of the sampler, from noise to 0: [steps + 1]."""
         return self.sampling.levels(self.adapter.tokens[0])
-
-    @property
-    def device(self) -> torch.device:
-        return self.sampler.device
-
-    @contextmanager
-    def summon_full_params(
-        self, sampling: FlowSampling | None = None, needs: frozenset[str] = frozenset()
-    ) -> Iterator[None]:
-        weights = (self._own_sampling() if sampling is None else sampling).weights
-        of_reference = self.reads_reference(needs)
-        # In this order: what is gathered is what the ranks hold at that moment.
-        with self.model.snapshots.under(weights), self.model.gathered(with_reference=of_reference):
-            yield
 
     def sample(
         self,
@@ -200,7 +131,7 @@ class FlowPolicy(PictureEngineMixin):
         The noise of a picture is a function of key, slot, sample and step. What is trained must be
         sampled with the policy's own `sampling`; another one is for evaluation.
         """
-        sampling = self._own_sampling() if sampling is None else sampling
+        sampling = self.own_sampling() if sampling is None else sampling
         asked = [prompt for prompt in prompts for _ in range(group_size)]
         inputs = self.library.inputs(prompts, guided=sampling.guidance_scale > 1)
         self.library.prepare(inputs, self.device)
@@ -234,16 +165,6 @@ class FlowPolicy(PictureEngineMixin):
         if self.request.query is not None and not self.request.every_state:
             rollout = replace(rollout, mask=one_of_each(rollout.mask, keys))
         return replace(rollout, key=keys)
-
-    def _own_sampling(self) -> FlowSampling:
-        """A snapshot may take over only after so many updates."""
-        if self.model.snapshots.counts["update"] >= self.sampling.weights_from:
-            return self.sampling
-        return replace(self.sampling, weights=LIVE)
-
-    def branches(self) -> list[FlowSampling]:
-        """Ways to sample in this iteration, each with one random step of the policy's own."""
-        return self.sampling.branches(self.iteration, self.seed)
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Pictures of demonstrations, each one step or one for each noise level.
@@ -283,45 +204,12 @@ class FlowPolicy(PictureEngineMixin):
         named of others, and apart the answers of networks that learn, with their gradients."""
         return self.queries.answers(self.model, rollout, needs, rests=rests)
 
-    @torch.no_grad()
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the log-probabilities, values and old means that are read and were not given.
-
-        Log-probabilities and means of the old policy are of one origin: losses add their ratio to
-        the distance of their means.
-        """
-        field, found = self.model.field, {}
+        """Fill the log-probabilities, values and old means that are read and were not given."""
+        new = rollout.old_logp is None and not needs.isdisjoint({"old_logp", "kl_to_old"})
         with self.model.gathered():
-            if "kl_to_old" in needs and rollout.sample.trajectory is not None:
-                rollout = self._keep_means(rollout, needs)
-            missing = {name for name in FILLED if name in needs and getattr(rollout, name) is None}
-            if "old_values" in missing:
-                numbers = self.logprobs.of_steps(field, rollout, {"values"}, self.model)
-                found["old_values"] = numbers["values"]
-            if "old_logp" in missing:
-                trusted = rollout.behaviour_logp is not None and self.trusts(rollout)
-                logp = rollout.behaviour_logp if trusted else self.logprobs.logp(field, rollout)
-                found["old_logp"] = logp
-            if "ref_logp" in missing:
-                with self.model.reference() as frozen:
-                    logp = self.logprobs.logp(frozen, rollout, of_reference=True)
-                found["ref_logp"] = logp
-            if "old_kl_to_ref" in missing:
-                numbers = self.logprobs.of_steps(field, rollout, {"kl_to_ref"}, self.model)
-                found["old_kl_to_ref"] = numbers["log_ratio_to_ref"]
-        return replace(rollout, **found)
-
-    def _keep_means(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Where the steps go on average now, and how likely they are by the same pass, unless the
-        sampler has kept the one and is believed in the other."""
-        taken, new = rollout.sample.trajectory, rollout.old_logp is None
-        if taken.mean is not None and (not new or self.trusts(rollout)):
-            return rollout
-        numbers = self.logprobs.of_steps(self.model.field, rollout, {"mean"})
-        trajectory = replace(taken, mean=numbers["mean"])
-        old_logp = numbers["logp"] if new and "old_logp" in needs else rollout.old_logp
-        sample = replace(rollout.sample, trajectory=trajectory)
-        return replace(rollout, sample=sample, old_logp=old_logp)
+            trusted = new and rollout.behaviour_logp is not None and self.trusts(rollout)
+            return self.logprobs.complete(self.model, rollout, needs, trusted=trusted)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that a forward pass reads for each row, [B] int64."""
@@ -355,44 +243,3 @@ class FlowPolicy(PictureEngineMixin):
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text as the encoders see it."""
         return text_of(prompt)
-
-    def notify(self, event: Literal["update", "iteration"]) -> None:
-        """Snapshots follow, and engines hear of it."""
-        super().notify(event)
-        self.model.follow(event)
-        if event == "iteration" and self.lagged.staleness:
-            self.lagged.forget(self.iteration + 1)
-
-    def shard(self, mesh: DeviceMesh) -> None:
-        """All but teachers."""
-        self.model.shard(mesh)
-
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """All that learns, by name."""
-        return self.model.trainable()
-
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        """What an optimiser treats alike: the policy first, then what learns beside it."""
-        return self.model.groups()
-
-    def state(self) -> dict[str, Tensor]:
-        """What the policy remembers beside its weights; snapshots as snapshot/weight.
-
-        Of any shape [...].
-        """
-        return {"sampler": self.sampler} | self.model.state() | self.lagged.state()
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Of any shape [...]."""
-        self.sampler.copy_(state["sampler"])
-        others = {name: value for name, value in state.items() if name != "sampler"}
-        self.model.load_state(others)
-        self.lagged.load_state(state)
-
-    def save(self, folder: str | Path) -> None:
-        """In the layout of diffusers; adapters are merged, and lie beside it in `lora`. An average
-        of the weights is a whole model too, in `ema`."""
-        self.model.save(Path(folder))
-        if self.ema is not None:
-            with self.model.snapshots.under(EMA):
-                self.model.save(Path(folder) / EMA)

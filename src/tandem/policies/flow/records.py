@@ -80,12 +80,16 @@ class FlowSampling:
         if self.engine is not None:
             check_kind(self.engine, "flow")
 
+    def random_steps(self, iteration: int, seed: int) -> Indices:
+        """Those of an iteration; none where the sampler follows the ODE."""
+        return () if self.deterministic else self.stochastic(self.steps, iteration, seed)
+
     def branches(self, iteration: int, seed: int) -> list[FlowSampling]:
         """For each random step the way to sample in which it alone is random, and all samples of
         a group come to it by the same course."""
         return [
             replace(self, stochastic=partial(one_step, step=step), shared_noise=True)
-            for step in self.stochastic(self.steps, iteration, seed)
+            for step in self.random_steps(iteration, seed)
         ]
 
     def levels(self, tokens: int) -> Tensor:

@@ -36,14 +36,11 @@ class SamplingPlan:
         cls, sampling: FlowSampling, request: Request, *, tokens: int, iteration: int, seed: int
     ) -> SamplingPlan:
         """tokens: of one latent picture."""
-        steps, random = sampling.steps, ()
-        if not sampling.deterministic:
-            random = sampling.stochastic(steps, iteration, seed)
-        kept = request.judged(steps) or random
+        steps, random = sampling.steps, sampling.random_steps(iteration, seed)
         return cls(
             sigmas=sampling.schedule(steps, tokens),
             stochastic=random,
-            kept=() if request.whole else kept,
+            kept=request.kept(steps, random),
             sampling=sampling,
             keep_mean="kl_to_old" in request.needs,
         )

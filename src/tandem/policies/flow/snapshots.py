@@ -4,16 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.dynamics.decays import EmaSchedule
-from tandem.policies.flow.records import LIVE
+from tandem.dynamics.decays import Decay, EmaSchedule, constant
+from tandem.policies.flow.records import EMA, LIVE, REFERENCE
+from tandem.policies.request import Request
 
 COUNTERS = ("update", "iteration")
+NEW_REFERENCE = "new_reference"  # the reference may be renewed
+OF_KL = frozenset({"kl_to_ref", "old_kl_to_ref"})
+OF_REAL = frozenset({"real_x0", "ref_error", "of_prompt"})  # of distribution matching
+OF_REFERENCE = OF_KL | OF_REAL | {"ref_logp", "ref_error"}
+
+
+def reads_reference(needs: frozenset[str]) -> bool:
+    """Whether somebody reads what the weights were before training, and it is no snapshot."""
+    return bool(needs & OF_REFERENCE) and NEW_REFERENCE not in needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptWeights:
+    """What a flow policy keeps beside its live weights, since somebody asks for it."""
+
+    reference: bool  # a frozen copy: teachers may stand for it where pictures are judged
+    following: Mapping[str, EmaSchedule]  # the snapshots that are read, sampled from, or evaluated
+    # Iterations by which a snapshot that samples is read late, by the loss too: what a loss
+    # compares with is the policy that made the pictures.
+    delays: Mapping[str, int]
+    # The networks that learn beside the transformer, and the snapshots of each.
+    beside: Mapping[str, Mapping[str, EmaSchedule]]
+
+    @classmethod
+    def of(cls, request: Request, ema: Decay | None) -> KeptWeights:
+        """`ema`: how much an average keeps that is evaluated; None: there is none."""
+        sampling = request.sampling
+        following = {} if request.networks else request.followed()
+        if NEW_REFERENCE in request.needs:
+            following[REFERENCE] = EmaSchedule(decay=partial(constant, decay=1.0), every="never")
+        if ema is not None:
+            following[EMA] = EmaSchedule(decay=ema)
+        late = sampling.staleness and sampling.weights in following
+        taught = request.query is not None and request.teachers is not None
+        return cls(
+            reference=reads_reference(request.needs) and not taught,
+            following=following,
+            delays={sampling.weights: sampling.staleness} if late else {},
+            beside={name: own.snapshots for name, own in request.networks.items()},
+        )
 
 
 class Snapshots:

@@ -65,10 +65,9 @@ def of_other_networks(outline: FlowOutline) -> list[Part]:
 
 def of_snapshots(outline: FlowOutline) -> list[Part]:
     """float32 copies of what is trained, and those of a snapshot that is read late."""
-    followed = outline.policy.followed(outline.request)
-    late = outline.policy.delays(outline.request)
-    for name, kept in outline.policy.beside(outline.request).items():
-        followed |= {f"{snapshot} of {name}": schedule for snapshot, schedule in kept.items()}
+    followed, late = [*outline.kept.following], outline.kept.delays
+    for name, kept in outline.kept.beside.items():
+        followed += [f"{snapshot} of {name}" for snapshot in kept]
     copies = sum(1 + (1 + late[name] if name in late else 0) for name in followed)
     learners = {id(p) for own in outline.learners.values() for p in own.parameters()}
     numbers = sum(p.numel() for p in outline.trained if id(p) not in learners)
@@ -81,7 +80,7 @@ def of_snapshots(outline: FlowOutline) -> list[Part]:
 def of_pictures(outline: FlowOutline, work: Workload) -> Part:
     """What an iteration keeps of its samples until they are trained; their pixels are no part of
     a device's memory."""
-    sampling, steps = outline.sampling, outline.policy.kept_steps(outline.request)
+    sampling, steps = outline.sampling, outline.kept_steps
     states = 0 if not steps else min(2 * len(steps), sampling.steps + 1)
     pixels = work.samples * math.prod(outline.adapter.image_shape)
     each = outline.latent * (FLOAT32 + states * sampling.dtype.itemsize)
@@ -130,7 +129,7 @@ def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
 def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
     """The guidance of a training pass, and how many points of which pictures it reads."""
     policy, request = outline.policy, outline.request
-    of_path = len(policy.kept_steps(request))
+    of_path = len(outline.kept_steps)
     if request.query is not None and not request.every_state:
         of_path = 1
     of_row = of_path or request.timesteps.count

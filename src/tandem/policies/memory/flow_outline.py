@@ -13,6 +13,7 @@ from tandem.policies.flow.critic import new_critic
 from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.lora import add_adapters
 from tandem.policies.flow.model import DTYPES, prepare
+from tandem.policies.flow.snapshots import KeptWeights
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fused
@@ -45,7 +46,9 @@ class FlowOutline(Outline):
         self.base = list(self.model.parameters())
         if self.lora is not None:
             add_adapters(self.model, self.lora, own=self.adapter.lora_targets, seed=0)
-        self.reads_reference = policy.keeps_reference(request)
+        self.kept, sampling = KeptWeights.of(request, policy.ema), request.sampling
+        self.kept_steps = request.kept(sampling.steps, sampling.random_steps(0, policy.seed))
+        self.reads_reference = self.kept.reference
         self.teachers = self._teachers()
         has_critic = "values" in request.needs
         width = self.adapter.reader(self.model)[1]
