@@ -19,6 +19,7 @@ from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
 from tandem.data.shapes import Pictures, shapes
 from tandem.data.stream import PromptStream
 from tandem.dynamics.kernels import flow_sde
+from tandem.experience import Budget
 from tandem.losses import importance, kl, reduction
 from tandem.losses.policy import nll, ppo
 from tandem.policies.flow.adapter import Adapter
@@ -28,7 +29,7 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Guards
 from tandem.training import collect
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.training.module import PostTraining
 from tandem.types import Prompt
 

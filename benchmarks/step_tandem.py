@@ -15,10 +15,10 @@ from turns import Turns
 
 from tandem import rng
 from tandem.config import build, check, configuration
+from tandem.experience import split_groups
 from tandem.launch.initial_weights import starting_weights
 from tandem.launch.run import assemble, run, trainer_for
 from tandem.record.run_record import RunRecord
-from tandem.training.batches import split_groups
 from tandem.training.callbacks import standard
 from tandem.training.module import PostTraining
 from tandem.types import Rollout

@@ -17,12 +17,12 @@ from policies.flow.small_flow import Brightness, asked
 from tandem.algorithm.algorithm import Algorithm
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
-from tandem.experience import Experience
+from tandem.experience import Budget, Experience, counting_rows
 from tandem.policies.base import REUSED
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.settings.guards import Guards
-from tandem.training.batches import BatchPlan, Budget, counting_rows
+from tandem.training.batches import BatchPlan
 
 PAGE = Path(__file__).parents[1] / "docs" / "forwards.md"
 FILES = sorted((conf_folder() / "algorithm").glob("[!_]*.yaml"))

@@ -11,9 +11,10 @@ from table_policy import TablePolicy
 from torch import distributed as dist
 
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss
+from tandem.experience import Budget
 from tandem.losses.kl import k3_unbiased
 from tandem.settings.guards import Guards
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.training.module import PostTraining
 from tandem.types import Prompt, Scores
 

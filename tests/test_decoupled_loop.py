@@ -18,10 +18,10 @@ from tandem import distributed
 from tandem.algorithm import decoupled
 from tandem.algorithm.decoupled import likelihoods
 from tandem.dynamics.kernels import ode
-from tandem.experience import with_weights
+from tandem.experience import Budget, with_weights
 from tandem.metrics import reduce_metrics
 from tandem.settings.guards import Guards
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.types import DecoupledBatch, Summary, map_fields, take
 
 PRESETS = ("nft", "awm", "dgpo", "crd")

@@ -3,7 +3,7 @@
 import pytest
 from forwards import INTRODUCTION, OF_ERRORS, PAGE, PRESETS, counted, notes, row
 
-from tandem.training.batches import Budget
+from tandem.experience import Budget
 
 QUICK = {*OF_ERRORS, "flow_grpo"} - {"dmd2", "tdm"}  # tdm_r1 asks all that they ask
 EACH = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PRESETS]

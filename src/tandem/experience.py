@@ -1,4 +1,5 @@
-"""Rows that are ready to be trained on, choices among them, and their cut to what a pass holds."""
+"""Rows that are ready to be trained on, and their cut: into updates by whole groups, and those into
+micro-batches by memory alone."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from heapq import heappop, heappush
 import torch
 from torch import Tensor
 
+from tandem import distributed, rng
 from tandem.types import (
     PER_STEP,
     CoupledBatch,
@@ -21,6 +23,8 @@ from tandem.types import (
     map_fields,
     take,
 )
+
+FIRST = torch.zeros(1, dtype=torch.int64)  # the row that a rank without any takes part with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,77 @@ def with_weights(experience: Experience, weights: Mapping[str, Tensor]) -> Exper
 def unmask(rollout: Rollout) -> Rollout:
     """The same rows without a trained step: they weigh nothing and join no group's cut."""
     return replace(rollout, mask=torch.zeros_like(rollout.mask))
+
+
+def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tensor]:
+    """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly.
+
+    The groups are those that have a trained step on any rank, so every rank finds the same cut. If
+    they are fewer than minibatches (a filter or a mask took the others) they are that many updates.
+    Each is [G] int64.
+    """
+    group = distributed.gather(rollout.group)
+    ids = group[distributed.gather(rollout.trained.any(1))].unique().cpu()
+    if not len(ids):
+        return []
+    return list(ids[rng.permutation(key, len(ids))].tensor_split(min(num_minibatches, len(ids))))
+
+
+def select_groups(experience: Experience, ids: Tensor) -> Experience:
+    """The rows of these groups; if this rank has none of them, one row without a trained step.
+
+    `ids`: [G] int64.
+    """
+    group = experience.rollout.group
+    rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
+    if len(rows):
+        return select_rows(experience, rows)
+    first = select_rows(experience, FIRST)
+    return replace(first, rollout=unmask(first.rollout))
+
+
+def even_parts(
+    minibatch: Experience,
+    cost: Tensor,
+    budget: Budget,
+    *,
+    zero_at_zero_advantage: bool,
+    whole_groups: bool,
+) -> list[Experience]:
+    """The rows that count, cut to the budget; as many parts on every rank, idle ones at weight 0.
+
+    cost: [B] steps that a forward pass reads of each row.
+    """
+    rows = counting_rows(
+        minibatch, zero_at_zero_advantage=zero_at_zero_advantage, whole_groups=whole_groups
+    )
+    group = minibatch.rollout.group[rows]
+    cut = budget.cut(cost[rows], group if whole_groups else None)
+    count = max(1, int(distributed.all_max(torch.tensor(len(cut)))))
+    # A graph that several parts shared would be gone after the first backward.
+    assert count == 1 or minibatch.record is None
+    parts = [select_rows(minibatch, rows[part.to(rows.device)]) for part in cut]
+    idle = parts[0] if parts else select_rows(minibatch, FIRST)
+    idle = replace(idle, weights={name: 0 * weight for name, weight in idle.weights.items()})
+    return parts + [idle] * (count - len(parts))
+
+
+def counting_rows(
+    experience: Experience, *, zero_at_zero_advantage: bool, whole_groups: bool
+) -> Tensor:
+    """Indices of the rows of which some step counts in some term of the update.
+
+    `zero_at_zero_advantage`: those without advantage do not; `whole_groups`: with one row counts
+    its group. Shape: [N] int64.
+    """
+    weights = experience.weights.values()
+    counts = torch.stack([weight.ne(0).any(1) for weight in weights]).any(0)
+    if zero_at_zero_advantage:
+        counts &= experience.advantages.ne(0).any(1)
+    if whole_groups:
+        group = experience.rollout.group
+        counts = torch.isin(group, group[counts])
+    return counts.nonzero()[:, 0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

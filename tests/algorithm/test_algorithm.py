@@ -16,13 +16,13 @@ from tandem.advantages.temporal import gae_returns, generalised
 from tandem.algorithm.algorithm import Critic
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss, KLInReward
 from tandem.contracts import declare
+from tandem.experience import Budget
 from tandem.losses import importance, reduction
 from tandem.losses.critic import value_loss
 from tandem.losses.kl import k3_unbiased
 from tandem.losses.policy import ppo, reinforce
 from tandem.stop import Stop
 from tandem.training import collect
-from tandem.training.batches import Budget
 
 ONCE = replace(PLAN, num_minibatches=1, epochs=1)
 CRITIC = Critic(coef=0.5, loss=value_loss, returns=gae_returns, lr=0.5, warmup=0)

@@ -14,12 +14,13 @@ from torch import nn
 
 from tandem.algorithm.algorithm import Algorithm
 from tandem.evaluation.settings import Answers, Evaluation
+from tandem.experience import Budget
 from tandem.policies.language.records import Sampling
 from tandem.record.run_record import RunRecord
 from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Guards
 from tandem.training import callbacks
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.training.module import PostTraining
 from tandem.types import Prompt, Rollout
 

@@ -32,10 +32,10 @@ from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.contracts import declare, facts_of, unwrap_partial
-from tandem.experience import Experience
+from tandem.experience import Budget, Experience
 from tandem.policies.chain.records import ChainSample
 from tandem.settings.guards import Guards
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.types import Prompt, Rollout, Scores
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}

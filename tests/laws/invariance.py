@@ -21,10 +21,10 @@ from tandem.advantages.clipped import Clipped
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import KLInLoss, KLInReward
 from tandem.contracts import unwrap_partial
+from tandem.experience import Budget
 from tandem.losses import kl
 from tandem.losses.distillation import distillation
 from tandem.losses.matching import dmd2, tdm
-from tandem.training.batches import Budget
 from tandem.types import Rollout, Scores, map_fields, take
 
 CUTS = (Budget(rows=5), Budget(max_tokens=17))  # of pictures the second takes one at a time

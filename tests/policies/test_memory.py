@@ -8,10 +8,9 @@ from policies.small_language import NOTHING, questions, small
 
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.objective import Term
-from tandem.experience import Experience, select_rows
+from tandem.experience import Budget, Experience, select_rows
 from tandem.losses import reduction
 from tandem.losses.policy import reinforce
-from tandem.training.batches import Budget
 from tandem.types import Scores
 
 

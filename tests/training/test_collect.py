@@ -12,11 +12,11 @@ from two_ranks import on_two_ranks
 
 from tandem.advantages.preference import preferred
 from tandem.contracts import facts_of
+from tandem.experience import Budget
 from tandem.losses import importance, reduction
 from tandem.losses.kto import kto
 from tandem.losses.preference import dpo, orpo, simpo
 from tandem.training import collect, strategies
-from tandem.training.batches import Budget
 from tandem.types import Prompt, Scores
 
 DPO = replace(

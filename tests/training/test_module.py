@@ -16,12 +16,12 @@ from tandem.advantages.group import given
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import EntropyBonus
 from tandem.contracts import declare
+from tandem.experience import Budget
 from tandem.losses import importance, reduction
 from tandem.losses.policy import nll, ppo, reinforce
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training import collect, strategies
-from tandem.training.batches import Budget
 from tandem.training.module import clip_gradients
 from tandem.types import Scores
 

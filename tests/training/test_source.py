@@ -10,6 +10,7 @@ from table_policy import TablePolicy
 from torch.testing import assert_close
 
 from tandem.dynamics.kernels import flow_sde
+from tandem.experience import Budget
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
@@ -18,7 +19,7 @@ from tandem.policies.language.records import Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.request import Request
 from tandem.rewards import Reward, Rewards, batched, groupwise, waits
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.training.collect import Clock, RolloutSource
 from tandem.types import Prompt, map_fields
 

@@ -15,6 +15,7 @@ from tandem.contracts import facts_of
 from tandem.data import Data, InvalidRow, split_overlap
 from tandem.data.images import find_unseen
 from tandem.evaluation.settings import Evaluation
+from tandem.experience import Budget
 from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
 from tandem.policies.base import Policy
@@ -23,7 +24,7 @@ from tandem.policies.language.records import Sampling
 from tandem.policies.weights import Precision
 from tandem.rewards import Rewards
 from tandem.settings.settings import Settings
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.training.module import PostTraining
 
 ADMIT = {

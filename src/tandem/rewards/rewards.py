@@ -69,7 +69,9 @@ class Rewards:
         # Here and not in a thread, where a copy would wait for what the sampler does next.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
         group = None if group is None else group.cpu()
-        lost = {row: reason for row, prompt in enumerate(prompts) if (reason := why_lost(prompt))}
+        # Rows whose environment has no end of the episode, and why.
+        episodes = {row: prompt.episode for row, prompt in enumerate(prompts) if prompt.episode}
+        lost = {row: episode["lost"] for row, episode in episodes.items() if episode["lost"]}
         asked: dict[str, Sequence[int]] = {}  # rows by reward, and what gives its verdicts on them
         calls: dict[str, Callable[[], list[Verdict]]] = {}
         for name, reward in self.components.items():
@@ -118,11 +120,6 @@ class Rewards:
         """How many numbers were missing for which reason since the last call."""
         faults, self.faults = dict(self.faults), Counter()
         return faults
-
-
-def why_lost(prompt: Prompt) -> str | None:
-    """Why the environment has no end of the episode of a row; None: it has, or there is none."""
-    return None if prompt.episode is None else prompt.episode["lost"]
 
 
 class Reward:

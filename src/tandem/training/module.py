@@ -13,7 +13,13 @@ from torch import Tensor
 from tandem import distributed, rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.objective import Objective, Outcome
-from tandem.experience import Experience, with_weights
+from tandem.experience import (
+    Experience,
+    even_parts,
+    select_groups,
+    split_groups,
+    with_weights,
+)
 from tandem.metrics import (
     Metric,
     Sum,
@@ -29,7 +35,7 @@ from tandem.rewards.result import failures
 from tandem.settings.guards import STALE, Guards, is_finite, save_failure
 from tandem.stop import Stop
 from tandem.training.ahead_source import source_of
-from tandem.training.batches import BatchPlan, even_parts, select_groups, split_groups
+from tandem.training.batches import BatchPlan
 from tandem.training.collect import GIVEN, Clock, slots_of_this_rank
 from tandem.training.episode_rows import episode_metrics
 from tandem.training.lightning_hooks import LightningHooks

@@ -15,6 +15,7 @@ from tandem.types.batch import (
     taught_steps,
 )
 from tandem.types.record import (
+    LossBatch,
     Record,
     check_shapes,
     concat,
@@ -50,6 +51,7 @@ __all__ = [
     "CoupledBatch",
     "DecoupledBatch",
     "Evidence",
+    "LossBatch",
     "MatchingBatch",
     "NetworkAnswer",
     "Picture",

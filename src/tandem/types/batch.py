@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
-from tandem.types.record import check_shapes, mask_without
+from tandem.types.record import LossBatch, check_shapes, mask_without
 from tandem.types.sample import Rollout
 
 
@@ -40,8 +41,10 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoupledBatch:
+class CoupledBatch(LossBatch):
     """All that a coupled loss may see. Outside the mask every tensor is 0."""
+
+    carries: ClassVar = "logp"
 
     logp: Tensor  # [B, T] nats; carries the gradient
     advantages: Tensor  # [B, T]
@@ -66,11 +69,6 @@ class CoupledBatch:
     segment: Tensor | None = None  # [B, T] int8 place in SEGMENTS; None: steps of one kind
 
     @property
-    def evidence(self) -> Tensor:
-        """The tensor that carries the gradient of the policy: [B, T]."""
-        return self.logp
-
-    @property
     def trained(self) -> Tensor:
         """[B, T] bool: the mask, without the rows that others are only compared with."""
         return mask_without(self.baseline, self.mask)
@@ -80,12 +78,14 @@ OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast"}  # errors of older wei
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoupledBatch:
+class DecoupledBatch(LossBatch):
     """All that a decoupled loss may see: velocity errors at T noise levels of every picture.
 
     An error is predicted - true velocity, flat over the D latent dimensions; the truth is that of
     the data, noise - x0, or a teacher's. Outside the mask every tensor is 0.
     """
+
+    carries: ClassVar = "error"
 
     error: Tensor  # [B, T, D] of the live policy; carries the gradient
     sigma: Tensor  # [B, T] in [0, 1], 1 = noise
@@ -99,11 +99,6 @@ class DecoupledBatch:
     velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
     std: Tensor | None = None  # [B, T] of its noise; 0: it took none
     importance: Tensor | None = None  # [B, T] of the noise, where it is not all fresh
-
-    @property
-    def evidence(self) -> Tensor:
-        """The tensor that carries the gradient of the policy: [B, T, D]."""
-        return self.error
 
     def __post_init__(self) -> None:
         shape = tuple(self.mask.shape)
@@ -125,11 +120,13 @@ class NetworkAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatchingBatch:
+class MatchingBatch(LossBatch):
     """All that losses of distribution matching may see: pictures expected at T queries of a row.
 
     What is expected is flat over the D latent dimensions. Outside the mask every tensor is 0.
     """
+
+    carries: ClassVar = "x0"
 
     x0: Tensor  # [B, T, D] what the generator expects of a state of its path; carries its gradient
     sigma: Tensor  # [B, T] of the query, x0 with noise on it, in (0, 1]
@@ -144,11 +141,6 @@ class MatchingBatch:
     ref_error: Tensor | None = None  # [B, T, D] the reference's velocity error there
     # By name, those of algorithm.networks.
     networks: Mapping[str, NetworkAnswer] = field(default_factory=dict)
-
-    @property
-    def evidence(self) -> Tensor:
-        """The tensor that carries the gradient of the policy: [B, T, D]."""
-        return self.x0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 Record = TypeVar("Record")
+
+
+class LossBatch:
+    """What a loss sees of rows. One of its tensors carries the gradient."""
+
+    __slots__ = ()
+    carries: ClassVar[str]  # the name of that tensor
+
+    @property
+    def evidence(self) -> Tensor:
+        """The tensor that carries the gradient of the policy: [B, T], or [B, T, D]."""
+        return getattr(self, self.carries)
 
 
 def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:

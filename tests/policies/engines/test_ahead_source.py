@@ -21,6 +21,7 @@ from two_ranks import on_both
 from tandem import distributed
 from tandem.advantages.baselines import remax
 from tandem.data.stream import Curriculum, DrawnAhead, PromptStream
+from tandem.experience import Budget
 from tandem.losses.policy import reinforce
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy, Sampling
@@ -29,7 +30,7 @@ from tandem.stop import Abandoned, EngineUnavailable, Stop
 from tandem.training import collect, strategies
 from tandem.training.ahead import Ticket
 from tandem.training.ahead_source import AheadSource
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.types import Scores
 
 SLOW = pytest.mark.slow

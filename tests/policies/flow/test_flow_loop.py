@@ -11,11 +11,12 @@ from small_flow import KERNELS, Brightness, Stream, small
 
 from tandem.config import compose
 from tandem.config.plain import to_plain
+from tandem.experience import Budget
 from tandem.policies.base import REUSED
 from tandem.policies.flow.policy import SAME
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.training.collect import tree
 from tandem.training.strategies import dynamic_sampling
 

@@ -18,13 +18,14 @@ from tandem.algorithm.matching import Network
 from tandem.contracts import declare
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import energy
+from tandem.experience import Budget
 from tandem.losses.matching import tdm
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.teachers import VelocityTeachers
 from tandem.policies.memory.estimate import Workload
 from tandem.policies.memory.flow_estimate import points_of
 from tandem.settings.guards import Guards
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.types import Scores
 
 PLAN = BatchPlan(

@@ -13,11 +13,12 @@ from test_families import families
 from torch.testing import assert_close
 
 from tandem.config import build, compose
+from tandem.experience import Budget
 from tandem.policies.language.rows import EMPTY, packed, packed_in_one, padded
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
 from tandem.settings.guards import Guards
-from tandem.training.batches import BatchPlan, Budget
+from tandem.training.batches import BatchPlan
 from tandem.types import Prompt, Scores, take
 
 PLAN = BatchPlan(

@@ -9,13 +9,13 @@ from test_families import families
 from test_packing import gradient
 from torch.testing import assert_close
 
+from tandem.experience import Budget
 from tandem.policies.language import prefix
 from tandem.policies.language.logprob import Trunk
 from tandem.policies.language.prefix import begins_group, behind_prompts, shared
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
-from tandem.training.batches import Budget
 
 
 @pytest.mark.parametrize("lora", [None, Lora(r=2, alpha=4)])

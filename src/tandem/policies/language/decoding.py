@@ -79,8 +79,7 @@ class Rows:
         tokens, mask = left_padded(prompts, keys.device)
         self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
         first = inputs.first_pass(prompts, tokens, mask)
-        self.position = mask.sum(1, keepdim=True)
-        self.ahead = first.ahead
+        self.position = first.behind  # [N, 1] of the next token, or [4, N, 1]
         self.logits = self.forward(tokens, first.position, first.more)
         if keys.shape[1] > 1:
             places = self.index // keys.shape[1]
@@ -110,8 +109,7 @@ class Rows:
         """Read one more token per row. `token`: [R] int64."""
         if self.mask is not None:
             self.mask = pad(self.mask, (0, 1), value=1)
-        position = self.inputs.place(self.position, self.ahead)
-        self.logits = self.forward(token[:, None], position)
+        self.logits = self.forward(token[:, None], self.position)
         self.position = self.position + 1
 
     def keep(self, rows: Tensor) -> None:
@@ -122,8 +120,7 @@ class Rows:
     def remember(self, rows: Tensor) -> None:
         """The model's memory of these rows, each as often as it is named. `rows`: [N] int64."""
         self.cache.reorder_cache(rows)  # of all that gather rows, what every kind of layer has
-        self.position = self.position[rows]
-        self.ahead = None if self.ahead is None else self.ahead[rows]
+        self.position = self.position[..., rows, :]
         if self.mask is not None:
             self.mask = self.mask[rows]
 

@@ -44,7 +44,7 @@ class FirstPass:
     """What the pass over P prompts of S columns is given, padded on the left."""
 
     position: Tensor  # [P, S] int64, or [4, P, S]
-    ahead: Tensor | None = None  # [P, 1]: places of what follows, less the count of tokens; None: 0
+    behind: Tensor  # [P, 1] of what follows, or [4, P, 1]
     more: Mapping[str, object] = field(default_factory=dict)  # other arguments
 
 
@@ -82,11 +82,8 @@ class Inputs:
 
     def first_pass(self, prompts: Sequence[list[int]], tokens: Tensor, mask: Tensor) -> FirstPass:
         """What goes with prompts that are padded on the left. tokens, mask: [P, S] int64."""
-        return FirstPass(position=(mask.cumsum(1) - 1).clamp(min=0))
-
-    def place(self, position: Tensor, ahead: Tensor | None) -> Tensor:
-        """Position ids of the next token of each row: [N, 1], or [4, N, 1]. Both are [N, 1]."""
-        return position
+        position = (mask.cumsum(1) - 1).clamp(min=0)
+        return FirstPass(position=position, behind=mask.sum(1, keepdim=True))
 
     def probe(self, vocabulary: int, device: torch.device) -> Probe:
         """Three rows that are not alike."""
@@ -95,9 +92,6 @@ class Inputs:
         others[::2] = (others[::2] + 1) % vocabulary  # on both sides of the second row
         read = torch.tensor([5, 8, 7], device=device)
         return Probe(tokens=tokens, others=others, read=read, dress=lambda layout: layout)
-
-    def forget(self) -> None:
-        """An iteration is over."""
 
 
 TEXTS = Inputs()

@@ -180,7 +180,7 @@ class TokenLogProbComputer:
             vocabulary=self.vocabulary,
             logit_budget=self.memory.logits,
             also=[name for name in ALSO if name in needs],
-            banned=self.banned(mask.device),
+            banned=self.inputs.banned,
         )
         taught = "divergence" in needs
         numbers = (
@@ -199,11 +199,6 @@ class TokenLogProbComputer:
         behind = shared(sample, read) if self.shares and not self.weights.paced else None
         layout = self.lay(sample.tokens, read) if behind is None else behind
         return self.inputs.lay(layout, sample, read)
-
-    def banned(self, device: torch.device) -> Tensor | None:
-        """Ids of tokens that have no probability, [n] int64; None: all have."""
-        ids = self.inputs.banned
-        return torch.tensor(ids, device=device) if ids else None
 
     def forward(self, layout: Layout) -> Tensor:
         """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""
@@ -262,12 +257,12 @@ def token_logp(
     vocabulary: int,
     logit_budget: int,
     also: Sequence[str],
-    banned: Tensor | None = None,
+    banned: Sequence[int] = (),
     beside: Compared | None = None,
 ) -> dict[str, Tensor]:
     """log softmax(head(states) / temperature)[token] as "logp", and each of `also`: [N].
 
-    `banned`: [n] ids of tokens that have no probability.
+    `banned`: ids of tokens that have no probability.
 
     A chunk over N holds at most `logit_budget` logits, and as many of the teacher `beside`, from
     whom the "divergence" is taken; several are recomputed one by one in backward. In nats.
@@ -276,11 +271,12 @@ def token_logp(
     single = len(states) <= size
     tempered = bool((places.temperature != 1).any())  # asked once: a GPU must be waited for
     head = head if single else for_chunks(head)
+    without = torch.tensor(banned, dtype=torch.int64, device=states.device)
 
     def of_chunk(states: Tensor, token: Tensor, temperature: Tensor, *of_teacher: Tensor) -> Tensor:
         logits = widened(head(states))
-        if banned is not None:
-            logits = logits.index_fill(-1, banned, -torch.inf)
+        if banned:
+            logits = logits.index_fill(-1, without, -torch.inf)
         if tempered:
             logits = logits / temperature[:, None].to(logits.dtype)
         logp = logits.log_softmax(-1)

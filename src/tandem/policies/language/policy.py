@@ -129,9 +129,6 @@ class LanguagePolicy(TokenPolicy):
         super().notify(event)
         if event == "update" and self.teachers is not None:
             self.teachers.follow()
-        if event == "iteration":
-            for scorer in filter(None, (self.scorer, self.reference)):
-                scorer.inputs.forget()
 
     def sample(
         self,

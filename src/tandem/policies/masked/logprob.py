@@ -112,7 +112,7 @@ class MaskedLogProbComputer(MaskedModel):
             vocabulary=self.vocabulary,
             logit_budget=self.memory.logits,
             also=also,
-            banned=self.banned,
+            banned=self.tokens.banned,
         )
         blank = torch.zeros_like(states.weight)
         where = (places.row, places.step)

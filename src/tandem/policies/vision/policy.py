@@ -133,6 +133,13 @@ class VisionLanguagePolicy(LanguagePolicy):
         if self.films is not None and distributed.is_first():
             (Path(folder) / OF_FILMS).write_text(self.films, encoding="utf-8")
 
+    def notify(self, event: Literal["update", "iteration"]) -> None:
+        """What was seen is forgotten after an iteration."""
+        super().notify(event)
+        if event == "iteration":
+            for scorer in filter(None, (self.scorer, self.reference)):
+                scorer.inputs.forget()
+
     read_config = staticmethod(read_config)
 
     @staticmethod

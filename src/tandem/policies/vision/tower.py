@@ -64,6 +64,7 @@ class PictureInputs(Inputs):
         return model.base_model
 
     def forget(self) -> None:
+        """An iteration is over."""
         self.kept.clear()
         self.places.clear()
 
@@ -189,18 +190,12 @@ class PictureInputs(Inputs):
         more, plain = self.more(tokens, pictures), super().first_pass(prompts, tokens, mask)
         if not self.in_space:
             return replace(plain, more=more)
-        position = plain.position.expand(ROWS, -1, -1).clone()
-        ahead = torch.zeros_like(mask[:, :1])
+        position, behind = (x.expand(ROWS, -1, -1).clone() for x in (plain.position, plain.behind))
         for row, prompt in enumerate(prompts):
             own = self.of_prompt(prompt, prompt.images).to(position.device)
             position[:, row, position.shape[2] - len(prompt) :] = own
-            ahead[row] = ahead_of(own)
-        return FirstPass(position=position, ahead=ahead, more=more)
-
-    def place(self, position: Tensor, ahead: Tensor | None) -> Tensor:
-        if ahead is None:
-            return position
-        return torch.stack([position, *[position + ahead] * (ROWS - 1)])
+            behind[1:, row] += ahead_of(own)
+        return FirstPass(position=position, behind=behind, more=more)
 
     def probe(self, vocabulary: int, device: torch.device) -> Probe:
         """Two rows with a picture among other tokens, and one without."""

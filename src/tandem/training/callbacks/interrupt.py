@@ -61,7 +61,10 @@ class Interrupt(Callback):
                 continue  # nohup
             self._before[number] = signal.signal(number, self._hear)
         self._pipe = Pipe(lambda number: self._note(number, self._beside))
-        module.clock.between = lambda together: self._leave_early(trainer, module, together)
+        self._clock = module.clock
+        self._leave = lambda together: self._leave_early(trainer, module, together)
+        if distributed.world_size() > 1:  # any of them may be the one that hears
+            module.clock.between = self._leave
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         if trainer.strategy.reduce_boolean_decision(self(), all=False):
@@ -114,6 +117,7 @@ class Interrupt(Callback):
         if first:
             if distributed.world_size() == 1:  # ranks must end at one place
                 ENDING.begin()
+                self._clock.between = self._leave
             when = "as soon as it can" if self.received in URGENT else "after this iteration"
             _say(f"{self.received.name}: ending {when}, with a checkpoint; once more ends at once")
 
