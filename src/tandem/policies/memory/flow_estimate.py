@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tandem.policies.flow.families.autoencoders import DECODED_AT_ONCE
@@ -80,7 +81,7 @@ def of_snapshots(outline: FlowOutline) -> list[Part]:
 def of_pictures(outline: FlowOutline, work: Workload) -> Part:
     """What an iteration keeps of its samples until they are trained; their pixels are no part of
     a device's memory."""
-    sampling, steps = outline.sampling, outline.kept_steps
+    sampling, steps = outline.sampling, kept_steps(outline)
     states = 0 if not steps else min(2 * len(steps), sampling.steps + 1)
     pixels = work.samples * math.prod(outline.adapter.image_shape)
     each = outline.latent * (FLOAT32 + states * sampling.dtype.itemsize)
@@ -91,6 +92,12 @@ def of_pictures(outline: FlowOutline, work: Workload) -> Part:
         f"their pixels take {pixels / 2**30:.3f} GiB of host memory",
         lower="set rollout.storage=bfloat16, or lower prompts_per_step",
     )
+
+
+def kept_steps(outline: FlowOutline) -> Sequence[int]:
+    """The denoising steps of whose path each picture of the first iteration keeps the states."""
+    request, sampling = outline.request, outline.request.sampling
+    return request.kept(sampling.steps, sampling.random_steps(0, outline.policy.seed))
 
 
 def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
@@ -129,7 +136,7 @@ def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
 def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
     """The guidance of a training pass, and how many points of which pictures it reads."""
     policy, request = outline.policy, outline.request
-    of_path = len(outline.kept_steps)
+    of_path = len(kept_steps(outline))
     if request.query is not None and not request.every_state:
         of_path = 1
     of_row = of_path or request.timesteps.count

@@ -46,8 +46,7 @@ class FlowOutline(Outline):
         self.base = list(self.model.parameters())
         if self.lora is not None:
             add_adapters(self.model, self.lora, own=self.adapter.lora_targets, seed=0)
-        self.kept, sampling = KeptWeights.of(request, policy.ema), request.sampling
-        self.kept_steps = request.kept(sampling.steps, sampling.random_steps(0, policy.seed))
+        self.kept = KeptWeights.of(request, policy.ema)
         self.reads_reference = self.kept.reference
         self.teachers = self._teachers()
         has_critic = "values" in request.needs
