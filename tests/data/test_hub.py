@@ -206,6 +206,12 @@ def test_a_column_of_pictures_is_shown(tmp_path):
     ]
 
 
+def test_a_column_of_pictures_that_nobody_named_is_told_by_the_key_that_names_it(tmp_path):
+    name = pictured(tmp_path / "shown", [[("RGB", (9, 0, 0))], [("L", 7)]])
+    with pytest.raises(ValueError, match=r"no usable row .* set data.columns.images=images"):
+        hub(name=name, split=Split(), columns=Columns(prompt="problem"), seed=0)
+
+
 def test_a_column_without_pictures_is_refused(tmp_path):
     name = folder(tmp_path / "sums", train=questions(3))
     with pytest.raises(ValueError, match=r"holds .*, and no pictures"):

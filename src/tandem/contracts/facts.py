@@ -130,6 +130,7 @@ class Facts:
     # they paint are films.
     latent_size: int | None = None
     makes_films: bool = False
+    shows: Sequence[int] = range(1)  # how many pictures a prompt may show; the first by itself
     # Of kernels: they add no noise. Of targets of distillation: they are what a step comes to only
     # where it has none. Of likelihoods of masked texts: they draw no states of their own.
     noiseless: bool = False

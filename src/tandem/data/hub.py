@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from tandem.contracts import register_dataset
 from tandem.data.checks import OWN_KEYS
-from tandem.data.images import show_bytes, with_images
+from tandem.data.images import KEY, holds_pictures, show_bytes, with_images
 from tandem.data.records import AS_CHAT, Data, InvalidRow, StreamMaker, Wording, prompt_id
 from tandem.data.rows import Rows, assemble, check_rows
 from tandem.data.stream import PromptStream
-from tandem.types import Picture
+from tandem.types import Picture, Prompt
 
 if TYPE_CHECKING:
     import datasets
@@ -103,7 +103,7 @@ def load_rows(
         lambda row: _as_row(row, columns),
         file=file,
         source=name.rstrip("/").split("/")[-1],
-        finish=lambda prompt: with_images(prompt, Path()),
+        finish=partial(_with_images, column=columns.images),
     )
     if not rows.prompts:
         first = f"; row {rows.bad[0].line}: {rows.bad[0].reason}" if rows.bad else ""
@@ -134,6 +134,17 @@ def _pictures(said: object) -> list[Picture]:
         show_bytes(Path(one["path"]).read_bytes() if one["bytes"] is None else one["bytes"])
         for one in files
     ]
+
+
+def _with_images(prompt: Prompt, *, column: str | None) -> Prompt:
+    """The prompt with the pictures that it shows. Raises ValueError for those of a column that
+    nobody named."""
+    if column is None and holds_pictures(prompt.fields.get(KEY)):
+        raise ValueError(
+            f"shows pictures in its column `{KEY}`, which is not named; set "
+            f"data.columns.images={KEY}, for a model that sees"
+        )
+    return with_images(prompt, Path())
 
 
 def _distinct(table: datasets.Dataset, column: str) -> list[int]:

@@ -62,10 +62,11 @@ def with_images(prompt: Prompt, folder: Path) -> Prompt:
 
 def find_unseen(prompt: Prompt) -> list[str]:
     """The fields of a prompt that hold pictures, which no model looks at there."""
-    return [name for name, value in prompt.fields.items() if name == KEY or _is_shown(value)]
+    return [name for name, value in prompt.fields.items() if name == KEY or holds_pictures(value)]
 
 
-def _is_shown(value: object) -> bool:
+def holds_pictures(value: object) -> bool:
+    """Whether a field of a row is a picture, or a list of them."""
     first = value[0] if isinstance(value, list) and value else value
     return isinstance(first, Picture) or type(first).__module__.startswith("PIL.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tandem.contracts import facts_of
 from tandem.legality.case import Case
 
 
@@ -66,13 +67,29 @@ def engine_computes_as_trained(case: Case) -> Iterator[str]:
 
 def engine_sees(case: Case) -> Iterator[str]:
     """A model that reads pictures is sampled by an engine that is given them."""
-    engine = case.engine
-    if case.model.target.sees and engine is not None and not engine.target.sees:
+    engine, chosen = case.engine, case.plan.choices
+    if engine is None or engine.target.sees:
+        return
+    model = f"model={chosen['model']} reads pictures"
+    if case.model.target.sees:
         yield (
-            f"rollout={case.plan.choices['rollout']} is given token ids alone, and "
-            f"model={case.plan.choices['model']} reads pictures; set rollout=local, or "
-            "rollout=vllm_server"
+            f"rollout={chosen['rollout']} is given token ids alone, and {model}; set "
+            "rollout=local, or rollout=vllm_server"
         )
+    elif _edits(case):
+        yield (
+            f"rollout={chosen['rollout']} is given texts alone (sees=False), and {model}; set "
+            "rollout=denoise"
+        )
+
+
+def _edits(case: Case) -> bool:
+    """Whether the prompts of a flow show pictures."""
+    adapter = None if case.is_of_texts else case.painter[1].arguments.get("adapter")
+    if adapter is None:
+        return False
+    given = adapter.arguments.get("images")
+    return (facts_of(adapter.target).shows[0] if given is None else given) > 0
 
 
 def tower_is_whole(case: Case) -> Iterator[str]:

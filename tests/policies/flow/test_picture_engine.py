@@ -52,6 +52,11 @@ def test_a_copy_that_lags_behind_is_seen(tmp_path):
 REFUSED = {
     ("model=tiny_lm", "rollout=painter"): "rollout=painter samples pictures, but model=tiny_lm",
     ("model=tiny_flow", "rollout=paged"): "rollout=paged samples tokens, but model=tiny_flow makes",
+    (
+        "model=flux1_kontext",
+        "rollout=painter",
+        "data.path=x",
+    ): r"rollout=painter is given texts alone \(sees=False\), and model=flux1_kontext reads",
 }
 LATE = {
     (
@@ -66,6 +71,15 @@ LATE = {
 def test_an_engine_of_another_kind_is_refused_in_one_line(words):
     with pytest.raises(ConfigError, match=REFUSED[words]):
         check(compose(["plugins=[painter]", *words]))
+
+
+def test_an_engine_that_is_given_pictures_and_a_model_that_asks_for_none_are_admitted(monkeypatch):
+    words = ["plugins=[painter]", "rollout=painter", "data.path=x"]
+    check(compose([*words, "model=flux2_klein"]))
+    with pytest.raises(ConfigError, match="texts alone"):
+        check(compose([*words, "model=flux2_klein", "model.adapter.images=1"]))
+    monkeypatch.setattr(Painter, "sees", True)
+    check(compose([*words, "model=flux1_kontext"]))
 
 
 def test_settings_take_engines_of_their_own_kind_alone():

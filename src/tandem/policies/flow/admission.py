@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from tandem.contracts import unwrap_partial
 from tandem.dynamics.regression import Regression
 from tandem.policies.flow.adapter import SAME_LEVELS, Adapter, Distilled, Scheduled
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
@@ -112,12 +113,14 @@ def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> Non
         )
 
 
-def warn_of_schedule(adapter: Adapter, sampling: FlowSampling, *, path: str | None) -> None:
+def warn_of_schedule(
+    adapter: Adapter, sampling: FlowSampling, *, path: str | None, by: str = "dynamics"
+) -> None:
     """A warning where a folder's own scheduler goes through other noise levels: a distilled model
-    is of little use at those."""
+    is of little use at those. `by`: the key that chose the solver."""
     if path is None or not isinstance(adapter, Scheduled):
         return
-    steps, tokens = sampling.steps, adapter.canvas(None).tokens
+    steps, tokens = sampling.steps, adapter.canvas(sampling.resolution).tokens
     own = adapter.own_levels(steps, tokens)
     if own is None:
         return
@@ -127,18 +130,28 @@ def warn_of_schedule(adapter: Adapter, sampling: FlowSampling, *, path: str | No
         accepted.append(adapter.even_levels(steps, tokens))
     if min((one - chosen).abs().max() for one in accepted) <= SAME_LEVELS:
         return
-    where = "dynamics.schedule" if sampling.solver is None else "dynamics.solver"
+    where = "dynamics.schedule" if sampling.solver is None else f"{by}.solver"
     theirs, ours = (" ".join(f"{x:.3g}" for x in row[:4].tolist()) for row in (levels, chosen))
     warnings.warn(
         f"model.path={path}: its scheduler takes {steps} steps through noise levels {theirs} ..., "
-        f"and {where} through {ours} ...; {advice(flags, sampling)}",
+        f"and {where} through {ours} ...; {advice(flags, sampling, by)}",
         stacklevel=2,
     )
 
 
-def advice(flags: str | None, sampling: FlowSampling) -> str:
+def warn_of_evaluation(
+    adapter: Adapter, own: FlowSampling, others: Sequence[FlowSampling], *, path: str | None
+) -> None:
+    """The same of a solver that evaluation chose: it has levels of its own."""
+    for sampling in others:
+        chosen = unwrap_partial(sampling.solver)
+        if sampling.solver is not None and chosen != unwrap_partial(own.solver):
+            warn_of_schedule(adapter, sampling, path=path, by="evaluation")
+
+
+def advice(flags: str | None, sampling: FlowSampling, by: str) -> str:
     """How to sample as a pipeline does by which `flags` choose the schedule; None: no schedule."""
     if flags is None:
         return "no dynamics/schedule gives the former"
-    follow = "" if sampling.solver is None else " dynamics.solver.shift=null"
+    follow = "" if sampling.solver is None else f" {by}.solver.shift=null"
     return f"to sample as its pipeline does set {flags}{follow}"

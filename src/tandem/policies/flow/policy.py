@@ -228,6 +228,7 @@ class FlowPolicy(PicturePolicy):
             self.adapter.canvas(
                 sampling.resolution, sampling.frames
             )  # which refuses what it cannot paint
+        admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
         setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
         admission.check_guidance(self.adapter, setting, path=self.path)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from torch.testing import assert_close
 from tandem.dynamics import schedules
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.adapter import Canvas
-from tandem.policies.flow.admission import warn_of_schedule
+from tandem.policies.flow.admission import warn_of_evaluation, warn_of_schedule
 from tandem.policies.flow.families.scheduler import (
     flags_of,
     interpolated_shift,
@@ -86,15 +87,20 @@ def test_the_schedule_of_flux2_is_that_of_its_pipeline(tokens):
         assert schedules.flux2_shift(steps, tokens) == pytest.approx(want, rel=1e-12)
 
 
-def asking(folder, **options):
-    """What is said of a Z-Image in that folder."""
+def asking(folder, *, others=None, **options):
+    """What is said of a Z-Image in that folder; `others`: the solvers of an evaluation."""
     adapter = ZImage()
     adapter.folder = folder
     adapter.canvas = lambda resolution: Canvas(latent_shape=(16, 64, 64), tokens=TOKENS)
+    own = FlowSampling(steps=4, **options)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=UserWarning)
-        warn_of_schedule(adapter, FlowSampling(steps=4, **options), path="a/b")
+        if others is None:
+            warn_of_schedule(adapter, own, path="a/b")
+        else:
+            evaluated = [replace(own, kernel=ode, solver=one) for one in others]
+            warn_of_evaluation(adapter, own, evaluated, path="a/b")
     return [str(one.message) for one in said]
 
 
@@ -117,6 +123,16 @@ def test_a_solver_of_levels_of_its_own_is_compared_too(tmp_path):
     assert not asking(written(tmp_path, {"shift": 3.0}), **by_dpm)
     (said,) = asking(written(tmp_path, {"shift": 6.0, "use_beta_sigmas": True}), **by_dpm)
     assert said.endswith("; no dynamics/schedule gives the former")
+
+
+def test_a_solver_of_evaluation_is_compared_as_that_of_training_is(tmp_path):
+    solver, folder = partial(dpm_solver, shift=3.0), written(tmp_path, {"shift": 6.0})
+    (said,) = asking(folder, others=[solver])
+    assert "and evaluation.solver through 1 0.9 " in said
+    assert said.endswith("dynamics.schedule.shift=6 evaluation.solver.shift=null")
+    assert not asking(folder, others=[None])  # by the levels of the schedule, which load judged
+    assert not asking(folder, kernel=ode, solver=solver, others=[partial(dpm_solver, shift=3.0)])
+    assert not asking(written(tmp_path, {"shift": 3.0}), others=[solver])
 
 
 def test_a_solver_of_equal_distances_may_stand_for_a_pipeline_of_others(tmp_path, monkeypatch):

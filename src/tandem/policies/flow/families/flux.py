@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from tandem.contracts import declare
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
 from tandem.policies.flow.families.images import shown
 from tandem.policies.flow.families.patches import packed, places, unpacked
@@ -60,6 +61,7 @@ class Flux(EmbeddedGuidance):
         return unpacked(patches[:, : len(where[0])], *x.shape[2:])
 
 
+@declare(shows=range(1, 2))
 class FluxKontext(Flux):
     """FLUX.1-Kontext, in the layout of `FluxKontextPipeline`: edits the picture of its prompt."""
 
@@ -69,4 +71,3 @@ class FluxKontext(Flux):
         model="flux1_kontext",
         siblings=("FluxKontextInpaintPipeline",),
     )
-    sees = range(1, 2)

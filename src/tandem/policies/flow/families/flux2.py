@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
+from tandem.contracts import declare
 from tandem.dynamics.schedules import flux2, flux2_shift
 from tandem.policies.flow.families.folders import read_index
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 APART = 10  # between the places of pictures along the axis of time
 
 
+@declare(shows=range(11))
 class Flux2Klein(EmbeddedGuidance):
     """Text as three layers of a Qwen3 read it. A latent is a patch of 2 x 2 of what the VAE gives,
     normalised by the means and variances that it has counted."""
@@ -36,7 +38,6 @@ class Flux2Klein(EmbeddedGuidance):
         model="flux2_klein",
         siblings=("Flux2KleinInpaintPipeline",),
     )
-    sees = range(11)
     distilled = False
     readers = ("text_encoder", "tokenizer")
     lora_targets = (*ATTENTION, "attn.to_qkv_mlp_proj")

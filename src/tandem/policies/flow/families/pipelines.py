@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from tandem.contracts import facts_of
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.embeddings import fingerprint_of
@@ -62,7 +63,6 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
     lora_targets = ATTENTION
     only_resolution = None
     family: Family
-    sees = range(1)  # how many pictures a prompt may show
     readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
     optional: frozenset[str] = frozenset()  # those of them that a folder may lack
 
@@ -80,11 +80,12 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
         prompt shows; None: as few as the family takes."""
         self.resolution, self.max_sequence_length = resolution, max_sequence_length
         self.encoder_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[encoder_dtype]
-        self.images = self.sees.start if images is None else images
-        if self.images not in self.sees:
+        shows = facts_of(type(self)).shows
+        self.images = shows[0] if images is None else images
+        if self.images not in shows:
             raise ValueError(
-                f"model.adapter.images={images}: this family looks at {self.sees.start} to "
-                f"{self.sees.stop - 1} pictures of a prompt"
+                f"model.adapter.images={images}: this family looks at {shows[0]} to {shows[-1]} "
+                "pictures of a prompt"
             )
         self.width = resolution if width is None else width
         self.image_shape = (resolution, self.width, 3)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tandem.contracts import declare
 from tandem.hub import without_films
 from tandem.policies.flow.families import texts
 from tandem.policies.flow.families.pipelines import Family
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 PART = "processor"
 
 
+@declare(shows=range(1, 4))
 class QwenImageEdit(QwenImage):
     """Text and pictures as Qwen2.5-VL reads them, the pictures at the area its pipeline shows it;
     `max_sequence_length` counts their tokens too."""
@@ -28,7 +30,6 @@ class QwenImageEdit(QwenImage):
         vae="AutoencoderKLQwenImage",
         model="qwen_image_edit",
     )
-    sees = range(1, 4)
     readers = ("text_encoder", "tokenizer", PART)
 
     def condition(
