@@ -1,5 +1,6 @@
 """Of every test: nothing is fetched, threads do not spin, reference values are at hand."""
 
+import gc
 import os
 import shutil
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 times more when busy
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp()  # what tests start is not what the user has run
+gc.disable()  # until all is collected, which stays: looking through it for rubbish takes longer
 
 import pytest
 import torch
@@ -38,6 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start processes come first: one that comes last leaves the other cores idle."""
     long = {item.path for item in items if item.get_closest_marker("system")}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
