@@ -19,7 +19,7 @@ test: $(VENV)/ready ## lint, then run the quick tests; ARGS="-m slow" for the lo
 rounding: $(VENV)/ready ## the tests of forward passes, as on a CPU that rounds few rows otherwise
 	PYTHONPATH=tests $(RUN) -m pytest -p row_rounding tests/policies tests/test_decoupled_loop.py
 
-exhaustive: $(VENV)/bench build/vllm/ready build/openenv/ready ## all that is too long for the gate, into docs/status.md; ARGS="kills parity" for some
+exhaustive: $(VENV)/bench build/vllm/ready build/openenv/ready build/agents/ready ## all that is too long for the gate, into docs/status.md; ARGS="kills parity" for some
 	$(RUN) benchmarks/exhaustive.py $(ARGS)
 
 engines: $(VENV)/ready build/vllm/ready ## train on the samples of a real vLLM (for the CPU), alone and on two ranks
@@ -60,6 +60,11 @@ build/vllm/ready: tests/policies/engines/real_vllm.py
 build/openenv/ready: tests/environments/real_openenv.py
 	rm -rf build/openenv
 	PYTHONPATH=tests/environments $(PYTHON) -m real_openenv build/openenv
+	touch $@
+
+build/agents/ready: tests/environments/real_agents.py
+	rm -rf build/agents
+	PYTHONPATH=tests/environments $(PYTHON) -m real_agents build/agents
 	touch $@
 
 docs: $(VENV)/docs ## build the documentation site into build/site, warnings are errors

@@ -47,6 +47,14 @@ RUNS = {
         *BY_STEPS, *OF_FLOWS, "dynamics/stochastic=random_steps",
         "dynamics.stochastic.num_sde_steps=2",
     ),
+    # A program for every episode, whose calls are its turns; a kill may come between two of them.
+    "agents": (
+        *BY_STEPS, "environment=agent", "prompts_per_step=2", "group_size=4", "guards.no_signal=99",
+        f"environment.world.command=[{sys.executable},-I,-S,tests/environments/agents.py,counting]",
+        "reward=target_length", "reward.target_length.function.target=5",
+        "rollout.max_new_tokens=6", "evaluation.prompts=4", "evaluation.samples=1",
+        "evaluation.pass_at=[1]",
+    ),
     # Two older policies, one of which samples.
     "pictures": (
         *SHARED, *OF_FLOWS, "algorithm=crd", "algorithm.timestep_sampling.count=2",

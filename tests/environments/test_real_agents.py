@@ -1,0 +1,96 @@
+"""Agents of the openai client and of smolagents are trained: `build/agents` has both."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_language import chat_model
+from transformers import Qwen3ForCausalLM
+
+import tandem
+
+ROOT = Path(__file__).parents[2]
+HOME = Path(os.environ.get("AGENTS_HOME", ROOT / "build/agents"))
+installed = pytest.mark.skipif(
+    not HOME.is_dir(), reason="no build/agents: `make build/agents/ready` installs it"
+)
+pytestmark = pytest.mark.slow
+PYTHON = HOME / "bin/python"
+OWN = Path(__file__).with_name("agents.py")
+SMOL = Path(__file__).with_name("smol_agent.py")
+GAME = ROOT / "experiments" / "own_agent" / "agent.py"
+QUICK = (
+    "iterations=3", "prompts_per_step=4", "group_size=4", "num_minibatches=2", "optimizer.lr=1e-3",
+    "evaluation.prompts=4", "evaluation.samples=1", "evaluation.pass_at=[1]", "evaluation.every=3",
+    "guards.no_signal=9", "trainer.accelerator=cpu",
+)  # fmt: skip
+SHOWN = "['algorithm=sft','iterations=60','prompts_per_step=32','group_size=1']"
+PAYS = ("environment=agent", "environment.world.pays=true")
+
+
+def trained(folder, *words):
+    """The lines of the iterations, and the weights."""
+    tandem.train(*words, f"run_dir={folder}")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return lines, load_file(folder / "model" / "model.safetensors")
+
+
+def command(*words):
+    return f"environment.world.command=[{','.join(map(str, words))}]"
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    """Number guessing without any program."""
+    folder = tmp_path_factory.mktemp("hilo") / "run"
+    return trained(folder, "data=hilo", *QUICK, f"warm_start={SHOWN}")
+
+
+PLAYERS = {
+    "plain HTTP": (sys.executable, "-I", "-S", OWN, "hilo"),
+    "the openai client": (PYTHON, GAME),
+}
+
+
+@pytest.mark.parametrize(
+    "player", ["plain HTTP", pytest.param("the openai client", marks=installed)]
+)
+def test_a_program_that_plays_a_game_trains_the_weights_of_the_embedded_game(
+    embedded, tmp_path, player
+):
+    """Bit for bit, in three iterations of several turns."""
+    want, weights = embedded
+    words = ("data=hilo", *PAYS, command(*PLAYERS[player]), *QUICK, f"warm_start={SHOWN}")
+    got, own = trained(tmp_path / "run", *words)
+    names = ("reward/mean", "environment/turns_mean", "optim/grad_norm")
+    for name in names:
+        assert [line.get(name) for line in got] == [line.get(name) for line in want], name
+    assert got[0]["environment/turns_mean"] > 1.5
+    assert all(torch.equal(weight, own[name]) for name, weight in weights.items())
+
+
+@installed
+def test_an_agent_of_smolagents_is_trained_for_three_iterations(tmp_path):
+    """It changes what the policy wrote, by a closing tag: the sampled tokens are trained."""
+    model, tokenizer = chat_model()
+    model.config.max_position_embeddings = 16384
+    Qwen3ForCausalLM(model.config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    rows = [{"prompt": f"What is {a}+{b}?", "answer": str(a + b)} for a in (3, 4) for b in (5, 6)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines, _ = trained(
+        tmp_path / "run", *QUICK, *PAYS, command(PYTHON, SMOL), "model=hf", "data=jsonl",
+        f"model.path={tmp_path / 'model'}", f"data.path={tmp_path / 'sums.jsonl'}",
+        "environment.world.rewrites=left_out", "prompts_per_step=2", "group_size=2",
+        "num_minibatches=1", "rollout.max_new_tokens=12", "rollout.max_prompt_tokens=null",
+        "reward=target_length", "reward.target_length.function.target=5", "evaluation.prompts=1",
+    )  # fmt: skip
+    own = [line for line in lines if "optim/grad_norm" in line]
+    assert len(own) == 3
+    assert all(line["environment/lost"] == 0 for line in own)
+    assert all(line["environment/turns_mean"] == 3 for line in own)
+    assert all(line["rollout_corr/abs_logp_diff"] < 1e-5 for line in own[1:])
