@@ -8,8 +8,8 @@ class AtOnce:
 
     waits = False
 
-    def begin(self, outputs, prompts, group):
+    def begin(self, outputs, prompts, group, *, iteration=0):
         return partial(self, outputs, prompts)
 
-    def pop_faults(self) -> dict[str, int]:
+    def pop_faults(self, *, held_out: bool = False) -> dict[str, int]:
         return {}

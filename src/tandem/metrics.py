@@ -162,7 +162,7 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
 def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
     """Over all that was sampled, before any filter: [B] rows of all ranks."""
     metrics = {"reward/missing": 1 - scores.scored.double().mean().item()}
-    for name, part in {"": scores.total, **scores.parts}.items():
+    for name, part in {"": scores.total, **scores.parts, **scores.held_out}.items():
         known = part[scores.scored & part.isfinite()].double()
         if len(known):
             prefix = f"reward/{name}/" if name else "reward/"

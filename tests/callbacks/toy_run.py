@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from lightning.pytorch import Trainer
@@ -108,6 +110,7 @@ def module_in(
     folder: Path,
     *,
     reward=share_of_threes,
+    judges: Mapping[str, Reward] = MappingProxyType({}),
     iterations: int = ITERATIONS,
     dies_at: int | None = None,
     guards: Guards = HEALTHY,
@@ -120,7 +123,7 @@ def module_in(
     )  # fmt: skip
     return PostTraining(
         policy=Policy(), algorithm=algorithm,
-        rewards=Rewards({"threes": Reward(reward, timeout=timeout)}),
+        rewards=Rewards({"threes": Reward(reward, timeout=timeout), **judges}),
         stream=Stream(dies_at=dies_at), optimizer=partial(torch.optim.AdamW, lr=0.05),
         schedule=lambda iteration, iterations: 1 - iteration / (2 * iterations), plan=plan,
         guards=guards, folder=folder,

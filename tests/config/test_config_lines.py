@@ -256,6 +256,19 @@ WRONG = {
         "reward.length.weight=0.1: gdpo compares each reward by itself and reads no weight of the "
         "sum; set it to 1, and algorithm.advantage.weights={length:0.1,...}"
     ),
+    "algorithm=gdpo reward=[exact_match,length] reward.length.weight=0 "
+    "algorithm.advantage.weights={length:1}": (
+        "algorithm.advantage.weights: reward.length.weight=0 keeps length out of training; leave "
+        "it out of them, or set reward.length.weight=1"
+    ),
+    "reward.exact_match.weight=0 guards.hacking=null": (
+        "every reward has the weight 0, so nothing is trained; set a weight, for example "
+        "reward.exact_match.weight=1"
+    ),
+    "guards.hacking=stop": (
+        "guards.hacking=stop asks a reward that is not trained, and there is none; add one to "
+        "reward=[...] and set its weight to 0, or set guards.hacking=warn"
+    ),
     "algorithm=passk algorithm/truncation_handling=penalise": (
         "algorithm/truncation_handling=penalise makes scores negative, and pass_at_k compares "
         "rewards of 0 "

@@ -110,8 +110,10 @@ def test_the_numbers_are_those_of_the_answers():
     found = run(policy, asked)
     assert found.prompts["eval/accuracy"] == list(right.values())
     assert set(found.prompts) == {
-        *("eval/greedy_accuracy", "eval/accuracy", "eval/reward", "eval/accuracy_t0.3")
+        *("eval/greedy_accuracy", "eval/accuracy", "eval/reward", "eval/accuracy_t0.3"),
+        *("eval/reward_exact", "eval/reward_short"),
     }
+    assert found.prompts["eval/reward_exact"] == found.prompts["eval/accuracy"]
     got = found.metrics
     assert got["eval/greedy_accuracy"] == 0.5
     assert got["eval/accuracy"] == pytest.approx(sum(right.values()) / 20)

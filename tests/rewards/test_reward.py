@@ -50,12 +50,6 @@ def test_a_sample_that_no_reward_scored_is_not_scored():
     assert scores.total.tolist() == [0.0, 1.0, 2.0]
 
 
-def test_a_reward_without_weight_is_watched_and_scores():
-    scores = Rewards({"watched": Reward(says(3.0), weight=0.0)})(OUTPUTS[:1], PROMPTS[:1])
-    assert (scores.total.item(), scores.parts["watched"].item()) == (0.0, 3.0)
-    assert scores.scored.item()
-
-
 GOOD = [True, 1, 1.0, np.float32(1), np.int64(1), np.True_, torch.tensor(1), torch.tensor([1.0])]
 
 

@@ -282,6 +282,20 @@ def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
                 yield from parts_of(item, segment)
 
 
+def rewards_read_by(component: Any) -> set[str]:
+    """The rewards that a component, or what stands in its numbers, reads by their names."""
+    if isinstance(component, Switch) and component.is_off:
+        return set()
+    if isinstance(component, Mapping):
+        return set().union(*map(rewards_read_by, component.values()))
+    if not (callable(component) or is_dataclass(component)):
+        return set()
+    numbers = numbers_of(component)
+    given = [numbers[number] or () for number in facts_of(component).named_rewards]
+    named = {name for one in given for name in ((one,) if isinstance(one, str) else one)}
+    return named.union(*map(rewards_read_by, numbers.values()))
+
+
 def defaults_of(function: Callable | None) -> dict[str, Any]:
     """The keyword-only numbers of a function that have a default."""
     return getattr(function, "__kwdefaults__", None) or {}

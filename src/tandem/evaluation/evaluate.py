@@ -70,7 +70,7 @@ class Judges(Protocol):
         self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt], group: Tensor
     ) -> Scores: ...
 
-    def pop_faults(self) -> Mapping[str, int]: ...
+    def pop_faults(self, *, held_out: bool = False) -> Mapping[str, int]: ...
 
 
 def choose_held_out(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
@@ -125,9 +125,10 @@ def evaluate(
     for one, summed in zip(passes, distributed.all_sum(counts), strict=True):
         sums = columns.named(summed)
         metrics |= compute_metrics(sums, columns.parts, prompts, one)
-        of_prompts |= measure_prompts(sums, one)
+        of_prompts |= measure_prompts(sums, columns.parts, one)
     rows = [row for *_, row in sorted(distributed.all_gather_object(table), key=itemgetter(0, 1))]
-    return Evaluated(metrics=metrics, prompts=of_prompts, rows=rows, faults=rewards.pop_faults())
+    faults = {**rewards.pop_faults(), **rewards.pop_faults(held_out=True)}
+    return Evaluated(metrics=metrics, prompts=of_prompts, rows=rows, faults=faults)
 
 
 def _sample_slots(

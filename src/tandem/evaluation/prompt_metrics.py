@@ -57,7 +57,7 @@ class PromptMetrics:
             "reward": torch.where(scored, scores.total.cpu(), 0),
             "scored": scored,
         }
-        for name, said in scores.parts.items():
+        for name, said in scores.all_parts.items():
             known = said.cpu().isfinite()
             each |= {f"known {name}": known, f"total {name}": torch.where(known, said.cpu(), 0)}
         each |= _measure_looks(rollout, one)
@@ -102,10 +102,9 @@ def compute_metrics(
         **{name: sums[name].sum().item() / answers for name in MEASURES},
     }
     metrics = {_name(one, measure): whole[measure] for measure in one.measures}
-    if "reward" in one.measures and len(parts) > 1:
-        for part in parts:
-            mean = sums[f"total {part}"].sum() / sums[f"known {part}"].sum()
-            metrics[_name(one, f"reward_{part}")] = mean.item()
+    for part in parts_told(parts, one):
+        mean = sums[f"total {part}"].sum() / sums[f"known {part}"].sum()
+        metrics[_name(one, f"reward_{part}")] = mean.item()
     for measure in one.by_source:
         metrics |= _average_by_source(_name(one, measure), of_prompts[measure], prompts)
     for k in one.tries:
@@ -116,13 +115,22 @@ def compute_metrics(
     return metrics
 
 
-def measure_prompts(sums: Mapping[str, Tensor], one: EvalMode) -> dict[str, list[float]]:
+def measure_prompts(
+    sums: Mapping[str, Tensor], parts: Sequence[str], one: EvalMode
+) -> dict[str, list[float]]:
     """The measures of single prompts, by the name of their metric.
 
     `sums`: [prompts] of each name.
     """
-    means = _average(sums)
-    return {_name(one, x): means[x].tolist() for x in means if x in one.measures}
+    means = {name: mean for name, mean in _average(sums).items() if name in one.measures}
+    for part in parts_told(parts, one):
+        means[f"reward_{part}"] = sums[f"total {part}"] / sums[f"known {part}"]
+    return {_name(one, name): mean.tolist() for name, mean in means.items()}
+
+
+def parts_told(parts: Sequence[str], one: EvalMode) -> Sequence[str]:
+    """The rewards that a mode tells one by one; none where there is but one."""
+    return parts if "reward" in one.measures and len(parts) > 1 else ()
 
 
 def _average(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:

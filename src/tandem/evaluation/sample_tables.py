@@ -73,7 +73,9 @@ def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe:
         "output": lay_out_frames(output) if is_film(output) else output,
         "answer": prompt.answer,
         "reward": scores.total[i].item() if scores.scored[i] else None,
-        "parts": {name: _none_if_missing(part[i].item()) for name, part in scores.parts.items()},
+        "parts": {
+            name: _none_if_missing(part[i].item()) for name, part in scores.all_parts.items()
+        },
         "length": int(rollout.own_length[i]),
         "truncated": bool(rollout.truncated[i]),
         **written,  # the text that a picture was painted for

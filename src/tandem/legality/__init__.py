@@ -14,6 +14,7 @@ from tandem.legality import (
     devices,
     domains,
     episodes,
+    held_out,
     masked,
     matching,
     off_policy,
@@ -42,6 +43,7 @@ RULES = (
     *samples.RULES,
     *staleness.RULES,
     *episodes.RULES,
+    *held_out.RULES,
     *steps.RULES,
 )
 

@@ -62,7 +62,7 @@ def rewards_are_weighed_once(case: Case) -> Iterator[str]:
         if not facts_of(estimator).by_reward or numbers_of(estimator).get("weights") is not None:
             continue
         for name, reward in case.rewards.items():
-            if (weight := reward.arguments.get("weight", 1.0)) != 1.0:
+            if (weight := reward.arguments.get("weight", 1.0)) not in (0.0, 1.0):
                 yield (
                     f"reward.{name}.weight={weight}: {name_of(estimator)} compares each reward by "
                     "itself and reads no weight of the sum; set it to 1, and "

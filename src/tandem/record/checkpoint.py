@@ -159,5 +159,10 @@ def list_published(folder: Path) -> list[tuple[int, Path]]:
     return sorted((_step(p), p) for p in folder.iterdir() if NAME.fullmatch(p.name) and p.is_dir())
 
 
+def newest_until(published: Sequence[tuple[int, Path]], step: int) -> Path | None:
+    """Of checkpoints, oldest first, the newest of at most so many steps; None: there is none."""
+    return next((path for own, path in reversed(published) if own <= step), None)
+
+
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step_"))

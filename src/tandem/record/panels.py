@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 Lines = Sequence[Mapping]
@@ -19,6 +20,7 @@ class Panel:
     painted: bool | None = None  # of pictures, or of texts; None: of both
 
 
+PART = re.compile(r"reward/([^/]+)/mean")
 PAINTED = "eval/diversity"  # what pictures have and texts have not
 PANELS = (
     Panel("training reward", {"reward/mean": ""}),
@@ -82,4 +84,16 @@ def panels_of(lines: Lines) -> list[Panel]:
     """Those there is data of, for what was sampled."""
     known = {name for line in lines for name, value in line.items() if value is not None}
     kinds = (None, PAINTED in known)
-    return [panel for panel in PANELS if known & {*panel.names} and panel.painted in kinds]
+    panels = [*PANELS[:1], *panels_of_parts(known), *PANELS[1:]]
+    return [panel for panel in panels if known & {*panel.names} and panel.painted in kinds]
+
+
+def panels_of_parts(known: Collection[str]) -> list[Panel]:
+    """One for each of several rewards, those of weight 0 too; of a single one there is none."""
+    parts = sorted(found[1] for name in known if (found := PART.fullmatch(name)))
+    names = ("reward/{}/mean", "eval/reward_{}_sampled", "eval/reward_{}")
+    labels = ("training", "held out, as trained", "held out")
+    if len(parts) < 2:
+        return []
+    curves = [zip((name.format(part) for name in names), labels, strict=True) for part in parts]
+    return [Panel(f"reward {part}", dict(own)) for part, own in zip(parts, curves, strict=True)]

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -31,6 +31,7 @@ from tandem.record.checkpoint import (
     list_not_finite,
     list_published,
     manifest_of,
+    newest_until,
     to_json,
 )
 from tandem.record.tensor_files import write_tensors
@@ -59,9 +60,17 @@ class Writing:
     """A checkpoint that a thread writes; `wait` says what came of it."""
 
     def __init__(
-        self, folder: Path, step: int, tensors: Groups, state: Mapping, *, keep: int
+        self,
+        folder: Path,
+        step: int,
+        tensors: Groups,
+        state: Mapping,
+        *,
+        keep: int,
+        spared: Collection[int] = (),
     ) -> None:
-        """All ranks meet here. `tensors` are this rank's part, and change no more.
+        """All ranks meet here. `tensors` are this rank's part, and change no more. The newest
+        `keep` stay, and of each step that is `spared` the newest one up to it.
 
         A whole checkpoint of the same step is left as it is: a step has one content. Raises
         ValueError for keep < 1, CheckpointError where it cannot be begun.
@@ -71,6 +80,7 @@ class Writing:
                 f"keep={keep} would delete the checkpoint just written; keep at least 1"
             )
         self.target, self.step, self.keep = folder / f"step_{step:06d}", step, keep
+        self.spared = tuple(spared)
         self.tensors, self.text = tensors, to_json(state)
         self.rank, self.ranks = distributed.rank(), distributed.world_size()
         self.error: Exception | None = None
@@ -175,7 +185,7 @@ class Writing:
             _discard(self.target)
         self.place.rename(self.target)
         durable.sync(self.target.parent)
-        _retire(self.target.parent, self.step, keep=self.keep)
+        _retire(self.target.parent, self.step, keep=self.keep, spared=self.spared)
 
 
 def _size(tensors: Groups) -> int:
@@ -201,9 +211,12 @@ def _discard(path: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def _retire(folder: Path, step: int, *, keep: int) -> None:
-    for _, path in [found for found in list_published(folder) if found[0] <= step][:-keep]:
-        _discard(path)
+def _retire(folder: Path, step: int, *, keep: int, spared: Collection[int]) -> None:
+    there = [found for found in list_published(folder) if found[0] <= step]
+    stay = [found for limit in spared if (found := newest_until(there, limit)) is not None]
+    for _, path in there[:-keep]:
+        if path not in stay:
+            _discard(path)
 
 
 def _sweep(folder: Path) -> None:

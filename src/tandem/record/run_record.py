@@ -112,6 +112,10 @@ class RunRecord:
         which = {"prompts": [one.id for one in asked], "sources": [one.source for one in asked]}
         jsonl.append(self.folder / EVALUATIONS, {"iteration": iteration, **which, **values})
 
+    def evaluations(self) -> list[dict]:
+        """What `prompts` was told, evaluation by evaluation."""
+        return jsonl.read(self.folder / EVALUATIONS)
+
     def samples(self, iteration: int, rows: Sequence[Mapping]) -> None:
         """Rows of a table; those of the same kinds that were there for the iteration make way."""
         path = self._samples_at(iteration)

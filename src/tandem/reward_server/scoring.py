@@ -21,8 +21,11 @@ def make_scorer(rewards: Rewards) -> Scorer:
             name: dict(enumerate(component.judge(outputs, prompts))) for name, component in parts
         }
         scores = rewards.sum(verdicts, len(rows))
-        rewards.pop_faults()
-        reasons = [{name: said[i][1] for name, said in verdicts.items()} for i in range(len(rows))]
+        for held_out in (False, True):
+            rewards.pop_faults(held_out=held_out)
+        reasons = [
+            {name: verdicts[name][i][1] for name in rewards.trained} for i in range(len(rows))
+        ]
         totals = zip(scores.total.tolist(), scores.scored.tolist(), reasons, strict=True)
         return [total if scored else explain_missing(why) for total, scored, why in totals]
 

@@ -27,6 +27,11 @@ from tandem.rewards.result import (
 from tandem.rewards.signature import rows_of_groups
 from tandem.types import Prompt, Scores, is_film
 
+NOTHING_TRAINED = (
+    "every reward has the weight 0, so nothing is trained; set a weight, for example "
+    "reward.{name}.weight=1"
+)
+
 
 class Rewards:
     """The weighted sum of named rewards.
@@ -34,23 +39,36 @@ class Rewards:
     A reward that gives None leaves a sample to the others; one that fails leaves it without a
     score, because a sum without its term would be another reward. None from all is no score either.
     A reward that a prompt does not name among its own is not asked, which is no fault of anybody.
+    A reward of weight 0 is held out: it is measured and never trained, so whatever it does, the
+    scores are the same bits without it.
     """
 
     def __init__(self, components: Mapping[str, Reward]) -> None:
         if not components:
             raise ValueError("no reward: choose one, for example reward=exact_match")
         self.components = dict(components)
-        self.faults: Counter[str] = Counter()  # reason -> missing numbers since last popped
+        self.trained = {name: one for name, one in components.items() if one.weight}
+        if not self.trained:
+            raise ValueError(NOTHING_TRAINED.format(name=next(iter(components))))
+        # Reason -> missing numbers since last popped, of those that are trained and of the others.
+        self.faults: Counter[str] = Counter()
+        self.held_out_faults: Counter[str] = Counter()
         self.queues = {
             name: CallQueue() for name, component in components.items() if component.waits
         }
-        # Whether one of them waits for somebody else, so that it pays to begin early.
-        self.waits = bool(self.queues)
+        # Whether one that is trained waits for somebody else, so that it pays to begin early.
+        self.waits = bool(self.queues.keys() & self.trained.keys())
 
     @property
     def primary(self) -> str:
-        """The first reward: what accuracy means and DAPO filters by, unless told otherwise."""
-        return next(iter(self.components))
+        """The first trained reward: what accuracy means and DAPO filters by, unless told
+        otherwise."""
+        return next(iter(self.trained))
+
+    @property
+    def held_out(self) -> set[str]:
+        """The rewards of weight 0."""
+        return self.components.keys() - self.trained.keys()
 
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
@@ -59,12 +77,18 @@ class Rewards:
         return self.begin(outputs, prompts, group)()
 
     def begin(
-        self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
+        self,
+        outputs: Sequence[str],
+        prompts: Sequence[Prompt],
+        group: Tensor | None = None,
+        *,
+        iteration: int = 0,
     ) -> Callable[[], Scores]:
         """Ask those that wait for somebody else, each in a thread of its own.
 
         What comes back asks the others, waits for all, and gives the scores. To begin again before
-        is fine: every reward is asked in the order of these calls. `group`: [B] int64.
+        is fine: every reward is asked in the order of these calls. `group`: [B] int64. One that is
+        held out may rest in an `iteration`.
         """
         # Here and not in a thread, where a copy would wait for what the sampler does next.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
@@ -75,9 +99,8 @@ class Rewards:
         asked: dict[str, Sequence[int]] = {}  # rows by reward, and what gives its verdicts on them
         calls: dict[str, Callable[[], list[Verdict]]] = {}
         for name, reward in self.components.items():
-            rows = asked[name] = [
-                i for i, prompt in enumerate(prompts) if prompt.judged_by(name) and i not in lost
-            ]
+            awake = range(0 if iteration % reward.every else len(prompts))
+            rows = asked[name] = [i for i in awake if prompts[i].judged_by(name) and i not in lost]
             own = [outputs[i] for i in rows], [prompts[i] for i in rows]
             judge = partial(reward.judge, *own, None if group is None else group[rows])
             calls[name] = self.queues[name].put(judge).result if reward.waits else judge
@@ -97,29 +120,37 @@ class Rewards:
     ) -> Scores:
         """What each reward said of those of `count` samples that it was asked about, as one number
         for each of them. `lost`: why the environment failed in some, which have no score."""
-        parts, total = {}, torch.zeros(count, dtype=torch.float64)
+        total = torch.zeros(count, dtype=torch.float64)
         scored, failed = (torch.zeros(count, dtype=torch.bool) for _ in range(2))
         failed[list(lost)] = True
         self.faults.update(fault_of("environment", reason) for reason in lost.values())
+        parts, held_out = {}, {}
         for name, component in self.components.items():
             numbers, failures = [math.nan] * count, [False] * count
+            trained = name in self.trained
             for row, (number, reason) in verdicts[name].items():
                 if reason is None:
                     numbers[row] = number
                 else:
-                    self.faults[fault_of(name, reason)] += 1
+                    (self.faults if trained else self.held_out_faults)[fault_of(name, reason)] += 1
                     failures[row] = reason != ABSTAINED
-            parts[name] = torch.tensor(numbers, dtype=torch.float32)
-            total += component.weight * parts[name].double().nan_to_num(0.0)
-            scored |= ~parts[name].isnan()
-            failed |= torch.tensor(failures, dtype=torch.bool)
+            part = torch.tensor(numbers, dtype=torch.float32)
+            (parts if trained else held_out)[name] = part
+            if trained:
+                total += component.weight * part.double().nan_to_num(0.0)
+                scored |= ~part.isnan()
+                failed |= torch.tensor(failures, dtype=torch.bool)
         scored &= ~failed
-        return Scores(total=torch.where(scored, total, 0).float(), parts=parts, scored=scored)
+        total = torch.where(scored, total, 0).float()
+        return Scores(total=total, parts=parts, scored=scored, held_out=held_out)
 
-    def pop_faults(self) -> dict[str, int]:
-        """How many numbers were missing for which reason since the last call."""
-        faults, self.faults = dict(self.faults), Counter()
-        return faults
+    def pop_faults(self, *, held_out: bool = False) -> dict[str, int]:
+        """How many numbers were missing for which reason since the last call: of rewards that are
+        trained, or of the others."""
+        faults = self.held_out_faults if held_out else self.faults
+        found = dict(faults)
+        faults.clear()
+        return found
 
 
 class Reward:
@@ -142,9 +173,16 @@ class Reward:
         batch_size: int | None = None,
         timeout: float | None = None,
         frames: int | None = None,
+        every: int = 1,
     ) -> None:
         """`frames`: of a film, evenly spread, that a function of pictures is asked about; None:
-        all of them."""
+        all of them. `every`: iterations from one time to the next that a reward of weight 0 is
+        asked in training; evaluations always ask it."""
+        if every < 1 or (every > 1 and weight):
+            raise ValueError(
+                f"every={every} of a reward of weight {weight:g}: one that is trained is asked "
+                "about every sample; set every=1, or weight=0"
+            )
         if frames is not None and frames < 1:
             raise ValueError(f"frames={frames} of a reward must be at least 1, or null")
         if timeout is not None and not timeout > 0:
@@ -159,7 +197,7 @@ class Reward:
         self.function, self.signature = function, declared.asks
         self.batched, self.waits = declared.batched, declared.waits > 0
         self.at_once = max(1, declared.waits)  # calls that are made at the same time
-        self.range, self.weight = range, weight
+        self.range, self.weight, self.every = range, weight, every
         self.batch_size, self.timeout = batch_size, timeout
         self.of_films, self.frames = declared.of_films, frames
 

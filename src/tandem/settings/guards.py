@@ -1,25 +1,25 @@
-"""Guards: conditions that end a run that wastes time or lies, and the evidence they leave."""
+"""Guards: conditions that end a run that wastes time or lies."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors.torch import save_file
 
 from tandem import distributed
-from tandem.experience import Experience
+from tandem.rewards.result import failures
 from tandem.settings.keys import key
 from tandem.stop import Stop
 from tandem.types import PICTURE
 
 log = logging.getLogger(__name__)
+HACKING = re.compile(r"(warn|stop)(:[1-9]\d*)?")
 SHOWN = 5  # reasons of missing scores
 # Rows of older weights must be treated as such: their ratio alone would start at 1.
 STALE = (
@@ -61,6 +61,9 @@ class Guards:
     non_finite: str = "stop"  # or skip:k, which tolerates k in a row
     no_signal: int = 5  # iterations in a row in which every group ties
     max_missing_rewards: float = 0.1  # fraction of an iteration's samples
+    # Where the trained reward rises and one of weight 0 falls, at so many evaluations in a row
+    # (warn is warn:2); None: nobody looks.
+    hacking: str | None = "warn"
     # Of the denoising steps of samples that are written first; the two above are of their tokens.
     picture: Limits | None = None
     # Seconds without progress; None: however long.
@@ -75,6 +78,11 @@ class Guards:
                 f"guards.non_finite is stop or skip:k (skip:3), not {self.non_finite!r}"
             )
 
+        if self.hacking is not None and HACKING.fullmatch(self.hacking) is None:
+            raise ValueError(
+                "guards.hacking is warn, stop, stop:k (after k evaluations in a row) or null, not "
+                f"{self.hacking!r}"
+            )
         if self.stalled_after is not None and not self.stalled_after > 0:
             raise ValueError(
                 f"guards.stalled_after={self.stalled_after} is a time above 0 in seconds, or null"
@@ -84,6 +92,23 @@ class Guards:
     def tolerated(self) -> int:
         """Non-finite updates in a row that are skipped before the run ends."""
         return int(self.non_finite.partition(":")[2] or 0)
+
+    @property
+    def hacking_patience(self) -> int:
+        """Evaluations in a row that find the reward hacked before anything is said of it."""
+        return int((self.hacking or "").partition(":")[2] or 2)
+
+    def check_hacking(self, found: str, iteration: int) -> None:
+        """`found`: how the reward is hacked, in words, as of this iteration.
+
+        Raises Stop where the guard ends the run, else warns.
+        """
+        if self.hacking.startswith("stop"):
+            raise Stop(
+                f"iteration {iteration}: {found}; guards.hacking={self.hacking} ended the run, "
+                "and guards.hacking=warn goes on"
+            )
+        log.warning("evaluation %d: %s; guards.hacking=stop would end the run", iteration, found)
 
     def check_first_update(
         self, seen: Mapping[str, float], policy: Guarded, *, fresh: bool = True
@@ -170,49 +195,12 @@ class Guards:
             )
 
 
-def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
-    """Write the rows of a failed update and the draws that made them, to be replayed."""
-    folder = folder / f"iteration_{facts['iteration']:06d}_rank_{facts['rank']}"
-    folder.mkdir(parents=True, exist_ok=True)
-    rollout = batch.rollout
-    tensors = {
-        "advantages": batch.advantages,
-        "mask": rollout.mask,
-        "group": rollout.group,
-        "old_logp": rollout.old_logp,
-        "behaviour_logp": rollout.behaviour_logp,
-        "ref_logp": rollout.ref_logp,
-        "old_kl_to_ref": rollout.old_kl_to_ref,
-        "old_values": rollout.old_values,
-        "baseline": rollout.baseline,
-        "returns": batch.returns,
-        **{f"statistics.{name}": found for name, found in batch.statistics.items()},
-    }
-    tensors |= _select_pictures(rollout.outputs)
-    known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}
-    save_file(known, folder / "batch.safetensors")
-    rows = [
-        {"prompt_id": p.id, "slot": int(g), "score": score}
-        | ({"output": output} if isinstance(output, str) else {})
-        for p, g, output, score in zip(
-            rollout.prompts,
-            rollout.group,
-            rollout.outputs,
-            batch.scores.total.tolist(),
-            strict=True,
-        )
-    ]
-    (folder / "batch.json").write_text(json.dumps(facts | {"rows": rows}, indent=1))
-    return folder
-
-
-def _select_pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those of the outputs that are pictures, by row."""
-    return {
-        f"output.{row}": output
-        for row, output in enumerate(outputs)
-        if isinstance(output, torch.Tensor)
-    }
+def warn_held_out(faults: Mapping[str, int]) -> int:
+    """How many numbers rewards of weight 0 failed to give, and a warning why: no sample is set
+    aside for it."""
+    if failed := failures(faults):
+        log.warning("rewards of weight 0 gave no number: %s", describe_counts(failed))
+    return sum(failed.values())
 
 
 def describe_counts(reasons: Mapping[str, int]) -> str:

@@ -34,7 +34,8 @@ def stored(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tenso
         scores = sampled.scores()
         found = {name: getattr(sampled.answers, name) for name in OF_ANSWERS}
         found |= {name: getattr(scores, name) for name in OF_SCORES}
-        found |= {f"parts/{name}": part for name, part in scores.parts.items()}
+        for room, parts in (("parts", scores.parts), ("held_out", scores.held_out)):
+            found |= {f"{room}/{name}": part for name, part in parts.items()}
         found["versions"] = sampled.versions
         for name, value in found.items():
             if value is not None:
@@ -64,14 +65,17 @@ def restored(
     """The rows of a group that `stored` gave numbers of. Of any shape [...]."""
     prefix = prefix_of(ticket, number)
     own = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
-    parts = {name.partition("/")[2]: x for name, x in own.items() if name.startswith("parts/")}
+    parts, held_out = (
+        {name.partition("/")[2]: x for name, x in own.items() if name.startswith(f"{room}/")}
+        for room in ("parts", "held_out")
+    )
     answers = Answers(**{name: own.get(name) for name in OF_ANSWERS})
     scores = {name: own.get(name) for name in OF_SCORES}
     return Sampled(
         rollout=read(answers),
         answers=answers,
         versions=own["versions"],
-        scores=partial(Scores, parts=parts, **scores),
+        scores=partial(Scores, parts=parts, held_out=held_out, **scores),
     )
 
 

@@ -182,7 +182,8 @@ class AheadSource(RolloutSource):
         )
         with self.reading:
             rollout = self.policy.read(asked, answers)
-            judged = self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group)
+            rows = rollout.outputs, rollout.prompts, rollout.group
+            judged = self.rewards.begin(*rows, iteration=ticket.iteration)
         given = torch.full_like(answers.tokens, engine.number)
         numbers = given if answers.version is None else answers.version
         versions = torch.zeros_like(numbers)

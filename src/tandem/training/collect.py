@@ -197,7 +197,8 @@ class RolloutSource:
                 )
                 self.clock.tick()
                 rollouts.append(rollout)
-                asked.append(self.rewards.begin(rollout.outputs, rollout.prompts, rollout.group))
+                rows = rollout.outputs, rollout.prompts, rollout.group
+                asked.append(self.rewards.begin(*rows, iteration=self.iteration))
             rollout = concat(rollouts)
             if self.policy.lagged.staleness:
                 rollout = self._aged(rollout, gap)

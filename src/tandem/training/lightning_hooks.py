@@ -10,6 +10,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from tandem.algorithm.algorithm import Algorithm
+from tandem.contracts import rewards_read_by
+from tandem.rewards import Rewards
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import RolloutSource
 from tandem.types import Prompt
@@ -43,6 +45,7 @@ class LightningHooks(LightningModule):
 
     policy: torch.nn.Module
     algorithm: Algorithm
+    rewards: Rewards
     stream: torch.nn.Module
     source: RolloutSource
     optimizer: Callable[..., torch.optim.Optimizer]
@@ -54,6 +57,12 @@ class LightningHooks(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False  # several updates per rollout
+
+    @property
+    def judges(self) -> list[str]:
+        """The rewards that nothing is trained on: those of weight 0 that the algorithm does not
+        read by their names."""
+        return sorted(self.rewards.held_out - rewards_read_by(self.algorithm))
 
     def no_sync(self):
         """What keeps gradients of all but the last micro-batch on their rank."""

@@ -32,7 +32,8 @@ from tandem.metrics import (
 from tandem.policies.base import is_fresh
 from tandem.rewards.images import diversity
 from tandem.rewards.result import failures
-from tandem.settings.guards import STALE, Guards, is_finite, save_failure
+from tandem.settings.failures import save_failure
+from tandem.settings.guards import STALE, Guards, is_finite, warn_held_out
 from tandem.stop import Stop
 from tandem.training.ahead_source import source_of
 from tandem.training.batches import BatchPlan
@@ -241,6 +242,9 @@ class PostTraining(LightningHooks):
             failed = torch.tensor(sum(failures(faults).values()))
             self.report["reward/faults"] = distributed.all_sum(failed).item()
         self.guards.check_missing(metrics["reward/missing"], faults)
+        if scores.held_out:
+            failed = torch.tensor(warn_held_out(self.rewards.pop_faults(held_out=True)))
+            self.report["reward/held_out_faults"] = distributed.all_sum(failed).item()
         ties = metrics.get("reward/frac_zero_std", 0.0) == 1.0
         flat = ties and self.algorithm.learns_from_scores
         self.flat_iterations = self.flat_iterations + 1 if flat else 0

@@ -162,23 +162,31 @@ class Scores:
     total: Tensor  # [B] float32 weighted sum of the parts; 0 where not scored
     parts: Mapping[str, Tensor]  # name -> [B] float32, NaN where that reward gave none
     scored: Tensor  # [B] bool
+    # As `parts`, of rewards of weight 0: they are measured, and nothing is trained on them.
+    held_out: Mapping[str, Tensor] = field(default_factory=dict)
     # [B, T] how the total spreads over the trained steps; None: all of it on the last one
     per_step: Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_shapes("Scores", {"scored": self.scored, **self.parts}, tuple(self.total.shape))
+        own = {"scored": self.scored, **self.parts, **self.held_out}
+        check_shapes("Scores", own, tuple(self.total.shape))
         if self.per_step is not None:
             rows = (len(self.total), self.per_step.shape[1])
             check_shapes("Scores", {"per_step": self.per_step}, rows)
 
+    @property
+    def all_parts(self) -> dict[str, Tensor]:
+        """The parts, then those of weight 0: [B] of each."""
+        return {**self.parts, **self.held_out}
+
     def named(self, name: str) -> Tensor:
-        """One reward of each sample, [B], NaN where it gave none.
+        """One reward of each sample, of whatever weight, [B], NaN where it gave none.
 
         Raises ValueError for a name that is no reward.
         """
-        if name not in self.parts:
-            raise ValueError(f"no reward is called {name!r}; there are {', '.join(self.parts)}")
-        return self.parts[name]
+        if name not in self.all_parts:
+            raise ValueError(f"no reward is called {name!r}; there are {', '.join(self.all_parts)}")
+        return self.all_parts[name]
 
     def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
         """How well samples did by one reward, [B]; None: the first one.
@@ -194,4 +202,4 @@ class Scores:
         names = [name if prompt.judged_by(name) else prompt.rewards[0] for prompt in prompts]
         if {*names} <= {name}:
             return said
-        return torch.stack([self.parts[own][row] for row, own in enumerate(names)])
+        return torch.stack([self.all_parts[own][row] for row, own in enumerate(names)])

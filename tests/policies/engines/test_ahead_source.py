@@ -56,7 +56,7 @@ class Lengths(AtOnce):
     def __init__(self):
         self.begun, self.lock = 0, threading.Lock()
 
-    def begin(self, outputs, prompts, group):
+    def begin(self, outputs, prompts, group, *, iteration=0):
         with self.lock:
             self.begun += 1
         return super().begin(outputs, prompts, group)

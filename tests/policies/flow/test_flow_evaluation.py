@@ -23,7 +23,7 @@ from tandem.evaluation.settings import Pictures
 from tandem.experience import Experience
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.images import diversity, nearest_rendering
-from tandem.settings.guards import save_failure
+from tandem.settings.failures import save_failure
 from tandem.types import Scores
 
 SETTINGS = Pictures(

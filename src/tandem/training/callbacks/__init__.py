@@ -50,7 +50,11 @@ def standard(
     checkpoints = Checkpoints(record=record, every=checkpoint_every, keep=keep)
     interrupt = Interrupt(checkpoints)
     evaluating = Evaluating(
-        recording=recording, interrupt=interrupt, settings=evaluation, prompts=held_out
+        recording=recording,
+        interrupt=interrupt,
+        checkpoints=checkpoints,
+        settings=evaluation,
+        prompts=held_out,
     )
     first = [Resume(record)] if resume else []
     shown = Progress(record, evaluation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lightning.pytorch import Callback, Trainer
@@ -35,6 +35,7 @@ class Checkpoints(Callback):
                 f"checkpoints.every={every} and checkpoints.keep={keep} are at least 1"
             )
         self.record, self.every, self.keep = record, every, keep
+        self.spared: Sequence[int] = ()  # steps whose newest checkpoint up to them stays too
         self.published: int | None = None  # the iterations that led to the last one of this process
         self.writing: Writing | None = None
 
@@ -79,6 +80,7 @@ class Checkpoints(Callback):
             {name: share_of_this_rank(group) for name, group in groups.items()},
             {"iteration": module.iteration, "run": self.record.id, "optimizer": state},
             keep=self.keep,
+            spared=self.spared,
         )
         self.published = module.iteration
         if trainer.is_global_zero:

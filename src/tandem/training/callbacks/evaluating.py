@@ -10,13 +10,18 @@ from functools import partial
 
 from lightning.pytorch import Callback, Trainer
 
-from tandem import rng
+from tandem import distributed, rng
 from tandem.evaluation.evaluate import choose_held_out, evaluate
 from tandem.evaluation.image_collapse import DISTANCE, REWARD
 from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.evaluation.reward_hacking import find_best, find_hacking
 from tandem.evaluation.settings import Evaluation
 from tandem.record import terminal
+from tandem.record.checkpoint import list_published, newest_until
+from tandem.record.run_record import CHECKPOINTS
 from tandem.settings.guards import describe_counts
+from tandem.stop import Stop
+from tandem.training.callbacks.checkpoints import Checkpoints
 from tandem.training.callbacks.interrupt import Interrupt
 from tandem.training.callbacks.recording import Recording
 from tandem.training.module import PostTraining
@@ -33,13 +38,16 @@ class Evaluating(Callback):
         *,
         recording: Recording,
         interrupt: Interrupt,
+        checkpoints: Checkpoints,
         settings: Evaluation,
         prompts: Sequence[Prompt],
     ) -> None:
         self.recording, self.interrupt, self.settings = recording, interrupt, settings
+        self.checkpoints = checkpoints
         self.prompts = choose_held_out(prompts, settings.prompts)
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
+        self._spare(trainer, module)  # of a run that is resumed
         if module.iteration >= module.plan.iterations:  # Lightning skips a loop without iterations
             self._finish(trainer, module)
 
@@ -79,6 +87,7 @@ class Evaluating(Callback):
             record.samples(module.iteration, found.rows)
             metrics |= self._drift(module.iteration, metrics, found.rows)
             record.hold(metrics, {"time/evaluate": time.perf_counter() - start})
+        self._check_hacking(trainer, module)
 
     def _shown(self, trainer: Trainer, module: PostTraining) -> AbstractContextManager:
         if not trainer.is_global_zero:
@@ -103,6 +112,39 @@ class Evaluating(Callback):
         if warning is not None:
             log.warning("evaluation %d: %s", iteration, warning)
         return found
+
+    def _check_hacking(self, trainer: Trainer, module: PostTraining) -> None:
+        """All ranks meet here where there is a judge. Raises Stop where the guard ends the run,
+        after the line of this evaluation was written."""
+        self._spare(trainer, module)
+        guards, found = module.guards, None
+        if not module.judges or guards.hacking is None:
+            return
+        if trainer.is_global_zero:
+            lines = self.recording.record.evaluations()
+            found = find_hacking(lines, module.judges, guards.hacking_patience)
+        found = distributed.all_gather_object([found])[0]
+        if found is None:
+            return
+        self.checkpoints.settle()
+        said = f"{found}; {self._describe_checkpoint(found.since)}"
+        try:
+            guards.check_hacking(said, module.iteration)
+        except Stop:
+            self.recording.write_last(trainer, module)
+            raise
+
+    def _describe_checkpoint(self, step: int) -> str:
+        folder = self.recording.record.folder / CHECKPOINTS
+        path = newest_until(list_published(folder), step)
+        return "no checkpoint is that old" if path is None else f"the last one before is {path}"
+
+    def _spare(self, trainer: Trainer, module: PostTraining) -> None:
+        """The checkpoint of where each judge stood highest stays, however many there are."""
+        if module.judges and trainer.is_global_zero:
+            lines = self.recording.record.evaluations()
+            best = [find_best(lines, judge) for judge in module.judges]
+            self.checkpoints.spared = [line["iteration"] for line in best if line is not None]
 
     def _finish(self, trainer: Trainer, module: PostTraining) -> None:
         if self.settings.every:

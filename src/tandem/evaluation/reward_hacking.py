@@ -1,0 +1,121 @@
+"""Reward hacking: a trained reward that rises while a held-out judge falls, told from noise.
+
+Every evaluation asks the same held-out prompts by the same draws, so two of them are compared
+prompt by prompt: d = later - earlier, and t = mean(d) / (std(d) / sqrt(P)) with P - 1 degrees of
+freedom. Since the evaluation in which the judge stood highest, the trained reward has risen and
+the judge has fallen, each by a one-sided test; the level is shared by all evaluations that could
+have been that one (Bonferroni), so that looking often is no reason to find something.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+TRAINED = "eval/reward"
+LEVEL = 0.01  # of one evaluation, one-sided
+FEWEST = 3  # prompts
+Line = Mapping  # of evaluations.jsonl: the iteration, and numbers of each prompt by metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The mean change of a number over held-out prompts, and its standard error."""
+
+    mean: float
+    error: float
+    prompts: int
+
+    def is_beyond_noise(self, level: float) -> bool:
+        """Whether a change of this sign is not likely to be noise, by a one-sided t test."""
+        if self.prompts < FEWEST or self.mean == 0:
+            return False
+        if self.error == 0:
+            return True
+        from scipy import special  # seconds to import, for runs that hold a reward out
+
+        edge = special.stdtrit(self.prompts - 1, 1 - level)
+        return abs(self.mean) > float(edge) * self.error
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.3f} ± {self.error:.3f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hacking:
+    """A reward that went up while a judge went down."""
+
+    judge: str
+    since: int  # the iterations that led to the weights that the judge liked best
+    trained: Change
+    held_out: Change
+
+    def __str__(self) -> str:
+        return (
+            f"since iteration {self.since} the trained reward rose ({self.trained}) and the "
+            f"held-out {self.judge} fell ({self.held_out}; {self.held_out.prompts} held-out "
+            "prompts, standard errors)"
+        )
+
+
+def metric_of(judge: str) -> str:
+    """The name that evaluations give a reward among several."""
+    return f"{TRAINED}_{judge}"
+
+
+def find_hacking(lines: Sequence[Line], judges: Sequence[str], patience: int) -> Hacking | None:
+    """Of the newest evaluation: the judge that fell furthest, in standard errors; None: no judge
+    did at each of the last `patience` evaluations."""
+    ends = range(len(lines) - patience + 1, len(lines) + 1)
+    if ends.start < 2:
+        return None
+    found = []
+    for judge in judges:
+        seen = [_judge_last(lines[:end], judge) for end in ends]
+        if None not in seen:
+            found.append(seen[-1])
+    return max(found, key=lambda one: -one.held_out.mean / (one.held_out.error or 1), default=None)
+
+
+def find_best(lines: Sequence[Line], judge: str) -> Line | None:
+    """The evaluation in which a judge stood highest, the latest of equals; None: nowhere."""
+    known = [(mean, line) for line in lines if math.isfinite(mean := _mean(line, judge))]
+    return max(known, key=lambda pair: (pair[0], pair[1]["iteration"]))[1] if known else None
+
+
+def compare(earlier: Line, later: Line, metric: str) -> Change:
+    """Over the prompts that have a number in both."""
+    gap = _values(later, metric) - _values(earlier, metric)
+    gap = gap[np.isfinite(gap)]
+    if len(gap) < FEWEST:
+        return Change(mean=0.0, error=0.0, prompts=len(gap))
+    error = float(gap.std(ddof=1)) / math.sqrt(len(gap))
+    return Change(mean=float(gap.mean()), error=error, prompts=len(gap))
+
+
+def _judge_last(lines: Sequence[Line], judge: str) -> Hacking | None:
+    *earlier, now = lines
+    best = find_best(earlier, judge)
+    if best is None or best["prompts"] != now["prompts"]:
+        return None
+    trained, held_out = compare(best, now, TRAINED), compare(best, now, metric_of(judge))
+    level = LEVEL / len(earlier)
+    told = trained.is_beyond_noise(level) and held_out.is_beyond_noise(level)
+    if not (told and trained.mean > 0 > held_out.mean):
+        return None
+    return Hacking(judge=judge, since=best["iteration"], trained=trained, held_out=held_out)
+
+
+def _mean(line: Line, judge: str) -> float:
+    values = _values(line, metric_of(judge))
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _values(line: Line, metric: str) -> NDArray:
+    """[P]; NaN where there is none, as in a line without the metric."""
+    return np.array(line.get(metric, [math.nan] * len(line["prompts"])), dtype=np.float64)

@@ -1,0 +1,70 @@
+"""Contradictions about rewards of weight 0, which are measured and never trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tandem.contracts import facts_of, numbers_of, rewards_read_by
+from tandem.legality.case import Case
+
+
+def some_reward_is_trained(case: Case) -> Iterator[str]:
+    """A run without a reward of another weight has nothing to learn from."""
+    if case.rewards and len(find_held_out(case)) == len(case.rewards):
+        yield (
+            "every reward has the weight 0, so nothing is trained; set a weight, for example "
+            f"reward.{next(iter(case.rewards))}.weight=1"
+        )
+
+
+def held_out_rewards_stay_out(case: Case) -> Iterator[str]:
+    """An estimator of single rewards weighs none of those."""
+    for key, estimator in case.estimators.items():
+        if not facts_of(estimator).by_reward:
+            continue
+        weighed = numbers_of(estimator).get("weights") or {}
+        for name in find_held_out(case) & weighed.keys():
+            yield (
+                f"{key}.weights: reward.{name}.weight=0 keeps {name} out of training; leave it "
+                f"out of them, or set reward.{name}.weight=1"
+            )
+
+
+def only_held_out_rewards_rest(case: Case) -> Iterator[str]:
+    """A reward that somebody reads is asked in every iteration."""
+    read = dict.fromkeys(rewards_read_by(case.algorithm), "the algorithm reads it")
+    read |= dict.fromkeys(case.rewards.keys() - find_held_out(case), "it is trained")
+    for name, reward in case.rewards.items():
+        every = reward.arguments.get("every", 1)
+        if every > 1 and name in read:
+            yield f"reward.{name}.every={every}: {read[name]} in every iteration; set it to 1"
+
+
+def a_run_is_stopped_by_a_judge(case: Case) -> Iterator[str]:
+    """What ends a run where its reward is hacked needs a judge, and evaluations that ask it."""
+    wanted = case.plan.guards.hacking
+    if wanted is None or not wanted.startswith("stop"):
+        return
+    if not find_held_out(case) - rewards_read_by(case.algorithm):
+        yield (
+            f"guards.hacking={wanted} asks a reward that is not trained, and there is none; add "
+            "one to reward=[...] and set its weight to 0, or set guards.hacking=warn"
+        )
+    if case.plan.evaluation.every is None:
+        yield (
+            f"guards.hacking={wanted} goes by evaluations, and evaluation.every=null makes none; "
+            "set evaluation.every, or guards.hacking=warn"
+        )
+
+
+def find_held_out(case: Case) -> set[str]:
+    """The names of the rewards of weight 0."""
+    return {n for n, reward in case.rewards.items() if reward.arguments.get("weight", 1.0) == 0}
+
+
+RULES = (
+    some_reward_is_trained,
+    held_out_rewards_stay_out,
+    only_held_out_rewards_rest,
+    a_run_is_stopped_by_a_judge,
+)

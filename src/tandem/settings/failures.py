@@ -1,0 +1,57 @@
+"""Evidence of an update that failed: its rows and the draws that made them, to be replayed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from tandem.experience import Experience
+
+
+def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
+    """Write the rows of a failed update and the draws that made them, to be replayed."""
+    folder = folder / f"iteration_{facts['iteration']:06d}_rank_{facts['rank']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    rollout = batch.rollout
+    tensors = {
+        "advantages": batch.advantages,
+        "mask": rollout.mask,
+        "group": rollout.group,
+        "old_logp": rollout.old_logp,
+        "behaviour_logp": rollout.behaviour_logp,
+        "ref_logp": rollout.ref_logp,
+        "old_kl_to_ref": rollout.old_kl_to_ref,
+        "old_values": rollout.old_values,
+        "baseline": rollout.baseline,
+        "returns": batch.returns,
+        **{f"statistics.{name}": found for name, found in batch.statistics.items()},
+    }
+    tensors |= _select_pictures(rollout.outputs)
+    known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}
+    save_file(known, folder / "batch.safetensors")
+    rows = [
+        {"prompt_id": p.id, "slot": int(g), "score": score}
+        | ({"output": output} if isinstance(output, str) else {})
+        for p, g, output, score in zip(
+            rollout.prompts,
+            rollout.group,
+            rollout.outputs,
+            batch.scores.total.tolist(),
+            strict=True,
+        )
+    ]
+    (folder / "batch.json").write_text(json.dumps(facts | {"rows": rows}, indent=1))
+    return folder
+
+
+def _select_pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Those of the outputs that are pictures, by row."""
+    return {
+        f"output.{row}": output
+        for row, output in enumerate(outputs)
+        if isinstance(output, torch.Tensor)
+    }

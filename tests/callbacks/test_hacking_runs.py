@@ -1,0 +1,62 @@
+"""A run whose reward is hacked: it ends or warns, and what it was before is kept."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+from toy_run import SETTINGS, run, share_of_threes
+
+from tandem.record import jsonl
+from tandem.record.checkpoint import list_published
+from tandem.rewards import Reward, groupwise
+from tandem.settings.guards import Guards
+from tandem.stop import Stop
+
+EVALUATION = replace(SETTINGS, every=2, prompts=12, samples=16, pass_at=())
+OPTIONS = {"evaluation": EVALUATION, "iterations": 16, "checkpoint_every": 1}
+AGAINST = {"judge": Reward(lambda o, p: 1 - share_of_threes(o, p), weight=0.0)}
+
+
+@groupwise
+def near_a_sixth(outputs, prompt):
+    """A judge that turns on the way: it likes threes up to a sixth of the answers to a prompt."""
+    mean = sum(share_of_threes(output, prompt) for output in outputs) / len(outputs)
+    return [-abs(mean - 1 / 6)] * len(outputs)
+
+
+def test_a_run_ends_where_the_judge_turned_and_keeps_what_was_before(tmp_path):
+    with pytest.raises(Stop) as ended:
+        run(tmp_path, judges=AGAINST, guards=Guards(hacking="stop"), **OPTIONS)
+    said = str(ended.value)
+    assert "\n" not in said and "guards.hacking=stop ended the run" in said
+    assert "since iteration 0 the trained reward rose (+" in said and "judge fell (-" in said
+    assert "no checkpoint is that old" in said
+    last = jsonl.read(tmp_path / "metrics.jsonl")[-1]
+    assert f"iteration {last['iteration']}: " in said
+    assert last["eval/reward_judge"] == pytest.approx(1 - last["eval/reward_threes"])
+
+
+def test_a_run_that_goes_on_warns_and_keeps_the_good_checkpoint(tmp_path, caplog):
+    judge = Reward(near_a_sixth, weight=0.0)
+    with caplog.at_level(logging.WARNING, logger="tandem"):
+        run(tmp_path, judges={"judge": judge}, **OPTIONS)
+    told = [said for said in caplog.messages if "held-out judge fell" in said]
+    assert told and all("guards.hacking=stop would end the run" in said for said in told)
+    lines = jsonl.read(tmp_path / "metrics.jsonl")
+    judged = {
+        line["iteration"]: line["eval/reward_judge"] for line in lines if "eval/reward" in line
+    }
+    best = max(judged, key=lambda iteration: (judged[iteration], iteration))
+    assert 0 < best < 12
+    assert [step for step, _ in list_published(tmp_path / "checkpoints")] == [best, 15, 16]
+    assert f"the last one before is {tmp_path / 'checkpoints' / f'step_{best:06d}'}" in told[-1]
+
+
+@pytest.mark.parametrize("value", ["end", "stop:0", "stop:", "warn:x"])
+def test_a_guard_that_cannot_be_meant_is_refused(value):
+    with pytest.raises(ValueError, match=r"guards\.hacking is warn, stop, stop:k"):
+        Guards(hacking=value)
+
+
+def test_a_guard_waits_for_as_many_evaluations_as_it_says():
+    assert [Guards(hacking=way).hacking_patience for way in ("warn", "stop", "stop:5")] == [2, 2, 5]

@@ -1,0 +1,85 @@
+"""A hacked reward is told from noise, by a rule that a table can be checked against."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tandem.evaluation.reward_hacking import Change, compare, find_best, find_hacking
+
+PROMPTS = list(range(40))
+
+
+def line(iteration, trained, judge, *, seed=0, noise=0.1):
+    """An evaluation of these means, each prompt with noise of its own."""
+    random = np.random.default_rng([seed, iteration])
+    return {
+        "iteration": iteration,
+        "prompts": PROMPTS,
+        "eval/reward": (trained + noise * random.normal(size=40)).tolist(),
+        "eval/reward_judge": (judge + noise * random.normal(size=40)).tolist(),
+    }
+
+
+RUNS = {
+    "the judge falls below its start": ([(0.2, 0.5), (0.6, 0.3), (0.8, 0.2)], 0),
+    "it rises first, then turns": ([(0.2, 0.5), (0.4, 0.7), (0.7, 0.6), (0.9, 0.5)], 10),
+    "both rise": ([(0.2, 0.5), (0.6, 0.6), (0.8, 0.7)], None),
+    "both fall": ([(0.6, 0.6), (0.4, 0.4), (0.3, 0.2)], None),
+    "the judge stands still": ([(0.2, 0.5), (0.6, 0.5), (0.8, 0.5)], None),
+    "it fell once": ([(0.2, 0.5), (0.6, 0.5), (0.8, 0.3)], None),
+    "one evaluation": ([(0.2, 0.5)], None),
+}
+
+
+@pytest.mark.parametrize(("means", "since"), RUNS.values(), ids=RUNS)
+def test_a_run_is_judged_by_where_its_judge_stood_highest(means, since):
+    lines = [line(10 * i, *both) for i, both in enumerate(means)]
+    found = find_hacking(lines, ["judge"], 2)
+    assert (None if found is None else found.since) == since
+    if found is not None:
+        assert found.judge == "judge" and found.trained.mean > 0 > found.held_out.mean
+
+
+def test_a_change_is_that_of_a_paired_t_test():
+    one, other = line(0, 0.5, 0.5), line(1, 0.55, 0.5)
+    change = compare(one, other, "eval/reward")
+    t = stats.ttest_rel(other["eval/reward"], one["eval/reward"], alternative="greater")
+    assert change.mean / change.error == pytest.approx(t.statistic)
+    for level in (t.pvalue * 1.01, t.pvalue / 1.01):
+        assert change.is_beyond_noise(level) == (level > t.pvalue)
+
+
+def test_prompts_without_a_number_count_in_neither():
+    one, other = line(0, 0.5, 0.5), line(1, 0.9, 0.2)
+    other["eval/reward"][:38] = [None] * 38  # two are left: nothing can be said
+    assert compare(one, other, "eval/reward").prompts == 2
+    assert find_hacking([one, other, other], ["judge"], 1) is None
+
+
+def test_a_judge_that_was_never_heard_accuses_nobody():
+    lines = [{**line(i, i / 2, 0.5), "eval/reward_judge": [None] * 40} for i in range(3)]
+    assert find_best(lines, "judge") is None and find_hacking(lines, ["judge"], 2) is None
+
+
+def test_prompts_that_all_moved_alike_leave_no_doubt():
+    assert Change(mean=-0.1, error=0.0, prompts=9).is_beyond_noise(1e-9)
+    assert not Change(mean=0.0, error=0.0, prompts=9).is_beyond_noise(0.5)
+
+
+def test_of_several_judges_the_one_that_fell_furthest_is_named():
+    lines = [line(i, 0.2 + 0.3 * i, 0.5) for i in range(3)]
+    for i, one in enumerate(lines):
+        own = np.array(line(i, 0, 0, seed=7)["eval/reward_judge"])
+        one |= {"eval/reward_a": (own - 0.2 * i).tolist(), "eval/reward_b": (own - i).tolist()}
+    assert find_hacking(lines, ["a", "b", "judge"], 2).judge == "b"
+
+
+def test_looking_often_at_noise_accuses_one_run_in_hundreds_at_most():
+    """Of runs whose reward truly rises and whose judge stays where it is, over 12 evaluations."""
+    accused = 0
+    for run in range(100):
+        lines = [line(i, 0.2 + 0.05 * i, 0.5, seed=run) for i in range(12)]
+        accused += any(find_hacking(lines[:end], ["judge"], 2) for end in range(2, 13))
+    assert accused <= 1 and math.isfinite(accused)
