@@ -34,6 +34,11 @@ LINES = {
         "from_teacher estimates a KL from the policy's own samples, and here rows are given; set "
         "algorithm/sampling_strategy=on_policy"
     ),
+    "model=tiny_vlm data=shapes_asked algorithm=opd "
+    "'algorithm.teachers.folders={others: \"http://127.0.0.1:1\"}'": (
+        "algorithm.teachers.folders: a server is asked about token ids alone, and model=tiny_vlm "
+        "reads pictures; name a folder"
+    ),
     f"algorithm=opd {RUN} algorithm/loss=divergence": (
         "algorithm.teachers.divergence=null: divergence reads the divergence of each state; set "
         "algorithm/teachers/divergence=jsd, forward_kl or reverse_kl"

@@ -26,9 +26,9 @@ from tandem.losses.entropy_cov import clip_cov
 from tandem.losses.gaussian import grpo_guard, weighted_ppo
 from tandem.losses.pairs import reward_of
 from tandem.metrics import reduce_metrics
+from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Sampling
-from tandem.policies.language.teachers import LoadedTokenTeachers
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training.reprompts import Reprompted

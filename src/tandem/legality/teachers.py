@@ -106,6 +106,18 @@ def who_is_told_more_is_asked(case: Case) -> Iterator[str]:
         )
 
 
+def servers_read_texts(case: Case) -> Iterator[str]:
+    """A teacher on a server is sent token ids, and no picture."""
+    teachers = case.algorithm.teachers
+    if teachers is None or not (teachers.of_texts and case.model.target.sees):
+        return
+    if teachers.asks_servers:
+        yield (
+            "algorithm.teachers.folders: a server is asked about token ids alone, and "
+            f"model={case.plan.choices['model']} reads pictures; name a folder"
+        )
+
+
 def a_teacher_of_itself_is_whole(case: Case) -> Iterator[str]:
     """It follows weights that lie whole on every rank."""
     teachers = case.algorithm.teachers
@@ -133,4 +145,5 @@ RULES = (
     something_is_learnt,
     who_is_told_more_is_asked,
     a_teacher_of_itself_is_whole,
+    servers_read_texts,
 )

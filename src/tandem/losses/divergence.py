@@ -82,6 +82,11 @@ class StateDivergence:
     tail: bool = True  # all other tokens are one more entry; else the likeliest are renormalised
     support: Side | None = None  # whose likeliest; None: those that the divergence weighs most
 
+    @property
+    def leading(self) -> Side:
+        """Whose likeliest tokens are compared."""
+        return self.support or facts_of(self.of).support
+
     def __call__(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Log-probabilities [N, V] each -> [N] nats."""
         return self.of(*self.narrow(student, teacher))
@@ -90,10 +95,14 @@ class StateDivergence:
         """What is compared of [N, V] log-probabilities: [N, K], each side adding up to 1."""
         if self.top_k is None or self.top_k >= student.shape[-1]:
             return student, teacher
-        support = self.support or facts_of(self.of).support
-        leading = {"student": student.detach(), "teacher": teacher}[support]
-        ids = leading.topk(self.top_k).indices
+        ids = {"student": student.detach(), "teacher": teacher}[self.leading]
+        ids = ids.topk(self.top_k).indices
         return self._kept(student.gather(-1, ids)), self._kept(teacher.gather(-1, ids))
+
+    def among(self, student: Tensor, ids: Tensor, teacher: Tensor) -> Tensor:
+        """Where the teacher says no more than its likeliest tokens, `ids` [N, K], and their
+        log-probabilities [N, K]: [N] nats. student: of all tokens, [N, V]."""
+        return self.of(self._kept(student.gather(-1, ids)), self._kept(teacher))
 
     def _kept(self, logp: Tensor) -> Tensor:
         return with_tail(logp) if self.tail else logp.log_softmax(-1)

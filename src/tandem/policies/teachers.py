@@ -19,6 +19,7 @@ class Teachers(ABC):
 
     of_texts: ClassVar[bool]  # whether it judges tokens, or else velocities
     teaches_itself = False  # whether one of them is the policy
+    asks_servers = False  # whether one of them is on a server
 
     # Source, or "others" -> a run directory, or what else the subclass takes for a teacher.
     folders: Mapping[str, str]

@@ -42,6 +42,7 @@ class Habits:
     tokens: bool = True  # has the token endpoint
     transfer: str | None = "gloo"  # its way of vLLM's own transfer of weights
     max_loras: int = 8
+    max_logprobs: int = 20
     before_token: object = None  # called with how many tokens a row has so far
     # (path, reply so far) -> what is sent in its place, or None; called before every reply.
     spoil: object = None
@@ -231,6 +232,8 @@ class Loopback:
     def complete(self, payload, _):
         if refusal := self.refusal(payload):
             return refusal
+        if payload.get("prompt_logprobs") is not None:
+            return self.judge(payload)
         tokens, logp, reason, _ = self.sampled(payload)
         choice = {
             "index": 0,
@@ -247,6 +250,28 @@ class Loopback:
             "prompt_token_ids": payload["prompt"],
         }
         return 200, {"object": "text_completion", "model": payload["model"], "choices": [choice]}
+
+    def tokenize(self, payload, _):
+        ids = self.tokenizer(payload["prompt"], add_special_tokens=payload["add_special_tokens"])
+        return 200, {"tokens": ids["input_ids"], "max_model_len": self.room}
+
+    @torch.no_grad()
+    def judge(self, payload):
+        """How likely the ids of a prompt are, and the likeliest at their places."""
+        ids, most = payload["prompt"], payload["prompt_logprobs"]
+        if most > self.habits.max_logprobs:
+            message = f"Requested prompt logprobs of {most}, which is greater than max allowed"
+            return 400, {"error": {"message": message}}
+        logits = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+        every = [None]
+        for logp, token in zip(logits.log_softmax(-1).tolist(), ids[1:], strict=False):
+            order = sorted(range(len(logp)), key=lambda one, logp=logp: -logp[one])
+            told = [token, *order[:most]]
+            every.append(
+                {one: {"logprob": logp[one], "rank": 1 + order.index(one)} for one in told}
+            )
+        choice = {"index": 0, "prompt_logprobs": every, "prompt_token_ids": ids}
+        return 200, {"model": payload["model"], "choices": [choice]}
 
     # Sampling, as the payload and the habits say.
 
@@ -319,6 +344,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.reply({"/inference/v1/generate": "generate", "/v1/completions": "complete",
+                    "/tokenize": "tokenize",
                     "/v1/load_lora_adapter": "load_adapter",
                     "/v1/unload_lora_adapter": "unload_adapter", "/collective_rpc": "rpc",
                     "/init_weight_transfer_engine": "meet", "/update_weights": "update",

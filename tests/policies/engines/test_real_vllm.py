@@ -20,12 +20,16 @@ import torch
 from gloo_transfer import write_entry_point
 from hub_language_models import write_qwen3
 from real_vllm import serving
+from small_language import questions
+from torch.testing import assert_close
 
+from tandem.losses.divergence import forward_kl
 from tandem.policies.engines.vllm_api import INVALID
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.policies.language.rows import before, pack
+from tandem.policies.language.teachers import TokenTeachers
 from tandem.policies.request import Request
 
 ROOT = Path(__file__).parents[3]
@@ -81,6 +85,27 @@ def server(folder, tmp_path_factory) -> Iterator[str]:
         url = serves.__enter__()
     yield url
     serves.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("needs", ["teacher_logp", "divergence"])
+def test_a_real_server_teaches_as_the_same_weights_here_do(server, folder, needs):
+    """First of the file, while it has the weights of the folder."""
+    asked = frozenset({needs})
+    options = {"divergence": forward_kl, "top_k": 5} if needs == "divergence" else {}
+
+    def said(teacher: str) -> torch.Tensor:
+        policy = LanguagePolicy(path=str(folder))
+        teachers = TokenTeachers(folders={"others": teacher}, **options)
+        sampling = Sampling(max_new_tokens=6)
+        policy.load(Request(sampling=sampling, needs=asked, teachers=teachers))
+        torch.manual_seed(1)
+        for parameter in policy.trainable().values():
+            parameter.data.add_(0.05 * torch.randn_like(parameter))
+        rows = policy.sample(questions()[:3], 2, key=5, slots=range(3))
+        rows = policy.complete(rows, asked)
+        return policy.evidence(rows, asked).divergence if options else rows.teacher_logp
+
+    assert_close(said(server), said(str(folder)), atol=EXACT, rtol=1e-3)
 
 
 def train(folder: Path, url: str, run_dir: Path, *options: str) -> list[dict]:

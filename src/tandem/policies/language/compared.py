@@ -1,10 +1,11 @@
 """The teacher's part of a training forward: its hidden states, from which logits are made chunk by
-chunk beside the student's, so that neither [B, T, V] is ever held."""
+chunk beside the student's, so that neither [B, T, V] is ever held; or what a server said."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,11 +17,35 @@ from tandem.types import Record, take
 Head = Callable[[Tensor], Tensor]  # hidden states [n, H] -> logits [n, V]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Compared(Protocol):
     """What one teacher says at some of the N steps of a pass."""
 
     steps: Tensor  # [n] int64, which of them
+    states: Tensor  # [n, ...] what it has of each, to be cut along n
+
+    def divergence(self, logits: Tensor, states: Tensor, temperature: Tensor) -> Tensor:
+        """From the teacher at some of its states, [n] nats. logits: the student's, [n, V]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikeliestTokens:
+    """Of a teacher on a server: its likeliest tokens at each step, at temperature 1."""
+
+    steps: Tensor  # [n] int64
+    states: Tensor  # [n, K, 2] ids, and their log-probabilities
+    distance: StateDivergence
+
+    def divergence(self, logits: Tensor, states: Tensor, temperature: Tensor) -> Tensor:
+        """Over those tokens, [n] nats. logits: the student's, [n, V]."""
+        ids, teacher = states[..., 0].long(), states[..., 1].to(logits.dtype)
+        return self.distance.among(logits.log_softmax(-1), ids, teacher)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiddenStates:
+    """Of a teacher in this process."""
+
+    steps: Tensor  # [n] int64
     states: Tensor  # [n, H] its hidden states before each
     head: Head
     distance: StateDivergence

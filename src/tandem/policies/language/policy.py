@@ -16,6 +16,7 @@ from tandem.policies.language.critic import Critic, Kind
 from tandem.policies.language.episodes import Episodes
 from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.liger import fuse
+from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.pretrained import Build, Numerics, Packing
 from tandem.policies.language.records import (
@@ -29,7 +30,6 @@ from tandem.policies.language.records import (
 )
 from tandem.policies.language.reprompts import reprompted
 from tandem.policies.language.rows import as_rollout, check_room, encode_examples
-from tandem.policies.language.teachers import LoadedTokenTeachers
 from tandem.policies.language.token_policy import FILLED, TokenPolicy
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
@@ -207,6 +207,8 @@ class LanguagePolicy(TokenPolicy):
             rollout = reprompted(rollout, self.chat, self.teachers.positions)
         with self.summon_full_params():
             rollout = super().complete(rollout, needs)
+            if "divergence" in needs:
+                rollout = self.teachers.ask_servers(rollout)
             if "teacher_logp" in needs and rollout.teacher_logp is None:
                 rollout = replace(rollout, teacher_logp=self.teachers.logp(rollout))
         return rollout

@@ -81,6 +81,9 @@ class TokenSample:
     images: tuple[tuple[Picture, ...], ...] | None = None
     # The same answers behind the prompts that teachers read; None: these very rows.
     for_teacher: TokenSample | None = None
+    # [B, T, K, 2] ids and log-probabilities of the likeliest tokens of each step, by a teacher on
+    # a server; 0 of other teachers. None: nobody asked one.
+    likeliest: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

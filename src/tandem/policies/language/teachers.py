@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 from torch import Tensor, nn
 
 from tandem.contracts import fraction, positive
 from tandem.losses.divergence import Divergence, Side, StateDivergence
 from tandem.policies.language.average import WeightAverage
 from tandem.policies.language.chat import Chat
-from tandem.policies.language.compared import Compared
+from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import TokenLogProbComputer
-from tandem.policies.language.pretrained import Numerics, positions, pretrained
-from tandem.policies.language.records import TokenSample
+from tandem.policies.language.pretrained import Numerics, pretrained
 from tandem.policies.language.same_tokens import first_difference
-from tandem.policies.teachers import Teachers, rows_by_teacher, weights_of
-from tandem.policies.weights import move
-from tandem.types import Rollout, take, taught_steps
+from tandem.policies.language.teacher_server import ServedTeacher, TeacherServer, is_address
+from tandem.policies.teachers import Teachers, weights_of
 
 if TYPE_CHECKING:
     from tandem.policies.language.policy import LanguagePolicy
@@ -34,8 +31,8 @@ SELF = "self"  # in place of a folder: the policy itself
 
 @dataclass(frozen=True, kw_only=True)
 class TokenTeachers(Teachers):
-    """Who teaches what: a run directory, a folder in Hugging Face format, a name on the hub, or
-    `self`, the policy itself by older weights."""
+    """Who teaches what: a run directory, a folder in Hugging Face format, a name on the hub, the
+    address of a server, or `self`, the policy itself by older weights."""
 
     of_texts = True
 
@@ -47,9 +44,14 @@ class TokenTeachers(Teachers):
     top_k: Annotated[int, positive] | None = None
     tail: bool = True
     support: Side | None = None
+    server: TeacherServer = field(
+        default_factory=TeacherServer
+    )  # how those at an address are asked
 
     def __post_init__(self) -> None:
         Teachers.__post_init__(self)
+        if self.asks_servers and self.distance is not None:
+            self.check_likeliest()
         if self.teaches_itself and self.average is None:
             raise ValueError(
                 "algorithm.teachers.average=null, and the policy teaches itself; set it to the "
@@ -70,8 +72,28 @@ class TokenTeachers(Teachers):
     def teaches_itself(self) -> bool:
         return SELF in self.folders.values()
 
+    @property
+    def asks_servers(self) -> bool:
+        return any(is_address(folder) for folder in self.folders.values())
+
+    def check_likeliest(self) -> None:
+        """Raise ValueError for a divergence over tokens that no server tells of."""
+        if self.top_k is None:
+            raise ValueError(
+                "algorithm.teachers.top_k=null: a server tells its likeliest tokens of a state, "
+                "and not all; set it, to 20 or to the server's --max-logprobs"
+            )
+        if self.distance.leading != "teacher":
+            raise ValueError(
+                "algorithm.teachers.support=student: a server does not know which tokens the "
+                "policy finds likeliest; set algorithm.teachers.support=teacher"
+            )
+
     def check(self) -> None:
         for source, folder in self.folders.items():
+            if is_address(folder):
+                self.server.endpoint(folder)
+                continue
             self.check_run(source)
             place = weights_of(folder)
             if folder != SELF and place.is_dir() and not (place / "config.json").is_file():
@@ -90,16 +112,34 @@ class TokenTeachers(Teachers):
         if self.teaches_itself:
             average = WeightAverage(policy.scorer.model, rate=self.average)
         known: dict[str, TokenLogProbComputer] = {}
+        served = self._served(policy)
         for source, folder in self.folders.items():
+            if folder in served:
+                continue
             if folder == SELF:
                 known[folder] = self._scorer(average.network, policy)
             elif folder not in known:
                 known[folder] = self._loaded(source, policy)
         return LoadedTokenTeachers(
-            {source: known[folder] for source, folder in self.folders.items()},
+            {source: known[x] for source, x in self.folders.items() if x in known},
+            served={source: served[x] for source, x in self.folders.items() if x in served},
             distance=self.distance,
             average=average,
         )
+
+    def _served(self, policy: LanguagePolicy) -> dict[str, ServedTeacher]:
+        """The teachers at an address, by it. Raises ValueError for one that cannot be asked."""
+        found, top_k = {}, self.top_k if self.distance is not None else 0
+        for source, url in self.folders.items():
+            if is_address(url) and url not in found:
+                found[url] = ServedTeacher(self.given(source), url, self.server, top_k=top_k)
+                found[url].check_tokens(policy.chat)
+        if found and policy.sampling.temperature != 1:
+            raise ValueError(
+                f"rollout.temperature={policy.sampling.temperature}: a teacher on a server says "
+                "how likely tokens are at temperature 1; set it to 1"
+            )
+        return found
 
     @property
     def distance(self) -> StateDivergence | None:
@@ -155,90 +195,3 @@ def limit_rows(given: str, teacher: TokenLogProbComputer, student: TokenLogProbC
 def first_rows(head: Callable[[Tensor], Tensor], count: int) -> Callable[[Tensor], Tensor]:
     """A head without its last logits: [N, H] -> [N, count]."""
     return lambda states: head(states)[:, :count]
-
-
-class LoadedTokenTeachers:
-    """The teachers with their weights, whole on every rank."""
-
-    def __init__(
-        self,
-        scorers: Mapping[str, TokenLogProbComputer],
-        *,
-        distance: StateDivergence | None = None,
-        average: WeightAverage | None = None,
-    ) -> None:
-        self.scorers, self.distance, self.average = scorers, distance, average
-
-    @property
-    def positions(self) -> int | None:
-        """Tokens that every one of them reads; None: the families name no limit."""
-        known = [positions(scorer.model) for scorer in self.scorers.values()]
-        return min((most for most in known if most is not None), default=None)
-
-    def logp(self, rollout: Rollout) -> Tensor:
-        """How likely each row's teacher thinks its tokens, [B, T] nats; 0 outside the mask and on
-        rows that it does not judge."""
-        found = torch.zeros(rollout.mask.shape, device=rollout.mask.device)
-        for scorer, rows in self._asked(rollout):
-            sample, mask = take(sample_of(rollout), rows), rollout.mask[rows]
-            said = scorer.in_parts(sample, mask).logp
-            found = found.to(said.dtype).index_copy(0, rows, said)
-        return found
-
-    def compare(self, rollout: Rollout) -> list[Compared]:
-        """What each teacher that is asked says of the steps of the mask that it judges."""
-        number = rollout.mask.flatten().cumsum(0).view(rollout.mask.shape) - 1
-        found = []
-        for scorer, rows in self._asked(rollout):
-            mask = rollout.mask[rows]
-            own = Compared(
-                steps=number[rows][mask],
-                states=scorer.states(take(sample_of(rollout), rows), mask),
-                head=scorer.head,
-                distance=self.distance,
-            )
-            found.append(own)
-        return found
-
-    def _asked(self, rollout: Rollout) -> Iterator[tuple[TokenLogProbComputer, Tensor]]:
-        """Each teacher that judges a step, on the device of the rows, and its rows, [n] int64."""
-        judged = taught_steps(rollout).any(1)
-        for source, places in rows_by_teacher(rollout.prompts, self.scorers):
-            rows = torch.tensor(places, device=judged.device)
-            rows = rows[judged[rows]]
-            if len(rows):
-                self._check_room(source, rollout)
-                move(self.scorers[source].model, judged.device)
-                yield self.scorers[source], rows
-
-    def _check_room(self, source: str, rollout: Rollout) -> None:
-        most = positions(self.scorers[source].model)
-        longest = sample_of(rollout).tokens.shape[1]
-        if most is not None and longest > most:
-            raise ValueError(
-                f"algorithm.teachers.folders: the teacher of {source} reads at most {most} tokens, "
-                f"and a row has {longest}; lower rollout.max_new_tokens or "
-                "rollout.max_prompt_tokens"
-            )
-
-    # Of a teacher that is the policy itself.
-
-    def follow(self) -> None:
-        """An update was made."""
-        if self.average is not None:
-            self.average.follow()
-
-    def state(self) -> dict[str, Tensor]:
-        """What they remember. Of any shape [...]."""
-        return {} if self.average is None else self.average.state()
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave, among other things. Of any shape [...]."""
-        if self.average is not None:
-            self.average.load_state(state)
-
-
-def sample_of(rollout: Rollout) -> TokenSample:
-    """The rows as teachers read them."""
-    sample: TokenSample = rollout.sample
-    return sample if sample.for_teacher is None else sample.for_teacher

@@ -12,6 +12,7 @@ from tandem.hub import locate
 from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.logprob import ALSO, TokenIndex, token_logp
 from tandem.policies.language.pretrained import positions, recompute_activations
+from tandem.policies.language.teacher_server import is_address
 from tandem.policies.language.teachers import SELF
 from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fuse_attention
@@ -148,7 +149,8 @@ def teachers_of(policy: TokenPolicy, request: Request) -> list[nn.Module]:
         return []
     dtype = DTYPES.get(request.teachers.dtype or policy.numerics.dtype)
     folders = request.teachers.folders.items()
-    named = {folder: source for source, folder in folders if folder != SELF}
+    here = [(source, x) for source, x in folders if x != SELF and not is_address(x)]
+    named = {folder: source for source, folder in here}
     with torch.device("meta"):
         return [
             configured(

@@ -1,0 +1,134 @@
+"""Teachers of a language policy that are there: with weights on every rank, or on servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from tandem.losses.divergence import StateDivergence
+from tandem.policies.language.average import WeightAverage
+from tandem.policies.language.compared import Compared, HiddenStates, LikeliestTokens
+from tandem.policies.language.logprob import TokenLogProbComputer
+from tandem.policies.language.pretrained import positions
+from tandem.policies.language.records import TokenSample
+from tandem.policies.language.teacher_server import ServedTeacher
+from tandem.policies.teachers import rows_by_teacher
+from tandem.policies.weights import move
+from tandem.types import Rollout, take, taught_steps
+
+
+class LoadedTokenTeachers:
+    """The teachers with their weights, whole on every rank, and those on servers."""
+
+    def __init__(
+        self,
+        scorers: Mapping[str, TokenLogProbComputer],
+        *,
+        served: Mapping[str, ServedTeacher] = MappingProxyType({}),
+        distance: StateDivergence | None = None,
+        average: WeightAverage | None = None,
+    ) -> None:
+        """scorers, served: by the source that each teaches."""
+        self.scorers, self.served = scorers, served
+        self.distance, self.average = distance, average
+        known = {source: positions(scorer.model) for source, scorer in scorers.items()}
+        known |= {source: teacher.positions for source, teacher in served.items()}
+        self.room = {source: most for source, most in known.items() if most is not None}
+
+    @property
+    def positions(self) -> int | None:
+        """Tokens that every one of them reads; None: the families name no limit."""
+        return min(self.room.values(), default=None)
+
+    def logp(self, rollout: Rollout) -> Tensor:
+        """How likely each row's teacher thinks its tokens, [B, T] nats; 0 outside the mask and on
+        rows that it does not judge."""
+        found = torch.zeros(rollout.mask.shape, device=rollout.mask.device)
+        for source, rows in self._asked(rollout):
+            sample, mask = take(sample_of(rollout), rows), rollout.mask[rows]
+            if source in self.served:
+                said = self.served[source].judge(sample, mask)[0]
+            else:
+                said = self.scorers[source].in_parts(sample, mask).logp
+            found = found.to(said.dtype).index_copy(0, rows, said)
+        return found
+
+    def ask_servers(self, rollout: Rollout) -> Rollout:
+        """The rows with what servers find likeliest at their steps, which is asked once."""
+        sample: TokenSample = rollout.sample
+        if not self.served or sample.likeliest is not None:
+            return rollout
+        shape = (*rollout.mask.shape, self.distance.top_k, 2)
+        found = torch.zeros(shape, dtype=torch.float64, device=rollout.mask.device)
+        for source, rows in self._asked(rollout):
+            if source in self.served:
+                own = take(sample_of(rollout), rows)
+                found[rows] = self.served[source].judge(own, rollout.mask[rows])[1]
+        return replace(rollout, sample=replace(sample, likeliest=found))
+
+    def compare(self, rollout: Rollout) -> list[Compared]:
+        """What each teacher that is asked says of the steps of the mask that it judges."""
+        number = rollout.mask.flatten().cumsum(0).view(rollout.mask.shape) - 1
+        return [
+            self._compared(source, rollout, rows, number[rows][rollout.mask[rows]])
+            for source, rows in self._asked(rollout)
+        ]
+
+    def _compared(self, source: str, rollout: Rollout, rows: Tensor, steps: Tensor) -> Compared:
+        """What the teacher of a source says of its rows [n], at these steps of the pass."""
+        mask, own = rollout.mask[rows], {"steps": steps, "distance": self.distance}
+        if source in self.served:
+            likeliest = rollout.sample.likeliest[rows, : mask.shape[1]]
+            return LikeliestTokens(states=likeliest[mask], **own)
+        scorer = self.scorers[source]
+        states = scorer.states(take(sample_of(rollout), rows), mask)
+        return HiddenStates(states=states, head=scorer.head, **own)
+
+    def _asked(self, rollout: Rollout) -> Iterator[tuple[str, Tensor]]:
+        """Each source whose teacher judges a step, on the device of the rows if it is here, and
+        its rows, [n] int64."""
+        judged = taught_steps(rollout).any(1)
+        for source, places in rows_by_teacher(rollout.prompts, {*self.scorers, *self.served}):
+            rows = torch.tensor(places, device=judged.device)
+            rows = rows[judged[rows]]
+            if len(rows):
+                self._check_room(source, rollout)
+                if source in self.scorers:
+                    move(self.scorers[source].model, judged.device)
+                yield source, rows
+
+    def _check_room(self, source: str, rollout: Rollout) -> None:
+        most = self.room.get(source)
+        longest = sample_of(rollout).tokens.shape[1]
+        if most is not None and longest > most:
+            raise ValueError(
+                f"algorithm.teachers.folders: the teacher of {source} reads at most {most} tokens, "
+                f"and a row has {longest}; lower rollout.max_new_tokens or "
+                "rollout.max_prompt_tokens"
+            )
+
+    # Of a teacher that is the policy itself.
+
+    def follow(self) -> None:
+        """An update was made."""
+        if self.average is not None:
+            self.average.follow()
+
+    def state(self) -> dict[str, Tensor]:
+        """What they remember. Of any shape [...]."""
+        return {} if self.average is None else self.average.state()
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave, among other things. Of any shape [...]."""
+        if self.average is not None:
+            self.average.load_state(state)
+
+
+def sample_of(rollout: Rollout) -> TokenSample:
+    """The rows as teachers read them."""
+    sample: TokenSample = rollout.sample
+    return sample if sample.for_teacher is None else sample.for_teacher

@@ -1,0 +1,218 @@
+"""A teacher on a server: vLLM says how likely it thinks the token ids that a student wrote.
+
+Ids go to it and come back, never texts: a reply that is about other ids is none. All is asked
+before the first update of an iteration, and kept beside its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import declare, positive
+from tandem.policies.language.chat import Chat
+from tandem.policies.language.records import TokenSample
+from tandem.policies.language.same_tokens import CONVERSATION, TEXT
+from tandem.remote import (
+    BadReply,
+    Breaker,
+    Endpoint,
+    Limits,
+    Rejected,
+    RemoteError,
+    Reply,
+    Retries,
+    as_json,
+    check_address,
+)
+from tandem.stop import EngineUnavailable
+from tandem.types import Prompt
+
+WHERE = "algorithm.teachers.server"
+NEVER = 2**31  # failures in a row: nobody else could be asked instead
+SOON = 5.0  # seconds for a first word of a server
+AGAIN = 3  # attempts at a row whose reply is none
+Likely = tuple[float, list[tuple[int, float]]]  # of the token that was written, and the likeliest
+
+
+def is_address(folder: str) -> bool:
+    """Whether a teacher is a server, and no folder."""
+    return urlsplit(folder).scheme in ("http", "https")
+
+
+@declare(judges_itself=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherServer:
+    """How servers of teachers are asked."""
+
+    model: str | None = None  # name that the teacher is served under; None: the server's first
+    api_key_env: str | None = None  # name of the environment variable with the server's --api-key
+    concurrency: Annotated[int, positive] = 64  # rows in flight at each
+    timeout: Annotated[float, positive] = 300.0  # seconds of one attempt at a row
+    patience: Annotated[float, positive] = 900.0  # seconds that a server may be away
+    max_reply_bytes: Annotated[int, positive] = 2**28
+
+    def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
+        """patience: in place of its own."""
+        patience = self.patience if patience is None else patience
+        limits = ("timeout", "max_reply_bytes")
+        return Endpoint(
+            check_address(url).rstrip("/"),
+            where=WHERE,
+            token_env=self.api_key_env,
+            keys={"deadline": f"{WHERE}.patience"} | {x: f"{WHERE}.{x}" for x in limits},
+            limits=Limits(
+                timeout=min(self.timeout, patience),
+                deadline=patience,
+                max_reply_bytes=self.max_reply_bytes,
+            ),
+            retries=Retries(count=NEVER, wait=0.5, longest=20.0),
+            breaker=Breaker(failures=NEVER),
+            keep_alive=True,
+        )
+
+
+class ServedTeacher:
+    """One teacher; threads ask for rows."""
+
+    def __init__(self, given: str, url: str, options: TeacherServer, *, top_k: int) -> None:
+        """given: as the user wrote it; top_k: of the likeliest tokens of a state that are asked
+        for, 0: the token that was written alone.
+
+        Raises ValueError for a server that is not there.
+        """
+        self.given, self.top_k, self.concurrency = given, top_k, options.concurrency
+        self.endpoint = options.endpoint(url)
+        first = options.endpoint(url, patience=min(options.patience, SOON))
+        try:
+            self.name, self.positions = card_of(first.get("/v1/models"), options.model)
+        except (RemoteError, ValueError) as error:
+            raise ValueError(f"{given}: the teacher does not answer: {error}") from None
+
+    def check_tokens(self, chat: Chat) -> None:
+        """Raise ValueError where its tokenizer writes other ids than the policy's."""
+        talk = Prompt(id=0, source="", messages=CONVERSATION)
+        for text in (TEXT, chat.text(talk)):
+            asked = {"model": self.name, "prompt": text, "add_special_tokens": False}
+            try:
+                said = self.endpoint.post("/tokenize", as_body(asked))
+            except RemoteError as error:
+                raise ValueError(f"{self.given}: its tokenizer cannot be asked: {error}") from None
+            theirs = said.get("tokens") if isinstance(said, Mapping) else None
+            if theirs != (own := chat.ids([text], special=False)[0]):
+                raise ValueError(
+                    f"{self.given}: its tokenizer writes {str(text[:20])!r}... as "
+                    f"{str(theirs)[:60]}, and the policy's as {str(own)[:60]}; a teacher reads the "
+                    "policy's own token ids, so serve one of the same tokenizer"
+                )
+
+    def judge(self, sample: TokenSample, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each step of a mask [B, T] the log-probability of its token, [B, T], and ids and
+        log-probabilities of its likeliest tokens, [B, T, top_k, 2]; 0 outside the mask.
+
+        Raises EngineUnavailable for a server that gives no answer.
+        """
+        tokens, before = sample.tokens.tolist(), sample.prompt_length.tolist()
+        steps = [row.nonzero()[:, 0].tolist() for row in mask.cpu()]
+        logp = torch.zeros(mask.shape, dtype=torch.float32)
+        likeliest = torch.zeros((*mask.shape, self.top_k, 2), dtype=torch.float64)
+        asked = [
+            (row[: length + own[-1] + 1], [length + step for step in own])
+            for row, length, own in zip(tokens, before, steps, strict=True)
+            if own
+        ]
+        with ThreadPoolExecutor(min(self.concurrency, max(len(asked), 1))) as pool:
+            answers = pool.map(lambda one: self._row(*one), asked)
+            for row, said in zip([i for i, own in enumerate(steps) if own], answers, strict=True):
+                logp[row, steps[row]] = torch.tensor([chosen for chosen, _ in said])
+                if self.top_k:
+                    best = torch.tensor([top for _, top in said], dtype=torch.float64)
+                    likeliest[row, steps[row]] = best
+        return logp.to(mask.device), likeliest.to(mask.device)
+
+    def _row(self, ids: list[int], columns: Sequence[int]) -> list[Likely]:
+        """What it says of the tokens in these columns; what is no reply is asked for again."""
+        asked = {
+            "model": self.name,
+            "prompt": ids,
+            "max_tokens": 1,
+            "temperature": 1.0,
+            "prompt_logprobs": self.top_k,
+            "return_token_ids": True,
+        }
+        read = partial(likely_tokens, ids=ids, columns=columns, top_k=self.top_k)
+        for left in reversed(range(AGAIN)):
+            try:
+                return self.endpoint.post("/v1/completions", as_body(asked), read=read)
+            except RemoteError as error:
+                if not isinstance(error, BadReply) or not left:
+                    raise self._unavailable(error) from None
+        raise AssertionError("an attempt answers or raises")
+
+    def _unavailable(self, error: RemoteError) -> EngineUnavailable:
+        hint = ""
+        if isinstance(error, Rejected) and self.top_k:
+            hint = f"; start the server with --max-logprobs {self.top_k} or more"
+        return EngineUnavailable(f"{self.given}: the teacher gave no answer: {error}{hint}")
+
+
+def likely_tokens(
+    reply: Reply, *, ids: list[int], columns: Sequence[int], top_k: int
+) -> list[Likely]:
+    """Of each column what a reply says of its token and of the likeliest there.
+
+    Raises ValueError for a reply to other ids, or without a number that was asked for.
+    """
+    said = as_json(reply)
+    choice = said["choices"][0] if isinstance(said, Mapping) and said.get("choices") else {}
+    every = choice.get("prompt_logprobs")
+    if choice.get("prompt_token_ids") != ids or not isinstance(every, list):
+        raise ValueError("what came is not about these token ids")
+    if len(every) != len(ids):
+        raise ValueError(f"{len(every)} places came, and {len(ids)} token ids were sent")
+    return [_likely(every[column], ids[column], top_k) for column in columns]
+
+
+def _likely(place: Mapping[str, Mapping], token: int, top_k: int) -> Likely:
+    if not isinstance(place, Mapping) or str(token) not in place:
+        raise ValueError(f"nothing came about token {token} where it stands")
+    known = {int(one): (number(said), said.get("rank")) for one, said in place.items()}
+    best = sorted((rank, one, logp) for one, (logp, rank) in known.items() if rank <= top_k)
+    if len(best) != top_k:
+        raise ValueError(f"{len(best)} of the {top_k} likeliest tokens came")
+    return known[token][0], [(one, logp) for _, one, logp in best]
+
+
+def number(said: Mapping) -> float:
+    """A log-probability. Raises ValueError for what is none, as a logit would be."""
+    logp = said.get("logprob")
+    if not isinstance(logp, int | float) or not math.isfinite(logp) or logp > 1e-3:
+        raise ValueError(f"{logp!r:.40} came, and no log-probability")
+    return float(logp)
+
+
+def card_of(models: object, name: str | None) -> tuple[str, int | None]:
+    """The name of the model that is asked, the first without one, and the tokens that it reads.
+
+    Raises ValueError where the server has no such model.
+    """
+    data = models.get("data") if isinstance(models, Mapping) else None
+    cards = {card["id"]: card for card in data or () if isinstance(card, Mapping) and "id" in card}
+    if not cards or (name is not None and name not in cards):
+        raise ValueError(f"{WHERE}.model={name}: it serves {', '.join(cards) or 'no model'}")
+    chosen = name or next(iter(cards))
+    room = cards[chosen].get("max_model_len")
+    return chosen, room if isinstance(room, int) else None
+
+
+def as_body(payload: object) -> bytes:
+    return json.dumps(payload).encode()

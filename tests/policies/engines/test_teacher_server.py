@@ -1,0 +1,172 @@
+"""A teacher on a server: asked about the student's own ids, once, and believed about those."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from loopback import Habits, Loopback, serving
+from small_language import byte_tokenizer, questions
+from torch.testing import assert_close
+
+from tandem.losses.divergence import forward_kl, jsd, reverse_kl
+from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.policies.language.teacher_server import TeacherServer
+from tandem.policies.language.teachers import TokenTeachers
+from tandem.policies.request import Request
+from tandem.stop import EngineUnavailable
+
+SAMPLED, STATES = frozenset({"teacher_logp", "old_logp"}), frozenset({"divergence"})
+QUICK = TeacherServer(timeout=10.0, patience=1.0, concurrency=4)
+ROW = "/v1/completions"
+
+
+@pytest.fixture
+def taught(folder):
+    """(needs, ...) -> a server, and a student whose weights went another way since."""
+
+    @contextmanager
+    def teach(needs, *, habits=None, sampling=None, **divergence):
+        state = Loopback(folder, habits or Habits())
+        with serving(state) as url:
+            yield state, student(folder, url, needs, sampling=sampling, **divergence)
+
+    return teach
+
+
+def student(folder, teacher, needs, *, sampling=None, **divergence):
+    policy = LanguagePolicy(path=folder)
+    teachers = TokenTeachers(folders={"others": teacher}, server=QUICK, **divergence)
+    request = Request(sampling=sampling or Sampling(max_new_tokens=6), needs=needs)
+    policy.load(replace(request, teachers=teachers))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return policy
+
+
+def sampled(policy):
+    return policy.sample(questions()[:3], 2, key=5, slots=range(3))
+
+
+def test_it_says_of_sampled_tokens_what_the_same_weights_here_say(taught, folder):
+    with taught(SAMPLED) as (state, policy):
+        rollout = sampled(policy)
+        got = policy.complete(rollout, SAMPLED).teacher_logp
+    want = student(folder, folder, SAMPLED).complete(rollout, SAMPLED).teacher_logp
+    assert_close(got, want, atol=1e-5, rtol=0)
+    assert (got - rollout.behaviour_logp).abs().max() > 0.01
+    ends = (rollout.sample.prompt_length + rollout.length).tolist()
+    rows = [row[:end] for row, end in zip(rollout.sample.tokens.tolist(), ends, strict=True)]
+    asked = [payload["prompt"] for path, payload in state.asked if path == ROW]
+    assert sorted(asked) == sorted(rows), "the very ids, each row once"
+
+
+@pytest.mark.parametrize("of", [forward_kl, jsd, reverse_kl])
+@pytest.mark.parametrize("tail", [True, False])
+def test_its_likeliest_tokens_are_compared_as_those_of_the_same_weights_here(
+    taught, folder, of, tail
+):
+    chosen = {"divergence": of, "top_k": 5, "tail": tail, "support": "teacher"}
+    with taught(STATES, **chosen) as (state, policy):
+        rollout = sampled(policy)
+        rows = policy.complete(rollout, STATES)
+        asked = len(state.asked)
+        got = policy.evidence(rows, STATES).divergence
+        policy.evidence(rows, STATES)
+        assert len(state.asked) == asked, "it is asked before the first update, and once"
+    here = student(folder, folder, STATES, **chosen)
+    want = here.evidence(rollout, STATES).divergence
+    assert_close(got, want, atol=1e-5, rtol=1e-4)
+    assert want.max() > 1e-3
+    pairs = zip(
+        torch.autograd.grad(got.sum(), list(policy.trainable().values())),
+        torch.autograd.grad(want.sum(), list(here.trainable().values())),
+        strict=True,
+    )
+    for one, other in pairs:
+        assert_close(one, other, atol=1e-4, rtol=1e-3)
+
+
+def other_ids(path, said):
+    if path == ROW:
+        said["choices"][0]["prompt_token_ids"][-1] += 1
+        return 200, json.dumps(said).encode()
+
+
+def logits(path, said):
+    if path == ROW:
+        for place in said["choices"][0]["prompt_logprobs"][1:]:
+            for one in place.values():
+                one["logprob"] += 20.0
+        return 200, json.dumps(said).encode()
+
+
+def without_the_token(path, said):
+    if path == ROW:
+        for place, token in zip(
+            said["choices"][0]["prompt_logprobs"], said["choices"][0]["prompt_token_ids"],
+            strict=True,
+        ):  # fmt: skip
+            if place is not None:
+                place.pop(token)
+        return 200, json.dumps(said).encode()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (other_ids, "what came is not about these token ids"),
+        (logits, "came, and no log-probability"),
+        (without_the_token, "nothing came about token"),
+    ],
+)
+def test_a_reply_about_other_ids_or_without_numbers_is_none(taught, spoil, why):
+    with taught(SAMPLED) as (state, policy):
+        rollout = sampled(policy)
+        state.habits.spoil = spoil
+        with pytest.raises(EngineUnavailable, match=f"the teacher gave no answer: .*{why}"):
+            policy.complete(rollout, SAMPLED)
+
+
+def test_a_server_that_is_gone_ends_the_run_before_anything_is_trained(taught):
+    with taught(STATES, divergence=forward_kl, top_k=5) as (state, policy):
+        rollout = sampled(policy)
+        state.habits.spoil = lambda path, said: (503, b"")
+        with pytest.raises(EngineUnavailable, match="the teacher gave no answer"):
+            policy.complete(rollout, STATES)
+
+
+def test_a_server_of_too_few_log_probabilities_is_told_by_its_flag(taught):
+    habits = Habits(max_logprobs=3)
+    with taught(STATES, divergence=forward_kl, top_k=5, habits=habits) as (_, policy):
+        rollout = sampled(policy)
+        with pytest.raises(EngineUnavailable, match="with --max-logprobs 5 or more"):
+            policy.complete(rollout, STATES)
+
+
+def test_a_teacher_of_other_tokens_or_at_another_temperature_is_refused_at_load(folder):
+    state = Loopback(folder)
+    with serving(state) as url:
+        warm = Sampling(max_new_tokens=6, temperature=0.9)
+        with pytest.raises(ValueError, match=r"rollout.temperature=0.9: a teacher on a server"):
+            student(folder, url, SAMPLED, sampling=warm)
+        state.tokenizer = byte_tokenizer()
+        with pytest.raises(ValueError, match=r"its tokenizer writes .* and the policy's as"):
+            student(folder, url, SAMPLED)
+    with pytest.raises(ValueError, match=r"others=http.*: the teacher does not answer"):
+        student(folder, url, SAMPLED)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"divergence": forward_kl}, "top_k=null: a server tells its likeliest tokens"),
+        ({"divergence": reverse_kl, "top_k": 5}, "set algorithm.teachers.support=teacher"),
+    ],
+)
+def test_a_divergence_over_what_no_server_tells_is_refused(options, why):
+    with pytest.raises(ValueError, match=why):
+        TokenTeachers(folders={"others": "http://127.0.0.1:1"}, **options)
