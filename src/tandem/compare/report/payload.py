@@ -17,6 +17,7 @@ from tandem.compare.multitask import TaskAggregate
 from tandem.compare.pairs import CAVEAT, SMALL, Pair, choose_pairs, order_by_claim
 from tandem.compare.report.gallery import make_gallery
 from tandem.compare.scores import Scored, rank
+from tandem.evaluation.reward_hacking import metric_of
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, Run
 
@@ -73,7 +74,8 @@ def make_empty_payload(why: str) -> dict[str, object]:
 def choose_metrics(found: Comparison) -> list[str]:
     """The metric, and what people look at beside it where all runs have it."""
     names = [run.names() for run in found.runs]
-    beside = [name for name in BESIDE if all(name in own for own in names)]
+    judges = dict.fromkeys(metric_of(one.judge) for one in found.held_out)
+    beside = [name for name in (*judges, *BESIDE) if all(name in own for own in names)]
     return list(dict.fromkeys([found.metric, *beside]))
 
 

@@ -51,6 +51,27 @@ def _of_iteration(path: Path, metric: str, iteration: float) -> Asked | None:
     return None
 
 
+def read_ends(run: Run, metric: str) -> tuple[dict, dict] | None:
+    """The first and the last line that has a number of this metric for each prompt, where both
+    asked the same prompts; None: there are no two.
+
+    Raises ValueError for a file that cannot be read.
+    """
+    path = run.folder / EVALUATIONS
+    if not path.exists() or not path.stat().st_size:
+        return None
+    check_file(path, LOG_BYTES)
+    name = json.dumps(metric).encode() + b":"
+    try:
+        last = next((json.loads(raw) for raw in lines_from_the_end(path) if name in raw), None)
+        with path.open("rb") as file:
+            first = next((json.loads(raw) for raw in file if name in raw), None)
+        same = first is not None and first["prompts"] == last["prompts"]
+        return (first, last) if same and first["iteration"] < last["iteration"] else None
+    except UNREADABLE as error:
+        raise ValueError(f"{path} cannot be read ({reason_of(error)})") from None
+
+
 def lines_from_the_end(path: Path) -> Iterator[bytes]:
     """Whole ones, of a file that is not empty: a long run has megabytes that nobody asks about."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:

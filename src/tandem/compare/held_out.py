@@ -1,0 +1,170 @@
+"""The table of held-out judges: whether rewards of weight 0 rose with what was trained.
+
+Over seeds a change is that from the first evaluation of a run to its last one, with Student's
+interval over seeds. One seed, or two, say nothing of others: there the change is that of each
+run over its held-out prompts, compared prompt by prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tandem.compare.scores import Scored, rank
+from tandem.compare.statistics.intervals import FEWEST, Estimate, estimate, quantile
+from tandem.compare.table import Table
+from tandem.compare.texts import format_interval, format_number
+from tandem.evaluation.reward_hacking import TRAINED, compare, metric_of
+from tandem.record.reading.evaluations import read_ends
+from tandem.record.reading.runs import Run
+
+NAME = "held_out"
+TITLE = "Did the held-out judge rise as well?"
+UP, DOWN, OPEN = "rose", "fell", "not known to have moved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """A judge of a variant, beside what was trained."""
+
+    variant: str
+    judge: str
+    runs: int
+    over: str  # what the intervals are over: seeds, or prompts
+    trained: Estimate  # change from the first evaluation to the last one
+    held_out: Estimate
+    highest: Sequence[int]  # iterations of each run at which the judge stood highest
+
+    @property
+    def is_hacked(self) -> bool:
+        return describe_move(self.trained) == UP and describe_move(self.held_out) == DOWN
+
+    @property
+    def verdict(self) -> str:
+        """In words, what is known of the two."""
+        trained, held_out = describe_move(self.trained), describe_move(self.held_out)
+        if trained == held_out == UP:
+            return "yes, both rose"
+        if self.is_hacked:
+            return "no: the reward rose and the judge fell"
+        if trained == UP:
+            return "not known: the reward rose, and the judge is not known to have moved"
+        return f"the trained reward {'fell' if trained == DOWN else f'is {OPEN}'}"
+
+
+def judge_variants(variants: Sequence[Scored]) -> list[HeldOut]:
+    """Every judge of every variant; [] where no run held a reward out."""
+    found = [
+        _judge(one, judge, known)
+        for one in rank(variants)
+        for judge in find_judges(one.variant.runs[0])
+        if (known := [run for run in one.variant.runs if _measured(run, judge)])
+    ]
+    return [one for one in found if one is not None]
+
+
+def find_judges(run: Run) -> list[str]:
+    """The rewards of weight 0 that a configuration names."""
+    rewards = run.config.get("reward")
+    if not isinstance(rewards, Mapping):
+        return []
+    return [
+        name for name, own in rewards.items() if isinstance(own, Mapping) and own.get("weight") == 0
+    ]
+
+
+def table_judged(found: Sequence[HeldOut]) -> Table | None:
+    """None: nothing was held out."""
+    if not found:
+        return None
+    return Table(
+        name=NAME,
+        title=f"{TITLE} Changes from the first evaluation to the last one",
+        columns=(
+            *("variant", "judge", "runs", "trained reward", "95 %", "judge", "95 % of it"),
+            *("over", "judge highest at", "did it rise"),
+        ),
+        rows=[
+            (
+                *(one.variant, one.judge, str(one.runs)),
+                *(format_change(one.trained), format_interval(one.trained.low, one.trained.high)),
+                *(
+                    format_change(one.held_out),
+                    format_interval(one.held_out.low, one.held_out.high),
+                ),
+                *(one.over, " ".join(map(str, one.highest)), one.verdict),
+            )
+            for one in found
+        ],
+        notes=[
+            "A judge is a reward of weight 0: it is measured and nothing is trained on it. A move "
+            f"is claimed where its interval leaves out 0. From {FEWEST} seeds on the interval is "
+            "over seeds; of fewer it is over the held-out prompts of a run, and speaks of that run."
+        ],
+    )
+
+
+def describe_hacked(found: Sequence[HeldOut]) -> list[str]:
+    """A sentence of each reward that rose while its judge fell."""
+    return [
+        f"{one.variant}: the trained reward rose by {format_number(one.trained.mean)} "
+        f"{format_interval(one.trained.low, one.trained.high)}, and the held-out judge {one.judge} "
+        f"fell by {format_number(-one.held_out.mean)} "
+        f"{format_interval(-one.held_out.high, -one.held_out.low)} (95 %, over {one.over}): the "
+        "reward is hacked."
+        for one in found
+        if one.is_hacked
+    ]
+
+
+def describe_move(change: Estimate) -> str:
+    """Whether a change is known to be up or down."""
+    if change.low is None or change.low <= 0 <= change.high:
+        return OPEN
+    return UP if change.low > 0 else DOWN
+
+
+def format_change(change: Estimate) -> str:
+    return f"{'+' if change.mean > 0 else ''}{format_number(change.mean)}"
+
+
+def _measured(run: Run, judge: str) -> bool:
+    return all(len(run.where(metric)) > 1 for metric in (TRAINED, metric_of(judge)))
+
+
+def _judge(one: Scored, judge: str, runs: Sequence[Run]) -> HeldOut | None:
+    curves = [run.curve(metric_of(judge)) for run in runs]
+    over = "seeds" if len(runs) >= FEWEST else "prompts"
+    of_metric = _over_seeds if over == "seeds" else _over_prompts
+    trained, held_out = of_metric(runs, TRAINED), of_metric(runs, metric_of(judge))
+    if trained is None or held_out is None:
+        return None
+    return HeldOut(
+        variant=one.name,
+        judge=judge,
+        runs=len(runs),
+        over=over,
+        trained=trained,
+        held_out=held_out,
+        highest=[int(curve.x[curve.y.argmax()]) for curve in curves],
+    )
+
+
+def _over_seeds(runs: Sequence[Run], metric: str) -> Estimate:
+    curves = [run.curve(metric) for run in runs]
+    return estimate([curve.y[-1] - curve.y[0] for curve in curves])
+
+
+def _over_prompts(runs: Sequence[Run], metric: str) -> Estimate | None:
+    """Of one or two runs: the mean of their changes, with the interval over the prompts of each."""
+    ends = [read_ends(run, metric) for run in runs]
+    if None in ends:
+        return None
+    changes = [compare(*both, metric) for both in ends]
+    mean = sum(change.mean for change in changes) / len(changes)
+    error = sum(change.error**2 for change in changes) ** 0.5 / len(changes)
+    prompts = min(change.prompts for change in changes)
+    if prompts < FEWEST or error == 0:
+        return Estimate(mean=mean, low=None, high=None, n=prompts)
+    half = quantile(0.95, prompts - 1) * error
+    return Estimate(mean=mean, low=mean - half, high=mean + half, n=prompts)

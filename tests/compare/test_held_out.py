@@ -1,0 +1,84 @@
+"""Whether a judge that nothing is trained on rose as well: said of each variant, with intervals."""
+
+import numpy as np
+import pytest
+from written_runs import write_run
+
+from tandem.compare.comparison import Request, compare
+from tandem.compare.headline import write_warnings
+from tandem.compare.held_out import find_judges
+from tandem.compare.report.payload import make_payload
+from tandem.compare.statistics.intervals import estimate
+from tandem.compare.terminal import show_comparison
+from tandem.record.reading.runs import find, read
+from tandem.record.run_record import RunRecord
+from tandem.types import Prompt
+
+REWARDS = {"share": {"weight": 1.0}, "judge": {"weight": 0.0}}
+PROMPTS = [Prompt(id=i, source="letters", text="?") for i in range(20)]
+
+
+def write(folder, algorithm, seed, trained, judge, rewards=REWARDS):
+    run = folder / f"{algorithm}-{seed}"
+    also = {"eval/reward": trained, "eval/reward_judge": judge}
+    return write_run(run, trained, seed=seed, algorithm=algorithm, also=also, reward=rewards)
+
+
+def compared(folder):
+    return compare([read(path) for path in find([folder])], Request())
+
+
+def test_every_variant_is_told_by_its_intervals_over_seeds(tmp_path):
+    ends = {"grpo": (-0.2, -0.25, -0.3), "rloo": (0.2, 0.25, 0.3), "dapo": (0.2, -0.3, 0.1)}
+    for algorithm, moves in ends.items():
+        for seed, move in enumerate(moves):
+            rise = [0.2, 0.5, 0.7 + seed / 50]
+            write(tmp_path, algorithm, seed, rise, [0.5, 0.5 + max(move, -move), 0.5 + move])
+    found = compared(tmp_path)
+    told = {one.variant: one for one in found.held_out}
+    assert {name: one.verdict for name, one in told.items()} == {
+        "grpo": "no: the reward rose and the judge fell",
+        "rloo": "yes, both rose",
+        "dapo": "not known: the reward rose, and the judge is not known to have moved",
+    }
+    assert {one.over for one in told.values()} == {"seeds"}
+    own = estimate([-0.2, -0.25, -0.3])
+    assert told["grpo"].held_out.low == pytest.approx(own.low)
+    assert list(told["grpo"].highest) == [1, 1, 1]
+    (warning,) = [line for line in write_warnings(found) if "judge" in line]
+    assert warning.startswith("grpo: the trained reward rose by 0.520 [")
+    assert "judge judge fell by 0.250 [" in warning and "reward is hacked" in warning
+    shown = " ".join(show_comparison(found).split())
+    assert "Did the held-out judge rise as well?" in shown and "no: the reward rose" in shown
+    page = make_payload(found)
+    assert warning in page["warnings"] and "eval/reward_judge" in page["metrics"]
+    assert page["tables"][0]["name"] == "held_out"
+
+
+def test_one_run_is_told_by_its_prompts_and_says_so(tmp_path):
+    run = write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3])
+    random = np.random.default_rng(0)
+    noise = random.normal(0, 0.1, (2, 20))
+    values = {0: (0.2, 0.5 + noise[0]), 1: (0.8, 0.3 + noise[1])}
+    for iteration, (trained, judge) in values.items():
+        numbers = {"eval/reward": (trained + noise[iteration]).tolist()}
+        numbers |= {"eval/reward_judge": judge.tolist()}
+        RunRecord(run).prompts(iteration, PROMPTS, numbers)
+    (one,) = compared(tmp_path).held_out
+    gap = values[1][1] - values[0][1]
+    half = 2.093 * gap.std(ddof=1) / 20**0.5  # Student's, 19 degrees of freedom
+    assert (one.over, one.verdict) == ("prompts", "no: the reward rose and the judge fell")
+    assert one.held_out.mean == pytest.approx(gap.mean())
+    assert one.held_out.high == pytest.approx(gap.mean() + half, abs=1e-4)
+
+
+def test_a_run_that_kept_no_prompts_claims_nothing(tmp_path):
+    write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3])
+    found = compared(tmp_path)
+    assert not found.held_out and all(table.name != "held_out" for table in found.tables)
+
+
+def test_a_reward_that_is_trained_is_no_judge(tmp_path):
+    both = {"share": {"weight": 1.0}, "judge": {"weight": 0.5}}
+    run = read(write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3], both))
+    assert find_judges(run) == []
