@@ -19,10 +19,10 @@ from tandem.contracts import declare
 from tandem.experience import Budget
 from tandem.losses import importance, reduction
 from tandem.losses.policy import nll, ppo, reinforce
+from tandem.policies.weights import clip_gradients
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training import collect, strategies
-from tandem.training.module import clip_gradients
 from tandem.types import Scores
 
 

@@ -23,7 +23,7 @@ from tandem.policies.language.kernels import check_kernels
 from tandem.policies.lora import Lora
 from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
-from tandem.training.collect import GIVEN
+from tandem.training.batches import GIVEN
 
 CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
 

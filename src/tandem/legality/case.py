@@ -11,7 +11,7 @@ from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
 from tandem.contracts import DOMAINS, Facts, facts_of, iterate_innermost, name_of
 from tandem.environments import Environment
 from tandem.settings.settings import Settings
-from tandem.training.collect import GIVEN
+from tandem.training.batches import GIVEN
 from tandem.types import PICTURE, SEGMENTS, TEXT
 
 TOKENS, STEPS, PICTURES, BOUNDS = DOMAINS

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tandem import distributed
 from tandem.policies.lagged import LaggedWeights
-from tandem.policies.language.pretrained import copy_into
+from tandem.policies.weights import copy_into
 from tandem.types import Evidence, Rollout, take
 
 if TYPE_CHECKING:

@@ -11,19 +11,17 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.types import Evidence, concat, take
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Answer = TypeVar("Answer")
-Rows = TypeVar("Rows", contravariant=True)
 WIDE = (torch.float32, torch.float64)
 
 
@@ -73,6 +71,36 @@ def move(network: nn.Module, device: torch.device) -> None:
     ranks lets go of what is gathered of them."""
     if next(network.parameters()).device != device:
         network.to(device)
+
+
+@torch.no_grad()
+def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into the tensors of those names. Raises ValueError for other names or shapes.
+
+    Of any shape [...].
+    """
+    if tensors.keys() != weights.keys():
+        odd = sorted(tensors.keys() ^ weights.keys())
+        raise ValueError(
+            f"these weights are of another model: {len(odd)} names do not match, such as {odd[0]}; "
+            "were model or model.lora changed since?"
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != weights[name].shape:
+            raise ValueError(
+                f"weight {name} is {tuple(weights[name].shape)}, "
+                f"but the model's is {tuple(tensor.shape)}"
+            )
+        tensor.copy_(distributed.shard_like(tensor, weights[name]))
+
+
+def clip_gradients(parts: Sequence[Sequence[torch.nn.Parameter]], most: float) -> Tensor:
+    """The norm of all gradients before each part was clipped to `most` by itself, a scalar."""
+    # Of a part without gradients torch gives a 0 on the CPU, wherever its weights are.
+    learning = [part for part in parts if any(p.grad is not None for p in part)]
+    norms = [torch.nn.utils.clip_grad_norm_(part, most) for part in learning]
+    norms = [norm.full_tensor() if distributed.is_sharded(norm) else norm for norm in norms]
+    return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 
 
 def warn_of_rounding(trained: Mapping[str, nn.Parameter]) -> None:
@@ -161,38 +189,6 @@ def all_gathered(*several: Replicated) -> Iterator[None]:
         for weights in several:
             stack.enter_context(weights.gathered())
         yield
-
-
-class Scorer(Protocol[Rows]):
-    """What gives the values of the taken tokens of a sample's rows."""
-
-    weights: Replicated
-
-    def __call__(self, sample: Rows, mask: Tensor, needs: frozenset[str]) -> Evidence:
-        """mask: [B, T]."""
-
-
-def score_in_parts(
-    scorer: Scorer[Rows],
-    parts: Sequence[Tensor],
-    sample: Rows,
-    mask: Tensor,
-    needs: frozenset[str],
-) -> Evidence:
-    """The values of all rows, a part at a time. mask: [B, T]; parts: the rows of each, [n].
-
-    Ranks gather weights together: one with fewer parts than another makes idle passes.
-    """
-    own = max(len(parts), 1)
-    idle = scorer.weights.passes(own) - own if scorer.weights.paced else 0
-    if own == 1:
-        evidence = scorer(sample, mask, needs)
-    else:
-        said = [scorer(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
-        evidence = take(concat(said), torch.cat(list(parts)).argsort())
-    for _ in range(idle):
-        scorer(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
-    return evidence
 
 
 class _Together(nn.Module):

@@ -62,11 +62,15 @@ RENAMED: Mapping[str, str] = {
     "tandem.rewards.nearest_rendering.nearest_rendering": "tandem.rewards.images.nearest_rendering",
     "tandem.schedules": "tandem.training.lr_schedules",
     "tandem.training.collect.best_and_worst": "tandem.training.strategies.best_and_worst",
-    "tandem.training.collect.branched": "tandem.training.collect.tree",
+    "tandem.training.collect.branched": "tandem.training.strategies.tree",
     "tandem.training.collect.dynamic_sampling": "tandem.training.strategies.dynamic_sampling",
-    "tandem.training.collect.greedy_baseline": "tandem.training.collect.remax",
+    "tandem.training.collect.greedy_baseline": "tandem.training.strategies.remax",
     "tandem.training.collect.kto_kl": "tandem.training.strategies.kto_kl",
     "tandem.training.collect.mismatched_pairs": "tandem.training.strategies.kto_kl",
+    "tandem.training.collect.offline": "tandem.training.strategies.offline",
+    "tandem.training.collect.preference_pairs": "tandem.training.strategies.preference_pairs",
+    "tandem.training.collect.remax": "tandem.training.strategies.remax",
+    "tandem.training.collect.tree": "tandem.training.strategies.tree",
     "tandem.weights": "tandem.losses.reduction",
 }
 

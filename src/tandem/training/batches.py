@@ -1,10 +1,13 @@
-"""The batch arithmetic of a run."""
+"""The plan of a run: its batch arithmetic, and what is to be filled for so many updates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tandem.algorithm.algorithm import Algorithm
 from tandem.experience import Budget
+
+GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +27,16 @@ class BatchPlan:
     def updates(self) -> int:
         """Optimiser steps per iteration."""
         return self.num_minibatches * self.epochs
+
+
+def needs_of(algorithm: Algorithm, plan: BatchPlan) -> frozenset[str]:
+    """The fields of a rollout that `complete` fills.
+
+    With one update per rollout, the old log-probabilities are those of the update itself, unless
+    the comparison reads them. With several they are asked for even if no loss reads them: metrics
+    and guards do.
+    """
+    needs, old = algorithm.needs, frozenset({"old_logp"})
+    if needs & GIVEN or old & algorithm.needs_before:
+        return needs
+    return needs - old if plan.updates == 1 else needs | algorithm.needs_of_drift

@@ -1,7 +1,6 @@
-"""The source of an iteration's rows, and the sampling strategies that take them as they come.
+"""The source of an iteration's rows, and the sampling strategy that takes fresh ones as they come.
 
-A strategy is (RolloutSource, prompts) -> (rollout, scores); those that choose rows are in
-`strategies`.
+A strategy is (RolloutSource, prompts) -> (rollout, scores); the others are in `strategies`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor
 
 from tandem import distributed, rng
-from tandem.advantages.baselines import OF_GREEDY_ROWS
 from tandem.contracts import register_sampling_strategy
 from tandem.metrics import Metric, merge_metrics
 from tandem.policies.language.records import Sampling
@@ -29,12 +27,6 @@ from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 log = logging.getLogger(__name__)
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
 BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
-GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
-
-OF_WHOLE_ROWS = {
-    "steps": "rows of data were not sampled step by step; those who train on pictures as a whole "
-    "take them, such as algorithm=sft"
-}
 
 
 class Clock:
@@ -243,57 +235,8 @@ class RolloutSource:
         return rollout, scores
 
 
-# A way of collecting `gives` "pairs", a chosen and a rejected row in each group, and "baseline",
-# rows that others are compared with.
-
-
 # One group of fresh samples for each prompt
 @register_sampling_strategy
 def on_policy(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """One group for each prompt."""
     return source.sample(prompts)
-
-
-# Demonstrations instead of samples
-@register_sampling_strategy(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
-def offline(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """Nothing is sampled: the rows are demonstrations."""
-    return source.demonstrations(prompts)
-
-
-# A chosen and a rejected answer to each prompt, from the data
-@register_sampling_strategy(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
-def preference_pairs(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
-    return source.pairs(prompts)
-
-
-# One group of fresh samples for each prompt, and the greedy answer to compare with (ReMax)
-@register_sampling_strategy(gives={"baseline"}, refused=OF_GREEDY_ROWS)
-def remax(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
-    return join_baseline(source.sample(prompts), source.sample_greedily(prompts))
-
-
-# Of every random step a group of its own: one course without noise, parted there (TempFlow-GRPO)
-@register_sampling_strategy(
-    refused={
-        "tokens": "answers do not part from one course without noise; set "
-        "algorithm/sampling_strategy=on_policy",
-        "pictures": "no step of a picture as a whole is random; set "
-        "algorithm/sampling_strategy=on_policy",
-    }
-)
-def tree(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """One group for each prompt and random step: its rows differ by the noise of that step, so
-    their scores say what that step was worth (TempFlow-GRPO, arXiv:2508.04324)."""
-    return source.sample_branches(prompts)
-
-
-def join_baseline(
-    rows: tuple[Rollout, Scores], compared: tuple[Rollout, Scores]
-) -> tuple[Rollout, Scores]:
-    """Rows to train, then the rows that they are compared with."""
-    rollout, scores = rows
-    rollout = replace(rollout, baseline=torch.zeros_like(rollout.truncated))
-    return concat([rollout, compared[0]]), concat([scores, compared[1]])

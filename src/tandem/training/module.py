@@ -30,14 +30,15 @@ from tandem.metrics import (
     staleness_metrics,
 )
 from tandem.policies.base import is_fresh
+from tandem.policies.weights import clip_gradients
 from tandem.rewards.images import diversity
 from tandem.rewards.result import failures
 from tandem.settings.failures import save_failure
 from tandem.settings.guards import STALE, Guards, is_finite, warn_held_out
 from tandem.stop import Stop
 from tandem.training.ahead_source import source_of
-from tandem.training.batches import BatchPlan
-from tandem.training.collect import GIVEN, Clock, slots_of_this_rank
+from tandem.training.batches import BatchPlan, needs_of
+from tandem.training.collect import Clock, slots_of_this_rank
 from tandem.training.episode_rows import episode_metrics
 from tandem.training.lightning_hooks import LightningHooks
 from tandem.types import Prompt, Rollout, Scores, concat, take
@@ -165,16 +166,15 @@ class PostTraining(LightningHooks):
         if self.algorithm.rests(self.iteration):
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        apart = [group["params"] for group in optimizer.param_groups]
-        parts = apart if self.algorithm.clips_apart else [parameters]
-        norm = clip_gradients(parts, self.plan.max_grad_norm)
+        parts = [group["params"] for group in optimizer.param_groups]
+        parameters = [p for part in parts for p in part]
+        apart = parts if self.algorithm.clips_apart else [parameters]
+        norm = clip_gradients(apart, self.plan.max_grad_norm)
         # One verdict for all ranks: losses are each rank's own until they are logged.
         broken = torch.tensor(not is_finite(norm, *self.losses.values()), dtype=torch.float32)
         if distributed.all_max(broken) == 0:
             optimizer.step()
-            rate = optimizer.param_groups[0]["lr"]
-            self.guards.check_weights(parameters, self.iteration, rate)
+            self.guards.check_weights(parameters, self.iteration, optimizer.param_groups[0]["lr"])
             self.policy.notify("update")
             self.skipped_in_a_row = 0
         else:
@@ -255,25 +255,3 @@ class PostTraining(LightningHooks):
         asked = [prompts[slot] for slot in rollout.group[main].tolist()]
         success = take(scores, main).part(None, asked)
         self.stream.observe([prompt.source for prompt in asked], success)
-
-
-def needs_of(algorithm: Algorithm, plan: BatchPlan) -> frozenset[str]:
-    """The fields of a rollout that `complete` fills.
-
-    With one update per rollout, the old log-probabilities are those of the update itself, unless
-    the comparison reads them. With several they are asked for even if no loss reads them: metrics
-    and guards do.
-    """
-    needs, old = algorithm.needs, frozenset({"old_logp"})
-    if needs & GIVEN or old & algorithm.needs_before:
-        return needs
-    return needs - old if plan.updates == 1 else needs | algorithm.needs_of_drift
-
-
-def clip_gradients(parts: Sequence[Sequence[torch.nn.Parameter]], most: float) -> Tensor:
-    """The norm of all gradients before each part was clipped to `most` by itself, a scalar."""
-    # Of a part without gradients torch gives a 0 on the CPU, wherever its weights are.
-    learning = [part for part in parts if any(p.grad is not None for p in part)]
-    norms = [torch.nn.utils.clip_grad_norm_(part, most) for part in learning]
-    norms = [norm.full_tensor() if distributed.is_sharded(norm) else norm for norm in norms]
-    return norms[0] if len(norms) == 1 else torch.stack(norms).norm()

@@ -1,4 +1,4 @@
-"""Sampling strategies that choose rows, or pair them: (RolloutSource, prompts) -> rows."""
+"""Sampling strategies beside the plain one: (RolloutSource, prompts) -> (rollout, scores)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,59 @@ import torch
 from torch import Tensor
 
 from tandem import distributed
+from tandem.advantages.baselines import OF_GREEDY_ROWS
 from tandem.advantages.group import group_sum
 from tandem.advantages.preference import extremes
 from tandem.contracts import at_least, positive, register_sampling_strategy
 from tandem.experience import unmask
 from tandem.metrics import Metric, Sum
-from tandem.training.collect import OF_WHOLE_ROWS, RolloutSource, Slots, join_baseline
+from tandem.training.collect import RolloutSource, Slots
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
 ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media")  # what a pair brings
+OF_WHOLE_ROWS = {
+    "steps": "rows of data were not sampled step by step; those who train on pictures as a whole "
+    "take them, such as algorithm=sft"
+}
+
+# A way of collecting `gives` "pairs", a chosen and a rejected row in each group, and "baseline",
+# rows that others are compared with.
+
+
+# Demonstrations instead of samples
+@register_sampling_strategy(reads={"demonstrations"}, refused=OF_WHOLE_ROWS)
+def offline(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Nothing is sampled: the rows are demonstrations."""
+    return source.demonstrations(prompts)
+
+
+# A chosen and a rejected answer to each prompt, from the data
+@register_sampling_strategy(reads={"pairs"}, gives={"pairs"}, refused=OF_WHOLE_ROWS)
+def preference_pairs(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+    """Nothing is sampled: the rows are a chosen and a rejected answer to each prompt."""
+    return source.pairs(prompts)
+
+
+# One group of fresh samples for each prompt, and the greedy answer to compare with (ReMax)
+@register_sampling_strategy(gives={"baseline"}, refused=OF_GREEDY_ROWS)
+def remax(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+    """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
+    return join_baseline(source.sample(prompts), source.sample_greedily(prompts))
+
+
+# Of every random step a group of its own: one course without noise, parted there (TempFlow-GRPO)
+@register_sampling_strategy(
+    refused={
+        "tokens": "answers do not part from one course without noise; set "
+        "algorithm/sampling_strategy=on_policy",
+        "pictures": "no step of a picture as a whole is random; set "
+        "algorithm/sampling_strategy=on_policy",
+    }
+)
+def tree(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
+    """One group for each prompt and random step: its rows differ by the noise of that step, so
+    their scores say what that step was worth (TempFlow-GRPO, arXiv:2508.04324)."""
+    return source.sample_branches(prompts)
 
 
 # Pairs, and the answers to other prompts that KTO compares with
@@ -139,3 +183,12 @@ def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:
 
 def _groups(group: Tensor) -> int:
     return int(distributed.all_sum(torch.tensor(len(group.unique()))))
+
+
+def join_baseline(
+    rows: tuple[Rollout, Scores], compared: tuple[Rollout, Scores]
+) -> tuple[Rollout, Scores]:
+    """Rows to train, then the rows that they are compared with."""
+    rollout, scores = rows
+    rollout = replace(rollout, baseline=torch.zeros_like(rollout.truncated))
+    return concat([rollout, compared[0]]), concat([scores, compared[1]])

@@ -17,8 +17,7 @@ from tandem.policies.flow.policy import SAME
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training.batches import BatchPlan
-from tandem.training.collect import tree
-from tandem.training.strategies import dynamic_sampling
+from tandem.training.strategies import dynamic_sampling, tree
 
 PLAN = BatchPlan(
     seed=0,

@@ -16,8 +16,8 @@ from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.evaluation.settings import Pictures
 from tandem.launch import pairs
 from tandem.losses.preference import dpo
-from tandem.training.collect import Clock, RolloutSource, preference_pairs
-from tandem.training.strategies import kto_kl
+from tandem.training.collect import Clock, RolloutSource
+from tandem.training.strategies import kto_kl, preference_pairs
 from tandem.types import Prompt, Scores
 
 REFERENCE = frozenset({"ref_logp"})

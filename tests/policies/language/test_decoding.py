@@ -143,7 +143,7 @@ def test_a_cache_with_room_remembers_what_one_without_does(monkeypatch):
     want = sample(policy, group_size=8)
     monkeypatch.setattr(decoding, "ROOM", 3)  # it must grow twice
     assert responses(sample(policy, group_size=8)) == responses(want)
-    monkeypatch.setattr(decoding, "with_room", lambda layer, room: layer)
+    monkeypatch.setattr(decoding, "RoomyLayer", lambda layer, room: layer)
     plain = sample(policy, group_size=8)
     assert responses(plain) == responses(want)
     assert_close(plain.behaviour_logp, want.behaviour_logp, atol=1e-6, rtol=0)

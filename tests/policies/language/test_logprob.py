@@ -9,8 +9,9 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tandem.policies.language.logprob import TokenIndex, token_logp
+from tandem.policies.language.logprob import token_logp
 from tandem.policies.language.records import TokenSample
+from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.types import concat, take
 

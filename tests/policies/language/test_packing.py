@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from tandem.config import build, compose
 from tandem.experience import Budget
-from tandem.policies.language.rows import EMPTY, packed, packed_in_one, padded
+from tandem.policies.language.inputs import EMPTY, packed, packed_in_one, padded
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
 from tandem.settings.guards import Guards

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from tandem.experience import Budget
 from tandem.policies.language import prefix
-from tandem.policies.language.logprob import Trunk
+from tandem.policies.language.inputs import Trunk
 from tandem.policies.language.prefix import begins_group, behind_prompts, shared
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer

@@ -8,7 +8,7 @@ from policies.masked.small_masked import POSITIONS, asked, sampling, small_maske
 
 from tandem.algorithm.algorithm import Algorithm
 from tandem.config import build, compose
-from tandem.training.module import needs_of
+from tandem.training.batches import needs_of
 from tandem.types import take
 
 PAGE = Path(__file__).parents[3] / "docs" / "masked.md"

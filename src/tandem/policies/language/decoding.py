@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers.cache_utils import CacheLayerMixin, DynamicLayer
+from transformers.cache_utils import DynamicLayer
 
 from tandem import rng
 from tandem.policies.language.inputs import TEXTS, Inputs
@@ -53,12 +53,6 @@ class RoomyLayer(DynamicLayer):
         self.keys, self.values = (room[:, :, :width] for room in self.rooms)
 
 
-def with_room(layer: CacheLayerMixin, room: int) -> CacheLayerMixin:
-    """A layer of another kind, such as that of a window, stays; so does one without own keys."""
-    plain = type(layer) is DynamicLayer and layer.is_initialized
-    return RoomyLayer(layer, room) if plain else layer
-
-
 class Rows:
     """The rows that are being written, and the model's memory of them."""
 
@@ -85,7 +79,11 @@ class Rows:
             places = self.index // keys.shape[1]
             self.remember(places)
             self.logits = self.logits[places]
-        self.cache.layers = [with_room(x, min(steps, ROOM)) for x in self.cache.layers]
+        # A layer of another kind, such as that of a window, stays; so does one without own keys.
+        self.cache.layers = [
+            RoomyLayer(x, min(steps, ROOM)) if type(x) is DynamicLayer and x.is_initialized else x
+            for x in self.cache.layers
+        ]
 
     def forward(
         self, tokens: Tensor, position: Tensor, more: Mapping[str, object] | None = None

@@ -10,11 +10,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from tandem.policies.language.inputs import Inputs, Probe
+from tandem.policies.language.inputs import (
+    Inputs,
+    Layout,
+    LayoutFn,
+    Probe,
+    packed,
+    packed_in_one,
+    padded,
+)
 from tandem.policies.language.prefix import behind_prompts
 from tandem.policies.language.pretrained import Numerics, arguments, probed
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import Layout, LayoutFn, packed, packed_in_one, padded
 
 # Parts of what a neighbour would change in a row, in wide and in narrow dtypes.
 ALONE = 1e-3, 0.05  # that a packed row may differ by from a row alone: passes of other shapes round

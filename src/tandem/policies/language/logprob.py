@@ -18,59 +18,22 @@ from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.compared import Compared, by_teacher
 from tandem.policies.language.critic import Critic
-from tandem.policies.language.inputs import TEXTS, Inputs
+from tandem.policies.language.inputs import TEXTS, Inputs, Layout, Trunk, padded
 from tandem.policies.language.layout_probes import choose_layout, shares_prompts
-from tandem.policies.language.prefix import Prefix, shared
+from tandem.policies.language.prefix import shared
 from tandem.policies.language.pretrained import (
     Numerics,
     logits_are_head_of_trunk,
     vocabulary_of,
 )
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import Layout, padded
+from tandem.policies.language.rows import TokenIndex, score_in_parts
 from tandem.policies.language.sampling import entropy_of, widened
-from tandem.policies.weights import Precision, Replicated, score_in_parts
+from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, take
 
 if TYPE_CHECKING:
-    from transformers import Cache
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenIndex:
-    """Where the N steps of a mask [B, T] stand, and what was taken there."""
-
-    row: Tensor  # [N] int64
-    step: Tensor  # [N] int64
-    column: Tensor  # [N] int64 of the token in its row; the logits stand one column before
-    token: Tensor  # [N] int64
-    temperature: Tensor  # [N]
-
-    @classmethod
-    def of(cls, sample: TokenSample, mask: Tensor) -> TokenIndex:
-        """The places of the tokens of a mask [B, T]."""
-        row, step = mask.nonzero(as_tuple=True)
-        column = sample.prompt_length[row] + step
-        return cls(
-            row=row,
-            step=step,
-            column=column,
-            token=sample.tokens[row, column],
-            temperature=sample.temperature[row],
-        )
-
-    def read(self, rows: int) -> Tensor:
-        """Tokens of each row that a forward pass must read, [B]: the last one is never read."""
-        blank = self.column.new_zeros(rows)
-        return blank.scatter_reduce(0, self.row, self.column, "amax")
-
-    def gather(self, states: Tensor, start: Tensor) -> Tensor:
-        """What stands one column before each token. [R, S, D] -> [N, D].
-
-        start: [B], where each row begins among the R x S states.
-        """
-        flat = start[self.row] + self.column - 1
-        return states.flatten(0, 1).index_select(0, flat)
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,41 +42,6 @@ class ChunkLimits:
 
     logits: int = 2**24  # float32 elements of one chunk of the head
     tokens: int = 2**14  # of one pass without gradient
-
-
-class Trunk:
-    """The layers of a causal language model, without its head."""
-
-    def __init__(self, layers: nn.Module, numerics: Numerics) -> None:
-        self.layers, self.checkpoints = layers, numerics.gradient_checkpointing
-        self.run = torch.compile(layers, dynamic=True) if numerics.torch_compile else layers
-
-    def __call__(self, layout: Layout) -> Mapping[str, Tensor]:
-        if self.checkpoints:
-            # Activations are recomputed in train mode only, and sampling must never be in it.
-            self.layers.train(torch.is_grad_enabled())
-        where = {} if layout.position is None else {"position_ids": layout.position}
-        if layout.mask is not None:
-            where["attention_mask"] = layout.mask
-        if layout.prefix is not None:
-            where |= self.remember(layout.prefix, layout.tokens)
-        where |= layout.more
-        out = self.run(input_ids=layout.tokens, use_cache=layout.prefix is not None, **where)
-        if self.checkpoints:
-            self.layers.eval()
-        return out
-
-    def remember(self, prefix: Prefix, rows: Tensor) -> dict[str, Cache | Tensor]:
-        """What stands before the rows [R, S] is read once, and seen by each."""
-        out = self.run(
-            input_ids=prefix.tokens,
-            attention_mask=prefix.mask,
-            position_ids=(prefix.mask.cumsum(1) - 1).clamp(min=0),
-            use_cache=True,
-        )
-        out.past_key_values.reorder_cache(prefix.of_row)
-        mask = torch.cat([prefix.mask[prefix.of_row], torch.ones_like(rows)], 1)
-        return {"past_key_values": out.past_key_values, "attention_mask": mask}
 
 
 class TokenLogProbComputer:

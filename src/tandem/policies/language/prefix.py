@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tandem.policies.language.inputs import Layout
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import Layout
 
 PAYS_BELOW = 0.9  # tokens read, over those of the rows without padding
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tandem import distributed
 from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
 
 if TYPE_CHECKING:
@@ -203,27 +202,6 @@ def vocabulary_of(model: nn.Module) -> int:
 def positions(model: nn.Module) -> int | None:
     """The most tokens that a row may have; None: the family names no limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
-
-
-@torch.no_grad()
-def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into the tensors of those names. Raises ValueError for other names or shapes.
-
-    Of any shape [...].
-    """
-    if tensors.keys() != weights.keys():
-        odd = sorted(tensors.keys() ^ weights.keys())
-        raise ValueError(
-            f"these weights are of another model: {len(odd)} names do not match, such as {odd[0]}; "
-            "were model or model.lora changed since?"
-        )
-    for name, tensor in tensors.items():
-        if tensor.shape != weights[name].shape:
-            raise ValueError(
-                f"weight {name} is {tuple(weights[name].shape)}, "
-                f"but the model's is {tuple(tensor.shape)}"
-            )
-        tensor.copy_(distributed.shard_like(tensor, weights[name]))
 
 
 def end_tokens(model: nn.Module) -> int | list[int] | None:

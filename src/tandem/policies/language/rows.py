@@ -1,27 +1,20 @@
-"""Rows of tokens: as a `Rollout`, and as a network reads them, padded to the longest or packed.
-
-Packed rows lie behind one another in a row of the pass. Each begins at position 0 again, and
-without a mask and a cache that is what keeps transformers' attention within it.
-"""
+"""Rows of tokens as a `Rollout`, and back: prompts and answers behind one another, padded, cut."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from tandem.experience import shares
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import Answers, Sampling, TokenSample
-from tandem.types import Prompt, Rollout
+from tandem.policies.weights import Replicated
+from tandem.types import Evidence, Prompt, Rollout, concat, take
 
-if TYPE_CHECKING:
-    from tandem.policies.language.prefix import Prefix
-
-EMPTY = 1 / 16  # share of places that may stay empty, beside those that are taken
+Rows = TypeVar("Rows", contravariant=True)
 
 
 def check_room(encoded: Sequence[list[int]], sampling: Sampling, positions: int | None) -> None:
@@ -147,82 +140,69 @@ def before(length: Tensor, width: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """What a network reads: R rows of S places."""
+class TokenIndex:
+    """Where the N steps of a mask [B, T] stand, and what was taken there."""
 
-    tokens: Tensor  # [R, S] int64; 0 where nothing lies
-    start: Tensor  # [B] int64: where each row of the sample begins among the R x S places
-    # [R, S] int64 of each token in its own row, or [4, R, S], of which that is the first; None:
-    # rows are apart.
-    position: Tensor | None = None
-    prefix: Prefix | None = None  # what stands before the rows; None: nothing
-    # [R, S] int64, 1 = token, for a model that looks right, too; None: what is right is not seen.
-    mask: Tensor | None = None
-    more: Mapping[str, object] = field(default_factory=dict)  # what else the network is given
+    row: Tensor  # [N] int64
+    step: Tensor  # [N] int64
+    column: Tensor  # [N] int64 of the token in its row; the logits stand one column before
+    token: Tensor  # [N] int64
+    temperature: Tensor  # [N]
+
+    @classmethod
+    def of(cls, sample: TokenSample, mask: Tensor) -> TokenIndex:
+        """The places of the tokens of a mask [B, T]."""
+        row, step = mask.nonzero(as_tuple=True)
+        column = sample.prompt_length[row] + step
+        return cls(
+            row=row,
+            step=step,
+            column=column,
+            token=sample.tokens[row, column],
+            temperature=sample.temperature[row],
+        )
+
+    def read(self, rows: int) -> Tensor:
+        """Tokens of each row that a forward pass must read, [B]: the last one is never read."""
+        blank = self.column.new_zeros(rows)
+        return blank.scatter_reduce(0, self.row, self.column, "amax")
+
+    def gather(self, states: Tensor, start: Tensor) -> Tensor:
+        """What stands one column before each token. [R, S, D] -> [N, D].
+
+        start: [B], where each row begins among the R x S states.
+        """
+        flat = start[self.row] + self.column - 1
+        return states.flatten(0, 1).index_select(0, flat)
 
 
-LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of each row are read [B])
+class Scorer(Protocol[Rows]):
+    """What gives the values of the taken tokens of a sample's rows."""
+
+    weights: Replicated
+
+    def __call__(self, sample: Rows, mask: Tensor, needs: frozenset[str]) -> Evidence:
+        """mask: [B, T]."""
 
 
-def padded(tokens: Tensor, read: Tensor) -> Layout:
-    """A row for each row, as wide as the longest one. Both are [B, T]."""
-    width = max(int(read.max()), 1)
-    return Layout(
-        tokens=tokens[:, :width], start=torch.arange(len(read), device=read.device) * width
-    )
+def score_in_parts(
+    scorer: Scorer[Rows],
+    parts: Sequence[Tensor],
+    sample: Rows,
+    mask: Tensor,
+    needs: frozenset[str],
+) -> Evidence:
+    """The values of all rows, a part at a time. mask: [B, T]; parts: the rows of each, [n].
 
-
-def packed(tokens: Tensor, read: Tensor) -> Layout:
-    """As many rows as leave few places empty: attention costs the square of their width.
-
-    Both are [B, T].
+    Ranks gather weights together: one with fewer parts than another makes idle passes.
     """
-    return _behind_one_another(tokens, read, _shelves(read.tolist()))
-
-
-def packed_in_one(tokens: Tensor, read: Tensor) -> Layout:
-    """A single row, for attention that costs nothing between rows: flash's of varying lengths.
-
-    Both are [B, T].
-    """
-    return _behind_one_another(tokens, read, [list(range(len(read)))])
-
-
-def _shelves(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of the sample on each row of the pass, none of them much fuller than the others."""
-    rows = [row for row, length in enumerate(lengths) if length > 0]
-    total, longest = sum(lengths), max(lengths)
-    most = int((1 + EMPTY) * total / max(longest, 1))
-    for count in range(min(most, len(rows)), 1, -1):
-        found = shares([lengths[row] for row in rows], count)
-        width = max(sum(lengths[rows[i]] for i in shelf) for shelf in found)
-        if len(found) * width <= (1 + EMPTY) * total:
-            return [[rows[i] for i in shelf] for shelf in found]
-    return [rows]
-
-
-def _behind_one_another(tokens: Tensor, read: Tensor, shelves: Sequence[Sequence[int]]) -> Layout:
-    if not read.any() or len(shelves) == len(read):
-        return padded(tokens, read)
-    lengths = read.tolist()
-    width = max(sum(lengths[row] for row in shelf) for shelf in shelves)
-    start = [0] * len(lengths)
-    for place, shelf in enumerate(shelves):
-        begin = place * width
-        for row in shelf:
-            start[row] = begin
-            begin += lengths[row]
-    return _laid(tokens, read, torch.tensor(start, device=read.device), (len(shelves), width))
-
-
-def _laid(tokens: Tensor, read: Tensor, start: Tensor, shape: tuple[int, int]) -> Layout:
-    columns = torch.arange(tokens.shape[1], device=tokens.device)
-    row, column = (columns < read[:, None]).nonzero(as_tuple=True)
-    place = start[row] + column
-    # Empty places are rows of one token each: position 0, which every model has.
-    blank = tokens.new_zeros(shape[0] * shape[1])
-    return Layout(
-        tokens=blank.index_put((place,), tokens[row, column]).view(shape),
-        start=start,
-        position=blank.index_put((place,), column).view(shape),
-    )
+    own = max(len(parts), 1)
+    idle = scorer.weights.passes(own) - own if scorer.weights.paced else 0
+    if own == 1:
+        evidence = scorer(sample, mask, needs)
+    else:
+        said = [scorer(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
+        evidence = take(concat(said), torch.cat(list(parts)).argsort())
+    for _ in range(idle):
+        scorer(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
+    return evidence

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from tandem.contracts import numbers_of
 from tandem.experience import Budget
-from tandem.policies.language.inputs import TEXTS
-from tandem.policies.language.logprob import ChunkLimits, TokenIndex, Trunk, token_logp
+from tandem.policies.language.inputs import TEXTS, Layout, Trunk
+from tandem.policies.language.logprob import ChunkLimits, token_logp
 from tandem.policies.language.pretrained import Numerics, logits_are_head_of_trunk
-from tandem.policies.language.rows import Layout
+from tandem.policies.language.rows import TokenIndex, score_in_parts
 from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample, States
-from tandem.policies.weights import Precision, Replicated, score_in_parts
+from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, take
 
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from tandem.hub import locate
 from tandem.policies.language.critic import Critic, critic_of
-from tandem.policies.language.logprob import ALSO, TokenIndex, token_logp
+from tandem.policies.language.logprob import ALSO, token_logp
 from tandem.policies.language.pretrained import positions, recompute_activations
+from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.teacher_server import is_address
 from tandem.policies.language.teachers import SELF
 from tandem.policies.memory.outline import Outline
