@@ -10,7 +10,7 @@ from loop import PLAN, EndsInTwo, Loop
 from records import GRPO, rollout
 
 from tandem.advantages.temporal import gae_returns, generalised
-from tandem.algorithm.algorithm import Critic
+from tandem.algorithm.critic import Critic
 from tandem.losses.critic import value_loss
 from tandem.policies.base import is_fresh
 from tandem.settings.guards import Guards

@@ -13,7 +13,7 @@ from tandem.advantages.baselines import MovingAverage
 from tandem.advantages.compose import Combined, Share
 from tandem.advantages.group import leave_one_out
 from tandem.advantages.temporal import gae_returns, generalised
-from tandem.algorithm.algorithm import Critic
+from tandem.algorithm.critic import Critic
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss, KLInReward
 from tandem.contracts import declare
 from tandem.experience import Budget

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
 from tandem import distributed
 from tandem.advantages.compose import normalise
 from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.critic import Critic
 from tandem.algorithm.decoupled import Decoupled
 from tandem.algorithm.matching import Matching, Network
 from tandem.algorithm.objective import KL, POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.algorithm.segments import Segmented
-from tandem.contracts import at_least, facts_of, iterate_innermost, positive, unwrap_partial
-from tandem.contracts.outputs import ADVANTAGE, RETURNS
-from tandem.contracts.stateful import StatefulComponent
+from tandem.contracts import at_least, facts_of, iterate_innermost, positive
+from tandem.contracts.outputs import ADVANTAGE
+from tandem.contracts.stateful import StatefulComponent, modules_in
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.matching import Query
 from tandem.dynamics.regression import Regression
 from tandem.experience import Experience
 from tandem.losses import importance
-from tandem.losses.critic import explained_variance
-from tandem.losses.reduction import token_mean
 from tandem.losses.segments import Segment
 from tandem.metrics import advantage_metrics
 from tandem.policies.chain.records import ChainSampling
@@ -39,32 +38,6 @@ from tandem.types import OF_SNAPSHOTS, CoupledBatch, Rollout, Scores
 ON_ERRORS = ("denoising", "distillation", "matching")  # objectives of velocity errors
 Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]
 Loss = Callable[..., Tensor]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Critic:
-    """What the values of an actor-critic learn."""
-
-    coef: float
-    loss: Loss
-    returns: Compare  # what they should be
-    lr: Annotated[float, at_least(0)]
-    warmup: Annotated[int, at_least(0)]  # first iterations in which nothing else is trained
-
-    def __post_init__(self) -> None:
-        if self.coef <= 0:
-            raise ValueError(
-                f"algorithm.critic.coef={self.coef} teaches the critic nothing; set it above 0, or "
-                "take an algorithm without a critic"
-            )
-
-    @property
-    def term(self) -> Term:
-        return Term(loss=self.loss, coef=self.coef, weights=token_mean)
-
-    def expect(self, scores: Scores, rollout: Rollout) -> Tensor:
-        """What the values should be, [B, T]."""
-        return RETURNS.ask(self.returns, scores, rollout, mask=rollout.mask)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +53,8 @@ class Algorithm:
     objective: Literal["policy_gradient", "denoising", "any", "distillation", "matching"] = (
         "policy_gradient"
     )
-    sampling_strategy: Callable[
-        ..., tuple[Rollout, Scores]
-    ]  # where the rows of an iteration come from
+    # Where the rows of an iteration come from.
+    sampling_strategy: Callable[..., tuple[Rollout, Scores]]
     truncation_handling: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
     advantage: Compare
     normalize_advantages: bool  # to mean 0 and variance 1 over all trained steps
@@ -106,9 +78,8 @@ class Algorithm:
     # Older states of the weights, by name.
     ema: Mapping[str, EmaSchedule] = field(default_factory=dict)
     rollout_weights: str = "live"  # or the snapshot that samples are drawn from
-    rollout_weights_start: Annotated[int, at_least(0)] = (
-        0  # updates before which the live weights sample all the same
-    )
+    # Updates before which the live weights sample all the same.
+    rollout_weights_start: Annotated[int, at_least(0)] = 0
     # Of samples that are written and then painted, by name; none: samples are of one kind.
     segments: Mapping[str, Segment] = field(default_factory=dict)
     teachers: Teachers | None = None  # of distillation: they judge the states that are come to
@@ -197,6 +168,7 @@ class Algorithm:
 
     def request(self, sampling: Sampling | FlowSampling | ChainSampling) -> Request:
         """What it asks of a policy that samples so."""
+        objective = self.training_objective
         return Request(
             sampling=sampling,
             needs=self.needs,
@@ -209,24 +181,9 @@ class Algorithm:
             query=self.query,
             every_state=self.every_state,
             networks={name: own.request(self.ema) for name, own in self.networks.items()},
-            unread=self.unread,
+            unread=objective.unread(self.needs_before) if self.segments else {},
             frozen=[name for name, own in self.segments.items() if own.frozen],
         )
-
-    @property
-    def unread(self) -> dict[str, frozenset[str]]:
-        """What the objective reads of other segments of a sample alone, by segment."""
-        if not self.segments:
-            return {}
-        objective = self.training_objective
-        others = objective.needs - self.needs_before
-        own = {name: part.needs for name, part in objective.of.items()}
-        return {name: others - own.get(name, frozenset()) for name in self.segments}
-
-    @property
-    def needs_of_drift(self) -> frozenset[str]:
-        """What says how far the policy has moved within an iteration."""
-        return frozenset() if self.reads_errors else facts_of(self.old_logprobs).reads
 
     @property
     def corrects(self) -> bool:
@@ -249,13 +206,10 @@ class Algorithm:
             rollout = replace(rollout, mask=rollout.mask & scores.scored[:, None])
         if self.kl.reads_before:  # it is taken from the reward
             scores = self.kl.charge(scores, rollout)
-        advantages = distributed.with_all_rows(self.compare)(scores, rollout)
-        critic = self.critic
-        returns = (
-            None if critic is None else distributed.with_all_rows(critic.expect)(scores, rollout)
-        )
-        gate = self.kl.gate
-        gates = {} if gate is None else {KL: distributed.with_all_rows(gate)(scores, rollout)}
+        of_all, gate = distributed.with_all_rows, self.kl.gate
+        advantages = of_all(self.compare)(scores, rollout)
+        returns = None if self.critic is None else of_all(self.critic.expect)(scores, rollout)
+        gates = {} if gate is None else {KL: of_all(gate)(scores, rollout)}
         return Experience(
             rollout=rollout, scores=scores, advantages=advantages, returns=returns, gates=gates
         )
@@ -286,27 +240,9 @@ class Algorithm:
         """Of an iteration, over the rows of all ranks: advantages, values, moving coefficients."""
         trained = distributed.gather(experience.rollout.trained)
         metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
-        if experience.returns is not None:
-            returns = distributed.gather(experience.returns)
-            values = distributed.gather(experience.rollout.old_values)
-            scored = distributed.gather(experience.scores.scored)[:, None]
-            explained = explained_variance(returns, values, trained & scored)
-            metrics["critic/explained_variance"] = explained
+        if self.critic is not None:
+            metrics |= self.critic.report(experience, trained)
         for part in self.memory.values():
-            if isinstance(
-                part, StatefulComponent
-            ):  # a module from elsewhere has state and no metrics
+            if isinstance(part, StatefulComponent):  # others have state, and no metrics
                 metrics |= part.report()
         return metrics
-
-
-def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
-    """The modules of a component, through whatever normalises or adds them."""
-    function, numbers = unwrap_partial(part)
-    if isinstance(function, nn.Module):
-        yield name, function
-    inside = dict(function) if isinstance(function, Mapping) else numbers
-    if is_dataclass(function):
-        inside = {own.name: getattr(function, own.name) for own in fields(function)}
-    for key, value in inside.items():
-        yield from modules_in(f"{name}.{key}", value)

@@ -42,6 +42,13 @@ class Segmented(Coupled):
         }
         self.needs = frozenset().union(*(part.needs for part in self.of.values()))
 
+    def unread(self, before: frozenset[str]) -> dict[str, frozenset[str]]:
+        """What is read of other segments alone, by segment; `before`: what is read of all of them
+        before the first update."""
+        own = {name: part.needs for name, part in self.of.items()}
+        others = self.needs - before
+        return {name: others - own.get(name, frozenset()) for name in self.segments}
+
     def weigh(self, rows: Experience) -> dict[str, Tensor]:
         """[B, T]: those of each segment, times what the segment counts."""
         rollout = rows.rollout

@@ -5,8 +5,8 @@ No heavy library is imported here, nor Hydra: whoever composes reads `REGISTERED
 
 from tandem.contracts.admitted import DOMAINS
 from tandem.contracts.bounds import above, at_least, between, fraction, positive, rising
-from tandem.contracts.facts import (
-    Facts,
+from tandem.contracts.facts import Facts
+from tandem.contracts.parts import (
     Switch,
     Wrapper,
     batch_statistics_of,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.contracts.facts import declare
+from tandem.contracts.parts import declare
 from tandem.contracts.spellings import (
     ADVANTAGES,
     LOSSES,

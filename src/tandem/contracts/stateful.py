@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Self
 
 from torch import nn
+
+from tandem.contracts.parts import unwrap_partial
 
 
 class StatefulComponent(nn.Module):
@@ -18,3 +21,15 @@ class StatefulComponent(nn.Module):
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
         # It stays in float64 on the CPU when the module around it is moved or cast.
         return self
+
+
+def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a component, through whatever normalises or adds them."""
+    function, numbers = unwrap_partial(part)
+    if isinstance(function, nn.Module):
+        yield name, function
+    inside = dict(function) if isinstance(function, Mapping) else numbers
+    if is_dataclass(function):
+        inside = {own.name: getattr(function, own.name) for own in fields(function)}
+    for key, value in inside.items():
+        yield from modules_in(f"{name}.{key}", value)

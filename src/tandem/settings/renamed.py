@@ -43,6 +43,7 @@ RENAMED: Mapping[str, str] = {
     "model.trained": "algorithm",
     # What a `_target_` names.
     "tandem.algorithm.Algorithm": "tandem.algorithm.algorithm.Algorithm",
+    "tandem.algorithm.algorithm.Critic": "tandem.algorithm.critic.Critic",
     "tandem.algorithm.regularizers.Anchor": "tandem.algorithm.regularizers.EmaKL",
     "tandem.collect": "tandem.training.collect",
     "tandem.corrections": "tandem.losses.importance",

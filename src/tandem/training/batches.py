@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.algorithm.algorithm import Algorithm
+from tandem.contracts import facts_of
 from tandem.experience import Budget
 
 GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
@@ -39,4 +40,7 @@ def needs_of(algorithm: Algorithm, plan: BatchPlan) -> frozenset[str]:
     needs, old = algorithm.needs, frozenset({"old_logp"})
     if needs & GIVEN or old & algorithm.needs_before:
         return needs
-    return needs - old if plan.updates == 1 else needs | algorithm.needs_of_drift
+    if plan.updates == 1:
+        return needs - old
+    # What says how far the policy has moved within an iteration.
+    return needs if algorithm.reads_errors else needs | facts_of(algorithm.old_logprobs).reads

@@ -13,13 +13,7 @@ from torch import Tensor
 from tandem import distributed, rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.objective import Objective, Outcome
-from tandem.experience import (
-    Experience,
-    even_parts,
-    select_groups,
-    split_groups,
-    with_weights,
-)
+from tandem.experience import Experience, even_parts, select_groups, split_groups, with_weights
 from tandem.metrics import (
     Metric,
     Sum,

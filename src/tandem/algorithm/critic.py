@@ -1,0 +1,52 @@
+"""The critic of an actor-critic: what its values learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from tandem import distributed
+from tandem.algorithm.objective import Term
+from tandem.contracts import at_least
+from tandem.contracts.outputs import RETURNS
+from tandem.experience import Experience
+from tandem.losses.critic import explained_variance
+from tandem.losses.reduction import token_mean
+from tandem.types import Rollout, Scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Critic:
+    """What the values of an actor-critic learn."""
+
+    coef: float
+    loss: Callable[..., Tensor]
+    returns: Callable[[Scores, Rollout], Tensor]  # what they should be, [B, T]
+    lr: Annotated[float, at_least(0)]
+    warmup: Annotated[int, at_least(0)]  # first iterations in which nothing else is trained
+
+    def __post_init__(self) -> None:
+        if self.coef <= 0:
+            raise ValueError(
+                f"algorithm.critic.coef={self.coef} teaches the critic nothing; set it above 0, or "
+                "take an algorithm without a critic"
+            )
+
+    @property
+    def term(self) -> Term:
+        return Term(loss=self.loss, coef=self.coef, weights=token_mean)
+
+    def expect(self, scores: Scores, rollout: Rollout) -> Tensor:
+        """What the values should be, [B, T]."""
+        return RETURNS.ask(self.returns, scores, rollout, mask=rollout.mask)
+
+    def report(self, experience: Experience, trained: Tensor) -> dict[str, float]:
+        """Of an iteration, over the rows of all ranks, of which those steps are trained: [B, T]."""
+        returns = distributed.gather(experience.returns)
+        values = distributed.gather(experience.rollout.old_values)
+        scored = distributed.gather(experience.scores.scored)[:, None]
+        explained = explained_variance(returns, values, trained & scored)
+        return {"critic/explained_variance": explained}

@@ -1,0 +1,154 @@
+"""Parts of a configuration: what they declare, and their numbers, through any number of
+`functools.partial`s."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from tandem.contracts.admitted import refuse_missing_numbers
+from tandem.contracts.facts import NOTHING, Facts
+
+
+class Wrapper(ABC):
+    """A component made of others of its kind, whose facts depend on theirs."""
+
+    @abstractmethod
+    def own_facts(self, declared: Facts) -> Facts:
+        """Those of this object; `declared`: of its class."""
+
+    @abstractmethod
+    def wrapped(self) -> Mapping[str, Callable]:
+        """Key below its own -> what it calls."""
+
+
+class Switch(ABC):
+    """A part that a coefficient of 0 switches off: nothing it holds is called then."""
+
+    @property
+    @abstractmethod
+    def is_off(self) -> bool: ...
+
+
+def declare(**facts: Any) -> Callable:
+    """A decorator that declares facts of a function or class that is no option of a group."""
+
+    def decorate(component: Callable) -> Callable:
+        refuse_missing_numbers(component, **facts)
+        component.facts = facts_of(component).joined(facts)
+        return component
+
+    return decorate
+
+
+def facts_of(component: Callable | None) -> Facts:
+    """The facts that a component declared, through any number of `functools.partial`s."""
+    owner, _ = unwrap_partial(component)
+    declared = getattr(owner, "facts", NOTHING)
+    return owner.own_facts(declared) if isinstance(owner, Wrapper) else declared
+
+
+def name_of(component: Callable) -> str:
+    """The option that chooses it, else the name of the function or class."""
+    owner, _ = unwrap_partial(component)
+    return facts_of(component).option or getattr(owner, "__name__", type(owner).__name__)
+
+
+def iterate_innermost(component: Callable, where: str) -> Iterator[tuple[str, Callable]]:
+    """The parts within all that wraps a component, each under its key."""
+    owner, _ = unwrap_partial(component)
+    if not isinstance(owner, Wrapper):
+        yield where, component
+        return
+    for key, inner in owner.wrapped().items():
+        yield from iterate_innermost(inner, f"{where}.{key}")
+
+
+def batch_statistics_of(component: Callable) -> Callable | None:
+    """The batch statistics of a loss, bound to numbers of the loss; None if it needs none."""
+    return bind_declared(component, facts_of(component).batch_statistics)
+
+
+def metrics_of(component: Callable) -> Callable | None:
+    """The metrics that a component declared, bound to numbers of the component; None: it has none
+    of its own."""
+    return bind_declared(component, facts_of(component).metrics)
+
+
+def summary_of(component: Callable) -> Callable | None:
+    """The summary of each row that statistics see, with numbers of the loss; None: the row."""
+    return bind_declared(component, facts_of(component).summary)
+
+
+def bind_declared(component: Callable, function: Callable | None) -> Callable | None:
+    """A function that a component declared, bound to the numbers of the component that are keywords
+    of that function; None stays None."""
+    if function is None:
+        return None
+    return functools.partial(function, **select_numbers(function, numbers_of(component)))
+
+
+def select_numbers(function: Callable, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the numbers that a function takes; one with `**numbers` takes them all."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return {name: x for name, x in numbers.items() if takes_all or name in parameters}
+
+
+def numbers_of(component: Callable | None) -> dict[str, Any]:
+    """The keywords of a component: what was bound to it, else its defaults; of a record its
+    fields."""
+    owner, bound = unwrap_partial(component)
+    if is_dataclass(owner) and not isinstance(owner, type):
+        return {one.name: getattr(owner, one.name) for one in fields(owner)}
+    return defaults_of(owner) | bound
+
+
+def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
+    """All that a component would call: itself, and what stands in its numbers.
+
+    `segment`: for the steps of that one alone; None: for all.
+    """
+    if isinstance(component, Switch) and component.is_off:
+        return
+    if isinstance(component, Mapping):
+        for item in component.values():
+            yield from parts_of(item, segment)
+    elif callable(component) or is_dataclass(component):
+        yield unwrap_partial(component)[0]
+        others = {*facts_of(component).segments} - {segment} if segment else ()
+        for name, item in numbers_of(component).items():
+            if name not in others:
+                yield from parts_of(item, segment)
+
+
+def rewards_read_by(component: Any) -> set[str]:
+    """The rewards that a component, or what stands in its numbers, reads by their names."""
+    if isinstance(component, Switch) and component.is_off:
+        return set()
+    if isinstance(component, Mapping):
+        return set().union(*map(rewards_read_by, component.values()))
+    if not (callable(component) or is_dataclass(component)):
+        return set()
+    numbers = numbers_of(component)
+    given = [numbers[number] or () for number in facts_of(component).named_rewards]
+    named = {name for one in given for name in ((one,) if isinstance(one, str) else one)}
+    return named.union(*map(rewards_read_by, numbers.values()))
+
+
+def defaults_of(function: Callable | None) -> dict[str, Any]:
+    """The keyword-only numbers of a function that have a default."""
+    return getattr(function, "__kwdefaults__", None) or {}
+
+
+def unwrap_partial(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:
+    """The function inside any number of `functools.partial`s, and the numbers bound to it."""
+    numbers: dict[str, Any] = {}
+    while isinstance(component, functools.partial):
+        numbers = {**component.keywords, **numbers}
+        component = component.func
+    return component, numbers
