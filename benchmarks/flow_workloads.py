@@ -28,7 +28,7 @@ from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Guards
-from tandem.training import collect
+from tandem.training import collect, strategies
 from tandem.training.batches import BatchPlan
 from tandem.training.module import PostTraining
 from tandem.types import Prompt
@@ -55,7 +55,7 @@ ALGORITHMS = {
     "grpo": GRPO,
     "grpo, KL": replace(GRPO, kl=KLInLoss(coef=0.1, loss=kl.gaussian)),
     "sft": replace(
-        GRPO, objective="any", sampling_strategy=collect.offline, advantage=given, loss=nll,
+        GRPO, objective="any", sampling_strategy=strategies.offline, advantage=given, loss=nll,
         weights=reduction.token_mean, group_size=1,
     ),
 }  # fmt: skip
@@ -89,7 +89,7 @@ class Work:
     @classmethod
     def of(cls, workload: Workload, algorithm: Algorithm) -> Work:
         referred = algorithm.kl.coef != 0
-        if algorithm.sampling_strategy is collect.offline:
+        if algorithm.sampling_strategy is strategies.offline:
             return cls(pictures=0, steps=0, updates=1, rows=workload.shown, referred=referred)
         pictures = workload.groups * workload.group_size
         return cls(

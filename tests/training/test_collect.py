@@ -20,7 +20,7 @@ from tandem.training import collect, strategies
 from tandem.types import Prompt, Scores
 
 DPO = replace(
-    GRPO, sampling_strategy=collect.preference_pairs, advantage=preferred, loss=dpo,
+    GRPO, sampling_strategy=strategies.preference_pairs, advantage=preferred, loss=dpo,
     weights=reduction.sequence_mean, importance_sampling=importance.none, group_size=2, epochs=1,
 )  # fmt: skip
 KTO = replace(DPO, sampling_strategy=strategies.kto_kl, loss=kto)
@@ -53,7 +53,7 @@ def pairs(count=3):
 
 
 def test_a_pair_is_two_rows_of_one_group_of_which_the_chosen_scores(tmp_path):
-    rollout, scores = collect.preference_pairs(loop(DPO, tmp_path).source, pairs())
+    rollout, scores = strategies.preference_pairs(loop(DPO, tmp_path).source, pairs())
     assert rollout.group.tolist() == [0, 1, 2, 0, 1, 2]
     assert rollout.outputs == ("330", "30", "320", "410", "50", "2450")
     assert scores.total.tolist() == [1, 1, 1, 0, 0, 0]
@@ -134,7 +134,7 @@ def test_where_every_group_ties_nothing_is_preferred_and_the_weights_stay(tmp_pa
 
 def test_a_greedy_row_stands_in_each_group_and_in_no_statistic(tmp_path):
     source = loop(GRPO, tmp_path).source
-    rollout, scores = collect.remax(source, SIX)
+    rollout, scores = strategies.remax(source, SIX)
     assert rollout.baseline.tolist() == [False] * 24 + [True] * 6
     assert rollout.group[24:].tolist() == list(range(6))
     likeliest = source.policy.table.argmax(1)
@@ -148,7 +148,7 @@ def test_a_greedy_row_stands_in_each_group_and_in_no_statistic(tmp_path):
 
 def test_rows_to_compare_with_are_counted_as_samples_but_not_as_rewards(tmp_path):
     plain = Loop(folder=tmp_path).go()
-    beside = Loop(algorithm=replace(GRPO, sampling_strategy=collect.remax), folder=tmp_path).go()
+    beside = Loop(algorithm=replace(GRPO, sampling_strategy=strategies.remax), folder=tmp_path).go()
     assert (plain.samples_seen, beside.samples_seen) == (24, 30)
     for name in ("reward/mean", "reward/std", "response/length_mean"):
         assert beside.report[name] == plain.report[name]
@@ -157,10 +157,10 @@ def test_rows_to_compare_with_are_counted_as_samples_but_not_as_rewards(tmp_path
 def test_ways_of_collecting_say_what_they_supply():
     supplied = {
         collect.on_policy: set(),
-        collect.preference_pairs: {"pairs"},
+        strategies.preference_pairs: {"pairs"},
         strategies.kto_kl: {"pairs", "baseline"},
         strategies.best_and_worst: {"pairs"},
-        collect.remax: {"baseline"},
+        strategies.remax: {"baseline"},
         partial(strategies.dynamic_sampling, max_rounds=1): set(),
     }
     assert {way: facts_of(way).gives for way in supplied} == supplied

@@ -22,7 +22,7 @@ from tandem.losses.policy import nll, ppo, reinforce
 from tandem.policies.weights import clip_gradients
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
-from tandem.training import collect, strategies
+from tandem.training import strategies
 from tandem.types import Scores
 
 
@@ -129,7 +129,7 @@ def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):
 def test_demonstrations_are_trained_without_a_reward(tmp_path):
     sft = replace(
         GRPO,
-        sampling_strategy=collect.offline,
+        sampling_strategy=strategies.offline,
         advantage=given,
         loss=nll,
         weights=reduction.token_mean,

@@ -41,7 +41,7 @@ PLAN = BatchPlan(
 ONCE = replace(GRPO, num_minibatches=2, epochs=1)
 DYNAMIC = replace(ONCE, sampling_strategy=partial(strategies.dynamic_sampling, max_rounds=2))
 REMAX = replace(
-    ONCE, sampling_strategy=collect.remax, advantage=remax, loss=reinforce, num_minibatches=1
+    ONCE, sampling_strategy=strategies.remax, advantage=remax, loss=reinforce, num_minibatches=1
 )
 PROMPTS = [
     replace(prompt, id=10 * n + prompt.id, source=f"letters{prompt.id % 2}")
