@@ -23,6 +23,7 @@ from tandem.contracts import REGISTERED, place
 HOMES = (
     "tandem.advantages",
     "tandem.algorithm.algorithm",
+    "tandem.algorithm.critic",
     "tandem.algorithm.matching",
     "tandem.training.callbacks",
     "tandem.training.collect",
