@@ -24,8 +24,10 @@ OF_FLOWS = "dance_grpo flow_dppo flow_grpo gardo grpo_guard mix_grpo tempflow_gr
 OF_PICTURES = (
     "colour_share crisp_rendering jpeg_compressibility jpeg_incompressibility nearest_rendering"
 )
-OF_NETWORKS = "pickscore clip_score ocr geneval geneval_zero_shot"
-JUDGES = "judge judge_pairs judge_groups"
+OF_NETWORKS = (
+    "pickscore clip_score ocr ocr_line geneval geneval_zero_shot dino_similarity dino_diversity"
+)
+JUDGES = "judge judge_pairs judge_groups unified_reward"
 PIPELINES = (
     "sd3_5_medium sd3_5_large flux1_dev qwen_image qwen_image_2512 sana_1_6b "
     "flux1_kontext qwen_image_edit "
@@ -123,6 +125,9 @@ BESIDE = {
     ],
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
     "reward=asked": [*FLOW, "reward.asked.function.path=runs/mine/model"],
+    "reward=aesthetic": [*FLOW, "reward.aesthetic.function.head=head.safetensors"],
+    "reward=hpsv2": [*FLOW, "reward.hpsv2.function.weights=hps.safetensors"],
+    "data=letters": FLOW,
     "model=vlm": ["model.path=models/mine", "data.path=prompts.jsonl"],
     **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
     **{

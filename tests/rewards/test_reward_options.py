@@ -7,9 +7,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from test_asked import write_eye
-from tiny_clip import write_clip
+from tiny_clip import write_clip, write_head
 from tiny_detectors import write_mask2former, write_owl
 from tiny_judge import write_judge
+from tiny_vision import write_vision
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.rewards import Reward, Rewards
@@ -21,12 +22,16 @@ PACKAGES = {
     "math_verify": "math_verify",
     "reasoning_gym": "reasoning_gym",
     "ocr": "rapidocr_onnxruntime",
+    "ocr_line": "rapidocr_onnxruntime",
 }
 CHAT = {"url": "http://127.0.0.1:8000/v1", "model": "m"}
 CHOSEN = {
     "target_length": {"function": {"target": 3}},
     "http": {"function": {"url": "http://127.0.0.1:8123"}},
-    **{name: {"function": {"chat": CHAT}} for name in ("judge", "judge_pairs", "judge_groups")},
+    **{
+        name: {"function": {"chat": CHAT}}
+        for name in ("judge", "judge_pairs", "judge_groups", "unified_reward")
+    },
 }  # what the user must give
 # Rewards that load weights, with somebody who writes them.
 NETWORKS = {
@@ -34,7 +39,12 @@ NETWORKS = {
     "clip_score": write_clip,
     "reward_model": write_judge,
     "asked": write_eye,
+    "hpsv2": write_clip,
+    "aesthetic": write_clip,
+    "dino_similarity": write_vision,
+    "dino_diversity": write_vision,
 }
+FILES = {"aesthetic": {"head": write_head}, "hpsv2": {"weights": lambda folder: None}}
 DETECTORS = {"geneval": write_mask2former, "geneval_zero_shot": write_owl}
 
 
@@ -48,7 +58,8 @@ def test_an_option_says_what_it_is_and_adds_one_reward_of_its_name(name, tmp_pat
         pytest.skip(f"{PACKAGES[name]} is not installed")
     chosen = CHOSEN.get(name, {})
     if name in NETWORKS:
-        chosen = {"function": {"path": str(NETWORKS[name](tmp_path))}}
+        files = {key: write(tmp_path) for key, write in FILES.get(name, {}).items()}
+        chosen = {"function": {"path": str(NETWORKS[name](tmp_path)), **files}}
     if name in DETECTORS:
         parts = {"detector": DETECTORS[name], "colours": write_clip}
         paths = {part: {"path": str(write(tmp_path / part))} for part, write in parts.items()}

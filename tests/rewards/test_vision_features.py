@@ -2,22 +2,22 @@
 
 import pytest
 import torch
+from tiny_vision import write_vision
 from torch.testing import assert_close
 
-from tandem.rewards.distance import MEAN, STD, NearestDistance
-from tandem.types import Prompt
+from tandem.data.images import show
+from tandem.rewards.distance import NearestDistance
+from tandem.rewards.likeness import DinoDiversity, DinoSimilarity
+from tandem.rewards.vision import MEAN, STD
+from tandem.types import IMAGE, Prompt
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from transformers import Dinov2Config, Dinov2Model
+    from transformers import Dinov2Model
 
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = Dinov2Model(Dinov2Config(**sizes, image_size=28, patch_size=14))
-    place = tmp_path_factory.mktemp("vision")
-    model.save_pretrained(place)
-    return place, model.eval()
+    place = write_vision(tmp_path_factory.mktemp("vision"))
+    return place, Dinov2Model.from_pretrained(place).eval()
 
 
 def test_features_are_those_of_the_model_at_its_own_size(folder):
@@ -42,3 +42,33 @@ def test_copies_are_at_no_distance_and_a_folder_that_is_none_is_one_line(folder)
     assert other > 1e-4
     with pytest.raises(ValueError, match="nearest_distance"):
         NearestDistance("nowhere", device="cpu")
+
+
+def test_an_edit_is_like_what_its_prompt_shows_and_a_prompt_that_shows_nothing_has_no_score(folder):
+    place, _ = folder
+    generator = torch.Generator().manual_seed(2)
+    shown = [torch.randint(256, (28, 28, 3), generator=generator).byte() for _ in range(3)]
+    prompts = [
+        Prompt(id=0, source="s", text=2 * IMAGE, images=(show(shown[0]), show(shown[1]))),
+        Prompt(id=1, source="s", text="?"),
+        Prompt(id=2, source="s", text=IMAGE, images=(show(shown[1]),)),
+    ]
+    reward = DinoSimilarity(str(place), side=28, batch_size=2, device="cpu")
+    got = reward([shown[2], shown[0], shown[1]], prompts)
+    own = torch.nn.functional.normalize(reward.vision.features(shown), dim=-1)
+    assert got[0] == pytest.approx((own[2] @ own[0] + own[2] @ own[1]).item() / 2, abs=1e-5)
+    assert got[1] is None
+    assert got[2] == pytest.approx(1, abs=1e-5)
+
+
+def test_diversity_is_what_a_picture_does_not_share_with_the_others(folder):
+    place, _ = folder
+    generator = torch.Generator().manual_seed(3)
+    shown = [torch.randint(256, (28, 28, 3), generator=generator).byte() for _ in range(3)]
+    reward = DinoDiversity(str(place), side=28, batch_size=2, device="cpu")
+    prompt = Prompt(id=0, source="s", text="?")
+    x, y, z = torch.nn.functional.normalize(reward.vision.features(shown), dim=-1)
+    want = [1 - (a @ b + a @ c).item() / 2 for a, b, c in ((x, y, z), (y, x, z), (z, x, y))]
+    assert reward(shown, prompt) == pytest.approx(want, abs=1e-5)
+    assert reward(shown[:1] * 2, prompt) == pytest.approx([0, 0], abs=1e-5)
+    assert reward(shown[:1], prompt) == [None]

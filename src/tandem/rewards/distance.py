@@ -15,11 +15,12 @@ from torch import Tensor
 from tandem.contracts import register_reward
 from tandem.rewards.clip import unit
 from tandem.rewards.images import pixels
-from tandem.rewards.networks import Hosting, network
+from tandem.rewards.networks import Hosting
 from tandem.rewards.signature import groupwise
+from tandem.rewards.vision import Vision
 from tandem.types import Prompt
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which vision models read
+KEY = "reward.nearest_distance.function"
 
 
 @groupwise
@@ -42,36 +43,20 @@ class NearestDistance:
     ) -> None:
         """`path`: a folder, or a name on the hub, of a transformers model; None: pixels. `side`:
         pixels that the model reads along one."""
-        self.hosting, self.side = Hosting(batch_size=batch_size, dtype=dtype, device=device), side
-        self.model = None
-        if path is not None:
-            from transformers import AutoModel
-
-            key = "reward.nearest_distance.function.path"
-            self.model = network(AutoModel, path, key, self.hosting)
+        hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
+        self.vision = None if path is None else Vision(path, side, hosting, key=KEY)
 
     def __call__(self, outputs: Sequence[Tensor], prompt: Prompt) -> list[float | None]:
         if len(outputs) < 2:
             return [None] * len(outputs)
         return nearest(self.features(outputs)).tolist()
 
-    @torch.no_grad()
     def features(self, pictures: Sequence[Tensor]) -> Tensor:
         """[N, D] float32"""
-        if self.model is None:
-            flat = torch.stack([pixels(picture).flatten().float() for picture in pictures])
-            return flat - flat.mean(1, keepdim=True)
-        return torch.cat([self._seen(part) for part in self.hosting.parts(pictures)]).float().cpu()
-
-    def _seen(self, pictures: Sequence[Tensor]) -> Tensor:
-        """[N, D]"""
-        shown = torch.stack([pixels(picture) for picture in pictures]).permute(0, 3, 1, 2) / 255
-        sized = torch.nn.functional.interpolate(
-            shown, size=(self.side, self.side), mode="bicubic", antialias=True
-        )
-        mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
-        given = ((sized - mean) / std).to(self.model.device, self.model.dtype)
-        return self.model(pixel_values=given).pooler_output
+        if self.vision is not None:
+            return self.vision.features(pictures)
+        flat = torch.stack([pixels(picture).flatten().float() for picture in pictures])
+        return flat - flat.mean(1, keepdim=True)
 
 
 def nearest(features: Tensor) -> Tensor:

@@ -31,7 +31,9 @@ GAP = r"[*_` \t]{0,6}"  # a judge may write in bold
 THEN = r"[ \t]{0,2}[>,][ \t]{0,2}"
 NUMBER = r"[-+]?[0-9]{1,30}(?:\.[0-9]{1,300})?"
 # Whole lines: one that goes on says something else, such as "Score: 0 to 10? I give 3".
-SCORE = re.compile(rf"{GAP}score{GAP}:{GAP}({NUMBER}){GAP}(?:/{GAP}({NUMBER}){GAP})?\.?{GAP}", re.I)
+SCORE = re.compile(
+    rf"{GAP}(?:final )?score{GAP}:{GAP}({NUMBER}){GAP}(?:/{GAP}({NUMBER}){GAP})?\.?{GAP}", re.I
+)
 VERDICT = re.compile(rf"{GAP}verdict{GAP}:{GAP}(A|B|tie){GAP}\.?{GAP}", re.I)
 RANKING = re.compile(
     rf"{GAP}ranking{GAP}:{GAP}([0-9]{{1,3}}(?:{THEN}[0-9]{{1,3}}){{0,200}}){GAP}\.?{GAP}", re.I

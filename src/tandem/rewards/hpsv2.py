@@ -1,0 +1,81 @@
+"""HPSv2, how well people would like a picture for its text: a CLIP model tuned on their rankings,
+arXiv:2306.09341."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tandem.contracts import register_reward
+from tandem.hub import shorten_error
+from tandem.rewards.clip import Clip, texts_of
+from tandem.rewards.images import pixels
+from tandem.rewards.networks import Hosting
+from tandem.rewards.open_clip import rename
+from tandem.rewards.signature import batched
+from tandem.types import Prompt
+
+KEY = "reward.hpsv2.function"
+
+
+@batched
+@register_reward("hpsv2", judges="pictures")
+class Hpsv2:
+    """cos(picture, text): about 0.2 to 0.35, as the authors publish it (v2 and v2.1).
+
+    A picture that is no square stands on black in one, where CLIP's own processor would cut it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        weights: str | None = None,
+        processor: str | None = None,
+        batch_size: int = 16,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        device: str = "auto",
+    ) -> None:
+        """`weights`: a safetensors file with those of OpenCLIP by its names, in place of those of
+        the model at `path`; None: these are HPSv2's."""
+        hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
+        self.clip = Clip(path, processor, hosting, key=KEY)
+        if weights is not None:
+            load_weights(self.clip.model, weights)
+
+    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
+        return self.clip.cosines([*map(square, outputs)], texts_of(prompts))
+
+
+def load_weights(model: torch.nn.Module, weights: str) -> None:
+    """Put OpenCLIP's weights into a transformers CLIPModel of the same sizes.
+
+    Raises ValueError for a pickle, and for weights of another model."""
+    from safetensors.torch import load_file
+
+    path = Path(weights).expanduser()
+    if path.suffix != ".safetensors":
+        made = path.with_suffix(".safetensors")
+        raise ValueError(
+            f"{KEY}.weights={weights} is no .safetensors; where you trust who made it, convert it "
+            'once: python -c "import torch, safetensors.torch as s; '
+            f"s.save_file(torch.load('{path}', weights_only=True)['state_dict'], '{made}')\""
+        )
+    try:
+        model.load_state_dict(rename(load_file(path)))
+    except Exception as error:  # of safetensors, of the file system, of torch: other weights
+        said = " ".join(str(error).split())[:200] or shorten_error(error)
+        raise ValueError(f"{KEY}.weights={weights} are none of this model: {said}") from None
+
+
+def square(picture: Tensor) -> Tensor:
+    """A picture in the middle of the smallest square, on black: uint8 [H, W, 3] -> [S, S, 3]."""
+    high, wide, _ = pixels(picture).shape
+    side = max(high, wide)
+    top, left = (side - high) // 2, (side - wide) // 2
+    around = [0, 0, left, side - wide - left, top, side - high - top]
+    return torch.nn.functional.pad(pixels(picture), around)

@@ -1,0 +1,43 @@
+"""Features of a vision model such as DINOv2 or DINOv3, by which pictures are alike or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tandem.rewards.images import pixels
+from tandem.rewards.networks import Hosting, network
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which vision models read
+
+
+class Vision:
+    """A transformers model whose pooled output says what a picture shows."""
+
+    def __init__(self, path: str, side: int, hosting: Hosting, *, key: str) -> None:
+        """Its weights are loaded here, by `path` under `key`. `side`: pixels that it reads along
+        one side."""
+        from transformers import AutoModel
+
+        self.side, self.hosting = side, hosting
+        self.model = network(AutoModel, path, f"{key}.path", hosting)
+
+    @torch.no_grad()
+    def features(self, pictures: Sequence[Tensor]) -> Tensor:
+        """[N, D] float32, of pictures uint8 [H, W, 3], each squeezed to a square."""
+        return torch.cat([self._seen(part) for part in self.hosting.parts(pictures)]).float().cpu()
+
+    def _seen(self, pictures: Sequence[Tensor]) -> Tensor:
+        """[N, D]"""
+        sized = torch.cat([self._sized(pixels(picture)) for picture in pictures])
+        mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
+        given = ((sized - mean) / std).to(self.model.device, self.model.dtype)
+        return self.model(pixel_values=given).pooler_output
+
+    def _sized(self, picture: Tensor) -> Tensor:
+        """[1, 3, side, side] in [0, 1]"""
+        shown = picture.permute(2, 0, 1)[None] / 255
+        size = (self.side, self.side)
+        return torch.nn.functional.interpolate(shown, size=size, mode="bicubic", antialias=True)
