@@ -85,7 +85,7 @@ stale: $(NEWEST) ## what constraints.txt has that a fresh install would not take
 .PHONY: $(NEWEST)
 $(NEWEST):
 	$(PYTHON) -m venv --clear $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs,openenv,ocr]"
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs,openenv,gymnasium,ocr]"
 
 # What tests need holds what training needs: either of the two may come first. Python compiles what
 # it imports and nothing else.
@@ -103,7 +103,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/bench: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable ".[dev,bench,openenv,ocr]"
+	  --constraint constraints.txt --editable ".[dev,bench,openenv,gymnasium,ocr]"
 	touch $@
 
 $(VENV)/docs: $(VENV)/ready

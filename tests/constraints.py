@@ -31,6 +31,7 @@ INSTALLED = (
     EXTRA,
     "docs",
     "openenv",
+    "gymnasium",
     "ocr",
 )  # the extras that `make` installs from constraints.txt
 

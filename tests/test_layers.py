@@ -31,6 +31,7 @@ HOMES = {
     "matplotlib": {"record", "compare"},
     "PIL": {"data", "record", "rewards", "compare"},
     "httpx": {"remote"},
+    "gymnasium": {"environments"},
     "hydra": {"config", "registry", "sweep", "launch"},
     "omegaconf": {"config", "registry", "sweep", "launch"},
 }

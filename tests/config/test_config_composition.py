@@ -153,8 +153,12 @@ BESIDE = {
     "reward=target_length": ["reward.target_length.function.target=100"],
     "environment=openenv": ["environment.world.url=http://127.0.0.1:8000"],
     "environment=agent": ["environment.world.command=[python,agent.py]"],
+    "environment=gymnasium": ["environment.world.id=Blackjack-v1"],
 }
-PACKAGES = {"environment=openenv": "websockets"}  # that extras bring
+PACKAGES = {  # that extras bring
+    "environment=openenv": "websockets",
+    "environment=gymnasium": "gymnasium",
+}
 FITTING = {  # of all options of a group
     "algorithm/likelihood": [*MASKED, "algorithm.entropy.coef=0", *UNCORRECTED],
     "algorithm/teachers/divergence": ["algorithm=sdpo"],

@@ -29,6 +29,7 @@ QUICK = (
     "guards.no_signal=9", "trainer.accelerator=cpu",
 )  # fmt: skip
 SHOWN = "['algorithm=sft','iterations=60','prompts_per_step=32','group_size=1']"
+APART = "rollout_corr/abs_logp_diff"  # nats between sampler and trainer
 PAYS = ("environment=agent", "environment.world.pays=true")
 
 
@@ -93,4 +94,5 @@ def test_an_agent_of_smolagents_is_trained_for_three_iterations(tmp_path):
     assert len(own) == 3
     assert all(line["environment/lost"] == 0 for line in own)
     assert all(line["environment/turns_mean"] == 3 for line in own)
-    assert all(line["rollout_corr/abs_logp_diff"] < 1e-5 for line in own[1:])
+    gaps = [line[APART] for line in own if APART in line]  # where a group had something to learn
+    assert gaps and max(gaps) < 1e-5

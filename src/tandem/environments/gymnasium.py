@@ -1,0 +1,130 @@
+"""The world of a gymnasium environment: it is told in words, and a move names an action."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tandem.contracts import declare, register_environment
+from tandem.environments.protocol import About, Move, Said
+from tandem.types import Prompt
+
+if TYPE_CHECKING:
+    import gymnasium
+
+RESET = "reset"  # the field of a prompt with options of its own
+SEEDS = 2**31  # what every generator takes
+
+Tell = Callable[[Any, "gymnasium.Env"], str]  # an observation, and the environment, in words
+
+
+@register_environment("gymnasium")
+@declare(judges_itself=True)
+class Gymnasium:
+    """An environment that `gymnasium.make(id, **options)` gives, whose actions are a few.
+
+    `tell` is a function from an observation and the environment to what is said. `actions` are the
+    words of actions in their order, their numbers if there are none; the last one in a move is
+    taken. Equal words are equal states. What `reset` gets as options stands in the prompt's field
+    "reset"; all that is drawn follows from the keys of the episode and of the move.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        tell: Tell,
+        actions: Sequence[str] | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        if ":" in id:
+            raise ValueError(f"id={id} would import a module; import it in a plugin of yours")
+        if find_spec("gymnasium") is None:
+            raise ValueError(f"id={id}: needs a package: pip install 'tandem[gymnasium]'")
+        self.id, self.tell, self.options = id, tell, dict(options or {})
+        self.actions = self.named(actions)
+        words = "|".join(map(re.escape, sorted(self.actions, key=len, reverse=True)))
+        self.pattern = re.compile(rf"(?<!\w)({words})(?!\w)", re.IGNORECASE)
+
+    def make(self) -> gymnasium.Env:
+        """The environment. Raises ValueError for one that cannot be made."""
+        import gymnasium
+
+        try:
+            return gymnasium.make(self.id, **self.options)
+        except (gymnasium.error.Error, TypeError) as error:
+            raise ValueError(f"id={self.id}: {' '.join(str(error).split())}") from error
+
+    def named(self, words: Sequence[str] | None) -> dict[str, int]:
+        """Actions by their words. Raises ValueError where they are not as many."""
+        from gymnasium.spaces import Discrete
+
+        made = self.make()
+        space = made.action_space
+        made.close()
+        if not isinstance(space, Discrete):
+            raise ValueError(f"id={self.id}: its actions are {space}, and no few that have names")
+        numbers = range(int(space.start), int(space.start + space.n))
+        words = [str(number) for number in numbers] if words is None else words
+        if len({word.lower() for word in words}) != len(numbers):
+            raise ValueError(f"actions={list(words)}: {self.id} has {len(numbers)} actions")
+        return dict(zip((word.lower() for word in words), numbers, strict=True))
+
+    def describe(self) -> About:
+        return About(gives_states=True)
+
+    def begin(self, prompt: Prompt, key: int) -> Game:
+        return Game(self, key % SEEDS, prompt.fields.get(RESET))
+
+
+class Game:
+    """One episode of an environment of its own."""
+
+    def __init__(self, world: Gymnasium, seed: int, options: Mapping | None) -> None:
+        self.world, self.env = world, world.make()
+        seen, _ = self.env.reset(seed=seed, options=options)
+        self.said = world.tell(seen, self.env)
+
+    @property
+    def opening(self) -> Said:
+        return Said.text(self.said, state=self.said)
+
+    def act(self, move: Move) -> Said:
+        found = self.world.pattern.findall(move.text)
+        if not found:
+            return self._mistaken()
+        self.env.unwrapped.np_random = np.random.default_rng(move.key % SEEDS)
+        seen, reward, ended, cut, _ = self.env.step(self.world.actions[found[-1].lower()])
+        self.said = self.world.tell(seen, self.env)
+        return Said.text(self.said, reward=float(reward), over=bool(ended or cut), state=self.said)
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _mistaken(self) -> Said:
+        """The answer to a move without an action: the policy may mend it in its next turn."""
+        words = ", ".join(self.world.actions)
+        messages = ({"role": "user", "content": f"There is no action in this; name one: {words}"},)
+        return Said(messages=messages, state=self.said, counts={"unparsed": 1})
+
+
+def numbers(observation: Any, env: gymnasium.Env) -> str:
+    """The numbers of an observation, one after another."""
+    parts = observation if isinstance(observation, tuple) else (observation,)
+    return " ".join(f"{number:g}" for part in parts for number in np.ravel(part).tolist())
+
+
+def drawing(observation: Any, env: gymnasium.Env) -> str:
+    """What the environment draws in text, with `options.render_mode=ansi`: the place that it marks
+    by a colour stands in brackets. Raises ValueError for one that draws no text."""
+    drawn = env.render()
+    if not isinstance(drawn, str):
+        raise ValueError(
+            "the environment draws no text: environment.world.options.render_mode=ansi"
+        )
+    drawn = re.sub(r"\x1b\[[0-9;]*m(.)\x1b\[0m", r"[\1]", drawn)
+    return re.sub(r"^\s*\(\w+\)\n", "", drawn).strip()  # without the move before it

@@ -1,0 +1,86 @@
+"""An environment of gymnasium is told in words, and draws by the keys of Tandem."""
+
+import pytest
+
+pytest.importorskip("gymnasium", reason="gymnasium is not installed")
+
+from small_episodes import playing, sampled
+from small_language import questions
+from worlds import asked
+
+from tandem.environments import Move
+from tandem.environments.gymnasium import Gymnasium, drawing, numbers
+from tandem.types import Prompt
+
+CARDS = ["stick", "hit"]
+ASKED = Prompt(id=0, source="x", text=">")
+
+
+def lake(**options):
+    options = {"render_mode": "ansi", "is_slippery": False} | options
+    return Gymnasium(
+        id="FrozenLake-v1", tell=drawing, actions=["left", "down", "right", "up"], options=options
+    )
+
+
+def played(world, texts, *, key=5, keys=None):
+    """What is said to each move."""
+    episode, heard = world.begin(ASKED, key), []
+    for number, text in enumerate(texts):
+        move_key = 100 + number if keys is None else keys[number]
+        heard.append(episode.act(Move(text=text, number=number + 1, key=move_key)))
+    episode.close()
+    return episode, heard
+
+
+def test_a_way_over_the_lake_is_drawn_step_by_step_and_its_end_is_worth_1():
+    way = ["down", "down", "right", "right", "down", "right"]
+    _, heard = played(lake(), way)
+    assert heard[0].messages[0]["content"] == "SFFF\n[F]HFH\nFFFH\nHFFG"
+    assert [said.reward for said in heard] == [0, 0, 0, 0, 0, 1]
+    assert [said.over for said in heard] == [False] * 5 + [True]
+    assert heard[0].state == played(lake(), ["left", "down"])[1][1].state  # by another way
+
+
+def test_a_move_without_an_action_is_told_the_words_and_makes_no_step():
+    _, (said, after) = played(lake(), ["upwards", "I would not go up, but DOWN."])
+    assert said.messages[0]["content"].endswith("name one: left, down, right, up")
+    assert (said.counts, said.over, said.reward) == ({"unparsed": 1}, False, None)
+    assert after.state == "SFFF\n[F]HFH\nFFFH\nHFFG"
+
+
+def test_numbers_name_actions_where_words_do_not():
+    world = Gymnasium(id="Blackjack-v1", tell=numbers)
+    _, (said,) = played(world, ["0"])
+    assert said.over and len(said.state.split()) == 3
+
+
+def test_equal_keys_draw_alike_and_the_key_of_a_move_decides_what_follows_it():
+    world = Gymnasium(id="Blackjack-v1", tell=numbers, actions=CARDS)
+    begun = {world.begin(ASKED, key).said for key in range(8)}
+    assert len(begun) > 3
+    again = [played(world, ["hit"], key=3, keys=[key])[1][0].state for key in (*range(8), 0)]
+    assert len({*again}) > 3 and again[0] == again[-1]
+
+
+def test_a_policy_plays_it(learned):
+    world = asked(Gymnasium(id="Blackjack-v1", tell=numbers, actions=CARDS), max_turns=2)
+    rows = sampled(playing(world, weights=learned), questions()[:2], 2)
+    assert [row.episode["lost"] for row in rows.prompts] == [None] * 4
+    first = [row.episode["turns"][0]["content"] for row in rows.prompts]
+    assert first[0] == first[1] and first[2] == first[3]  # a group begins alike
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"id": "NoSuch-v1"}, "id=NoSuch-v1: Environment `NoSuch` doesn't exist"),
+        ({"id": "Pendulum-v1"}, "id=Pendulum-v1: its actions are Box.*, and no few"),
+        ({"id": "os:Blackjack-v1"}, "id=os:Blackjack-v1 would import a module"),
+        ({"actions": ["hit"]}, r"actions=\['hit'\]: Blackjack-v1 has 2 actions"),
+        ({"options": {"decks": 2}}, "id=Blackjack-v1: .*unexpected keyword argument 'decks'"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_with_its_key(options, said):
+    with pytest.raises(ValueError, match=said):
+        Gymnasium(**{"id": "Blackjack-v1", "tell": numbers} | options)
