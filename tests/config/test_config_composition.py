@@ -102,6 +102,7 @@ BESIDE = {
     "algorithm/sampling_strategy=kto_kl": ["algorithm=kto", *PAIRS],
     "algorithm/sampling_strategy=tree": RANDOM,
     "algorithm/sampling_strategy=offline": ["algorithm=sft"],
+    "algorithm/sampling_strategy=mixed": ["algorithm=sft"],
     "algorithm/sampling_strategy=preference_pairs": PAIRED,
     "algorithm/loss=kto": ["algorithm=kto", *PAIRS],
     "algorithm/old_logprobs=rollout": UNCORRECTED,

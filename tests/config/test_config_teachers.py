@@ -39,6 +39,12 @@ LINES = {
         "algorithm.teachers.folders: a server is asked about token ids alone, and model=tiny_vlm "
         "reads pictures; name a folder"
     ),
+    f"algorithm=gkd {RUN} algorithm/sampling_strategy=mixed": (
+        "algorithm/importance_sampling=token_tis: nothing is sampled; set "
+        "algorithm/importance_sampling=none"
+    ),
+    f"algorithm=gkd {RUN} algorithm/sampling_strategy=mixed algorithm/importance_sampling=none "
+    "rollout.temperature=0": ("rollout.temperature=0.0 samples nothing to compare; set it above 0"),
     f"algorithm=opd {RUN} algorithm/loss=divergence": (
         "algorithm.teachers.divergence=null: divergence reads the divergence of each state; set "
         "algorithm/teachers/divergence=jsd, forward_kl or reverse_kl"
@@ -85,3 +91,10 @@ def test_whoever_learns_from_a_teacher_alone_is_not_stopped_by_groups_that_tie()
     for name in ("opd", "gkd"):
         cfg = compose(shlex.split(f"algorithm={name} {RUN}"))
         assert not build(cfg.algorithm).learns_from_scores
+
+
+@pytest.mark.parametrize("strategy", ["offline", "mixed"])
+def test_a_divergence_is_learnt_from_given_rows_and_from_a_mix(strategy):
+    """As the comment of algorithm=gkd has it."""
+    chosen = f"algorithm/sampling_strategy={strategy} algorithm/importance_sampling=none"
+    check(compose(shlex.split(f"algorithm=gkd {RUN} {chosen}")))

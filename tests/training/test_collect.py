@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -239,3 +240,18 @@ def test_the_part_that_decides_is_the_first_that_judges_a_prompt():
     assert scores.part("b", prompts) is scores.parts["b"]
     with pytest.raises(ValueError, match="no reward is called 'c'; there are a, b"):
         scores.part("c", prompts)
+
+
+def test_a_mix_is_samples_in_its_share_of_iterations_and_demonstrations_in_the_others():
+    said = SimpleNamespace(sample=lambda prompts: "sampled", demonstrations=lambda prompts: "given")
+
+    def rows(iteration, seed=0, **share):
+        source = SimpleNamespace(iteration=iteration, plan=replace(PLAN, seed=seed), **vars(said))
+        return strategies.mixed(source, {}, **share)
+
+    half = [rows(iteration) for iteration in range(400)]
+    assert 170 < half.count("sampled") < 230
+    assert half == [rows(iteration) for iteration in range(400)]
+    assert half != [rows(iteration, seed=1) for iteration in range(400)]
+    assert {rows(iteration, sampled=1.0) for iteration in range(50)} == {"sampled"}
+    assert {rows(iteration, sampled=0.0) for iteration in range(50)} == {"given"}

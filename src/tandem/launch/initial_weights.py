@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.overrides import parse
+from tandem.contracts import facts_of
 from tandem.data import Data
 from tandem.launch.ranks import made_by_first
 from tandem.launch.warm_start_key import FILE, MadeOf, made_of, reason
@@ -58,7 +59,9 @@ def check_engine(cfg: DictConfig, data: Data) -> None:
     sampling = build(cfg.rollout)
     if sampling.engine is None:
         return
-    given = bool(build(cfg.algorithm).needs & GIVEN) and data.tries is None
+    algorithm = build(cfg.algorithm)
+    samples = "samples" in facts_of(algorithm.sampling_strategy).gives
+    given = bool(algorithm.needs & GIVEN) and data.tries is None and not samples
     if given and cfg.evaluation.every is None and not cfg.evaluate:
         return  # nothing is sampled
     lora = cfg.model.get("lora")

@@ -60,8 +60,13 @@ class Case:
 
     @property
     def is_offline(self) -> bool:
-        """Nothing is sampled to train on."""
+        """Rows are given to train on, all of them or some."""
         return bool(self.strategy.reads & GIVEN)
+
+    @property
+    def samples(self) -> bool:
+        """Whether rows are sampled to train on; others may be given beside them."""
+        return not self.is_offline or "samples" in self.strategy.gives
 
     @property
     def old_policy(self) -> str | None:

@@ -15,7 +15,7 @@ from tandem.rewards.signature import compares
 
 def training_samples_are_whole(case: Case) -> Iterator[str]:
     """A truncated sampler is another policy than the one whose log-probabilities are trained."""
-    if case.is_offline:
+    if not case.samples:
         return
     for key, part in case.samplers.items():
         given, said = part.arguments, "trains on samples of another policy"
@@ -29,7 +29,7 @@ def training_samples_are_random(case: Case) -> Iterator[str]:
     """Training samples are drawn at a temperature above 0."""
     for key, part in case.samplers.items():
         temperature = part.arguments.get("temperature")
-        if not case.is_offline and temperature is not None and temperature <= 0:
+        if case.samples and temperature is not None and temperature <= 0:
             yield f"{key}.temperature={temperature} samples nothing to compare; set it above 0"
 
 
@@ -62,7 +62,7 @@ def rewards_read_what_is_made(case: Case) -> Iterator[str]:
 def rewards_that_compare_see_a_group(case: Case) -> Iterator[str]:
     """A reward that compares needs groups of two or more."""
     comparing = [name for name, function in _functions(case).items() if compares(function)]
-    if case.is_offline or not comparing:
+    if not case.samples or not comparing:
         return
     said = f"reward.{comparing[0]} compares the samples of a prompt"
     if case.plan.group_size == 1:

@@ -57,7 +57,8 @@ def teachers_judge_samples(case: Case) -> Iterator[str]:
             "algorithm.objective=distillation judges states that are sampled, and here rows are "
             "given"
         )
-    estimators = [e for e in case.estimators.values() if facts_of(e).taught]
+    said = [(e, facts_of(e)) for e in case.estimators.values()]
+    estimators = [e for e, own in said if own.taught and not own.neutral]
     if case.is_offline and estimators:
         yield (
             f"{name_of(estimators[0])} estimates a KL from the policy's own samples, and here rows "

@@ -9,11 +9,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem import distributed
+from tandem import distributed, rng
 from tandem.advantages.baselines import OF_GREEDY_ROWS
 from tandem.advantages.group import group_sum
 from tandem.advantages.preference import extremes
-from tandem.contracts import at_least, positive, register_sampling_strategy
+from tandem.contracts import at_least, fraction, positive, register_sampling_strategy
 from tandem.experience import unmask
 from tandem.metrics import Metric, Sum
 from tandem.training.collect import RolloutSource, Slots
@@ -93,6 +93,22 @@ def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
             "prompts_per_step=2 or more"
         )
     return other
+
+
+# Fresh samples in some iterations, demonstrations in the others (GKD)
+@register_sampling_strategy(reads={"demonstrations"}, gives={"samples"}, refused=OF_WHOLE_ROWS)
+def mixed(
+    source: RolloutSource,
+    prompts: Slots,
+    *,
+    sampled: Annotated[float, fraction] = 0.5,  # of the iterations; published
+) -> tuple[Rollout, Scores]:
+    """Rows of an iteration are samples with probability `sampled`, and else demonstrations.
+
+    One draw for all ranks. Source: GKD, arXiv:2306.13649, whose lambda it is.
+    """
+    drawn = rng.uniform(rng.key(source.plan.seed, "mixed", source.iteration))
+    return source.sample(prompts) if float(drawn) < sampled else source.demonstrations(prompts)
 
 
 # Fresh samples, of each group the best and the worst (online preferences)
