@@ -1,6 +1,7 @@
 """A foreign program that owns its loop is trained by the tokens that were sampled for it."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from worlds import Counting, asked
 from tandem.config import ConfigError, check, compose
 from tandem.environments import Environment, Move, Play
 from tandem.environments.agent import Agent
-from tandem.environments.program import JANITOR
+from tandem.environments.program import JANITOR, Program
 from tandem.policies.language.records import Sampling
 from tandem.types import Prompt
 
@@ -155,6 +156,27 @@ def test_programs_of_a_trainer_that_is_gone_are_killed():
     finally:
         os.killpg(ended.pid, signal.SIGKILL)
         ended.wait()
+
+
+def test_no_group_is_signalled_or_named_once_its_number_may_be_that_of_another(monkeypatch):
+    """As long as nobody asked how a process ended, its number is taken."""
+    kill, told, ends = os.killpg, [], queue.SimpleQueue()
+
+    def tell(number, what):
+        os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises: it is gone
+        told.append(what)
+
+    class Janitor:
+        def tell(self, line):
+            tell(abs(int(line)), line[0])
+
+    monkeypatch.setattr(os, "killpg", lambda group, by: (tell(group, by), kill(group, by)))
+    command = ["sh", "-c", "exit 3"]
+    program = Program(command, given=b"", environment={}, janitor=Janitor(), ended=ends.put)
+    assert ends.get(timeout=20).code == 3
+    for _ in range(2):
+        program.stop()
+    assert told == ["+", signal.SIGKILL, "-"]
 
 
 AGENT = ["environment=agent", "reward=episode", "~recipe"]

@@ -75,29 +75,39 @@ class Program:
                 env=environment,
                 start_new_session=True,
             )
+        self.lock = threading.Lock()
+        self.is_reaped = False  # its number may be that of another group by now
+        self.exited = threading.Event()
         janitor.tell(f"+{self.process.pid}")
         threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
 
     def stop(self) -> None:
         """End it, and whatever it started."""
-        if self.process.poll() is None:
+        if not self.exited.is_set():
             self._signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(GRACE)
+            self.exited.wait(GRACE)
         self._signal(signal.SIGKILL)
-        self.process.wait()
+        self.exited.wait()
 
     def _watch(self, ended: Callable[[Ended], None]) -> None:
         said = [Tail(self.process.stdout), Tail(self.process.stderr)]
-        code = self.process.wait()
+        os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)  # it keeps its number
+        self.exited.set()
         printed, complained = (tail.text() for tail in said)
         self._signal(signal.SIGKILL)  # what it left behind
         self.janitor.tell(f"-{self.process.pid}")
-        ended(Ended(code=code, printed=printed, complained=complained))
+        ended(Ended(code=self._reap(), printed=printed, complained=complained))
+
+    def _reap(self) -> int:
+        """Its code. From here on nothing is signalled: the system gives the number to others."""
+        with self.lock:
+            self.is_reaped = True
+            return self.process.wait()
 
     def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+        with self.lock, contextlib.suppress(ProcessLookupError, PermissionError):
+            if not self.is_reaped:
+                os.killpg(self.process.pid, number)
 
 
 class Tail:
