@@ -160,6 +160,10 @@ NO_CALLS = {
     "several answers": (chat(n=2), "a call has one answer: leave n out"),
     "log-probabilities": (chat(logprobs=True), "no log-probabilities are sent"),
     "tools": (chat(tools=[{"type": "function"}]), "a tool is a function with a name"),
+    "half a pair in a tool": (
+        chat(tools=[{"function": {"name": "add", "description": "\ud800"}}]),
+        "tools holds half of a surrogate",
+    ),
 }  # fmt: skip
 
 

@@ -125,11 +125,15 @@ def read_content(content: object) -> str:
     texts = [one.get("text") if isinstance(one, dict) else None for one in parts]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("content is a text, or a list of parts that are texts")
-    text = "".join(texts)
+    return whole("".join(texts), "content")
+
+
+def whole(text: str, where: str) -> str:
+    """The text. Raises ValueError where nobody can write it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError("content holds half of a surrogate pair") from error
+        raise ValueError(f"{where} holds half of a surrogate pair") from error
     return text
 
 
@@ -150,6 +154,7 @@ def read_tools(tools: object) -> tuple[Mapping, ...]:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise ValueError("a tool is a function with a name")
+    whole(json.dumps(tools, ensure_ascii=False), "tools")
     return tuple(tools or ())
 
 

@@ -96,22 +96,21 @@ class Bridge:
         """The ids of a prompt and of what the world says before the first move; special tokens in
         that are plain text."""
         short = [{**one, "content": self.shortened(one["content"])} for one in messages]
-        asked, frame = self.continued(prompt, short), self.continued(prompt, marked(short))
-        return self.framed(short, asked, frame, self.chat)
+        with self.readable():
+            asked, frame = self.continued(prompt, short), self.continued(prompt, marked(short))
+            return self.framed(short, asked, frame, self.chat)
 
     def prompt_of(self, messages: Sequence[Message], tools: Sequence[Mapping]) -> list[int]:
         """The ids of what a world says in place of a prompt, whole; special tokens in it are plain
         text. `tools`: schemas that the template shows. Raises Unreadable."""
-        chat = self.chat
-        if tools:
-            chat = copy.copy(chat)
-            chat.tools = tools
-            if self.misleads(json.dumps(list(tools))):
-                raise Unreadable("the tools of the first call spell a special token")
+        chat = copy.copy(self.chat)
+        chat.tools = tools or chat.tools
         asked, frame = (
             Prompt(id=0, source="", messages=tuple(said)) for said in (messages, marked(messages))
         )
         with self.readable():
+            if tools and self.misleads(json.dumps(list(tools), ensure_ascii=False)):
+                raise Unreadable("the tools of the first call spell a special token")
             if tools and tools[0]["function"]["name"] not in chat.text(frame):
                 raise Unreadable("the chat template shows no tools; set model.chat_template=FILE")
             return self.framed(messages, asked, frame, chat)
@@ -128,16 +127,15 @@ class Bridge:
 
     @contextmanager
     def readable(self) -> Iterator[None]:
-        """A block that raises Unreadable for what the template has against messages."""
-        if not self.has_template:
-            yield
-            return
-        from jinja2 import TemplateError
-
+        """A block that raises Unreadable for whatever the template has against messages: it raises
+        for wrong roles, and fails in ways of its own on schemas that are none."""
         try:
             yield
-        except TemplateError as error:  # templates raise it: wrong roles, two users in a row
-            raise Unreadable(f"the chat template refuses what was said: {error}") from None
+        except Unreadable:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise Unreadable(f"the chat template refuses what was said: {why}") from None
 
     def continued(self, prompt: Prompt, messages: Sequence[Message]) -> Prompt:
         """The question, and what the world says behind it."""
