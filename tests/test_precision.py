@@ -13,7 +13,8 @@ from table_policy import TablePolicy
 
 from tandem.contracts import declare
 from tandem.dynamics.kernels import ode
-from tandem.dynamics.regression import Regression, discrete, plain
+from tandem.dynamics.regression import Regression, discrete
+from tandem.dynamics.weighting import plain
 from tandem.launch.devices import trainer_for
 from tandem.metrics import masked_mean
 from tandem.policies.weights import Precision

@@ -13,19 +13,14 @@ from torch.testing import assert_close
 
 from tandem.algorithm import decoupled
 from tandem.dynamics.path import x0_from_velocity
-from tandem.dynamics.regression import (
-    by_sigma,
-    by_sigma_squared,
-    energy,
-    ghuber,
-    huber,
-    plain,
-)
+from tandem.dynamics.regression import energy
+from tandem.dynamics.weighting import by_sigma, by_sigma_squared, ghuber, huber, plain
 from tandem.losses import kl, reduction
 from tandem.losses.decoupled import dgpo, nft
 from tandem.losses.decoupled_centred import crd, of_update
+from tandem.losses.group_preference import group_preference
 from tandem.losses.policy import nll, ppo
-from tandem.losses.preference import dpo, group_preference
+from tandem.losses.preference import dpo
 from tandem.losses.sequence import gspo, mean_log_ratio
 from tandem.metrics import own_metrics, reduce_metrics
 from tandem.types import DecoupledBatch

@@ -11,21 +11,17 @@ from tandem.dynamics.path import x0_from_velocity
 from tandem.dynamics.regression import (
     Regression,
     by_index,
-    by_sigma,
-    by_sigma_squared,
     by_time,
     discrete,
     discrete_with_init,
     discrete_without_init,
     energy,
-    ghuber,
-    huber,
     logit_normal,
-    plain,
     shifted,
     uniform,
 )
 from tandem.dynamics.schedules import linear_shift
+from tandem.dynamics.weighting import by_sigma, by_sigma_squared, ghuber, huber, plain
 from tandem.policies.flow.teachers import VelocityTeachers
 
 CLOSE = {"atol": 1e-6, "rtol": 0}

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 
 from tandem.contracts import batch_statistics_of, facts_of
 from tandem.losses import reduction
-from tandem.losses.preference import dpo, group_preference
+from tandem.losses.group_preference import group_preference
+from tandem.losses.preference import dpo
 from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
 from tandem.types import CoupledBatch, take
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from tandem.contracts import register_dataset
 from tandem.data.checks import parse
 from tandem.data.lines import as_row
-from tandem.data.records import Data, StreamMaker
-from tandem.data.rows import Rows, assemble, finisher, looked_at, read_rows, with_negative
+from tandem.data.records import Data, Rows, StreamMaker
+from tandem.data.rows import assemble, finisher, looked_at, read_rows, with_negative
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 

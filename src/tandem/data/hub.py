@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from tandem.contracts import register_dataset
 from tandem.data.checks import OWN_KEYS
 from tandem.data.images import KEY, holds_pictures, show_bytes, with_images
-from tandem.data.records import AS_CHAT, Data, InvalidRow, StreamMaker, Wording, prompt_id
-from tandem.data.rows import Rows, assemble, check_rows
+from tandem.data.records import AS_CHAT, Data, InvalidRow, Rows, StreamMaker, Wording, prompt_id
+from tandem.data.rows import assemble, check_rows
 from tandem.data.stream import PromptStream
 from tandem.types import Picture, Prompt
 

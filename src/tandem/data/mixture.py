@@ -20,7 +20,7 @@ from tandem.data.records import (
     prompt_ids,
     split_overlap,
 )
-from tandem.data.rows import choose
+from tandem.data.splits import choose
 from tandem.types import Prompt
 
 TRAINED = ("train", "demonstrations", "pairs")

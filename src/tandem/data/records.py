@@ -119,3 +119,12 @@ def write_quarantine(folder: Path, rows: Iterable[InvalidRow]) -> Path | None:
     path = Path(folder) / "quarantine.jsonl"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The good rows of a file, and the bad ones."""
+
+    prompts: tuple[Prompt, ...]
+    content: tuple[int, ...]  # a hash of each good row: what a split by content goes by
+    bad: tuple[InvalidRow, ...]

@@ -5,33 +5,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
-from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.checks import parse, to_prompt
 from tandem.data.images import with_images
 from tandem.data.lines import as_row, number_lines
 from tandem.data.pictures import make_finisher, refuse_named
-from tandem.data.records import Data, InvalidRow, StreamMaker, prompt_id
+from tandem.data.records import Data, InvalidRow, Rows, StreamMaker, prompt_id
+from tandem.data.splits import choose, split_rows
 from tandem.data.stream import PromptStream
 from tandem.types import Picture, Prompt
 
 Line = TypeVar("Line")  # a row as it was stored
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """The good rows of a file, and the bad ones."""
-
-    prompts: tuple[Prompt, ...]
-    content: tuple[int, ...]  # a hash of each good row: what a split by content goes by
-    bad: tuple[InvalidRow, ...]
 
 
 @register_dataset
@@ -199,20 +187,6 @@ def check_rows(
     return Rows(prompts=tuple(prompts), content=tuple(content), bad=tuple(bad))
 
 
-def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
-    """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0.
-
-    Raises ValueError for a part outside [0, 1).
-    """
-    if not 0 <= held_out < 1:
-        raise ValueError(f"data.held_out={held_out} is a part of the rows: from 0 up to 1")
-    chance = rng.uniform(rng.key(seed, "held out", torch.tensor(rows.content)))
-    out = chance < held_out
-    if held_out > 0 and len(out) > 1 and out.all() | ~out.any():
-        out = chance == chance.min()
-    return _where(rows, ~out, bad=rows.bad), _where(rows, out, bad=())
-
-
 def with_negative(negative: str | None, rows: Rows) -> Rows:
     """The rows, with what guidance leads away from where they do not say it themselves."""
     if negative is None:
@@ -220,29 +194,6 @@ def with_negative(negative: str | None, rows: Rows) -> Rows:
     common = {"negative_prompt": negative}
     added = (replace(prompt, fields={**common, **prompt.fields}) for prompt in rows.prompts)
     return replace(rows, prompts=tuple(added))
-
-
-def _where(rows: Rows, chosen: Tensor, *, bad: tuple[InvalidRow, ...]) -> Rows:
-    places = chosen.nonzero()[:, 0].tolist()
-    return Rows(
-        prompts=tuple(rows.prompts[place] for place in places),
-        content=tuple(rows.content[place] for place in places),
-        bad=bad,
-    )
-
-
-def choose(prompts: tuple[Prompt, ...], *, max_size: int | None, seed: int) -> tuple[Prompt, ...]:
-    """At most `max_size` of the prompts, chosen by id and left in their order.
-
-    Raises ValueError for a `max_size` below 1.
-    """
-    if max_size is None or len(prompts) <= max_size:
-        return prompts
-    if max_size < 1:
-        raise ValueError(f"data.max_size={max_size} must be at least 1, or null for all")
-    ids = torch.tensor([prompt.id for prompt in prompts])
-    kept = rng.bits(rng.key(seed, "choose", ids)).argsort(stable=True)[:max_size].sort().values
-    return tuple(prompts[place] for place in kept.tolist())
 
 
 def _unique(seen: dict[int, int], id: int, number: int, *, given: bool) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.records import Data, StreamMaker, prompt_ids
-from tandem.data.rows import choose
+from tandem.data.splits import choose
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 

@@ -23,7 +23,6 @@ from tandem.contracts import (
     declare,
     fraction,
     positive,
-    register_error_weighting,
     register_level_candidates,
 )
 from tandem.dynamics.path import interpolate, velocity_between
@@ -211,52 +210,3 @@ def one_of_each_part(u: Tensor, candidates: Tensor) -> Tensor:
     edges = torch.arange(parts + 1, device=u.device) * count // max(parts, 1)
     place = edges[:-1] + (u * edges.diff()).long()
     return candidates[place]
-
-
-# -log p is the mean squared error itself (default)
-@register_error_weighting
-def plain(sigma: Tensor, energy: Tensor) -> Tensor:
-    """The mean squared error itself: [B, T] -> [B, T]. Tandem's own name for no weight."""
-    return energy
-
-
-# -log p is the mean squared error times the noise level
-@register_error_weighting("sigma")
-def by_sigma(sigma: Tensor, energy: Tensor) -> Tensor:
-    """sigma energy (this and all below: AWM, arXiv:2509.25050): [B, T] -> [B, T]."""
-    return sigma * energy
-
-
-# -log p is the mean squared error of the picture that is expected
-@register_error_weighting("sigma_squared")
-def by_sigma_squared(sigma: Tensor, energy: Tensor) -> Tensor:
-    """sigma^2 energy: the mean squared error of x0.
-
-    Shape: [B, T] -> [B, T]. Source: AWM, arXiv:2509.25050.
-    """
-    return sigma.square() * energy
-
-
-# -log p is about the size of the error, times the noise level
-@register_error_weighting
-def huber(sigma: Tensor, energy: Tensor) -> Tensor:
-    """sigma (sqrt(energy + 1e-10) - 1e-5): about the size of the error.
-
-    Shape: [B, T] -> [B, T]. Source: AWM, arXiv:2509.25050.
-    """
-    return sigma * ((energy + FLOOR).sqrt() - FLOOR**0.5)
-
-
-# -log p is about the error to the power 2p, times the noise level (Advantage Weighted Matching)
-@register_error_weighting
-def ghuber(
-    sigma: Tensor,
-    energy: Tensor,
-    *,
-    p: Annotated[float, positive] = 0.25,  # 1/2 is twice huber
-) -> Tensor:
-    """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count the less.
-
-    Shape: [B, T] -> [B, T]. Source: AWM, arXiv:2509.25050.
-    """
-    return sigma / p * ((energy + FLOOR) ** p - FLOOR**p)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.matching import Query
-from tandem.dynamics.regression import Regression, logit_normal, plain
+from tandem.dynamics.regression import Regression, logit_normal
+from tandem.dynamics.weighting import plain
 from tandem.policies.weights import FULL, Precision
 from tandem.types import OF_SNAPSHOTS
 

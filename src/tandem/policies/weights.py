@@ -73,6 +73,11 @@ def move(network: nn.Module, device: torch.device) -> None:
         network.to(device)
 
 
+def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The part of a state that one owner remembers, by its own names. Of any shape [...]."""
+    return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+
+
 @torch.no_grad()
 def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
     """Copy weights into the tensors of those names. Raises ValueError for other names or shapes.

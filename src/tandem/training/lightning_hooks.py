@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import rewards_read_by
+from tandem.policies.weights import owned
 from tandem.rewards import Rewards
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import RolloutSource
@@ -122,10 +123,3 @@ class LightningHooks(LightningModule):
         self.source.load_state(owned(state, "ahead."))
         for name, remembered in self.algorithm.memory.items():
             remembered.load_state_dict(owned(state, f"algorithm.{name}."))
-
-
-def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The part of a module's state that one owner remembers, by the owner's own names."""
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }

@@ -11,8 +11,9 @@ from loopback import ROWS, Loopback, serving
 from small_language import questions
 from torch.testing import assert_close
 
-from tandem.policies.engines.fleet import Fleet, concat_answers
+from tandem.policies.engines.fleet import Fleet
 from tandem.policies.engines.protocol import Forgotten, RolloutEngine
+from tandem.policies.engines.shared_groups import concat_answers
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.language.records import Answers

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 
-from tandem.policies.engines.replies import Completion, Generation, Row, Span, stack_rows
+from tandem.policies.engines.replies import Completion, Generation
+from tandem.policies.engines.reply_rows import Row, Span, stack_rows
 from tandem.policies.language.records import Sampling
 
 END = 1

@@ -14,7 +14,8 @@ from torch.testing import assert_close
 from tandem import rng
 from tandem.dynamics.decays import EmaSchedule, constant
 from tandem.dynamics.kernels import ode
-from tandem.dynamics.regression import Regression, discrete, plain
+from tandem.dynamics.regression import Regression, discrete
+from tandem.dynamics.weighting import plain
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.teachers import LoadedVelocityTeachers, VelocityTeachers
 from tandem.policies.flow.velocity_model import VelocityModel

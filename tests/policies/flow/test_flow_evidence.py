@@ -19,7 +19,8 @@ from torch.testing import assert_close
 
 from tandem import rng
 from tandem.dynamics.kernels import ode
-from tandem.dynamics.regression import Regression, plain, uniform
+from tandem.dynamics.regression import Regression, uniform
+from tandem.dynamics.weighting import plain
 from tandem.policies.flow.policy import SAME
 from tandem.policies.weights import Precision
 from tandem.types import take

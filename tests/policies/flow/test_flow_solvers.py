@@ -10,12 +10,13 @@ from torch.testing import assert_close
 
 from tandem import rng
 from tandem.dynamics.kernels import ode
-from tandem.dynamics.regression import Regression, discrete, plain
+from tandem.dynamics.regression import Regression, discrete
 from tandem.dynamics.schedules import (
     diffusers_default,
     exponential_dynamic_shift,
     linear_shift,
 )
+from tandem.dynamics.weighting import plain
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.solvers import dpm_solver, heun, solve, unipc
 

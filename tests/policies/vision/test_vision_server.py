@@ -10,8 +10,7 @@ from PIL import Image
 from policies.vision.small_vision import picture, questions, small_vision
 
 from tandem.config import ConfigError, check, compose
-from tandem.policies.engines.replies import Completion, Generation
-from tandem.policies.engines.vllm_client import refuse_pictures, shown_in
+from tandem.policies.engines.replies import Completion, Generation, refuse_pictures, shown_in
 from tandem.policies.language.records import Sampling
 
 MODEL = "m"

@@ -15,25 +15,26 @@ from tandem import rng
 from tandem.policies.base import Policy
 from tandem.policies.chain.records import (
     ChainSampling,
+    as_given,
     asked_to_paint,
     filled,
     join,
     join_evidence,
+    named,
     part,
 )
+from tandem.policies.flow.admission import Split
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Description
 from tandem.policies.request import Request
+from tandem.policies.weights import owned
 from tandem.types import PICTURE, TEXT, Evidence, Prompt, Rollout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-Split = tuple[list[Prompt], list[tuple[Prompt, str]]]
-UNKNOWN = frozenset(
-    {"values", "old_values", "new_reference"}
-)  # that one of the two alone could say
+ALONE = frozenset({"values", "old_values", "new_reference"})  # that one of the two could say
 
 
 class ChainPolicy(Policy):
@@ -68,7 +69,7 @@ class ChainPolicy(Policy):
     def describe(self, request: Request) -> Description:
         provides = [p.describe(self.request_of(name, request)) for name, p in self.parts.items()]
         known = frozenset().union(*(one.provides for one in provides))
-        return Description(kind="chain", provides=known - UNKNOWN)
+        return Description(kind="chain", provides=known - ALONE)
 
     def load(self, request: Request) -> None:
         """Both, each with the reference that its own segment needs; a frozen one learns nothing."""
@@ -83,9 +84,9 @@ class ChainPolicy(Policy):
 
     def request_of(self, name: str, request: Request) -> Request:
         needs = request.needs - request.unread.get(name, frozenset())
-        sampling = getattr(request.sampling, name)
         # What is painted follows the writer's one move: there is nobody to answer it.
-        return replace(request, sampling=sampling, needs=needs, environment=None)
+        own = {"sampling": getattr(request.sampling, name), "needs": needs, "environment": None}
+        return replace(request, **own)
 
     def needs_of(self, name: str, needs: frozenset[str]) -> frozenset[str]:
         """What is read of the steps of that segment."""
@@ -186,12 +187,12 @@ class ChainPolicy(Policy):
         written yet."""
         self.picture.admit((), [one.picture for one in samplings])
         told = [self._told(prompt) for prompt in prompts]
-        return _as_given(prompts, self.text.admit(told, [one.text for one in samplings]))
+        return as_given(prompts, self.text.admit(told, [one.text for one in samplings]))
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
         """The demonstrations that have a text and a picture of it, and the others."""
         told = [self._told(example) for example in examples]
-        kept, dropped = _as_given(examples, self.text.admit_answered(told))
+        kept, dropped = as_given(examples, self.text.admit_answered(told))
         asked = [asked_to_paint(example, example.answer) for example in kept]
         reasons = {example.id: why for example, why in self.picture.admit_answered(asked)[1]}
         dropped += [(one, reasons[one.id]) for one in kept if one.id in reasons]
@@ -227,7 +228,7 @@ class ChainPolicy(Policy):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """All that learns, by text.NAME and picture.NAME."""
-        return self._named({name: policy.trainable() for name, policy in self.learning.items()})
+        return named({name: policy.trainable() for name, policy in self.learning.items()})
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Either is treated by itself: its learning rate, and the clip of its gradient."""
@@ -236,33 +237,18 @@ class ChainPolicy(Policy):
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Of any shape [...]."""
         for name, policy in self.learning.items():
-            policy.load_weights(_owned(weights, name))
+            policy.load_weights(owned(weights, f"{name}."))
 
     def state(self) -> dict[str, Tensor]:
         """What both remember beside their weights. Of any shape [...]."""
-        return self._named({name: policy.state() for name, policy in self.parts.items()})
+        return named({name: policy.state() for name, policy in self.parts.items()})
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave. Of any shape [...]."""
         for name, policy in self.parts.items():
-            policy.load_state(_owned(state, name))
+            policy.load_state(owned(state, f"{name}."))
 
     def save(self, folder: str | Path) -> None:
         """Each in its own format, in the folders text and picture."""
         for name, policy in self.parts.items():
             policy.save(Path(folder) / name)
-
-    def _named(self, owned: Mapping[str, Mapping]) -> dict:
-        return {f"{name}.{key}": x for name, own in owned.items() for key, x in own.items()}
-
-
-def _as_given(prompts: Sequence[Prompt], judged: Split) -> Split:
-    """A judgement of prompts as a language model is sent them, of the prompts as they are."""
-    own = {prompt.id: prompt for prompt in prompts}
-    kept, dropped = judged
-    return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
-
-
-def _owned(named: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): x for key, x in named.items() if key.startswith(prefix)}

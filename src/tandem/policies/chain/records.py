@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tandem.policies.flow.admission import Split
 from tandem.policies.flow.records import FlowSample, FlowSampling
 from tandem.policies.language.records import Sampling, TokenSample
 from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Evidence, Prompt, Rollout, Transition
@@ -175,3 +176,15 @@ def beside(steps: Tensor, tokens: Tensor) -> Tensor:
 
 def _or_zeros(value: Tensor | None, mask: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=torch.float32) if value is None else value
+
+
+def as_given(prompts: Sequence[Prompt], judged: Split) -> Split:
+    """A judgement of prompts as a language model is sent them, of the prompts as they are."""
+    own = {prompt.id: prompt for prompt in prompts}
+    kept, dropped = judged
+    return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
+
+
+def named(owned: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """What segments own by names of their own, as SEGMENT.name. Of any shape [...]."""
+    return {f"{segment}.{key}": x for segment, own in owned.items() for key, x in own.items()}

@@ -14,41 +14,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import UnionType
-from typing import ClassVar, NamedTuple
-
-import torch
+from typing import ClassVar
 
 from tandem.data.pictures import as_png
-from tandem.policies.engines.protocol import number_of
-from tandem.policies.language.records import Answers, Sampling
+from tandem.policies.engines.reply_rows import Row, Span
+from tandem.policies.language.inputs import PromptIds
+from tandem.policies.language.records import Sampling
 from tandem.types import Picture
 
 POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding
 NO_CHANCE = -100.0  # the least that may be added to a logit
 SHOWN = 64  # pictures that are kept as they are sent: those of a group are the same
 NEVER = -9999.0  # what vLLM writes for minus infinity, which JSON has no word for
-
-
-class Span(NamedTuple):
-    """Tokens that one version of the weights took."""
-
-    version: str
-    start: int
-    end: int  # the first token that is none of them
-
-
-class Row(NamedTuple):
-    """One answer."""
-
-    tokens: list[int]  # its end token too
-    logp: list[float]  # nats of each
-    truncated: bool  # the limit came before an end
-    spans: Sequence[Span] = ()  # of all its tokens; none: the server did not say
-
-    @property
-    def versions(self) -> list[int]:
-        """The handover of each token; none: the server did not say."""
-        return [number_of(span.version) for span in self.spans for _ in range(span.start, span.end)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,20 +224,17 @@ def part(whole: object, name: str, kind: type | UnionType) -> object:
     return whole[name]
 
 
-def stack_rows(rows: Sequence[Row], device: torch.device) -> Answers:
-    """Answers in the order of the rows; what replies do not say is left out."""
-    width = max(len(row.tokens) for row in rows)
+def refuse_pictures(prompts: Sequence[list[int]]) -> None:
+    """Raise ValueError for pictures, which the endpoint of texts is not given."""
+    if any(isinstance(prompt, PromptIds) and prompt.images for prompt in prompts):
+        raise ValueError(
+            "rollout.engine: prompts show pictures, and the server has no token endpoint; start it "
+            "with --enable-scale-out (vLLM 0.32 or later)"
+        )
 
-    def padded(values: Sequence[float]) -> list[float]:
-        return [*values, *[0] * (width - len(values))]
 
-    told = all(row.spans for row in rows)
-    versions = [padded(row.versions) for row in rows] if told else None
-    return Answers(
-        tokens=torch.tensor([padded(row.tokens) for row in rows], device=device),
-        logp=torch.tensor([padded(row.logp) for row in rows], device=device, dtype=torch.float32),
-        entropy=None,
-        length=torch.tensor([len(row.tokens) for row in rows], device=device),
-        truncated=torch.tensor([row.truncated for row in rows], device=device),
-        version=torch.tensor(versions, device=device) if told else None,
-    )
+def shown_in(prompt: list[int]) -> dict[str, Sequence]:
+    """What a question has beside the ids of a prompt that may show pictures."""
+    if not isinstance(prompt, PromptIds):
+        return {}
+    return {"images": prompt.images, "marked": prompt.marked, "banned": prompt.banned}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tandem.policies.engines.replies import Question, Row, Span, logp_of, part
+from tandem.policies.engines.replies import Question, logp_of, part
+from tandem.policies.engines.reply_rows import Row, Span
 from tandem.policies.engines.vllm_api import VllmApi
 from tandem.remote import Rejected, RemoteError
 from tandem.stop import EngineUnavailable

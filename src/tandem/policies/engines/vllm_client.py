@@ -18,32 +18,22 @@ from tandem.policies.engines.protocol import (
     number_of,
     run_of,
 )
-from tandem.policies.engines.replies import Completion, Generation, Question, Row, Span, stack_rows
+from tandem.policies.engines.replies import (
+    Completion,
+    Generation,
+    Question,
+    refuse_pictures,
+    shown_in,
+)
+from tandem.policies.engines.reply_rows import Row, Span, stack_rows
 from tandem.policies.engines.transfer import Broadcast
 from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, as_body, ignored, unavailable
 from tandem.policies.engines.weight_store import WeightStore
-from tandem.policies.language.inputs import PromptIds
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
 
 AGAIN = 3  # attempts at a row whose reply is none
 SEEDS = 2**63 - 1
-
-
-def refuse_pictures(prompts: Sequence[list[int]]) -> None:
-    """Raise ValueError for pictures, which the endpoint of texts is not given."""
-    if any(isinstance(prompt, PromptIds) and prompt.images for prompt in prompts):
-        raise ValueError(
-            "rollout.engine: prompts show pictures, and the server has no token endpoint; start it "
-            "with --enable-scale-out (vLLM 0.32 or later)"
-        )
-
-
-def shown_in(prompt: list[int]) -> dict[str, Sequence]:
-    """What a question has beside the ids of a prompt that may show pictures."""
-    if not isinstance(prompt, PromptIds):
-        return {}
-    return {"images": prompt.images, "marked": prompt.marked, "banned": prompt.banned}
 
 
 class VllmClient(RolloutEngine):
@@ -102,7 +92,9 @@ class VllmClient(RolloutEngine):
 
         `keys`: [B] int64.
         """
-        kind, model = self._kind(), self._model(version)
+        # By the token endpoint where there is one: it says which weights took which token.
+        kind = self.kind = self.kind or (Generation if self.api.takes_tokens() else Completion)
+        model = self._model(version)
         if kind is Completion:
             refuse_pictures(prompts)
             self._check_version()
@@ -134,12 +126,6 @@ class VllmClient(RolloutEngine):
         if self.model is None:
             self.model = self.api.models()[0]
         return self.model
-
-    def _kind(self) -> type[Question]:
-        """By the token endpoint where there is one: it says which weights took which token."""
-        if self.kind is None:
-            self.kind = Generation if self.api.takes_tokens() else Completion
-        return self.kind
 
     def _row(self, question: Question) -> Row:
         """One row; what comes instead of it is asked for again."""

@@ -30,6 +30,7 @@ from tandem.policies.weights import (
     assembled,
     move,
     named_parameters,
+    owned,
     parameter_groups,
     warn_of_rounding,
 )
@@ -143,10 +144,7 @@ class FlowModel(nn.Module):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave. Of any shape [...]."""
         for name, own in self.averages.items():
-            prefix = f"{name}:"
-            own.load_state(
-                {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}
-            )
+            own.load_state(owned(state, f"{name}:"))
         self.snapshots.load_state({key: x for key, x in state.items() if ":" not in key})
 
     @contextmanager

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tandem import distributed
+from tandem.policies.weights import owned
 from tandem.record.checkpoint import find_newest_whole, read
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record.publishing import Writing
@@ -19,7 +20,6 @@ from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.record.tensor_files import part_name
 from tandem.stop import Abandoned, EngineUnavailable
-from tandem.training.lightning_hooks import owned
 from tandem.training.module import PostTraining
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,47 @@
+"""Splits of rows, by their content and a seed alone, so that added rows move none."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem.data.records import InvalidRow, Rows
+from tandem.types import Prompt
+
+
+def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
+    """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0.
+
+    Raises ValueError for a part outside [0, 1).
+    """
+    if not 0 <= held_out < 1:
+        raise ValueError(f"data.held_out={held_out} is a part of the rows: from 0 up to 1")
+    chance = rng.uniform(rng.key(seed, "held out", torch.tensor(rows.content)))
+    out = chance < held_out
+    if held_out > 0 and len(out) > 1 and out.all() | ~out.any():
+        out = chance == chance.min()
+    return _where(rows, ~out, bad=rows.bad), _where(rows, out, bad=())
+
+
+def _where(rows: Rows, chosen: Tensor, *, bad: tuple[InvalidRow, ...]) -> Rows:
+    places = chosen.nonzero()[:, 0].tolist()
+    return Rows(
+        prompts=tuple(rows.prompts[place] for place in places),
+        content=tuple(rows.content[place] for place in places),
+        bad=bad,
+    )
+
+
+def choose(prompts: tuple[Prompt, ...], *, max_size: int | None, seed: int) -> tuple[Prompt, ...]:
+    """At most `max_size` of the prompts, chosen by id and left in their order.
+
+    Raises ValueError for a `max_size` below 1.
+    """
+    if max_size is None or len(prompts) <= max_size:
+        return prompts
+    if max_size < 1:
+        raise ValueError(f"data.max_size={max_size} must be at least 1, or null for all")
+    ids = torch.tensor([prompt.id for prompt in prompts])
+    kept = rng.bits(rng.key(seed, "choose", ids)).argsort(stable=True)[:max_size].sort().values
+    return tuple(prompts[place] for place in kept.tolist())

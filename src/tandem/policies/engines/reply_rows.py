@@ -1,0 +1,52 @@
+"""Rows of replies: one answer each, and all of them as the answers of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from tandem.policies.engines.protocol import number_of
+from tandem.policies.language.records import Answers
+
+
+class Span(NamedTuple):
+    """Tokens that one version of the weights took."""
+
+    version: str
+    start: int
+    end: int  # the first token that is none of them
+
+
+class Row(NamedTuple):
+    """One answer."""
+
+    tokens: list[int]  # its end token too
+    logp: list[float]  # nats of each
+    truncated: bool  # the limit came before an end
+    spans: Sequence[Span] = ()  # of all its tokens; none: the server did not say
+
+    @property
+    def versions(self) -> list[int]:
+        """The handover of each token; none: the server did not say."""
+        return [number_of(span.version) for span in self.spans for _ in range(span.start, span.end)]
+
+
+def stack_rows(rows: Sequence[Row], device: torch.device) -> Answers:
+    """Answers in the order of the rows; what replies do not say is left out."""
+    width = max(len(row.tokens) for row in rows)
+
+    def padded(values: Sequence[float]) -> list[float]:
+        return [*values, *[0] * (width - len(values))]
+
+    told = all(row.spans for row in rows)
+    versions = [padded(row.versions) for row in rows] if told else None
+    return Answers(
+        tokens=torch.tensor([padded(row.tokens) for row in rows], device=device),
+        logp=torch.tensor([padded(row.logp) for row in rows], device=device, dtype=torch.float32),
+        entropy=None,
+        length=torch.tensor([len(row.tokens) for row in rows], device=device),
+        truncated=torch.tensor([row.truncated for row in rows], device=device),
+        version=torch.tensor(versions, device=device) if told else None,
+    )
