@@ -9,6 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose, configuration, resume_config, trust
+from tandem.config.overrides import parse
 from tandem.config.plugins import ADMITTED, hash_modules, load_plugins
 from tandem.config.resume import list_confirmed, remember
 from tandem.config.targets import resolve
@@ -321,7 +322,7 @@ def test_what_is_swept_is_still_refused_in_one_line(word):
 def test_a_job_of_a_sweep_that_goes_on_says_what_its_command_line_said():
     words = ["plugins=[mine]", "seed=3", "reward=judge", f"{URL}=http://x", f"{KEY}=NAME"]
     words += ["environment.world.url=http://y", "environment.world.token_env=NAME"]
-    words += ["environment.world.command=[python,agent.py]"]
+    words += ["environment.world.command=[python,agent.py]", "environment.world.keep_env=[NAME]"]
     assert list_confirmed(words) == [words[0], *words[3:]]
 
 
@@ -408,6 +409,54 @@ def test_a_program_that_a_run_of_ones_own_started_is_started_again_and_no_other(
     other = run_of(tmp_path / "other", text, **evil)
     with pytest.raises(ConfigError, match="start a program, sh -c 'rm it', which no run of yours"):
         check(configuration([f"resume={other}"]))
+
+
+def test_a_program_is_another_one_in_another_folder(tmp_path, monkeypatch):
+    """`python agent.py` of a repository that somebody else wrote is not mine."""
+    config = {"environment": {"world": {"command": ["python", "agent.py"]}}}
+    trust.remember(config, {})
+    trust.refuse_unsaid(config, recorded=True)
+    (tmp_path / "cloned").mkdir()
+    monkeypatch.chdir(tmp_path / "cloned")
+    with pytest.raises(ConfigError, match=r"start a program, python agent\.py, which no run"):
+        trust.refuse_unsaid(config, recorded=True)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_program_gets_no_variable_that_the_user_has_not_named(monkeypatch, recorded):
+    monkeypatch.setenv("BANK_PASSWORD", "12345678")
+    key = "environment.world.keep_env"
+    world = {"command": ["python", "agent.py"], "keep_env": ["PLAIN_THING", "BANK_PASSWORD"]}
+    config = {"environment": {"world": world}}
+    trust.believe(parse([PROGRAM]))
+    said = f"{key}: the run would give BANK_PASSWORD to a program, python agent.py, which no run"
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        trust.refuse_unsaid(config, recorded=recorded)
+    trust.believe(parse([f"{key}=[BANK_PASSWORD]"]))
+    trust.refuse_unsaid(config, recorded=recorded)
+    trust.remember(config, {})
+    trust.SAID_VARIABLES.clear()
+    trust.refuse_unsaid(config, recorded=recorded)
+
+
+def test_what_a_newer_tandem_keeps_is_kept_and_nothing_empty_is_written():
+    trust.remember({}, {"a.py": "12"})
+    assert json.loads(trust.place().read_bytes()) == {"plugins": {"a.py": "12"}}
+    trust.place().write_text('{"kernels": ["x"], "hosts": {"http://x": []}}')
+    trust.remember({}, {"a.py": "12"})
+    assert json.loads(trust.place().read_bytes()) == {
+        "plugins": {"a.py": "12"},
+        "hosts": {"http://x": []},
+        "kernels": ["x"],
+    }
+
+
+@pytest.mark.parametrize("text", ["7", '{"hosts": 7}', '{"hosts": {"x": 7}}', '{"engines": "x"}'])
+def test_a_list_of_another_shape_is_refused_in_one_line(text):
+    trust.place().parent.mkdir(parents=True)
+    trust.place().write_text(text)
+    with pytest.raises(ConfigError, match=r"trusted\.json cannot be read .*: remove it$"):
+        trust.read_trusted()
 
 
 def test_a_file_starts_no_program_that_the_command_line_does_not_name(tmp_path, monkeypatch):

@@ -134,7 +134,7 @@ def test_a_prompt_of_a_program_that_is_too_long_is_lost_with_its_length():
 def test_a_program_gets_no_variable_of_the_trainer_but_those_that_are_named(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "canary")
     monkeypatch.setenv("MY_FLAG", "1")
-    world = agent("counting", keep=["MY_FLAG"])
+    world = agent("counting", keep_env=["MY_FLAG"])
     given = world.variables(world.endpoint.open(), 7)
     assert (given.get("MY_TOKEN"), given["MY_FLAG"], given["PYTHONHASHSEED"]) == (None, "1", "7")
     assert given["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")

@@ -27,7 +27,7 @@ from tandem.settings.renamed import present_config
 ELSEWHERE = re.compile(
     r"""
     (reward | rollout | environment) (\.\w+)* \.          # of whatever lies in these groups:
-    ( url | token_env | api_key_env                       # who is asked, and what is sent there
+    ( url | \w+_env                                       # who is asked, and what is sent there
     | command                                             # of a program, which may lie elsewhere
     | concurrency                                         # how many wait at once
     | (limits | retries | breaker) (\.\w+)?               # as a whole, or one number of them
@@ -36,9 +36,7 @@ ELSEWHERE = re.compile(
     re.VERBOSE,
 )
 # Of these, what says who is asked, what is sent there and what is started.
-CONFIRMED = re.compile(
-    r"(reward|rollout|environment)(\.\w+)*\.(url|token_env|api_key_env|starts|command)"
-)
+CONFIRMED = re.compile(r"(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)")
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:

@@ -10,9 +10,8 @@ import fcntl
 import hashlib
 import json
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from hydra.core.override_parser.types import Override
 
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
+from tandem.config.programs import is_program, list_engines, list_programs, spell, variables_of
 from tandem.record import durable
 from tandem.remote.transport import LOOPBACK
 
@@ -39,7 +39,9 @@ class Trusted:
     # scheme://host:port -> variables that were sent there
     hosts: dict[str, list[str]] = field(default_factory=dict)
     engines: list[str] = field(default_factory=list)  # that were started: the option and the model
-    programs: list[str] = field(default_factory=list)  # that were started: their commands
+    # that were started: a command and its folder, or a variable that it was given
+    programs: list[str] = field(default_factory=list)
+    others: dict[str, Any] = field(default_factory=dict)  # what a newer Tandem keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +66,23 @@ def read_trusted() -> Trusted:
     if not path.is_file():
         return Trusted()
     try:
-        return Trusted(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
+        return _trusted(json.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read ({error}): remove it") from error
+
+
+def _trusted(read: object) -> Trusted:
+    """What a file says. Raises ValueError for another shape than it was written in."""
+    if not isinstance(read, dict):
+        raise ValueError("it is no object")
+    empty = asdict(Trusted())
+    own = {name: value for name, value in read.items() if name in empty and name != "others"}
+    for name, value in own.items():
+        items = value.values() if isinstance(value, dict) else value
+        inner = list if name == "hosts" else str
+        if type(value) is not type(empty[name]) or not all(isinstance(x, inner) for x in items):
+            raise ValueError(f"{name} is of another shape")
+    return Trusted(**own, others={name: read[name] for name in read.keys() - own.keys()})
 
 
 def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
@@ -83,12 +99,22 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
             names = hosts.setdefault(one.host, [])
             if one.variable is not None and one.variable not in names:
                 names.append(one.variable)
-        engines = sorted({*before.engines, *_list_started(config)})
-        programs = sorted({*before.programs, *dict(_list_commands(config, "")).values()})
-        plugins = {**before.plugins, **plugins}
-        now = Trusted(plugins=plugins, hosts=hosts, engines=engines, programs=programs)
+        now = replace(
+            before,
+            plugins={**before.plugins, **plugins},
+            hosts=hosts,
+            engines=sorted({*before.engines, *list_engines(config)}),
+            programs=sorted({*before.programs, *(one.kept for one in list_programs(config))}),
+        )
         if now != before:
-            durable.replace(path, json.dumps(asdict(now), indent=1).encode())
+            durable.replace(path, json.dumps(_written(now), indent=1).encode())
+
+
+def _written(now: Trusted) -> dict[str, Any]:
+    """What is put down: an older Tandem reads no field that it does not know."""
+    known = asdict(now)
+    others = known.pop("others")
+    return {name: value for name, value in (known | others).items() if value}
 
 
 def believe(parts: Sequence[Override]) -> None:
@@ -105,13 +131,13 @@ def _believe(name: str, value: object) -> None:
     elif name == "warm_start" and isinstance(value, list):
         believe(parse([str(word) for word in value]))
     elif name.endswith("_env"):
-        SAID_VARIABLES.add(str(value))
+        SAID_VARIABLES.update(map(str, value if isinstance(value, list) else [value]))
     elif name == "url":
         SAID_HOSTS.update(_hosts(value))
     elif name == "starts" and value is True:
         SAID_STARTS.add("true")
     elif name == "command" and isinstance(value, list):
-        SAID_COMMANDS.add(_spell(value))
+        SAID_COMMANDS.add(spell(value))
 
 
 def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
@@ -149,7 +175,7 @@ def with_address(config: Mapping[str, Any], url: str) -> Mapping[str, Any]:
 
 
 def _refuse_engines(config: Mapping[str, object]) -> None:
-    started = set(_list_started(config)) - set(read_trusted().engines)
+    started = set(list_engines(config)) - set(read_trusted().engines)
     if started and not SAID_STARTS:
         raise ConfigError(
             f"rollout.engine.starts: the run would start a program, {min(started)}, which no run "
@@ -159,39 +185,14 @@ def _refuse_engines(config: Mapping[str, object]) -> None:
 
 
 def _refuse_programs(config: Mapping[str, object]) -> None:
-    known = {*read_trusted().programs, *SAID_COMMANDS}
-    for key, command in _list_commands(config, ""):
-        if command not in known:
+    known = read_trusted().programs
+    for one in list_programs(config):
+        said = SAID_COMMANDS if one.is_command else SAID_VARIABLES
+        if one.kept not in known and one.word not in said:
             raise ConfigError(
-                f"{key}: the run would start a program, {command}, which no run of yours has "
-                f"started; give {key}=[...] on the command line if that is right"
+                f"{one.key}: the run {one.told}; give {one.key}=[...] on the command line if that "
+                "is right"
             )
-
-
-def _list_commands(node: object, where: str) -> Iterator[tuple[str, str]]:
-    """Programs that parts of a configuration start: the key, and the command."""
-    if isinstance(node, list):
-        node = dict(enumerate(node))
-    if not isinstance(node, Mapping):
-        return
-    if isinstance(node.get("command"), list):
-        yield f"{where}command", _spell(node["command"])
-    for key, item in node.items():
-        yield from _list_commands(item, f"{where}{key}.")
-
-
-def _spell(command: Sequence[object]) -> str:
-    return shlex.join(map(str, command))
-
-
-def _list_started(config: Mapping[str, object]) -> Iterator[str]:
-    """The engine that a run starts for itself, with what it serves."""
-    rollout, model = config.get("rollout"), config.get("model")
-    engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
-    if isinstance(engine, Mapping) and engine.get("starts") not in (None, False):
-        path = model.get("path") if isinstance(model, Mapping) else None
-        served = config.get("continue_from") or path
-        yield f"{engine.get('_target_')} of {served}"
 
 
 def _list_elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
@@ -208,12 +209,10 @@ def _list_asked(node: object, where: str) -> Iterator[Asked]:
             yield from _list_asked(item, f"{where}{place}.")
     if not isinstance(node, Mapping):
         return
-    hosts = _hosts(node.get("url"))
-    named = {str(key): name for key, name in node.items() if str(key).endswith("_env")}
-    sent = {key: name for key, name in named.items() if name and os.environ.get(str(name))}
-    for host in hosts or [""]:
-        for key, name in sent.items():
-            yield Asked(key=f"{where}{key}", host=host, variable=str(name))
+    hosts, sent = _hosts(node.get("url")), list(variables_of(node))
+    for host in hosts or ([] if is_program(node) else [""]):
+        for key, name in sent:
+            yield Asked(key=f"{where}{key}", host=host, variable=name)
         if host and not sent:
             yield Asked(key=f"{where}url", host=host, variable=None)
     for key, item in node.items():

@@ -46,8 +46,8 @@ class Agent:
     """A program that is started for every episode, without a shell.
 
     It reads the prompt by stdin, as JSON, and finds OPENAI_BASE_URL, OPENAI_API_KEY and
-    OPENAI_MODEL in its environment, with the variables that `keep` names and nothing else of the
-    trainer's but its paths. `patience` is how long it may take to its next call, or to its end.
+    OPENAI_MODEL in its environment, with the variables that `keep_env` names and nothing else of
+    the trainer's but its paths. `patience` is how long it may take to its next call, or to its end.
     With `pays` it is told the answer, and the last line that it prints is JSON with its "reward".
     An agent that changes earlier messages is refused, or its changes are left out (`rewrites`); one
     that does the same for the same seed and answers may say so (`repeats`).
@@ -58,7 +58,7 @@ class Agent:
         self,
         *,
         command: Sequence[str],
-        keep: Sequence[str] = (),
+        keep_env: Sequence[str] = (),
         patience: Annotated[float, positive] = 60.0,
         pays: bool = False,
         rewrites: Literal["refused", "left_out"] = "refused",
@@ -68,7 +68,7 @@ class Agent:
     ) -> None:
         if not command:
             raise ValueError("command=[]: give the words of a command: [python, agent.py]")
-        self.command, self.keep = list(command), tuple(keep)
+        self.command, self.keep_env = list(command), tuple(keep_env)
         self.patience, self.pays = patience, pays
         self.may_rewrite, self.repeats = rewrites == "left_out", repeats
         self.calls = re.compile(calls, re.DOTALL)
@@ -116,7 +116,7 @@ class Agent:
 
     def variables(self, session: Session, seed: int) -> dict[str, str]:
         """The environment of the program."""
-        own = {name: os.environ[name] for name in (*PLAIN, *self.keep) if name in os.environ}
+        own = {name: os.environ[name] for name in (*PLAIN, *self.keep_env) if name in os.environ}
         return own | {
             "OPENAI_BASE_URL": session.url,
             "OPENAI_API_KEY": session.token,

@@ -1,0 +1,75 @@
+"""Programs and engines that a configuration starts, and the variables that programs are given.
+
+A program is known by its words and by the folder that they are read in: `python agent.py` is
+another program elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A word that decides what a program does: its command, or a variable that it is given."""
+
+    key: str  # where it stands
+    word: str  # as a command line would say it
+    kept: str  # what is remembered of it
+    told: str  # what the run would do by it
+    is_command: bool = False  # and no variable
+
+
+def list_programs(node: object, where: str = "") -> Iterator[Given]:
+    """The words of each program that parts of a configuration start."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if not isinstance(node, Mapping):
+        return
+    if is_program(node):
+        yield from _words_of(node, where)
+    for key, item in node.items():
+        yield from list_programs(item, f"{where}{key}.")
+
+
+def is_program(node: Mapping[str, object]) -> bool:
+    """Whether this part starts one."""
+    return isinstance(node.get("command"), list)
+
+
+def _words_of(node: Mapping[str, object], where: str) -> Iterator[Given]:
+    command = spell(node["command"])
+    here = f"{command} in {Path.cwd()}"
+    told = f"would start a program, {command}, which no run of yours has started here"
+    yield Given(key=f"{where}command", word=command, kept=here, told=told, is_command=True)
+    for key, name in variables_of(node):
+        told = f"would give {name} to a program, {command}, which no run of yours did here"
+        yield Given(key=f"{where}{key}", word=name, kept=f"{name} to {here}", told=told)
+
+
+def variables_of(node: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """The variables that a part reads and that are set, by their keys: a name, or a list."""
+    for key, names in node.items():
+        if str(key).endswith("_env"):
+            for name in names if isinstance(names, list) else [names]:
+                if name and os.environ.get(str(name)):
+                    yield str(key), str(name)
+
+
+def spell(command: Sequence[object]) -> str:
+    """The words of a command, as a shell would read them."""
+    return shlex.join(map(str, command))
+
+
+def list_engines(config: Mapping[str, object]) -> Iterator[str]:
+    """The engine that a run starts for itself, with what it serves."""
+    rollout, model = config.get("rollout"), config.get("model")
+    engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
+    if isinstance(engine, Mapping) and engine.get("starts") not in (None, False):
+        path = model.get("path") if isinstance(model, Mapping) else None
+        served = config.get("continue_from") or path
+        yield f"{engine.get('_target_')} of {served}"
