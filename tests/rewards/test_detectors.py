@@ -8,6 +8,7 @@ from tiny_detectors import write_grounding_dino, write_mask2former, write_owl
 
 from tandem.config import build, compose
 from tandem.rewards.detection import SegmentingDetector, ZeroShotDetector
+from tandem.rewards.result import explained
 from tandem.types import Prompt
 
 
@@ -95,10 +96,12 @@ def test_a_detector_of_masks_scores_a_name_by_its_probability_and_its_mask(pictu
                 assert one.mask.shape == picture.shape[:2]
 
 
-def test_a_name_that_the_model_does_not_know_is_told(pictures, tmp_path):
+def test_a_name_that_the_model_does_not_know_is_told_of_its_picture_alone(pictures, tmp_path):
     detector = SegmentingDetector(str(write_mask2former(tmp_path)))
-    with pytest.raises(ValueError, match=r"trained on no unicorn; set detector\.names"):
-        detector(pictures[:1], [["unicorn"]])
+    unknown, known = detector(pictures[:2], [["cat", "unicorn"], ["cat"]])
+    said = explained("geneval", str(unknown))
+    assert said.endswith("trained on no unicorn; set reward.geneval.function.detector.names")
+    assert list(known) == ["cat"]
 
 
 @pytest.mark.parametrize(

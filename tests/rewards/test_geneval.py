@@ -10,6 +10,7 @@ from scipy import ndimage
 from tiny_clip import write_clip
 
 from tandem.config import check, compose
+from tandem.rewards import Reward
 from tandem.rewards.colours import COLOURS, PUT, ColourNamer
 from tandem.rewards.geneval import GenEval, Limits, correct, relaxed
 from tandem.rewards.objects import Found, cut_out, direction, overlap, select
@@ -170,18 +171,31 @@ def test_boxes_that_overlap_a_better_one_may_be_dropped():
     assert select(found[::-1], least=0.65, most=2) == found[:2]
 
 
-def test_a_prompt_without_clauses_has_no_score_and_a_bad_clause_is_counted():
+def test_a_prompt_without_clauses_has_no_score():
     reward = GenEval(see, name_colours, rule=relaxed)
     plain = Prompt(id=0, source="s", text="?")
     asked = Prompt(id=1, source="s", text="?", fields=ASKED)
     assert reward([draw(), draw(*LEFT, RIGHT)], [plain, asked]) == [None, 1.0]
-    for bad in (
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
         {"class": "cat"},
         {"count": 1},
         {"class": "cat", "count": 1, "position": ["above", 0]},
-    ):
-        with pytest.raises(ValueError, match="clause"):
-            judge(draw(), {"include": [bad]})
+        "cat",
+    ],
+)
+def test_a_row_with_a_bad_clause_costs_its_own_score_alone(bad):
+    reward = Reward(GenEval(see, name_colours, rule=relaxed))
+    prompts = [
+        Prompt(id=i, source="s", text="?", fields=row)
+        for i, row in enumerate(({"include": [bad]}, ASKED))
+    ]
+    values, faults = reward([draw(*LEFT, RIGHT)] * 2, prompts)
+    assert values == [None, 1.0]
+    assert "clause" in next(iter(faults)) and faults.total() == 1
 
 
 def test_a_colour_is_that_of_clip_on_what_was_cut_out(tmp_path):

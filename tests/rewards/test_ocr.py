@@ -10,6 +10,7 @@ import torch
 from tandem.config import build, check, compose
 from tandem.rewards import Reward
 from tandem.rewards.ocr import Ocr, edit_distance, similarity
+from tandem.rewards.result import ABSTAINED
 from tandem.types import Prompt
 
 PICTURE = torch.zeros(8, 8, 3, dtype=torch.uint8)
@@ -46,11 +47,15 @@ def test_what_is_asked_for_is_the_answer_or_else_the_first_quotation():
     assert judge("cat", 'write "dog"', answer="C a t") == 1.0
     assert judge("cat", "write nothing") is None
     assert judge("cat", 'an empty ""') is None
-    values, faults = Reward(Ocr(lambda pictures: []))(
-        [PICTURE], [Prompt(id=3, source="s", text='a"')]
-    )
-    assert values == [None]
-    assert list(faults) == ["raised ValueError: 'prompt 3 of s has one quotation mark'"]
+
+
+def test_one_quotation_mark_costs_its_own_row_alone():
+    reward = Reward(Ocr(lambda pictures: ["Hello World"] * len(pictures)))
+    texts = (SIGN, 'a 12" ruler', "no text")
+    prompts = [Prompt(id=i, source="s", text=text) for i, text in enumerate(texts)]
+    values, faults = reward([PICTURE] * 3, prompts)
+    assert values == [1.0, None, None]
+    assert faults == {"prompt 1 of s has one quotation mark": 1, ABSTAINED: 1}
 
 
 def test_nobody_is_asked_about_pictures_without_a_text():

@@ -13,8 +13,10 @@ from tandem.hub import locate, read_processor
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting, network, read
 from tandem.rewards.objects import Found
+from tandem.rewards.result import HERE, Missing
 
 KEY = "function.detector.path"  # under reward.NAME
+NAMES = f"{HERE}function.detector.names"
 
 
 class ZeroShotDetector:
@@ -101,18 +103,19 @@ class SegmentingDetector:
 
     def __call__(
         self, pictures: Sequence[Tensor], names: Sequence[Sequence[str]]
-    ) -> list[dict[str, list[Found]]]:
-        """pictures: uint8 [H, W, 3], and the names to look for in each.
-
-        Raises ValueError for a name that the model does not know."""
-        if unknown := {name for own in names for name in own} - set(self.numbers):
-            raise ValueError(f"{KEY} was trained on no {sorted(unknown)[0]}; set detector.names")
-        shown = [pixels(picture) for picture in pictures]
-        every = [found for part in self.hosting.parts(shown) for found in self.look(part)]
-        return [
-            {name: found.get(self.numbers[name], []) for name in own}
-            for found, own in zip(every, names, strict=True)
-        ]
+    ) -> list[dict[str, list[Found]] | Missing]:
+        """pictures: uint8 [H, W, 3], and the names to look for in each; one that the model does not
+        know is a fault of its picture alone."""
+        found: dict[int, dict[str, list[Found]] | Missing] = {}
+        for place, own in enumerate(names):
+            if unknown := sorted({*own} - self.numbers.keys()):
+                found[place] = Missing(f"the model was trained on no {unknown[0]}; set {NAMES}")
+        places = [place for place in range(len(pictures)) if place not in found]
+        for part in self.hosting.parts(places):
+            seen = self.look([pixels(pictures[place]) for place in part])
+            for place, by_number in zip(part, seen, strict=True):
+                found[place] = {n: by_number.get(self.numbers[n], []) for n in names[place]}
+        return [found[place] for place in range(len(pictures))]
 
     @torch.no_grad()
     def look(self, pictures: Sequence[Tensor]) -> list[dict[int, list[Found]]]:

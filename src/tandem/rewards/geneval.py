@@ -12,12 +12,13 @@ from torch import Tensor
 
 from tandem.contracts import register_reward
 from tandem.rewards.objects import Found, direction, select
+from tandem.rewards.result import Missing
 from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
 Objects = Mapping[str, Sequence[Found]]  # what was found by the name that was asked for
-# Pictures, uint8 [H, W, 3], and the names to look for in each -> what is there.
-Detector = Callable[[Sequence[Tensor], Sequence[Sequence[str]]], list[Objects]]
+# Pictures, uint8 [H, W, 3], and the names to look for in each -> what is there, or no answer.
+Detector = Callable[[Sequence[Tensor], Sequence[Sequence[str]]], Sequence[Objects | Missing]]
 # Picture, what was found in it, and its name -> a colour for each.
 ColourNamer = Callable[[Tensor, Sequence[Found], str], list[str]]
 
@@ -43,7 +44,7 @@ class Clause:
 
     @classmethod
     def parse(cls, said: Mapping[str, Any]) -> Clause:
-        """Of a row of GenEval's metadata. Raises ValueError for what is none."""
+        """Of a row of GenEval's metadata. Raises Missing for what is none."""
         try:
             position = said.get("position")
             return cls(
@@ -53,9 +54,10 @@ class Clause:
                 position=None if position is None else (str(position[0]), int(position[1])),
             )
         except (AttributeError, KeyError, TypeError, ValueError, IndexError):
-            raise ValueError(f"{said!r} is no clause of GenEval: give class and count") from None
+            raise Missing(f"{said!r} is no clause of GenEval: give class and count") from None
 
 
+Clauses = tuple[list[Clause], list[Clause]]  # what should be there, and what should not
 Colours = Callable[[Sequence[Found], str], list[str]]
 Rule = Callable[[Sequence[Clause], Sequence[Clause], Objects, Colours], float]
 
@@ -67,7 +69,8 @@ class GenEval:
 
     A row is one of GenEval's metadata, in the fields of its prompt: `include`, a list of clauses
     {class, count, color, position: [direction, number of another clause]}, `exclude`, a list of
-    {class, count}, and `tag`. None for a prompt without `include`.
+    {class, count}, and `tag`. None for a prompt without `include`; a row that cannot be judged has
+    no score, and others keep theirs.
     """
 
     def __init__(
@@ -76,13 +79,20 @@ class GenEval:
         self.detector, self.colours = detector, colours
         self.rule, self.limits = rule, limits or Limits()
 
-    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float | None]:
-        known = [place for place, prompt in enumerate(prompts) if "include" in prompt.fields]
-        clauses = [read_clauses(prompts[place].fields) for place in known]
-        names = [sorted({c.name for c in (*wanted, *never)}) for wanted, never in clauses]
+    def __call__(
+        self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]
+    ) -> list[float | Missing | None]:
+        clauses = [find_clauses(prompt.fields) for prompt in prompts]
+        known = {place: own for place, own in enumerate(clauses) if isinstance(own, tuple)}
+        names = [sorted({c.name for c in (*wanted, *never)}) for wanted, never in known.values()]
         found = self.detector([outputs[place] for place in known], names)
-        scores: list[float | None] = [None] * len(outputs)
-        for place, (wanted, never), objects in zip(known, clauses, found, strict=True):
+        scores: list[float | Missing | None] = [
+            None if isinstance(own, tuple) else own for own in clauses
+        ]
+        for (place, (wanted, never)), objects in zip(known.items(), found, strict=True):
+            if isinstance(objects, Missing):
+                scores[place] = objects
+                continue
             kept = self.keep(objects, tag=prompts[place].fields.get("tag"))
             colours = partial(self.colours, outputs[place])
             scores[place] = self.rule(wanted, never, kept, colours)
@@ -96,12 +106,22 @@ class GenEval:
         return {name: select(of_it, least=least, **options) for name, of_it in objects.items()}
 
 
-def read_clauses(fields: Mapping[str, Any]) -> tuple[list[Clause], list[Clause]]:
-    """What should be there, and what should not. Raises ValueError for a clause that is none."""
+def find_clauses(fields: Mapping[str, Any]) -> Clauses | Missing | None:
+    """What a row asks for, or why that cannot be told; None: it asks for nothing."""
+    if "include" not in fields:
+        return None
+    try:
+        return read_clauses(fields)
+    except Missing as reason:
+        return reason
+
+
+def read_clauses(fields: Mapping[str, Any]) -> Clauses:
+    """What should be there, and what should not. Raises Missing for a clause that is none."""
     wanted, never = ([Clause.parse(c) for c in fields.get(k) or ()] for k in ("include", "exclude"))
     for number, clause in enumerate(wanted):
         if clause.count < 1 or (clause.position and not 0 <= clause.position[1] < number):
-            raise ValueError(f"clause {number} of `include` asks for none, or names a later one")
+            raise Missing(f"clause {number} of `include` asks for none, or names a later one")
     return wanted, never
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from tandem.contracts import register_reward
+from tandem.rewards.result import Missing
 from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
@@ -28,27 +29,31 @@ class Ocr:
         """`reader`: what reads, such as `tandem.rewards.reading.RapidReader`."""
         self.reader = reader
 
-    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float | None]:
+    def __call__(
+        self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]
+    ) -> list[float | Missing | None]:
         asked = [asked_text(prompt) for prompt in prompts]
-        known = [place for place, text in enumerate(asked) if text]
+        known = [place for place, text in enumerate(asked) if isinstance(text, str)]
         read = self.reader([outputs[place] for place in known])
-        scores: list[float | None] = [None] * len(outputs)
+        scores: list[float | Missing | None] = [
+            None if isinstance(text, str) else text for text in asked
+        ]
         for place, text in zip(known, read, strict=True):
             scores[place] = similarity(text, asked[place])
         return scores
 
 
-def asked_text(prompt: Prompt) -> str | None:
+def asked_text(prompt: Prompt) -> str | Missing | None:
     """The letters that a picture should show, without spaces and case; None: the prompt names none.
 
-    Raises ValueError for one quotation mark alone.
+    One quotation mark alone is a fault of its prompt.
     """
     if prompt.answer is not None:
-        return plain(prompt.answer)
+        return plain(prompt.answer) or None
     parts = (prompt.text or "").split('"')
     if len(parts) == 2:
-        raise ValueError(f"prompt {prompt.id} of {prompt.source} has one quotation mark")
-    return plain(parts[1]) if len(parts) > 2 else None
+        return Missing(f"prompt {prompt.id} of {prompt.source} has one quotation mark")
+    return plain(parts[1]) or None if len(parts) > 2 else None
 
 
 def plain(text: str) -> str:
