@@ -189,17 +189,20 @@ class Scores:
         return self.all_parts[name]
 
     def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
-        """How well samples did by one reward, [B]; None: the first one.
+        """How well samples did by one reward, [B]; None: the first one that is trained, if any is.
 
-        For a prompt that it does not judge, the first of the rewards that do. So the prompts of all
-        rows must be there, and those of other ranks are not. Raises ValueError for a name that is
-        no reward.
+        For a prompt that it does not judge, the first of the rewards that do, of those that are
+        trained if any is. So the prompts of all rows must be there, and those of other ranks are
+        not. Raises ValueError for a name that is no reward.
         """
         if len(prompts) != len(self.total):
             raise ValueError(f"{len(prompts)} prompts of {len(self.total)} samples; give one each")
-        said = next(iter(self.parts.values())) if name is None else self.named(name)
-        name = next(iter(self.parts)) if name is None else name
-        names = [name if prompt.judged_by(name) else prompt.rewards[0] for prompt in prompts]
+        name = next(iter(self.all_parts)) if name is None else name
+        said = self.named(name)
+        names = [
+            name if prompt.judged_by(name) else min(prompt.rewards, key=self.held_out.__contains__)
+            for prompt in prompts
+        ]
         if {*names} <= {name}:
             return said
         return torch.stack([self.all_parts[own][row] for row, own in enumerate(names)])
