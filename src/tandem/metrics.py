@@ -162,7 +162,7 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
 def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
     """Over all that was sampled, before any filter: [B] rows of all ranks."""
     metrics = {"reward/missing": 1 - scores.scored.double().mean().item()}
-    for name, part in {"": scores.total, **scores.parts, **scores.held_out}.items():
+    for name, part in {"": scores.total, **scores.all_parts}.items():
         known = part[scores.scored & part.isfinite()].double()
         if len(known):
             prefix = f"reward/{name}/" if name else "reward/"
@@ -182,7 +182,7 @@ def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
     Shares of the groups with a score: all samples right, all wrong, one right (pass@k of the k
     samples of a group). And mean lengths in steps of right and of wrong samples.
     """
-    first = next(iter(scores.parts.values()))
+    first = next(iter(scores.all_parts.values()))
     known = scores.scored & first.isfinite()
     right, wrong = known & (first >= 1), known & (first <= 0)
     if not (right | wrong).any():

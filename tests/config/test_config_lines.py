@@ -415,6 +415,7 @@ def test_the_environment_stays_out_of_the_record(spelling, monkeypatch):
         "epochs=2",
         "resume=null",
         "model.lora={r:8,alpha:16}",
+        "algorithm=sft reward.exact_match.weight=0",
     ],
 )
 def test_a_right_line_is_composed_and_passes(line):

@@ -50,6 +50,15 @@ def test_what_makes_sense_passes(a, b):
     checked(a, b)
 
 
+def test_a_dataset_that_nothing_is_trained_on_is_refused():
+    with pytest.raises(ConfigError) as refused:
+        checked(",rewards:[target_length]", rewards=(*REWARDS, "reward.target_length.weight=0"))
+    assert str(refused.value) == (
+        "data.of.a.rewards: all have the weight 0, so nothing is trained on its samples; name "
+        "another reward there, or set reward.target_length.weight=1"
+    )
+
+
 def test_a_mixture_of_mixtures_is_refused_for_what_it_is():
     inner = f"{{_target_:tandem.data.mixture.mixture,of:{{x:{{data:{SORT}}}}},seed:0}}"
     own = f"data.of={{a:{{data:{inner}}},b:{{data:{SORT}}}}}"

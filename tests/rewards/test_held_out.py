@@ -38,7 +38,7 @@ def test_scores_are_the_same_bits_with_and_without_it(judge):
     assert torch.equal(with_it.total, without.total)
     assert torch.equal(with_it.scored, without.scored)
     assert list(with_it.parts) == ["threes"] and list(with_it.held_out) == ["judge"]
-    assert both.primary == "threes" and both.pop_faults() == {}
+    assert both.pop_faults() == {}
 
 
 def test_a_judge_that_fails_sets_no_row_aside_and_says_why():
@@ -49,6 +49,13 @@ def test_a_judge_that_fails_sets_no_row_aside_and_says_why():
     [(reason, count)] = rewards.pop_faults(held_out=True).items()
     assert reason.startswith("judge: raised RuntimeError: 'the judge is gone'") and count == 4
     assert rewards.pop_faults(held_out=True) == {}
+
+
+def test_where_nothing_is_trained_judges_are_measured_and_no_score_is_missing():
+    """A teacher may be what trains, and an evaluation trains nothing."""
+    scores = Rewards({"judge": Reward(threes, weight=0.0)})(OUTPUTS, PROMPTS)
+    assert scores.scored.all() and not scores.total.any()
+    assert scores.part(None, PROMPTS).tolist() == [1.0, 1.0, 0.0, 0.5]
 
 
 def test_what_only_the_judge_scored_has_no_score():
@@ -112,7 +119,6 @@ def test_a_group_in_a_checkpoint_keeps_what_was_held_out():
 
 
 REFUSED = {
-    "nothing": ({"weight": 0.0}, "every reward has the weight 0, so nothing is trained; set a w"),
     "often": ({"every": 2}, "every=2 of a reward of weight 1: one that is trained is asked about"),
     "never": ({"weight": 0.0, "every": 0}, "every=0 of a reward of weight 0"),
 }

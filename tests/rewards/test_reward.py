@@ -40,7 +40,6 @@ def test_worked_example_of_a_weighted_sum():
     assert_close(scores.parts["judge"], torch.tensor([0.0, math.nan, 2.0]), equal_nan=True)
     assert_close(scores.parts["length"], torch.tensor([2.0, 2.0, 2.0]))
     assert scores.scored.tolist() == [True, True, True]
-    assert rewards.primary == "judge"
 
 
 def test_a_sample_that_no_reward_scored_is_not_scored():

@@ -69,6 +69,11 @@ class Case:
         return not self.is_offline or "samples" in self.strategy.gives
 
     @property
+    def learns_from_scores(self) -> bool:
+        """Rewards say what is learnt, neither rows of data nor a teacher alone."""
+        return self.algorithm.learns_from_scores and self.samples
+
+    @property
     def old_policy(self) -> str | None:
         return facts_of(self.algorithm.old_logprobs).old_policy
 

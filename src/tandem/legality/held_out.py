@@ -6,15 +6,29 @@ from collections.abc import Iterator
 
 from tandem.contracts import facts_of, numbers_of, rewards_read_by
 from tandem.legality.case import Case
+from tandem.legality.samples import datasets_of
 
 
 def some_reward_is_trained(case: Case) -> Iterator[str]:
-    """A run without a reward of another weight has nothing to learn from."""
-    if case.rewards and len(find_held_out(case)) == len(case.rewards):
+    """What learns from scores has nothing to learn where all rewards are held out."""
+    if case.learns_from_scores and case.rewards.keys() == find_held_out(case):
         yield (
             "every reward has the weight 0, so nothing is trained; set a weight, for example "
             f"reward.{next(iter(case.rewards))}.weight=1"
         )
+
+
+def some_reward_of_each_dataset_is_trained(case: Case) -> Iterator[str]:
+    """Samples of a dataset whose rewards are all held out would have no score."""
+    if not case.learns_from_scores:
+        return
+    for name, given in datasets_of(case.data).items():
+        own = given.get("rewards")
+        if own and {*own} <= find_held_out(case):
+            yield (
+                f"data.of.{name}.rewards: all have the weight 0, so nothing is trained on its "
+                f"samples; name another reward there, or set reward.{own[0]}.weight=1"
+            )
 
 
 def held_out_rewards_stay_out(case: Case) -> Iterator[str]:
@@ -64,6 +78,7 @@ def find_held_out(case: Case) -> set[str]:
 
 RULES = (
     some_reward_is_trained,
+    some_reward_of_each_dataset_is_trained,
     held_out_rewards_stay_out,
     only_held_out_rewards_rest,
     a_run_is_stopped_by_a_judge,

@@ -137,16 +137,16 @@ def ranges_rise(case: Case) -> Iterator[str]:
 
 
 def datasets_have_their_numbers(case: Case) -> Iterator[str]:
-    for name, given in _datasets(case.data).items():
+    for name, given in datasets_of(case.data).items():
         numbers = {key: value for key, value in given.items() if key != "data"}
-        mixed = bool(_datasets(given["data"]))
+        mixed = bool(datasets_of(given["data"]))
         if (said := complaint(name, mixed=mixed, **numbers)) is not None:
             yield said
 
 
 def datasets_name_their_rewards(case: Case) -> Iterator[str]:
     """The rewards that a data set of a mixture names are there, and each judges some."""
-    named = {name: given.get("rewards") for name, given in _datasets(case.data).items()}
+    named = {name: given.get("rewards") for name, given in datasets_of(case.data).items()}
     for name, own in named.items():
         for reward in own or ():
             if reward not in case.rewards:
@@ -161,7 +161,7 @@ def datasets_name_their_rewards(case: Case) -> Iterator[str]:
         )
 
 
-def _datasets(data: Part) -> dict[str, Mapping[str, Any]]:
+def datasets_of(data: Part) -> dict[str, Mapping[str, Any]]:
     """The numbers of each dataset of a mixture, by name."""
     if not facts_of(data.target).mixes:
         return {}

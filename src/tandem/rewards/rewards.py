@@ -27,11 +27,6 @@ from tandem.rewards.result import (
 from tandem.rewards.signature import rows_of_groups
 from tandem.types import Prompt, Scores, is_film
 
-NOTHING_TRAINED = (
-    "every reward has the weight 0, so nothing is trained; set a weight, for example "
-    "reward.{name}.weight=1"
-)
-
 
 class Rewards:
     """The weighted sum of named rewards.
@@ -40,7 +35,7 @@ class Rewards:
     score, because a sum without its term would be another reward. None from all is no score either.
     A reward that a prompt does not name among its own is not asked, which is no fault of anybody.
     A reward of weight 0 is held out: it is measured and never trained, so whatever it does, the
-    scores are the same bits without it.
+    scores are the same bits without it. Where all are, every sample scores 0.
     """
 
     def __init__(self, components: Mapping[str, Reward]) -> None:
@@ -48,8 +43,6 @@ class Rewards:
             raise ValueError("no reward: choose one, for example reward=exact_match")
         self.components = dict(components)
         self.trained = {name: one for name, one in components.items() if one.weight}
-        if not self.trained:
-            raise ValueError(NOTHING_TRAINED.format(name=next(iter(components))))
         # Reason -> missing numbers since last popped, of those that are trained and of the others.
         self.faults: Counter[str] = Counter()
         self.held_out_faults: Counter[str] = Counter()
@@ -58,12 +51,6 @@ class Rewards:
         }
         # Whether one that is trained waits for somebody else, so that it pays to begin early.
         self.waits = bool(self.queues.keys() & self.trained.keys())
-
-    @property
-    def primary(self) -> str:
-        """The first trained reward: what accuracy means and DAPO filters by, unless told
-        otherwise."""
-        return next(iter(self.trained))
 
     @property
     def held_out(self) -> set[str]:
@@ -121,7 +108,8 @@ class Rewards:
         """What each reward said of those of `count` samples that it was asked about, as one number
         for each of them. `lost`: why the environment failed in some, which have no score."""
         total = torch.zeros(count, dtype=torch.float64)
-        scored, failed = (torch.zeros(count, dtype=torch.bool) for _ in range(2))
+        scored = torch.full((count,), not self.trained)
+        failed = torch.zeros(count, dtype=torch.bool)
         failed[list(lost)] = True
         self.faults.update(fault_of("environment", reason) for reason in lost.values())
         parts, held_out = {}, {}

@@ -217,7 +217,7 @@ class PostTraining(LightningHooks):
         self.report |= staleness_metrics(rollout) | self.algorithm.report(experience)
         self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
-        if scores.parts:
+        if scores.all_parts:
             self.learn_from(prompts, rollout, scores)
         if not self.algorithm.rests(self.iteration):
             self.algorithm.observe(self.report, samples)
@@ -243,6 +243,8 @@ class PostTraining(LightningHooks):
         flat = ties and self.algorithm.learns_from_scores
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)
+        if not scores.parts:
+            return
         # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
         prompts = self.source.asked(prompts)
         main = (rollout.group < len(prompts)).nonzero()[:, 0]

@@ -53,7 +53,7 @@ class Recording(Callback):
             "time/iteration": seconds,
             f"perf/{unit}_per_second": steps / seconds,
         }
-        if self.samples_every and iteration % self.samples_every == 0 and module.scores.parts:
+        if self.samples_every and iteration % self.samples_every == 0 and module.scores.all_parts:
             describe = module.policy.describe_prompt
             rows = select_extremes(
                 module.rollout, module.scores, count=self.samples, describe=describe
