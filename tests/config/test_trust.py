@@ -386,10 +386,11 @@ def test_a_variable_for_servers_that_are_still_to_be_found_is_named_each_time(
 
 
 PROGRAM = "environment.world.command=[python,agent.py]"
+JUDGES = ["environment=agent", "environment.world.pays=true", "reward=episode", "~recipe"]
 
 
 def test_a_foreign_run_starts_no_program_that_is_not_confirmed(tmp_path):
-    cfg = compose(["environment=agent", "reward=episode", PROGRAM, "~recipe"])
+    cfg = compose([*JUDGES, PROGRAM])
     trust.SAID_COMMANDS.clear()
     run = run_of(tmp_path / "run", OmegaConf.to_yaml(cfg, resolve=True))
     said = r"environment\.world\.command: the run would start a program, python agent\.py, which no"
@@ -400,7 +401,7 @@ def test_a_foreign_run_starts_no_program_that_is_not_confirmed(tmp_path):
 
 
 def test_a_program_that_a_run_of_ones_own_started_is_started_again_and_no_other(tmp_path):
-    cfg = compose(["environment=agent", "reward=episode", PROGRAM, "~recipe"])
+    cfg = compose([*JUDGES, PROGRAM])
     remember(cfg)
     trust.SAID_COMMANDS.clear()
     text = OmegaConf.to_yaml(cfg, resolve=True)

@@ -185,6 +185,10 @@ AGENT = ["environment=agent", "reward=episode", "~recipe"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (
+            ["environment.world.command=[python]"],
+            r"reward=episode sums .* gives nothing .*; set environment\.world\.pays=true",
+        ),
         (["environment.world.command=[]"], r"environment.world.command=\[\]: give the words"),
         (
             ["environment.world.command=[python]", "environment.timeout=60"],

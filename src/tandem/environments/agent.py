@@ -77,7 +77,9 @@ class Agent:
 
     def describe(self) -> About:
         slowest = self.patience + 2 * GRACE
-        return About(writes_prompt=True, repeats=self.repeats, slowest=slowest)
+        return About(
+            writes_prompt=True, repeats=self.repeats, slowest=slowest, gives_rewards=self.pays
+        )
 
     def begin(self, prompt: Prompt, key: int) -> AgentEpisode:
         """A program that has made its first call. Raises Missing where it does not."""

@@ -24,6 +24,7 @@ PROMPT_ROLES = ("system", "user", "assistant", "tool")  # of an opening in place
 class About:
     """What a world is, before it begins an episode."""
 
+    gives_rewards: bool = True  # whether `Said.reward` may be a number
     gives_states: bool = False  # whether `Said.state` names the states that moves begin in
     # Whether equal keys and equal moves are answered alike; a run that cannot repeat says so.
     repeats: bool = True

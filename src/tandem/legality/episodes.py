@@ -11,15 +11,21 @@ INSTEAD = {"truncation_handling": "train", "weights": "token_mean"}
 
 
 def moves_are_judged_where_they_are_made(case: Case) -> Iterator[str]:
-    """A reward of moves reads what an environment gave."""
-    if case.environment is not None or case.is_offline:
+    """A reward of moves reads what an environment gave, of which none is no zero."""
+    world = case.environment
+    if case.is_offline or (world is not None and world.about.gives_rewards):
         return
     for name, part in case.rewards.items():
         function = part.arguments.get("function")
-        if function is not None and facts_of(function.target).of_moves:
+        if function is None or not facts_of(function.target).of_moves:
+            continue
+        why = f"reward={name} sums what an environment gives for moves, and "
+        if world is None:
+            yield f"{why}there is none; choose one, such as environment=hilo, or another reward"
+        else:
             yield (
-                f"reward={name} sums what an environment gives for moves, and there is none; "
-                "choose one, such as environment=hilo, or another reward"
+                f"{why}this one gives nothing (About.gives_rewards); set "
+                "environment.world.pays=true if its program judges itself, or choose another reward"
             )
 
 
