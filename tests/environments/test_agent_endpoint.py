@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from tandem.environments import Move
-from tandem.environments.agent_endpoint import Endpoint
+from tandem.environments.agent_endpoint import Endpoint, Session
 from tandem.environments.chat_api import (
     Request,
     Rewritten,
@@ -83,6 +83,16 @@ def test_a_call_that_is_repeated_gets_the_same_answer_and_is_no_turn(session):
     second.join()
     assert answers[0] == call(session)
     assert session.events.empty()
+
+
+def test_a_call_with_other_tools_is_another_call():
+    session = Session("", "")
+    first = Request(turns=KNOWN[:2])
+    session._admitted(first)
+    session.answer(b"")
+    changed = Request(turns=KNOWN[:2], tools=({"function": {"name": "add"}},))
+    session._admitted(changed)
+    assert [session.events.get_nowait() for _ in range(2)] == [first, changed]
 
 
 def test_a_call_that_is_repeated_for_ever_is_refused(session):

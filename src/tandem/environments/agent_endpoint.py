@@ -51,7 +51,7 @@ class Session:
         if self.over is not None:
             raise Refusal(403, self.over)
         last = self.last
-        if last is not None and request.turns == last.request.turns:
+        if last is not None and request.asks_what(last.request):
             last.repeats += 1
             if last.repeats > REPEATS:
                 raise Refusal(400, f"this call was answered {REPEATS} times: it has one answer")

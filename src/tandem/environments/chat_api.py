@@ -52,6 +52,10 @@ class Request:
     model: str = ""
     ignored: tuple[str, ...] = ()  # settings of sampling that the run decides
 
+    def asks_what(self, other: Request) -> bool:
+        """Whether both have one answer."""
+        return self.turns == other.turns and self.tools == other.tools
+
 
 class Rewritten(ValueError):
     """Why a request does not continue a conversation."""
