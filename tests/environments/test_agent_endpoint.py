@@ -18,6 +18,7 @@ from tandem.environments.chat_api import (
     continuation,
     read_request,
 )
+from tandem.remote.serving import Refusal
 
 USER = {"role": "user", "content": "7?"}
 BODY = json.dumps({"model": "m", "messages": [USER]})
@@ -83,6 +84,13 @@ def test_a_call_that_is_repeated_gets_the_same_answer_and_is_no_turn(session):
     second.join()
     assert answers[0] == call(session)
     assert session.events.empty()
+
+
+def test_calls_of_tools_that_the_policy_did_not_make_are_refused_and_not_left_out():
+    made = Turn(role="assistant", content="", calls=(("add", "{}"),))
+    request = Request(turns=(*KNOWN[:2], made, *turns("t83")))
+    with pytest.raises(Refusal, match="first call is a prompt, which shows no tool_calls"):
+        Session("", "")._admitted(request)
 
 
 def test_a_call_with_other_tools_is_another_call():

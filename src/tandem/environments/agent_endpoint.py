@@ -58,6 +58,8 @@ class Session:
             return last
         if last is not None and not last.answer.done():
             raise Refusal(400, "a session is one conversation, and its last call is not answered")
+        if last is None and any(turn.calls for turn in request.turns):
+            raise Refusal(400, "the first call is a prompt, which shows no tool_calls: say them")
         self.last = Pending(request)
         self.events.put(request)
         return self.last
