@@ -220,6 +220,13 @@ def test_what_is_new_in_a_call_stands_behind_the_conversation(asked, new):
     assert continuation(KNOWN, asked) == new
 
 
+def test_a_thought_that_the_template_opened_may_be_left_out_as_any():
+    known = turns("uq", "ahm\n</think>\n\n7")
+    assert continuation(known, turns("uq", "a7", "ux")) == turns("ux")
+    with pytest.raises(Rewritten):
+        continuation(known, turns("uq", "a8", "ux"))
+
+
 @pytest.mark.parametrize(
     ("asked", "why"),
     [

@@ -12,7 +12,9 @@ from tandem.environments.tools import Refused, read_call
 
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
 DEEPEST = 32  # levels of lists and objects in a request
-THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)  # clients send none back
+# Clients send no thoughts back. The template may have written the opening tag of the first.
+THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
+BEGUN = re.compile(r"\A.*?</think>", re.DOTALL)
 # What would change how the policy samples, which the run decides.
 SAMPLING = (
     "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "stop", "seed",
@@ -62,7 +64,8 @@ class Rewritten(ValueError):
 
 
 def spoken(content: str) -> str:
-    return THOUGHT.sub("", content).strip()
+    """What is said beside thoughts."""
+    return BEGUN.sub("", THOUGHT.sub("", content)).strip()
 
 
 def read_request(body: bytes) -> Request:
