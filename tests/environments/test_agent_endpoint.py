@@ -178,6 +178,12 @@ NO_CALLS = {
     "several answers": (chat(n=2), "a call has one answer: leave n out"),
     "log-probabilities": (chat(logprobs=True), "no log-probabilities are sent"),
     "tools": (chat(tools=[{"type": "function"}]), "a tool is a function with a name"),
+    "arguments beyond the parser": (
+        saying(role="user", content="7", tool_calls=[{"function": {
+            "name": "add", "arguments": "[" * 2000
+        }}]),
+        "a tool call is a function with name and",
+    ),
     "half a pair in a tool": (
         chat(tools=[{"function": {"name": "add", "description": "\ud800"}}]),
         "tools holds half of a surrogate",
@@ -249,15 +255,17 @@ def test_behind_the_last_move_is_read_what_is_new_if_every_move_is_there():
 
 
 def test_settings_of_sampling_are_named_as_ignored():
-    assert read_request(chat(temperature=0.2, stop=["."]).encode()).ignored == (
+    assert read_request(chat(temperature=0.2, stop=["."], min_p=0.1).encode()).ignored == (
         "temperature",
         "stop",
+        "min_p",
     )
     assert read_request(BODY.encode()) == Request(
         turns=(Turn(role="user", content="7?"),), model="m"
     )
 
 
-def test_a_move_that_was_cut_says_so():
-    body = completion(Turn(role="assistant", content="8"), move(truncated=True), "m")
+@pytest.mark.parametrize("calls", [(), (("add", "{}"),)])
+def test_a_move_that_was_cut_says_so(calls):
+    body = completion(Turn(role="assistant", content="8", calls=calls), move(truncated=True), "m")
     assert json.loads(body)["choices"][0]["finish_reason"] == "length"

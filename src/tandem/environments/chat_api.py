@@ -19,6 +19,8 @@ BEGUN = re.compile(r"\A.*?</think>", re.DOTALL)
 SAMPLING = (
     "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "stop", "seed",
     "frequency_penalty", "presence_penalty", "logit_bias", "response_format", "tool_choice",
+    "min_p", "repetition_penalty", "reasoning_effort", "parallel_tool_calls",
+    "chat_template_kwargs",
 )  # fmt: skip
 UNWANTED = {
     "stream": "an answer comes whole: leave stream out",
@@ -149,7 +151,7 @@ def read_tool_call(call: object) -> tuple[str, str]:
     function = call.get("function") if isinstance(call, dict) else None
     try:
         return function["name"], written(json.loads(function["arguments"]))
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
         raise ValueError("a tool call is a function with name and arguments in JSON") from error
 
 
@@ -211,9 +213,7 @@ def calls_in(text: str, calls: re.Pattern) -> Iterator[tuple[str, str]]:
 def completion(turn: Turn, move: Move, model: str) -> bytes:
     """The answer to a request. It names no time: equal runs are answered alike."""
     message: dict[str, object] = {"role": "assistant", "content": turn.content}
-    why = "length" if move.truncated else "stop"
     if turn.calls:
-        why = "tool_calls"
         message["content"] = turn.content or None
         message["tool_calls"] = [
             {
@@ -223,6 +223,7 @@ def completion(turn: Turn, move: Move, model: str) -> bytes:
             }
             for place, (name, arguments) in enumerate(turn.calls)
         ]
+    why = "length" if move.truncated else "tool_calls" if turn.calls else "stop"
     choice = {"index": 0, "message": message, "finish_reason": why, "logprobs": None}
     usage = {
         "prompt_tokens": move.read,
