@@ -2,6 +2,7 @@
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -177,6 +178,12 @@ def test_no_group_is_signalled_or_named_once_its_number_may_be_that_of_another(m
     for _ in range(2):
         program.stop()
     assert told == ["+", signal.SIGKILL, "-"]
+
+
+@pytest.mark.parametrize(("calls", "said"), [("(", "is no pattern"), ("x", "has no group")])
+def test_a_pattern_of_calls_that_is_none_is_refused_with_its_key(calls, said):
+    with pytest.raises(ValueError, match=re.escape(f"environment.world.calls={calls!r} {said}")):
+        agent("counting", calls=calls)
 
 
 AGENT = ["environment=agent", "reward=episode", "~recipe"]

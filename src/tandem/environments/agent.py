@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -28,7 +27,7 @@ from tandem.environments.chat_api import (
 )
 from tandem.environments.program import GRACE, Ended, Janitor, Program
 from tandem.environments.protocol import About, Move, Said
-from tandem.environments.tools import CALL
+from tandem.environments.tools import CALL, read_pattern
 from tandem.rewards.result import LARGEST, Missing
 from tandem.types import Prompt
 
@@ -71,7 +70,7 @@ class Agent:
         self.command, self.keep_env = list(command), tuple(keep_env)
         self.patience, self.pays = patience, pays
         self.may_rewrite, self.repeats = rewrites == "left_out", repeats
-        self.calls = re.compile(calls, re.DOTALL)
+        self.calls = read_pattern(calls)
         self.endpoint = Endpoint(max_request_bytes=max_request_bytes)
         self.janitor = Janitor()
 

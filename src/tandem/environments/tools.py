@@ -56,12 +56,7 @@ class Tools:
         cost: Annotated[float, at_least(0)] = 0.0,
     ) -> None:
         self.functions, self.cost = dict(functions), cost
-        try:
-            self.calls, self.begun = re.compile(calls, re.DOTALL), begun
-        except re.error as error:
-            raise ValueError(f"environment.world.calls={calls!r} is no pattern: {error}") from error
-        if "call" not in self.calls.groupindex:
-            raise ValueError(f"environment.world.calls={calls!r} has no group (?P<call>...)")
+        self.calls, self.begun = read_pattern(calls), begun
 
     def describe(self) -> About:
         return About(tools=self.schemas)
@@ -138,6 +133,17 @@ class ToolUse:
 
     def close(self) -> None:
         pass
+
+
+def read_pattern(calls: str) -> re.Pattern:
+    """The pattern of a call. Raises ValueError for what is none."""
+    try:
+        pattern = re.compile(calls, re.DOTALL)
+    except re.error as error:
+        raise ValueError(f"environment.world.calls={calls!r} is no pattern: {error}") from error
+    if "call" not in pattern.groupindex:
+        raise ValueError(f"environment.world.calls={calls!r} has no group (?P<call>...)")
+    return pattern
 
 
 def read_call(text: str) -> tuple[str, Mapping[str, Any]]:
