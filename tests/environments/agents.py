@@ -10,13 +10,13 @@ import urllib.request
 TOOL = {"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}
 
 
-def ask(messages, **options):
+def ask(messages, timeout=60, **options):
     """The message that comes back, and the tokens that it was made of."""
     asked = {"model": os.environ["OPENAI_MODEL"], "messages": messages, **options}
     headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
     url = f"{os.environ['OPENAI_BASE_URL']}/chat/completions"
     request = urllib.request.Request(url, json.dumps(asked).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as reply:
+    with urllib.request.urlopen(request, timeout=timeout) as reply:
         answer = json.load(reply)
     return answer["choices"][0]["message"], answer["usage"]
 
@@ -69,6 +69,13 @@ def says_nothing(messages, fields):
 def hangs(messages, fields):
     say(messages, "+")
     time.sleep(60)
+
+
+def does_not_wait(messages, fields):
+    try:
+        ask(messages, timeout=0.05)
+    except TimeoutError:
+        return 1.0
 
 
 def rewrites(messages, fields):

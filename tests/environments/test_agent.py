@@ -20,6 +20,7 @@ from tandem.environments import Environment, Move, Play
 from tandem.environments.agent import Agent
 from tandem.environments.program import JANITOR, Program
 from tandem.policies.language.records import Sampling
+from tandem.rewards.result import Missing
 from tandem.types import Prompt
 
 AGENTS = Path(__file__).with_name("agents.py")
@@ -82,6 +83,13 @@ def test_a_program_that_asks_for_ever_is_cut_by_the_limit_of_turns_and_ended(lea
 )
 def test_a_program_that_fails_loses_its_episode_with_the_reason(name, options, reason):
     assert lost(name, **options).startswith(reason)
+
+
+def test_a_move_that_nobody_read_is_no_move():
+    episode = agent("does_not_wait").begin(Prompt(id=0, source="x", text=">"), 5)
+    episode.program.exited.wait(20)
+    with pytest.raises(Missing, match="ended and had not waited for its last turn"):
+        episode.act(Move(text="7", number=1, key=3))
 
 
 def test_a_program_is_begun_once_more_with_the_same_seed_and_then_its_row_is_lost(learned):

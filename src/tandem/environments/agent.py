@@ -168,6 +168,8 @@ class AgentEpisode:
         event = self._next()
         if isinstance(event, Ended):
             self._check_end(event)
+            if not self.session.last.is_heard:
+                raise self._failed("the agent ended and had not waited for its last turn")
             return Said(over=True, reward=self.world.reward_of(event.printed))
         return self._heard(event)
 

@@ -6,13 +6,14 @@ import json
 import logging
 import queue
 import secrets
+import socket
 import threading
 import weakref
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from tandem.environments.chat_api import Request, read_request
-from tandem.remote.serving import Capacity, Handler, Refusal, Server
+from tandem.remote.serving import Capacity, Handler, Refusal, Server, has_hung_up
 
 MODEL = "policy"
 HOST = "127.0.0.1"
@@ -29,6 +30,7 @@ class Pending:
     request: Request
     answer: Future = field(default_factory=Future)  # bytes
     repeats: int = 0
+    is_heard: bool = False  # a client was there when the answer was sent
 
 
 class Session:
@@ -41,11 +43,14 @@ class Session:
         self.last: Pending | None = None
         self.over: str | None = None  # why nothing is answered any more
 
-    def ask(self, request: Request) -> bytes:
-        """The answer to a call, once the policy has moved. Raises Refusal."""
+    def ask(self, request: Request, client: socket.socket) -> bytes:
+        """The answer to a call, once the policy has moved. Raises Refusal, and OSError where the
+        client is gone."""
         with self.lock:
             pending = self._admitted(request)
-        return pending.answer.result()
+        answer = pending.answer.result()
+        pending.is_heard |= not has_hung_up(client)
+        return answer
 
     def _admitted(self, request: Request) -> Pending:
         if self.over is not None:
@@ -117,7 +122,7 @@ class AgentHandler(Handler):
         except ValueError as error:
             raise Refusal(400, str(error)) from None
         self.server.tell_ignored(request.ignored)
-        return session.ask(request)
+        return session.ask(request, self.connection)
 
     def _session(self, path: str) -> Session:
         """That of the address, which is the caller's own by its key."""

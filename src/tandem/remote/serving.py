@@ -219,5 +219,6 @@ class Handler(BaseHTTPRequestHandler):
 
 def has_hung_up(client: socket.socket) -> bool:
     """Whether nothing more comes. Raises OSError where the connection broke."""
-    ready, _, _ = select.select([client], [], [], 0)
-    return bool(ready) and client.recv(1, socket.MSG_PEEK) == b""
+    poll = select.poll()  # select knows the first 1024 descriptors only
+    poll.register(client, select.POLLIN)
+    return bool(poll.poll(0)) and client.recv(1, socket.MSG_PEEK) == b""
