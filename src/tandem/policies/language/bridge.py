@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tandem.policies.language.chat import Chat
+from tandem.policies.language.shortening import Shortener, plain_ids
 from tandem.types import Prompt
 
 Message = Mapping[str, str]
@@ -38,10 +39,7 @@ STUBS: Mapping[str, Sequence[Message]] = {
 ANSWERED = {"role": "user", "content": "stub of an answer"}
 FROM_TOOL = {"role": "tool", "content": ANSWERED["content"]}
 MARK = "stub {} of what is said"
-LEFT_OUT = "[... {} characters left out ...]"
-BRIEFLY = "..."  # where a limit has no room for more
 REMEMBERED = 1024  # answers of a world whose ids are kept
-PER_TOKEN = 16  # characters that are looked at for each token that a message may have
 
 
 class Unreadable(ValueError):
@@ -61,8 +59,8 @@ class Bridge:
 
         Raises ValueError for a template that does not say the same behind every turn.
         """
-        self.chat, self.ends, self.limit = chat, frozenset(ends), limit
-        self.tokenizer = chat.tokenizer
+        self.chat, self.ends, self.tokenizer = chat, frozenset(ends), chat.tokenizer
+        self.shortened = Shortener(self.tokenizer, limit)
         self.remembered = lru_cache(REMEMBERED)(self.said_by)  # worlds repeat themselves
         self.has_template = self.tokenizer.chat_template is not None
         self.special = {*self.tokenizer.all_special_ids, *self.ends} - {chat.unknown}
@@ -218,35 +216,6 @@ class Bridge:
             [ASKED, *turns, ANSWERED]
         )
 
-    def shortened(self, content: str) -> str:
-        """The message without its middle, where it has more than `limit` tokens; it says so."""
-        if len(content.encode()) <= self.limit:  # a token is a byte or more
-            return content
-        if len(content) <= self.most and len(self.plain(content)) <= self.limit:
-            return content
-        return self.without_middle(content)
-
-    def without_middle(self, content: str) -> str:
-        """The beginning and the end of a text, up to `limit` tokens with what stands between."""
-        head, tail = content[: self.most // 2], content[-(self.most // 2) :]
-        first, last = self.plain(head), self.plain(tail)
-        needed = len(self.plain(LEFT_OUT.format(len(content))))
-        said = LEFT_OUT if 2 * needed <= self.limit else BRIEFLY
-        half = (self.limit - len(self.plain(said.format(len(content))))) // 2
-        text = content
-        # What is put together may have other tokens, and half a character more of them.
-        while half >= 0 and (text is content or len(self.plain(text)) > self.limit):
-            before = self.tokenizer.decode(first[:half])
-            behind = self.tokenizer.decode(last[len(last) - half :])
-            left_out = len(content) - len(before) - len(behind)
-            text, half = f"{before}{said.format(left_out)}{behind}", half - 1
-        return text
-
-    @property
-    def most(self) -> int:
-        """Characters that are looked at."""
-        return self.limit * PER_TOKEN
-
     def misleads(self, content: str) -> bool:
         """Whether it spells a special token, which would be one to the tokenizer, or our stub."""
         return STUB in content or self.count_special(self.written(content)) > 0
@@ -260,6 +229,4 @@ class Bridge:
 
     def plain(self, text: str) -> list[int]:
         """Ids of a text that somebody says: no special token is in it."""
-        return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)[
-            "input_ids"
-        ]
+        return plain_ids(self.tokenizer, text)

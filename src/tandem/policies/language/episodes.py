@@ -1,29 +1,23 @@
-"""Episodes of a language policy, wave by wave.
+"""Episodes of a language policy: what it needs to act in an environment, and to be shown it.
 
-A wave asks an engine for the next move of every row whose episode goes on, in row order; then the
-world answers all of them, and the next wave waits for the last. So no latency moves a row into
-another batch. The first wave reads a prompt once for its group, the later ones read each history.
-Whoever drives episodes at another pace fills the same `Course`s: `Course.moved`, `.answered` and
-`.go_on` are all that a driver calls.
+`waves.py` drives them turn by turn. Whoever drives episodes at another pace fills the same
+`Course`s: `Course.moved`, `.answered` and `.go_on` are all that a driver calls.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-import torch
 from torch import Tensor
 
-from tandem import rng
-from tandem.environments import Environment, Move, Play, Said
+from tandem.environments import Environment
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.language import shown_episodes
-from tandem.policies.language.bridge import Bridge, Unreadable
-from tandem.policies.language.chat import fault
-from tandem.policies.language.courses import Course, Written, as_rollout
-from tandem.policies.language.records import Answers, Questions, Sampling
+from tandem.policies.language.bridge import Bridge
+from tandem.policies.language.courses import Course, as_rollout
+from tandem.policies.language.records import Questions, Sampling
+from tandem.policies.language.waves import Wave
 from tandem.types import Prompt, Rollout
 
 log = logging.getLogger(__name__)
@@ -88,165 +82,6 @@ class Episodes:
         return self.positions is None or history + count <= self.positions
 
 
-class Wave:
-    """The rows of one call, and what is asked for them turn by turn."""
-
-    def __init__(self, episodes: Episodes, asked: Questions, engine: Engine, key: int) -> None:
-        self.environment, self.bridge = episodes.environment, episodes.bridge
-        self.episodes, self.asked, self.engine = episodes, asked, engine
-        self.samples = asked.keys.shape[1]
-        self.keys = asked.keys.flatten()
-        self.noise = rng.key(key, "environment", asked.group).tolist()  # of each row
-        self.openings: dict[tuple, list[int]] = {}  # ids, by prompt and what the world says
-        self.courses = [self.course(row) for row in range(len(self.keys))]
-
-    def course(self, row: int, play: Play | None = None) -> Course:
-        """A row at its beginning."""
-        place = row // self.samples
-        prompt = self.asked.prompts[place]
-        return Course(
-            row=row,
-            prompt=prompt,
-            encoded=self.asked.encoded[place],
-            room=0,
-            play=Play(prompt, self.noise[row]) if play is None else play,
-        )
-
-    def begin(self, courses: Sequence[Course]) -> None:
-        """Begin the episodes of these rows, which may be for another time, with the same keys."""
-        self.environment.begin([one.play for one in courses])
-        for one in courses:
-            fresh = self.course(one.row, one.play)
-            if fresh.play.lost is None:
-                self.open(fresh)
-            else:
-                fresh.end = "lost"
-            self.courses[one.row] = fresh
-
-    def open(self, course: Course) -> None:
-        """What the world said before the first move, and the room that it leaves."""
-        if not self.environment.about.writes_prompt:
-            course.play.said = self.shortened(course.play.said)
-        try:
-            course.encoded = self.opened(course)
-        except Unreadable as error:
-            course.lose(str(error))
-            return
-        course.open()
-        course.room = self.episodes.room(course.encoded)
-        course.end = None if course.room > 0 else "token_limit"
-
-    def opened(self, course: Course) -> list[int]:
-        """The ids of the prompt, and of what the world says before the first move or in place of
-        the prompt: encoded once, since the rows of a group mostly begin alike. Raises Unreadable.
-        """
-        said = course.play.said
-        if not said.messages:
-            return course.encoded
-        place = course.row // self.samples
-        pairs = ((one["role"], one["content"]) for one in said.messages)
-        name = (place, str(said.tools), *pairs)
-        if name not in self.openings:
-            self.openings[name] = self.encoded(course.prompt, said)
-        return self.openings[name]
-
-    def encoded(self, prompt: Prompt, said: Said) -> list[int]:
-        """The ids of an opening. Raises Unreadable."""
-        if not self.environment.about.writes_prompt:
-            return self.bridge.opened(prompt, said.messages)
-        ids = self.bridge.prompt_of(said.messages, said.tools)
-        if (wrong := fault(ids, self.episodes.most(self.asked.sampling))) is not None:
-            raise Unreadable(f"what begins the episode {wrong}")
-        return ids
-
-    def move(self, on: Sequence[Course]) -> None:
-        """One move of each of these rows, and the answer of the world."""
-        every = self.write(on)
-        texts = self.bridge.chat.decode([written.tokens for written in every])
-        for one, written, text in zip(on, every, texts, strict=True):
-            one.moved(written, text)
-        moves = [
-            Move(
-                text=one.text,
-                number=one.number,
-                key=key,
-                truncated=one.cut,
-                read=len(one.encoded) + len(one.tokens) - len(written.tokens),
-                written=len(written.tokens),
-            )
-            for one, written, key in zip(on, every, self.keys_of(on), strict=True)
-        ]
-        again = self.environment.act([one.play for one in on], moves)
-        for one in on:
-            if one.play.lost is None:
-                self.answer(one)
-            else:
-                one.end = "lost"
-        anew = {id(play) for play in again}
-        self.begin([one for one in on if id(one.play) in anew])
-
-    def answer(self, course: Course) -> None:
-        """What the world said, and whether the episode goes on."""
-        said = course.play.said = self.shortened(course.play.said)
-        course.answered(said)
-        if said.over:
-            course.end = "over"
-            return
-        try:
-            ids = self.bridge.between(said.messages, course.tokens)
-        except Unreadable as error:
-            course.lose(str(error))
-        else:
-            course.go_on(ids, self.environment.max_turns)
-
-    def shortened(self, said: Said) -> Said:
-        """As it is read and recorded: no message has more than its limit of tokens."""
-        short = [{**one, "content": self.bridge.shortened(one["content"])} for one in said.messages]
-        return replace(said, messages=short)
-
-    def keys_of(self, courses: Sequence[Course]) -> list[int]:
-        """Of what the world draws in the turn of each."""
-        begun = torch.tensor([one.play.key for one in courses])
-        rows = torch.tensor([one.row for one in courses])
-        samples = torch.zeros_like(rows) if self.environment.shared_noise else rows % self.samples
-        turns = torch.tensor([one.number for one in courses])
-        return rng.key(begun, "turn", samples, turns).tolist()
-
-    def write(self, on: Sequence[Course]) -> list[Written]:
-        """The moves of these rows. One whose room is short is asked with the others and cut, where
-        the model can read as much behind its history."""
-        most = self.asked.sampling.max_new_tokens
-        rooms = {one.row: min(most, one.left) for one in on}
-        found: dict[int, Written] = {}
-        while waiting := [one for one in on if one.row not in found]:
-            room = max(rooms[one.row] for one in waiting)
-            some = [one for one in waiting if self.episodes.can_read(one, room)]
-            for one, written in zip(some, read(self.ask(some, room)), strict=True):
-                found[one.row] = written.cut(rooms[one.row])
-        return [found[one.row] for one in on]
-
-    def ask(self, some: Sequence[Course], room: int) -> Answers:
-        """What the engine writes for these rows, up to so many tokens."""
-        prompts, keys = self.questions(some)
-        sampling = self.asked.sampling
-        if room != sampling.max_new_tokens:
-            sampling = replace(sampling, max_new_tokens=room)
-        return self.engine.answer(prompts, keys, sampling=sampling, endings=self.asked.endings)
-
-    def questions(self, some: Sequence[Course]) -> tuple[list[list[int]], Tensor]:
-        """Histories [N] and keys [N, 1], or prompts [P] and keys [P, G] where all rows are at their
-        beginning and those of a group begin alike."""
-        groups = [some[i : i + self.samples] for i in range(0, len(some), self.samples)]
-        alike = all(one.encoded == group[0].encoded for group in groups for one in group)
-        if len(some) == len(self.courses) and alike and not any(one.tokens for one in some):
-            return [group[0].encoded for group in groups], self.asked.keys
-        rows = torch.tensor([one.row for one in some], device=self.keys.device)
-        turns = torch.tensor([one.number for one in some], device=self.keys.device)
-        later = rng.key(self.keys[rows], "turn", turns)
-        keys = torch.where(turns == 1, self.keys[rows], later)
-        return [[*one.encoded, *one.tokens] for one in some], keys[:, None]
-
-
 def surprises(environment: Environment, bridge: Bridge) -> Iterator[str]:
     """What a user would not expect of episodes in this world, by this template."""
     if not environment.about.repeats:
@@ -259,19 +94,3 @@ def surprises(environment: Environment, bridge: Bridge) -> Iterator[str]:
             "environment: the chat template leaves out the thinking of earlier turns, and a "
             "history keeps it as it was sampled; a chat client would show the model less"
         )
-
-
-def read(answers: Answers) -> list[Written]:
-    """What was written in each row, to its end."""
-    lengths, truncated = answers.length.tolist(), answers.truncated.tolist()
-    tokens, logp = answers.tokens.tolist(), answers.logp.tolist()
-    entropy = None if answers.entropy is None else answers.entropy.tolist()
-    return [
-        Written(
-            tokens=tokens[row][:length],
-            logp=logp[row][:length],
-            entropy=None if entropy is None else entropy[row][:length],
-            truncated=truncated[row],
-        )
-        for row, length in enumerate(lengths)
-    ]
