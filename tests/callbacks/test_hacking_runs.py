@@ -30,7 +30,7 @@ def test_a_run_ends_where_the_judge_turned_and_keeps_what_was_before(tmp_path):
     said = str(ended.value)
     assert "\n" not in said and "guards.hacking=stop ended the run" in said
     assert "since iteration 0 the trained reward rose (+" in said and "judge fell (-" in said
-    assert "no checkpoint is that old" in said
+    assert "it fell from the start, before any checkpoint" in said
     last = jsonl.read(tmp_path / "metrics.jsonl")[-1]
     assert f"iteration {last['iteration']}: " in said
     assert last["eval/reward_judge"] == pytest.approx(1 - last["eval/reward_threes"])
@@ -49,7 +49,7 @@ def test_a_run_that_goes_on_warns_and_keeps_the_good_checkpoint(tmp_path, caplog
     best = max(judged, key=lambda iteration: (judged[iteration], iteration))
     assert 0 < best < 12
     assert [step for step, _ in list_published(tmp_path / "checkpoints")] == [best, 15, 16]
-    assert f"the last one before is {tmp_path / 'checkpoints' / f'step_{best:06d}'}" in told[-1]
+    assert f"the checkpoint of then is {tmp_path / 'checkpoints' / f'step_{best:06d}'}" in told[-1]
 
 
 @pytest.mark.parametrize("value", ["end", "stop:0", "stop:", "warn:x"])

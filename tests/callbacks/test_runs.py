@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -121,7 +121,7 @@ class Suspicious(Answers):
 def test_a_warning_is_heard_at_each_evaluation_and_beside_the_closing_table(
     tmp_path, straight, caplog, capsys
 ):
-    settings = Suspicious(**asdict(SETTINGS))
+    settings = Suspicious(**{own.name: getattr(SETTINGS, own.name) for own in fields(SETTINGS)})
     with caplog.at_level(logging.WARNING, logger="tandem"):
         run(tmp_path, evaluation=settings)
     assert_same_run(tmp_path, straight)

@@ -40,6 +40,7 @@ def test_of_an_evaluation_of_texts_accuracies_rewards_and_pass_at_k_are_scores()
         "eval/length",
         "eval/truncated",
         "eval/missing",
+        *("eval/repetition", "eval/other_script", "eval/format_share"),
     }
     assert {name for name in names if is_score(name) and not is_share(name)} == {
         "eval/reward",

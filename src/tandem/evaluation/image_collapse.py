@@ -87,7 +87,7 @@ class Collapse:
 
         Numbers are metrics by name; one that is missing, None or NaN is not suspect.
         """
-        reward = _compare_both(REWARD, first, now)
+        reward = compare_both(REWARD, first, now)
         signs = self.signs(first, now)
         if not signs or reward is None or not reward[1] > reward[0]:
             return None
@@ -101,24 +101,26 @@ class Collapse:
         """The measures that are beyond their limits, in words."""
         found = []
         for name in FALLING:
-            limit, ends = asdict(self)[name], _compare_both(f"eval/{name}", first, now)
+            limit, ends = asdict(self)[name], compare_both(f"eval/{name}", first, now)
             if None not in (limit, ends) and ends[1] < limit * ends[0]:
-                found.append(_describe(name, ends))
-        ends = _compare_both("eval/dark", first, now)
+                found.append(describe_ends(name, ends))
+        ends = compare_both("eval/dark", first, now)
         if None not in (self.dark, ends) and abs(ends[1] - ends[0]) > self.dark:
-            found.append(_describe("share of dark pixels", ends))
+            found.append(describe_ends("share of dark pixels", ends))
         unit, gone = first.get("eval/diversity"), now.get(DISTANCE)
         if None not in (self.distance, unit, gone) and gone > self.distance * unit > 0:
             found.append(f"distance to the start {gone:.3f} at a first diversity of {unit:.3f}")
         return found
 
 
-def _compare_both(
+def compare_both(
     name: str, first: Mapping[str, float], now: Mapping[str, float]
 ) -> tuple[float, float] | None:
+    """The number in both, if it is finite there; None: it is not."""
     ends = first.get(name), now.get(name)
     return None if None in ends or not all(map(math.isfinite, ends)) else ends
 
 
-def _describe(name: str, ends: Sequence[float]) -> str:
+def describe_ends(name: str, ends: Sequence[float]) -> str:
+    """As in "colour entropy 1.200 -> 0.300"."""
     return f"{name.replace('_', ' ')} {ends[0]:.3f} -> {ends[1]:.3f}"

@@ -12,6 +12,7 @@ from torch import Tensor
 from tandem.data.records import groups_to_report
 from tandem.evaluation.image_collapse import MEASURES
 from tandem.evaluation.settings import EvalMode, Evaluation
+from tandem.evaluation.text_drift import TEXT_MEASURES
 from tandem.rewards.images import shown_pixels, spread
 from tandem.types import Prompt, Rollout, Scores
 
@@ -37,7 +38,7 @@ class PromptMetrics:
     def names(self) -> tuple[str, ...]:
         """The names of the columns, in their order."""
         of_parts = (f"{what} {part}" for part in self.parts for what in ("known", "total"))
-        return (*COUNTED, *of_parts, *MEASURES, "spread")
+        return (*COUNTED, *of_parts, *MEASURES, *TEXT_MEASURES, "spread")
 
     def named(self, counts: Tensor) -> dict[str, Tensor]:
         """[prompts, len(names)] -> [prompts] of each"""
@@ -60,7 +61,7 @@ class PromptMetrics:
         for name, said in scores.all_parts.items():
             known = said.cpu().isfinite()
             each |= {f"known {name}": known, f"total {name}": torch.where(known, said.cpu(), 0)}
-        each |= _measure_looks(rollout, one)
+        each |= _measure_looks(rollout, one) | _measure_texts(rollout, settings, one)
         rows = torch.stack([each[name].double() for name in self.names[:-1]], dim=-1)
         sums = rows.view(-1, one.samples, len(each)).sum(1)
         return torch.cat([sums, _measure_spreads(rollout, one)[:, None]], 1)
@@ -76,6 +77,18 @@ def _measure_looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
         found = [[MEASURES[name](picture).mean() for name in asked] for picture in shown]
         looks |= dict(zip(asked, torch.tensor(found, dtype=torch.float64).unbind(1), strict=True))
     return looks
+
+
+def _measure_texts(rollout: Rollout, settings: Evaluation, one: EvalMode) -> dict[str, Tensor]:
+    """Measures of each answer, where that is asked: [B] of each."""
+    found = [dict.fromkeys(TEXT_MEASURES, 0.0)] * len(rollout.outputs)
+    if any(name in one.measures for name in TEXT_MEASURES):
+        pairs = zip(rollout.outputs, rollout.prompts, strict=True)
+        found = [settings.drift.measure(output, prompt.text) for output, prompt in pairs]
+    return {
+        name: torch.tensor([row[name] for row in found], dtype=torch.float64)
+        for name in TEXT_MEASURES
+    }
 
 
 def _measure_spreads(rollout: Rollout, one: EvalMode) -> Tensor:
@@ -99,7 +112,7 @@ def compute_metrics(
         "truncated": sums["truncated"].sum().item() / answers,
         "missing": answers - sums["known"].sum().item(),
         "diversity": _average_known(sums["spread"]),
-        **{name: sums[name].sum().item() / answers for name in MEASURES},
+        **{name: sums[name].sum().item() / answers for name in (*MEASURES, *TEXT_MEASURES)},
     }
     metrics = {_name(one, measure): whole[measure] for measure in one.measures}
     for part in parts_told(parts, one):

@@ -14,6 +14,7 @@ from torch import Tensor
 from tandem.contracts import at_least, positive
 from tandem.dynamics.kernels import ode
 from tandem.evaluation.image_collapse import MEASURES, Collapse
+from tandem.evaluation.text_drift import TEXT_MEASURES, Drift
 
 if TYPE_CHECKING:
     from tandem.policies.chain.records import ChainSampling
@@ -85,6 +86,7 @@ class Answers(Evaluation):
     temperatures: tuple[float, ...]  # the first one is that of pass@k, lengths and tables
     top_p: float = 1.0  # of the sampled answers; training samples are never truncated
     top_k: int = 0
+    drift: Drift = field(default_factory=Drift)
 
     def __post_init__(self) -> None:
         if not self.temperatures or min(self.temperatures) <= GREEDY:
@@ -95,6 +97,9 @@ class Answers(Evaluation):
         if self.threshold is None:
             raise ValueError("evaluation.threshold=null: answers are right or wrong; give a number")
 
+    def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+        return self.drift.warning(first, now)
+
     def passes(self, own: Sampling, *, full: bool) -> list[EvalMode]:
         first, *others = self.temperatures
         at = partial(replace, own, top_p=self.top_p, top_k=self.top_k)
@@ -104,7 +109,7 @@ class Answers(Evaluation):
             EvalMode(
                 sampling=at(temperature=first),
                 samples=self.most(full=full),
-                measures=("accuracy", "reward", "length", "truncated", "missing"),
+                measures=("accuracy", "reward", "length", "truncated", "missing", *TEXT_MEASURES),
                 by_source=("accuracy",),
                 tries=self.pass_at if full else (),
                 kind="eval",

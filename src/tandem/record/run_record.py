@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
+from tandem.evaluation.text_drift import mean_distance
 from tandem.record import durable, galleries, jsonl
 from tandem.record.latest import home_of_runs, point_latest
 from tandem.record.manifest import new_manifest, start
@@ -127,8 +129,13 @@ class RunRecord:
 
     def distance_to_start(self, rows: Sequence[Mapping]) -> float | None:
         """Of the pictures in rows of an evaluation from those of the run's first one, [-1, 1] ->
-        root mean square; None: they are no pictures, or there was none before training."""
-        return galleries.distance_to_start(rows, self._samples_at(0))
+        root mean square; of texts the mean of `text_distance`. None: there was none before
+        training."""
+        start = self._samples_at(0)
+        if (found := galleries.distance_to_start(rows, start)) is not None:
+            return found
+        before, now = (number_texts(own) for own in (jsonl.read(start), rows))
+        return mean_distance(before, now)
 
     def first(self, name: str) -> Numbers | None:
         """The first line that has a number of this name."""
@@ -160,6 +167,20 @@ class RunRecord:
     def _manifest(self) -> dict | None:
         path = self.folder / MANIFEST
         return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def number_texts(rows: Sequence[Mapping]) -> dict[tuple[str, int], str]:
+    """The answers that an evaluation sampled, by prompt, and by place among those of the prompt.
+
+    Of pictures there is none: their rows name files.
+    """
+    found: dict[tuple[str, int], str] = {}
+    count: Counter[str] = Counter()
+    for row in rows:
+        if row["kind"] == galleries.FIRST and isinstance(row["output"], str):
+            found[row["prompt"], count[row["prompt"]]] = row["output"]
+            count[row["prompt"]] += 1
+    return found
 
 
 def _line(iteration: int, numbers: Numbers) -> dict:

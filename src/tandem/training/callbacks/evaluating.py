@@ -103,7 +103,7 @@ class Evaluating(Callback):
     def _drift(
         self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]
     ) -> dict[str, float]:
-        """How far pictures have come; whoever reads the log hears of what they lost."""
+        """How far samples have come; whoever reads the log hears of what they lost."""
         record = self.recording.record
         gone = record.distance_to_start(rows)
         found = {} if gone is None else {DISTANCE: gone}
@@ -137,7 +137,9 @@ class Evaluating(Callback):
     def _describe_checkpoint(self, step: int) -> str:
         folder = self.recording.record.folder / CHECKPOINTS
         path = newest_until(list_published(folder), step)
-        return "no checkpoint is that old" if path is None else f"the last one before is {path}"
+        if path is None:
+            return "it fell from the start, before any checkpoint"
+        return f"the checkpoint of then is {path}"
 
     def _spare(self, trainer: Trainer, module: PostTraining) -> None:
         """The checkpoint of where each judge stood highest stays, however many there are."""

@@ -1,0 +1,119 @@
+"""Measures of text drift: what answers turn into while a reward rises, and when it is suspect.
+
+Each is of one answer, from 0 to 1; evaluations average them over the held-out prompts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Annotated
+
+from tandem.contracts import at_least, positive
+from tandem.evaluation.image_collapse import REWARD, compare_both, describe_ends
+
+# A word, or a sign by itself; scripts without spaces are read sign by sign.
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+|[^\w\s]")
+GRAM = 3  # characters, of the distance of two texts
+TEXT_MEASURES = ("repetition", "other_script", "format_share")
+RISING = ("repetition", "other_script", "format_share")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """How far answers may go from where they began before a rising reward is suspect.
+
+    None: that measure is never suspect.
+    """
+
+    repetition: Annotated[float, at_least(0)] | None = 0.2  # more of the n-grams than at first
+    other_script: Annotated[float, at_least(0)] | None = 0.1  # more of the letters than at first
+    format_share: Annotated[float, at_least(0)] | None = 0.3  # more of the characters than at first
+    length: Annotated[float, at_least(1)] | None = 4.0  # times as long as at first, or as short
+    n: Annotated[int, positive] = 4  # words of an n-gram
+    # Parts of the template around an answer.
+    markers: tuple[str, ...] = ("<think>", "</think>", "<answer>", "</answer>", "\\boxed{")
+
+    def measure(self, output: str, asked: str) -> dict[str, float]:
+        """The measures of an answer to a text."""
+        return {
+            "repetition": repetition(output, n=self.n),
+            "other_script": other_script(output, asked),
+            "format_share": format_share(output, self.markers),
+        }
+
+    def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
+        """What to say of an evaluation beside the first one of the run; None: nothing is wrong."""
+        reward = compare_both(REWARD, first, now)
+        signs = self.signs(first, now)
+        if not signs or reward is None or not reward[1] > reward[0]:
+            return None
+        return (
+            f"the held-out reward rose from {reward[0]:.3f} to {reward[1]:.3f} while answers "
+            f"drifted: {', '.join(signs)}; read the samples, and hold the policy to its start by a "
+            "larger algorithm.kl.coef (limits: evaluation.drift)"
+        )
+
+    def signs(self, first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
+        """The measures that are beyond their limits, in words."""
+        found = []
+        for name in RISING:
+            limit, ends = asdict(self)[name], compare_both(f"eval/{name}", first, now)
+            if None not in (limit, ends) and ends[1] - ends[0] > limit:
+                found.append(describe_ends(name, ends))
+        ends = compare_both("eval/length", first, now)
+        if None not in (self.length, ends) and max(ends) > self.length * min(ends) > 0:
+            found.append(describe_ends("length", ends))
+        return found
+
+
+def repetition(text: str, *, n: int) -> float:
+    """Share of the n-grams of words that came before in the same answer: 1 - distinct / all."""
+    words = WORD.findall(text)
+    grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+    return 1 - len({*grams}) / len(grams) if grams else 0.0
+
+
+def other_script(text: str, asked: str) -> float:
+    """Share of the letters of an answer whose script the prompt has no letter of; 0 for a prompt
+    without letters."""
+    letters = [script_of(sign) for sign in text if sign.isalpha()]
+    known = {script_of(sign) for sign in asked if sign.isalpha()}
+    if not letters or not known:
+        return 0.0
+    return sum(script not in known for script in letters) / len(letters)
+
+
+@lru_cache(maxsize=4096)
+def script_of(letter: str) -> str:
+    """The first word of a letter's Unicode name, such as LATIN, CYRILLIC or CJK."""
+    return unicodedata.name(letter, "UNKNOWN").partition(" ")[0]
+
+
+def format_share(text: str, markers: tuple[str, ...]) -> float:
+    """Share of the characters of an answer that are marks of its template."""
+    held = sum(text.count(marker) * len(marker) for marker in markers)
+    return held / len(text) if text else 0.0
+
+
+def text_distance(text: str, other: str) -> float:
+    """1 less the share of character trigrams that two texts have in common: 0 for equal texts,
+    1 for such as share none."""
+    own, its = trigrams(text), trigrams(other)
+    return 1 - (own & its).total() / max(own.total(), its.total())
+
+
+def trigrams(text: str) -> Counter[str]:
+    padded = f"{' ' * (GRAM - 1)}{text}{' ' * (GRAM - 1)}"
+    return Counter(padded[i : i + GRAM] for i in range(len(padded) - GRAM + 1))
+
+
+def mean_distance(before: Mapping[object, str], now: Mapping[object, str]) -> float | None:
+    """Over the answers that both have by the same name; None: there is none."""
+    both = before.keys() & now.keys()
+    return math.fsum(text_distance(before[k], now[k]) for k in both) / len(both) if both else None
