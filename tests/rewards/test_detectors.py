@@ -1,10 +1,13 @@
 """Detectors of transformers on random weights, held to plain calls on one picture and name."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import yaml
 from PIL import Image
 from tiny_clip import write_clip
-from tiny_detectors import write_grounding_dino, write_mask2former, write_owl
+from tiny_detectors import COCO, write_coco, write_grounding_dino, write_mask2former, write_owl
 
 from tandem.config import build, compose
 from tandem.rewards.detection import SegmentingDetector, ZeroShotDetector
@@ -104,8 +107,25 @@ def test_a_name_that_the_model_does_not_know_is_told_of_its_picture_alone(pictur
     assert list(known) == ["cat"]
 
 
+def test_every_object_of_the_benchmark_has_a_name_of_the_model():
+    """GenEval's own, evaluation/object_names.txt, by those that the checkpoint was saved with."""
+    file = Path(__file__).parents[2] / "conf/reward/geneval.yaml"
+    told = yaml.safe_load(file.read_text())["geneval"]["function"]["detector"]["names"]
+    words = {"motorbike": "motorcycle", "aeroplane": "airplane", "sofa": "couch",
+             "mouse": "computer mouse", "pottedplant": "potted plant",
+             "diningtable": "dining table", "tvmonitor": "tv", "remote": "tv remote",
+             "keyboard": "computer keyboard"}  # fmt: skip
+    assert len({*COCO}) == 80
+    assert [told.get(words.get(own, own), own) for own in COCO] == [*COCO]
+
+
+def test_a_name_of_the_model_that_it_does_not_have_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"^reward\.\*\.function\.detector\.names: .* no mause"):
+        SegmentingDetector(str(write_mask2former(tmp_path)), names={"computer mouse": "mause"})
+
+
 @pytest.mark.parametrize(
-    ("name", "write"), [("geneval", write_mask2former), ("geneval_zero_shot", write_owl)]
+    ("name", "write"), [("geneval", write_coco), ("geneval_zero_shot", write_owl)]
 )
 def test_a_row_of_the_benchmark_is_judged_by_random_weights(name, write, pictures, tmp_path):
     paths = {"detector": write(tmp_path / "detector"), "colours": write_clip(tmp_path / "clip")}

@@ -8,7 +8,7 @@ import torch
 from omegaconf import OmegaConf
 from test_asked import write_eye
 from tiny_clip import write_clip, write_head
-from tiny_detectors import write_mask2former, write_owl
+from tiny_detectors import write_coco, write_owl
 from tiny_judge import write_judge
 from tiny_vision import write_vision
 
@@ -45,7 +45,7 @@ NETWORKS = {
     "dino_diversity": write_vision,
 }
 FILES = {"aesthetic": {"head": write_head}, "hpsv2": {"weights": lambda folder: None}}
-DETECTORS = {"geneval": write_mask2former, "geneval_zero_shot": write_owl}
+DETECTORS = {"geneval": write_coco, "geneval_zero_shot": write_owl}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
