@@ -11,8 +11,8 @@ from tiny_clip import write_clip
 
 from tandem.config import check, compose
 from tandem.rewards import Reward
-from tandem.rewards.colours import COLOURS, PUT, ColourNamer
-from tandem.rewards.geneval import GenEval, Limits, correct, relaxed
+from tandem.rewards.colours import PUT, ColourNamer
+from tandem.rewards.geneval import COLOURS, GenEval, Limits, correct, relaxed
 from tandem.rewards.objects import Found, cut_out, direction, overlap, select
 from tandem.types import Prompt
 
@@ -176,6 +176,8 @@ def test_a_prompt_without_clauses_has_no_score():
     plain = Prompt(id=0, source="s", text="?")
     asked = Prompt(id=1, source="s", text="?", fields=ASKED)
     assert reward([draw(), draw(*LEFT, RIGHT)], [plain, asked]) == [None, 1.0]
+    empty = Prompt(id=2, source="s", text="?", fields={"include": None, "exclude": None})
+    assert reward([draw()], [empty]) == [None]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,13 @@ def test_a_prompt_without_clauses_has_no_score():
         {"class": "cat"},
         {"count": 1},
         {"class": "cat", "count": 1, "position": ["above", 0]},
+        {"class": "cat", "count": 1, "position": ["over", 0]},
+        {"class": "cat", "count": 1, "position": [0]},
+        {"class": "cat", "count": 1, "colour": "red"},
+        {"class": "cat", "count": 1, "color": "grey"},
+        {"class": "cat", "count": 2.7},
+        {"class": "cat", "count": 0},
+        {"class": None, "count": 1},
         "cat",
     ],
 )
@@ -195,7 +204,11 @@ def test_a_row_with_a_bad_clause_costs_its_own_score_alone(bad):
     ]
     values, faults = reward([draw(*LEFT, RIGHT)] * 2, prompts)
     assert values == [None, 1.0]
-    assert "clause" in next(iter(faults)) and faults.total() == 1
+    assert (
+        "clause" in next(iter(faults))
+        and "raised" not in next(iter(faults))
+        and faults.total() == 1
+    )
 
 
 def test_a_colour_is_that_of_clip_on_what_was_cut_out(tmp_path):

@@ -1,5 +1,7 @@
 """Small random detectors in the hub's format, with their processors."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,8 +15,21 @@ def widen(model):
     return model.eval()
 
 
-def write_mask2former(folder: Path) -> Path:
-    """A Mask2Former of Swin blocks that names cat, dog and mouse."""
+# COCO's 80, as facebook/mask2former-swin-small-coco-instance has them: MMDetection's words.
+COCO = (
+    "person bicycle car motorbike aeroplane bus train truck boat traffic_light fire_hydrant "
+    "stop_sign parking_meter bench bird cat dog horse sheep cow elephant bear zebra giraffe "
+    "backpack umbrella handbag tie suitcase frisbee skis snowboard sports_ball kite baseball_bat "
+    "baseball_glove skateboard surfboard tennis_racket bottle wine_glass cup fork knife spoon bowl "
+    "banana apple sandwich orange broccoli carrot hot_dog pizza donut cake chair sofa pottedplant "
+    "bed diningtable toilet tvmonitor laptop mouse remote keyboard cell_phone microwave oven "
+    "toaster sink refrigerator book clock vase scissors teddy_bear hair_drier toothbrush"
+)
+COCO = tuple(name.replace("_", " ") for name in COCO.split())
+
+
+def write_mask2former(folder: Path, names: Sequence[str] = ("cat", "dog", "mouse")) -> Path:
+    """A Mask2Former of Swin blocks that knows these names."""
     from transformers import (
         Mask2FormerConfig,
         Mask2FormerForUniversalSegmentation,
@@ -30,12 +45,12 @@ def write_mask2former(folder: Path) -> Path:
     config = Mask2FormerConfig(
         backbone_config=swin, feature_size=32, mask_feature_size=32, hidden_dim=32,
         encoder_feedforward_dim=16, encoder_layers=1, decoder_layers=2, num_attention_heads=2,
-        dim_feedforward=16, num_queries=6, id2label={0: "cat", 1: "dog", 2: "mouse"},
-        label2id={"cat": 0, "dog": 1, "mouse": 2},
+        dim_feedforward=16, num_queries=6, id2label=dict(enumerate(names)),
+        label2id={name: number for number, name in enumerate(names)},
     )  # fmt: skip
     widen(Mask2FormerForUniversalSegmentation(config)).save_pretrained(folder)
     size = {"height": 64, "width": 64}
-    Mask2FormerImageProcessorPil(size=size, num_labels=3).save_pretrained(folder)
+    Mask2FormerImageProcessorPil(size=size, num_labels=len(names)).save_pretrained(folder)
     return folder
 
 
@@ -106,3 +121,6 @@ def write_grounding_dino(folder: Path) -> Path:
     images = GroundingDinoImageProcessorPil(size={"height": 128, "width": 128})
     GroundingDinoProcessor(image_processor=images, tokenizer=tokenizer).save_pretrained(folder)
     return folder
+
+
+write_coco = partial(write_mask2former, names=COCO)

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from tandem.rewards.clip import Clip, unit
+from tandem.rewards.geneval import COLOURS
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting
 from tandem.rewards.objects import Found, cut_out
+from tandem.rewards.result import HERE
 
-COLOURS = (
-    "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white",
-)  # fmt: skip
 PUT = ("a photo of a {} {}", "a photo of a {}-colored {}", "a photo of a {} object")
 
 
@@ -32,7 +31,7 @@ class ColourNamer:
         device: str = "auto",
     ) -> None:
         hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
-        self.clip = Clip(path, processor, hosting, key="function.colours")
+        self.clip = Clip(path, processor, hosting, key=f"{HERE}function.colours")
         self.known: dict[str, Tensor] = {}  # name of an object -> its texts, one for each colour
 
     def __call__(self, picture: Tensor, found: Sequence[Found], name: str) -> list[str]:

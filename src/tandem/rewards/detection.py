@@ -15,7 +15,7 @@ from tandem.rewards.networks import Hosting, network, read
 from tandem.rewards.objects import Found
 from tandem.rewards.result import HERE, Missing
 
-KEY = "function.detector.path"  # under reward.NAME
+KEY = f"{HERE}function.detector.path"
 NAMES = f"{HERE}function.detector.names"
 
 
@@ -89,7 +89,9 @@ class SegmentingDetector:
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         device: str = "auto",
     ) -> None:
-        """`names`: the model's own for those of prompts, where they differ."""
+        """`names`: the model's own for those of prompts that it does not know.
+
+        Raises ValueError for one that it does not know either."""
         from transformers import (
             AutoModelForUniversalSegmentation,
             Mask2FormerImageProcessorPil,
@@ -99,7 +101,12 @@ class SegmentingDetector:
         self.model = network(AutoModelForUniversalSegmentation, path, KEY, self.hosting)
         self.images = read(Mask2FormerImageProcessorPil, path, KEY)
         own = {name: number for number, name in self.model.config.id2label.items()}
-        self.numbers = own | {asked: own[name] for asked, name in names.items() if name in own}
+        self.numbers = {asked: own[name] for asked, name in names.items() if name in own} | own
+        if lost := sorted(names.keys() - self.numbers.keys()):
+            raise ValueError(
+                f"{NAMES}: the model was trained on no {names[lost[0]]}, which is to be "
+                f"{lost[0]}; leave it out, or give one of its own names"
+            )
 
     def __call__(
         self, pictures: Sequence[Tensor], names: Sequence[Sequence[str]]

@@ -11,11 +11,15 @@ from typing import Any
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.rewards.objects import Found, direction, select
+from tandem.rewards.objects import SIDES, Found, direction, select
 from tandem.rewards.result import Missing
 from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
+COLOURS = (
+    "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white",
+)  # fmt: skip
+KEYS = ("class", "count", "color", "position")  # of a clause
 Objects = Mapping[str, Sequence[Found]]  # what was found by the name that was asked for
 # Pictures, uint8 [H, W, 3], and the names to look for in each -> what is there, or no answer.
 Detector = Callable[[Sequence[Tensor], Sequence[Sequence[str]]], Sequence[Objects | Missing]]
@@ -43,18 +47,36 @@ class Clause:
     position: tuple[str, int] | None = None  # direction, and the clause that it is relative to
 
     @classmethod
-    def parse(cls, said: Mapping[str, Any]) -> Clause:
+    def parse(cls, said: object) -> Clause:
         """Of a row of GenEval's metadata. Raises Missing for what is none."""
-        try:
-            position = said.get("position")
-            return cls(
-                name=said["class"],
-                count=int(said["count"]),
-                colour=said.get("color"),
-                position=None if position is None else (str(position[0]), int(position[1])),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError):
-            raise Missing(f"{said!r} is no clause of GenEval: give class and count") from None
+        if (fault := find_fault(said)) is not None:
+            raise Missing(f"{said!r} is no clause of GenEval: {fault}")
+        position = said.get("position")
+        return cls(
+            name=said["class"],
+            count=said["count"],
+            colour=said.get("color"),
+            position=None if position is None else tuple(position),
+        )
+
+
+def find_fault(said: object) -> str | None:
+    """What is wrong with a clause, in words; None: nothing. A key that is null is not there."""
+    if not isinstance(said, Mapping):
+        return "give class and count"
+    given = {key: value for key, value in said.items() if value is not None}
+    if unknown := sorted(given.keys() - KEYS):
+        return f"{unknown[0]} is none of {', '.join(KEYS)}"
+    if not isinstance(given.get("class"), str) or type(given.get("count")) is not int:
+        return "give class, a name, and count, a whole number"
+    if given["count"] < 1:
+        return "count is 1 or more"
+    if given.get("color", COLOURS[0]) not in COLOURS:
+        return f"color is one of {', '.join(COLOURS)}"
+    match given.get("position", (SIDES[0], 0)):
+        case [side, int()] if side in SIDES:
+            return None
+    return f"position is one of {', '.join(SIDES)}, and the number of an earlier clause"
 
 
 Clauses = tuple[list[Clause], list[Clause]]  # what should be there, and what should not
@@ -108,7 +130,7 @@ class GenEval:
 
 def find_clauses(fields: Mapping[str, Any]) -> Clauses | Missing | None:
     """What a row asks for, or why that cannot be told; None: it asks for nothing."""
-    if "include" not in fields:
+    if not fields.get("include"):
         return None
     try:
         return read_clauses(fields)
@@ -118,10 +140,13 @@ def find_clauses(fields: Mapping[str, Any]) -> Clauses | Missing | None:
 
 def read_clauses(fields: Mapping[str, Any]) -> Clauses:
     """What should be there, and what should not. Raises Missing for a clause that is none."""
-    wanted, never = ([Clause.parse(c) for c in fields.get(k) or ()] for k in ("include", "exclude"))
+    given = [fields.get(key) or () for key in ("include", "exclude")]
+    if not all(isinstance(own, list | tuple) for own in given):
+        raise Missing("`include` and `exclude` are lists of clauses")
+    wanted, never = ([Clause.parse(clause) for clause in own] for own in given)
     for number, clause in enumerate(wanted):
-        if clause.count < 1 or (clause.position and not 0 <= clause.position[1] < number):
-            raise Missing(f"clause {number} of `include` asks for none, or names a later one")
+        if clause.position and not 0 <= clause.position[1] < number:
+            raise Missing(f"the position of clause {number} of `include` names no earlier clause")
     return wanted, never
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+SIDES = ("left of", "right of", "above", "below")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -72,8 +74,8 @@ def direction(one: Found, other: Found, *, slack: float) -> set[str]:
     if all(abs(way) < 1e-3 for way in apart):
         return set()
     x, y = (way / math.hypot(*offset) for way in apart)
-    sides = {"left of": x < -0.5, "right of": x > 0.5, "above": y < -0.5, "below": y > 0.5}
-    return {side for side, holds in sides.items() if holds}
+    beyond = (x < -0.5, x > 0.5, y < -0.5, y > 0.5)
+    return {side for side, holds in zip(SIDES, beyond, strict=True) if holds}
 
 
 def cut_out(picture: Tensor, found: Found, *, ground: int = 0x99) -> Tensor:
