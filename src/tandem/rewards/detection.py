@@ -16,6 +16,7 @@ from tandem.rewards.objects import Found
 from tandem.rewards.result import HERE, Missing
 
 KEY = f"{HERE}function.detector.path"
+VOWELS = tuple("aeiou")
 NAMES = f"{HERE}function.detector.names"
 
 
@@ -30,12 +31,13 @@ class ZeroShotDetector:
         path: str,
         *,
         least: float = 0.05,
-        article: str = "a {name}",
+        article: str = "{a} {name}",
         batch_size: int = 8,
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         device: str = "auto",
     ) -> None:
-        """`least`: score below which a box is not looked at; `article`: how a name is put."""
+        """`least`: score below which a box is not looked at; `article`: how a name is put, {a} is
+        a or an."""
         from transformers import AutoConfig, AutoModelForZeroShotObjectDetection
 
         self.least, self.article = least, article
@@ -63,9 +65,12 @@ class ZeroShotDetector:
         from PIL import Image
 
         images = [Image.fromarray(picture.numpy()) for picture in pictures]
-        texts = [[self.article.format(name=name)]] * len(images)
+        text = self.article.format(name=name, a="an" if name[:1].lower() in VOWELS else "a")
+        texts = [[text]] * len(images)
         given = self.processor(images=images, text=texts, return_tensors="pt")
         out = self.model(**given.to(self.hosting.place, self.model.dtype))
+        # bfloat16 would put the sides of a box 4 pixels apart.
+        out.logits, out.pred_boxes = out.logits.float(), out.pred_boxes.float()
         said = self.processor.post_process_grounded_object_detection(
             out, threshold=self.least, target_sizes=[tuple(x.shape[:2]) for x in pictures]
         )
