@@ -46,6 +46,16 @@ def test_texts_and_pictures_have_panels_of_their_own():
     assert pictures["held-out accuracy"].names["eval/accuracy"] == "ODE"
 
 
+def test_each_of_several_rewards_has_a_panel_of_its_own():
+    alone = {"reward/mean": 0.1, "reward/a/mean": 0.1, "eval/reward_a": 0.2}
+    assert [panel.title for panel in panels_of([alone])] == ["training reward"]
+    both = alone | {"reward/b/mean": 0.3, "eval/reward_b": 0.4}
+    panels = {panel.title: panel.names for panel in panels_of([both])}
+    for part in ("a", "b"):
+        names = {f"reward/{part}/mean", f"eval/reward_{part}", f"eval/reward_{part}_sampled"}
+        assert {*panels[f"reward {part}"]} == names
+
+
 def test_a_record_of_nothing_is_no_error(tmp_path):
     assert draw_curves(tmp_path).exists()
     assert draw_heatmap(tmp_path) is None

@@ -104,5 +104,7 @@ def panels_of_parts(known: Collection[str]) -> list[Panel]:
     labels = ("training", "held out, as trained", "held out")
     if len(parts) < 2:
         return []
-    curves = [zip((name.format(part) for name in names), labels, strict=True) for part in parts]
-    return [Panel(f"reward {part}", dict(own)) for part, own in zip(parts, curves, strict=True)]
+    curves = {part: [name.format(part) for name in names] for part in parts}
+    return [
+        Panel(f"reward {part}", dict(zip(own, labels, strict=True))) for part, own in curves.items()
+    ]
