@@ -140,6 +140,20 @@ def test_a_loss_of_ones_own_is_told_of_its_networks_as_a_built_in_one_is():
     assert [*complaints(replace(case, algorithm=unread))] == [line]
 
 
+def test_a_network_has_a_name_of_its_own_and_guidance_a_guided_reference():
+    case = make_case(compose(shlex.split(f"{TDM} algorithm.policy_every=2")))
+    fake = case.algorithm.networks["fake"]
+    for name in ("policy", "kl", "value", "critic", "keys", "training", "a.b", "a:b", ""):
+        own = replace(case.algorithm, networks={"fake": fake, name: fake})
+        line = f"algorithm.networks.{name}: a network is named by letters, digits and _, and not "
+        assert next(iter(complaints(replace(case, algorithm=own)))).startswith(line)
+    for guided, lines in ((True, 1), (False, 0)):
+        own = replace(case.algorithm, networks={"fake": replace(fake, guided=guided)})
+        plan = replace(case.plan, overrides=[f"algorithm.networks.fake.guided={guided}"])
+        found = [*complaints(replace(case, algorithm=own, plan=plan))]
+        assert len(found) == lines and all("without guidance; set" in one for one in found)
+
+
 @pytest.mark.parametrize(
     ("name", "rate", "beside"), [("dmd2", 1e-5, 1e-5), ("tdm_r1", 7.5e-5, 3e-4)]
 )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
+
+from tandem.algorithm.objective import KL, POLICY
 from tandem.contracts import facts_of, name_of
 from tandem.legality.case import Case
 
 MATCHING = "matching"
 SEE = "see algorithm=dmd2, tdm or tdm_r1"
+# Beside them in what is logged, in the terms of the objective, and in the rates of the optimizer.
+TAKEN = frozenset({POLICY, KL, "ema_kl", "entropy", "value", "critic", *dir(nn.ModuleDict())})
 OF_PROMPT = ("algorithm.loss.prompt_coef", "algorithm.loss.prompt_scale")
 
 
@@ -29,6 +34,16 @@ def losses_of_matching_have_its_objective(case: Case) -> Iterator[str]:
             f"algorithm.objective=matching: {name} reads nothing of the networks beside the "
             "policy; set algorithm/loss=dmd2 or tdm"
         )
+
+
+def networks_have_names_of_their_own(case: Case) -> Iterator[str]:
+    """No name of another part that learns or holds, and one that a module may have."""
+    for name in case.algorithm.networks:
+        if not name.isidentifier() or name in TAKEN:
+            yield (
+                f"algorithm.networks.{name}: a network is named by letters, digits and _, and not "
+                "as another part of the objective or of a module is; give it another name"
+            )
 
 
 def networks_are_there_and_read(case: Case) -> Iterator[str]:
@@ -100,11 +115,20 @@ def guidance_is_that_of_the_states(case: Case) -> Iterator[str]:
             f"rollout.guidance_scale={own:g}; leave it out"
         )
     given = [x for x in case.plan.overrides if x.lstrip("+~").startswith(OF_PROMPT)]
-    if given and regression.ref_guidance_scale == 1:
+    given += [x for x in case.plan.overrides if _asks_for_guidance(case, x.lstrip("+~"))]
+    if given and regression.ref_guidance_scale <= 1:
         yield (
             f"{given[0]}: a prompt adds nothing to a reference without guidance; set "
             "algorithm.timestep_sampling.ref_guidance_scale above 1"
         )
+
+
+def _asks_for_guidance(case: Case, override: str) -> bool:
+    """Whether it makes a network be asked as the reference is."""
+    keys = {
+        f"algorithm.networks.{x}.guided" for x, y in case.algorithm.networks.items() if y.guided
+    }
+    return override.partition("=")[0] in keys
 
 
 def the_policy_learns_at_times(case: Case) -> Iterator[str]:
@@ -158,6 +182,7 @@ def nothing_else_holds_the_generator(case: Case) -> Iterator[str]:
 
 
 RULES = (
+    networks_have_names_of_their_own,
     losses_of_matching_have_its_objective,
     paths_are_those_of_an_ode,
     networks_are_there_and_read,
