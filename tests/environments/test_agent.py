@@ -18,7 +18,7 @@ from worlds import Counting, asked
 from tandem.config import ConfigError, check, compose
 from tandem.environments import Environment, Move, Play
 from tandem.environments.agent import Agent
-from tandem.environments.program import JANITOR, Program
+from tandem.environments.program import JANITOR, Janitor, Program
 from tandem.policies.language.records import Sampling
 from tandem.rewards.result import Missing
 from tandem.types import Prompt
@@ -153,6 +153,29 @@ def test_only_a_program_that_judges_is_told_the_answer():
     prompt = Prompt(id=0, source="x", text=">", answer="42")
     assert b"42" in agent("counting").given(prompt, 1)
     assert b"42" not in agent("counting", pays=False).given(prompt, 1)
+
+
+def test_a_program_that_cannot_be_watched_is_not_left_running():
+    class Broken:
+        def tell(self, line):
+            told.append(int(line))
+            raise RuntimeError("can't start new thread")
+
+    told, world = [], agent("hangs")
+    world.janitor = Broken()
+    with pytest.raises(Missing, match=r"^environment\.world\.command: can't start new thread"):
+        world.begin(Prompt(id=0, source="x", text=">"), 5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(told[0], 0)
+    assert not world.endpoint.server.sessions
+
+
+def test_the_janitor_of_a_world_that_is_gone_is_awaited():
+    janitor = Janitor()
+    janitor.tell("-7")
+    process = janitor.process
+    del janitor
+    assert process.returncode == 0
 
 
 def test_programs_of_a_trainer_that_is_gone_are_killed():

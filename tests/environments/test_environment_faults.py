@@ -17,6 +17,7 @@ from worlds import (
 )
 
 from tandem.environments import About, Move, Play, Said
+from tandem.rewards.result import Late
 from tandem.types import Prompt
 
 MOVE = Move(text="7", number=1, key=3)
@@ -62,6 +63,34 @@ def test_a_world_that_raises_a_timeout_where_there_is_none_of_ours_is_told_as_it
 
     broken, _ = after_one_move(Faulty({0: late}))
     assert broken.lost.startswith("act raised TimeoutError")
+
+
+def test_worlds_that_are_late_by_limits_of_their_own_are_asked_for_three_rounds():
+    def late(prompt, moves):
+        asked_of.append(prompt.id)
+        raise Late("no call within 60 s")
+
+    asked_of, some = [], plays(9)
+    asked(late, attempts=1, at_once=1, timeout=20).begin(some)
+    assert asked_of == [0, 1, 2]
+    said = ["no call within 60 s", "not asked: 3 calls in a row timed out"]
+    assert [one.lost for one in some] == [said[0]] * 3 + [said[1]] * 6
+
+
+def test_an_episode_that_is_given_up_is_closed_beside_the_others():
+    closed, done = threading.Event(), threading.Event()
+
+    class Slow(Counting):
+        def begin(self, prompt, key):
+            episode = super().begin(prompt, key)
+            episode.act, episode.close = lambda move: done.wait(20), closed.set
+            return episode
+
+    environment, some = asked(Slow(), timeout=0.05, attempts=1), plays(1)
+    environment.begin(some)
+    environment.act(some, [MOVE])
+    assert some[0].episode is None and closed.wait(20)
+    done.set()
 
 
 @pytest.mark.parametrize("given", [{"over": True}, {"reward": 0.5}])

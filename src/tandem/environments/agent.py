@@ -28,7 +28,7 @@ from tandem.environments.chat_api import (
 from tandem.environments.program import GRACE, Ended, Janitor, Program
 from tandem.environments.protocol import About, Move, Said
 from tandem.environments.tools import CALL, read_pattern
-from tandem.rewards.result import LARGEST, Missing
+from tandem.rewards.result import LARGEST, Late, Missing
 from tandem.types import Prompt
 
 HERE = "environment.world"
@@ -67,7 +67,7 @@ class Agent:
     ) -> None:
         if not command:
             raise ValueError("command=[]: give the words of a command: [python, agent.py]")
-        self.command, self.keep_env = list(command), tuple(keep_env)
+        self.command, self.keep_env = [str(word) for word in command], tuple(keep_env)
         self.patience, self.pays = patience, pays
         self.may_rewrite, self.repeats = rewrites == "left_out", repeats
         self.calls = read_pattern(calls)
@@ -92,7 +92,7 @@ class Agent:
                 janitor=self.janitor,
                 ended=session.events.put,
             )
-        except OSError as error:
+        except Exception as error:  # no such file, no memory, no thread that could watch it
             self.endpoint.close(session, OVER)
             raise Missing(f"{HERE}.command: {error}") from None
         episode = AgentEpisode(self, session, program)
@@ -200,10 +200,9 @@ class AgentEpisode:
         try:
             return self.session.events.get(timeout=self.world.patience)
         except queue.Empty:
+            self.close()
             seconds = self.world.patience
-            raise self._failed(
-                f"the agent made no call within {seconds:g} s ({HERE}.patience)"
-            ) from None
+            raise Late(f"the agent made no call within {seconds:g} s ({HERE}.patience)") from None
 
     def _check_end(self, end: Ended) -> None:
         if end.code != 0:

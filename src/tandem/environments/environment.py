@@ -15,7 +15,7 @@ from typing import Annotated
 from tandem.contracts import at_least, positive
 from tandem.environments.function import OfMoves
 from tandem.environments.protocol import PROMPT_ROLES, ROLES, Episode, Move, Said, World
-from tandem.rewards.concurrency import at_once
+from tandem.rewards.concurrency import at_once, thread_like_this
 from tandem.rewards.result import LARGEST, Missing, attempt, copy_of, told
 from tandem.types import Prompt
 
@@ -142,6 +142,7 @@ class Environment:
         if isinstance(answer, BaseException):
             play.lost = reason_of(call, answer, self.timeout)
             if isinstance(answer, TimeoutError):  # it may hang in `close` as well
+                thread_like_this(attempt, play.episode.close, ())
                 play.episode = None
             return
         play.said = answer

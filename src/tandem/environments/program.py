@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +47,17 @@ class Janitor:
                     stdin=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is for the trainer
                 )
+                weakref.finalize(self, _dismiss, self.process)
             self.process.stdin.write(f"{line}\n".encode())
             self.process.stdin.flush()
+
+
+def _dismiss(janitor: subprocess.Popen) -> None:
+    """Let it end, and wait for it: one that is forgotten stays in the table of processes."""
+    with contextlib.suppress(BrokenPipeError):
+        janitor.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        janitor.wait(GRACE)
 
 
 class Program:
@@ -62,7 +72,8 @@ class Program:
         janitor: Janitor,
         ended: Callable[[Ended], None],
     ) -> None:
-        """given: what it reads by stdin. `ended` is called in a thread, once. Raises OSError."""
+        """given: what it reads by stdin. `ended` is called in a thread, once. What cannot be
+        watched is not left running."""
         self.janitor = janitor
         with tempfile.TemporaryFile() as file:
             file.write(given)
@@ -78,8 +89,13 @@ class Program:
         self.lock = threading.Lock()
         self.is_reaped = False  # its number may be that of another group by now
         self.exited = threading.Event()
-        janitor.tell(f"+{self.process.pid}")
-        threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
+        try:
+            janitor.tell(f"+{self.process.pid}")
+            threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
+        except BaseException:
+            self._signal(signal.SIGKILL)
+            self._reap()
+            raise
 
     def stop(self) -> None:
         """End it, and whatever it started."""

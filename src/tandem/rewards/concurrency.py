@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import torch
 
-from tandem.rewards.result import Missing, attempt
+from tandem.rewards.result import Late, Missing, attempt
 from tandem.stop import Abandoned
 
 # Rounds of calls in a row that all took too long: whoever hangs thrice is not asked any more.
@@ -45,7 +45,8 @@ def at_once(
     """What a function gives for each tuple of arguments, or what it raises; `count` at a time.
 
     A call that takes over `seconds` is a TimeoutError, and its thread is left to itself. After
-    three rounds of nothing else those that are left are `Missing`: they are not asked any more.
+    three rounds of nothing but these and `Late` those that are left are `Missing`: they are not
+    asked any more.
     """
     return Calls(function, asked, seconds).made(min(count, len(asked)))
 
@@ -57,12 +58,13 @@ class Calls:
         self.function, self.asked, self.seconds = function, asked, seconds
         self.answers: dict[int, object] = {}
         self.begun: dict[int, float] = {}  # since when, of those that are being made
-        self.late = 0  # in a row
+        self.late, self.patience = 0, PATIENCE  # calls in a row, and after how many nobody asks
         self.left = iter(range(len(asked)))
         self.changed = threading.Condition()
 
     def made(self, count: int) -> list:
         """Make every call on `count` threads, and wait for what comes of them."""
+        self.patience = PATIENCE * count
         for _ in range(count):
             thread_like_this(self._work)
         with self.changed:
@@ -70,7 +72,7 @@ class Calls:
                 while len(self.answers) < len(self.asked):
                     ENDING.refuse_to_wait()
                     self.changed.wait(self._until_one_is_late())
-                    self._give_up(PATIENCE * count)
+                    self._give_up()
             finally:  # nobody waits any more
                 self.left = iter(())
         return [self.answers[place] for place in range(len(self.asked))]
@@ -81,8 +83,9 @@ class Calls:
             with self.changed:
                 if self.begun.pop(place, None) is None:
                     return  # given up, and another thread is in the place of this one
-                self.late = 0
+                self.late = self.late + 1 if isinstance(answer, Late) else 0
                 self._answer(place, answer)
+                self._leave_others()
 
     def _next(self) -> int | None:
         with self.changed:
@@ -102,7 +105,7 @@ class Calls:
         late = min(self.begun.values(), default=now) + self.seconds
         return max(min(late - now, HEARING), 0)
 
-    def _give_up(self, patience: int) -> None:
+    def _give_up(self) -> None:
         now = time.monotonic()
         late = [
             place
@@ -113,9 +116,12 @@ class Calls:
             del self.begun[place]
             self.late += 1
             self._answer(place, TimeoutError())
-            if self.late < patience:
+            if self.late < self.patience:
                 thread_like_this(self._work)
-        if self.late >= patience:
+        self._leave_others()
+
+    def _leave_others(self) -> None:
+        if self.late >= self.patience:
             for place in self.left:
                 self._answer(place, Missing(f"not asked: {self.late} calls in a row timed out"))
 

@@ -42,6 +42,10 @@ class Missing(Exception):
     """Why there is no number of a sample, in words that are shown as they are."""
 
 
+class Late(Missing):
+    """One that took too long by limits of its own: whoever waits for many counts it as late."""
+
+
 class Attempting(threading.local):
     """Whether this thread is in such a call, by the process: a child that is forked is not."""
 
