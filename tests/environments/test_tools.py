@@ -102,6 +102,18 @@ def test_what_a_tool_raises_else_is_a_fault_of_the_world():
         said(Tools({"broken": broken}).begin(PROMPT, 0), call("broken", text="x"))
 
 
+def test_of_a_single_tool_a_pattern_may_name_the_arguments():
+    tools = Tools({"calculator": calculator}, calls=r"\((?P<expression>[^()]*)\)", begun="(")
+    right, wrong, cut, answer = said(tools.begin(PROMPT, 0), "(23*457)", "(23*)", "(23*4", "10511")
+    assert contents(right) == ["10511"]
+    assert contents(wrong) == ["error: this is no arithmetic expression"]
+    assert cut.counts == {"calls": 1.0, "tool_errors": 1.0}
+    assert answer.over
+    for names in ({"calculator": calculator, "store": KeyValueStore}, {"store": KeyValueStore}, {}):
+        with pytest.raises(ValueError, match="nor groups that are the arguments of a single tool"):
+            Tools(names, calls=r"\((?P<expression>[^()]*)\)")
+
+
 @pytest.mark.parametrize(("pattern", "said"), [("(", "is no pattern"), ("x", "has no group")])
 def test_a_pattern_that_finds_no_call_is_refused(pattern, said):
     with pytest.raises(ValueError, match=said):

@@ -8,10 +8,10 @@ import inspect
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 from tandem.contracts import at_least, register_environment, unwrap_partial
@@ -22,6 +22,7 @@ from tandem.types import Prompt
 CALL = r"<tool_call>\s*(?P<call>.*?)\s*</tool_call>"
 BEGUN = "<tool_call>"  # of a call that was cut before its end
 TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
+Call = tuple[str, Mapping[str, Any]]  # the name of a tool, and its arguments
 LONGEST = 200  # characters of an expression
 DIGITS = 60  # of a number on the way
 OPERATORS = {
@@ -43,8 +44,9 @@ class Tools:
     """Functions with type hints and Google's docstrings, of which schemas go to the chat template.
 
     A class among them is made for every episode, and its methods are the tools. `calls` is the
-    pattern of a call: its group `call` holds JSON of a name and arguments. `cost` is taken for each
-    call. What a policy calls wrongly is answered with what was wrong.
+    pattern of a call: its group `call` holds JSON of a name and arguments; of a single tool its
+    groups may be the arguments by name, as texts. `cost` is taken for each call. What a policy
+    calls wrongly is answered with what was wrong.
     """
 
     def __init__(
@@ -56,7 +58,10 @@ class Tools:
         cost: Annotated[float, at_least(0)] = 0.0,
     ) -> None:
         self.functions, self.cost = dict(functions), cost
-        self.calls, self.begun = read_pattern(calls), begun
+        made = self.made()
+        self.only = next(iter(made)) if len(made) == 1 else None
+        takes = () if self.only is None else inspect.signature(made[self.only]).parameters
+        self.calls, self.begun = read_pattern(calls, takes), begun
 
     def describe(self) -> About:
         return About(tools=self.schemas)
@@ -104,25 +109,30 @@ class ToolUse:
         return Said()
 
     def act(self, move: Move) -> Said:
-        written = [found["call"] for found in self.world.calls.finditer(move.text)]
+        written = [self.call_in(found) for found in self.world.calls.finditer(move.text)]
         rest = self.world.calls.sub("", move.text)
         if not written and self.world.begun not in rest:
             return Said(over=True)
         if self.world.begun in rest:
-            written.append("")  # begun, and cut before its end
+            written.append(partial(read_call, ""))  # begun, and cut before its end
         messages, errors = [], 0
-        for text in written:
+        for read in written:
             try:
-                answer = str(self.answer(text))
+                answer = str(self.answer(*read()))
             except Refused as refusal:
                 answer, errors = f"error: {refusal}", errors + 1
             messages.append({"role": "tool", "content": answer})
         counts = {"calls": float(len(written)), "tool_errors": float(errors)}
         return Said(messages=messages, reward=-self.world.cost * len(written), counts=counts)
 
-    def answer(self, text: str) -> object:
+    def call_in(self, found: re.Match) -> Callable[[], Call]:
+        """What reads a call of the policy."""
+        if "call" in self.world.calls.groupindex:
+            return partial(read_call, found["call"])
+        return lambda: (self.world.only, found.groupdict(default=""))
+
+    def answer(self, name: str, arguments: Mapping[str, Any]) -> object:
         """What a call gives. Raises Refused for a fault of the policy."""
-        name, arguments = read_call(text)
         if name not in self.tools:
             raise Refused(f"there is no tool {name!r}; there are {', '.join(self.tools)}")
         check_arguments(name, arguments, self.schemas[name]["parameters"])
@@ -135,18 +145,25 @@ class ToolUse:
         pass
 
 
-def read_pattern(calls: str) -> re.Pattern:
-    """The pattern of a call. Raises ValueError for what is none."""
+def read_pattern(calls: str, arguments: Collection[str] = ()) -> re.Pattern:
+    """The pattern of a call. Raises ValueError for what is none.
+
+    arguments: names that its groups may have in place of `call`.
+    """
     try:
         pattern = re.compile(calls, re.DOTALL)
     except re.error as error:
         raise ValueError(f"environment.world.calls={calls!r} is no pattern: {error}") from error
-    if "call" not in pattern.groupindex:
-        raise ValueError(f"environment.world.calls={calls!r} has no group (?P<call>...)")
+    groups = {*pattern.groupindex}
+    if "call" not in groups and not (groups and groups <= {*arguments}):
+        raise ValueError(
+            f"environment.world.calls={calls!r} has no group (?P<call>...), nor groups that are "
+            "the arguments of a single tool"
+        )
     return pattern
 
 
-def read_call(text: str) -> tuple[str, Mapping[str, Any]]:
+def read_call(text: str) -> Call:
     """The name and the arguments of a call in JSON."""
     try:
         call = json.loads(text)
